@@ -1,0 +1,42 @@
+"""Collectives between two real ranks, and what they are on one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.distributed import run_ranks
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+
+
+def test_buckets_keep_order_and_limit():
+    tensors = [tf.zeros([n]) for n in (3, 2, 9, 1, 1, 4)]
+    sizes = [[t.shape[0] for t in group] for group in collectives.buckets(tensors, limit=20)]
+    assert sizes == [[3, 2], [9], [1, 1], [4]]
+
+
+def test_one_rank_talks_to_nobody():
+    mesh = Mesh()
+    tensor = tf.constant([1.0, 2.0])
+    assert collectives.all_reduce_sum(mesh, [tensor], "x")[0] is tensor
+    assert collectives.all_gather_rows(mesh, tensor, "x") is tensor
+    np.testing.assert_array_equal(collectives.gather_numbers(mesh, 3.5, "x"), [3.5])
+
+
+def test_shares_of_a_batch_are_contiguous_and_complete():
+    shares = [Mesh(rank, 4).share(12) for rank in range(4)]
+    assert shares == [(0, 3), (3, 6), (6, 9), (9, 12)]
+
+
+@pytest.mark.multirank
+def test_two_ranks():
+    output = run_ranks(2, ["-m", "tests.parallel.two_ranks"])
+    assert output.count("two ranks agree") == 2
+
+
+@pytest.mark.multirank
+def test_a_failing_rank_ends_the_run_and_its_output_is_seen():
+    output = run_ranks(
+        2, ["-c", "import os, sys; print('rank', os.environ['HOROVOD_RANK'], 'speaks'); sys.exit(3)"], expected_code=3
+    )
+    assert "rank 0 speaks" in output or "rank 1 speaks" in output

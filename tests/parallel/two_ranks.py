@@ -1,0 +1,36 @@
+"""What each of two ranks does in `test_collectives.test_two_ranks`: every collective against its arithmetic."""
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.parallel import collectives
+from tftrain.parallel.launcher import launch_from_environment
+from tftrain.parallel.mesh import start
+
+mesh = start(launch_from_environment())
+assert mesh.size == 2
+mine = np.arange(6, dtype=np.float32).reshape(2, 3) + 10 * mesh.rank
+both = [np.arange(6, dtype=np.float32).reshape(2, 3) + 10 * rank for rank in range(2)]
+
+
+@tf.function
+def reduced(tensors, wire):
+    return collectives.all_reduce_sum(mesh, tensors, f"sum_{wire.name}", wire)
+
+
+for wire in (tf.float32, tf.float16):
+    # bfloat16 can't travel; it is converted to the wire's dtype.
+    matrix, scalar = reduced([tf.constant(mine, tf.bfloat16), tf.constant(float(mesh.rank))], wire)
+    assert matrix.dtype == wire
+    np.testing.assert_array_equal(matrix, both[0] + both[1])
+    assert float(scalar) == 1.0
+
+rows = collectives.all_gather_rows(mesh, tf.constant(mine[: 1 + mesh.rank]), "rows")
+np.testing.assert_array_equal(rows, np.concatenate([both[0][:1], both[1]]))
+np.testing.assert_array_equal(collectives.gather_numbers(mesh, 5.0 + mesh.rank, "numbers"), [5.0, 6.0])
+
+variables = {name: tf.Variable(tf.cast(mine, dtype)) for name, dtype in (("a", tf.float32), ("b", tf.int64))}
+collectives.broadcast_variables(mesh, variables)
+for variable in variables.values():
+    np.testing.assert_array_equal(variable, both[0])
+print("two ranks agree", flush=True)

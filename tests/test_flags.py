@@ -1,0 +1,142 @@
+"""The command line: types, every problem at once, flagfiles, help."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tftrain import flags
+from tftrain.config import BatchConfig, ConfigError, TrainConfig, sections
+
+
+def parse(*args):
+    return flags.parse(TrainConfig, ["tftrain.run", *args])
+
+
+def problems_of(*args):
+    with pytest.raises(ConfigError) as caught:
+        parse(*args)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_defaults_without_arguments():
+    assert parse() == TrainConfig()
+
+
+def test_values_reach_their_section_with_their_type():
+    config = parse(
+        "--hidden_size=64", "--learning_rate=2e-3", "--nosparse_as_dense", "--precision=bf16", "--output_dir=o"
+    )
+    assert (config.model.hidden_size, config.optimizer.learning_rate) == (64, 2e-3)
+    assert (config.compute.sparse_as_dense, config.compute.precision, config.run.output_dir) == (False, "bf16", "o")
+
+
+def test_the_command_line_overrides_the_flagfile_before_it(tmp_path):
+    file = tmp_path / "x.flags"
+    file.write_text("# a comment\n--hidden_size=64\n--num_hidden_layers=3\n")
+    config = parse(f"--flagfile={file}", "--hidden_size=32")
+    assert (config.model.hidden_size, config.model.num_hidden_layers) == (32, 3)
+
+
+def test_every_problem_is_reported_at_once():
+    found = problems_of("--max_steps=many", "--sparse_as_dense=perhaps", "--precison=bf16", "stray")
+    assert len(found) == 4
+    assert "--max_steps=many: expected a whole number" in found
+    assert "--sparse_as_dense=perhaps: expected true or false" in found
+    assert any("--precison=bf16" in line and "did you mean --precision?" in line for line in found)
+    assert any("stray" in line for line in found)
+
+
+def test_a_missing_flagfile_is_named():
+    (line,) = problems_of("--flagfile=no_such.flags")
+    assert "no_such.flags" in line
+
+
+def test_flagfiles_that_include_themselves_end(tmp_path):
+    file = tmp_path / "loop.flags"
+    file.write_text(f"--flagfile={file}\n--hidden_size=64\n")
+    assert parse(f"--flagfile={file}").model.hidden_size == 64
+
+
+def test_values_out_of_bounds_and_contradictions_are_named_together():
+    config = parse(
+        "--max_steps=0",
+        "--precision=fp8",
+        "--hidden_size=100",
+        "--hidden_dropout_prob=1.0",
+        "--eval_files=x",
+        "--warmup_steps=5",
+    )
+    found = "\n".join(map(str, config.problems(1)))
+    for expected in (
+        "--max_steps=0: expected a number at least 1",
+        "--precision=fp8: expected one of fp32, fp16, bf16",
+        "--hidden_size=100: expected a multiple of num_attention_heads=12",
+        "--hidden_dropout_prob=1.0: expected a number at least 0 and below 1",
+        "--eval_files=x",
+        "exactly one of data_dir",
+        "--output_dir",
+        "--warmup_steps=5",
+    ):
+        assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("stated", "resolved"),
+    [
+        ((None, None, None), (8, 1, 32)),
+        ((4, None, None), (4, 1, 16)),
+        ((4, 3, None), (4, 3, 48)),
+        ((None, None, 64), (16, 1, 64)),
+        ((None, 2, 64), (8, 2, 64)),
+        ((4, None, 64), (4, 4, 64)),
+        ((4, 4, 64), (4, 4, 64)),
+    ],
+)
+def test_two_batch_sizes_give_the_third(stated, resolved):
+    assert BatchConfig(*stated).resolve(4) == BatchConfig(*resolved)
+
+
+@pytest.mark.parametrize("stated", [(4, 2, 64), (None, None, 63), (5, None, 64), (None, 3, 64), (128, None, 64)])
+def test_batch_sizes_that_contradict_name_all_three(stated):
+    with pytest.raises(ConfigError) as caught:
+        BatchConfig(*stated).resolve(4)
+    for name in ("global_batch_size", "micro_batch_size", "grad_accum_steps", "data_parallel_size=4"):
+        assert name in str(caught.value)
+
+
+def test_help_lists_every_flag():
+    text = flags.help_text(TrainConfig, "tftrain.run")
+    for section in sections(TrainConfig()):
+        for name in section.__dataclass_fields__:
+            assert f"--{name}=" in text
+
+
+def test_no_flag_name_is_used_twice():
+    names = [name for section in sections(TrainConfig()) for name in section.__dataclass_fields__]
+    assert len(names) == len(set(names))
+
+
+def run_program(*args, **environ):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tftrain.run", *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environ},
+        timeout=60,
+    )
+
+
+def test_wrong_flags_end_the_run_before_tensorflow_loads():
+    done = run_program("--precision=fp8", "--synthetic_data", "--vocab_size=100")
+    assert done.returncode == flags.EXIT_BAD_FLAGS
+    assert "tftrain.run: --precision=fp8: expected one of fp32, fp16, bf16" in done.stderr
+    assert "tensorflow" not in "".join(line for line in done.stderr.splitlines() if line.startswith("import time"))
+
+
+def test_only_rank_0_speaks():
+    done = run_program("--precision=fp8", HOROVOD_RANK="1", HOROVOD_SIZE="2")
+    assert done.returncode == flags.EXIT_BAD_FLAGS
+    assert not [line for line in done.stderr.splitlines() if not line.startswith("import time")]

@@ -1,0 +1,6 @@
+"""tftrain: pre-training of BERT-like encoders on TensorFlow 2 and Horovod.
+
+Importing this package loads no TensorFlow: configuration, planning and the checks of a run's flags stay instant.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,347 @@
+"""The configuration of a run: frozen dataclasses, one field per flag, checked in one place.
+
+A field's metadata holds what a flag needs: its help, its allowed values, its bounds. `tftrain.flags` makes the command
+line from it, so a new lever is one field here. Nothing in this module imports TensorFlow: a wrong flag is refused
+before TensorFlow starts.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Problem(NamedTuple):
+    """One reason why a configuration is refused: the flag, the value it was given, and what is expected."""
+
+    flag: str
+    value: Any
+    expected: str
+
+    def __str__(self) -> str:
+        given = "" if self.value is None else f"={self.value}"
+        return f"--{self.flag}{given}: {self.expected}" if self.flag else f"{self.value}: {self.expected}"
+
+
+class ConfigError(ValueError):
+    """Raised with every problem of a configuration at once."""
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def flag(default: Any, help: str, *, choices=None, minimum=None, maximum=None, above=None, below=None) -> Any:
+    """Declares a dataclass field that is also a flag.
+
+    Args:
+        default: its value when the flag is not given; None means "follows from the others", as the help must say.
+        help: one sentence for `--help` and the documentation.
+        choices: the allowed values, if they are few.
+        minimum, maximum: inclusive bounds of a number.
+        above, below: exclusive bounds of a number.
+    """
+    limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
+    return dataclasses.field(default=default, metadata={"help": help, **limits})
+
+
+def field_problems(config: Any) -> list[Problem]:
+    """Checks each field of one dataclass against its own choices and bounds."""
+    found = []
+    for field in dataclasses.fields(config):
+        value, limits = getattr(config, field.name), field.metadata
+        if value is None or "help" not in limits:
+            continue
+        bounds = (
+            (limits["minimum"], "at least", lambda v, b: v >= b),
+            (limits["maximum"], "at most", lambda v, b: v <= b),
+            (limits["above"], "above", lambda v, b: v > b),
+            (limits["below"], "below", lambda v, b: v < b),
+        )
+        if limits["choices"] and value not in limits["choices"]:
+            found.append(Problem(field.name, value, f"expected one of {', '.join(map(str, limits['choices']))}"))
+        elif any(bound is not None and not holds(value, bound) for bound, _, holds in bounds):
+            words = [f"{word} {bound}" for bound, word, _ in bounds if bound is not None]
+            found.append(Problem(field.name, value, f"expected a number {' and '.join(words)}"))
+    return found
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The encoder's sizes and what its blocks are made of."""
+
+    vocab_size: int | None = flag(None, "Rows of the embedding; by default those of the data's vocabulary.", minimum=6)
+    num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
+    hidden_size: int = flag(768, "Width of the residual stream; a multiple of num_attention_heads.", minimum=1)
+    num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
+    intermediate_size: int | None = flag(
+        None, "Width of the feed-forward layer; by default 4 x hidden_size.", minimum=1
+    )
+    max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
+    type_vocab_size: int = flag(2, "Token types (segments).", minimum=1)
+    norm_position: str = flag(
+        "post", "LayerNorm after each residual add, as BERT, or before each sub-layer.", choices=("post", "pre")
+    )
+    activation: str = flag(
+        "gelu", "Feed-forward activation; geglu has a second, gating projection.", choices=("gelu", "geglu")
+    )
+    gelu_form: str = flag(
+        "tanh", "GeLU by the tanh approximation of the original BERT, or exactly by erf.", choices=("tanh", "erf")
+    )
+    use_bias_in_keys: bool = flag(True, "A bias in the key projection (it cancels in the softmax, and costs a little).")
+    hidden_dropout_prob: float = flag(0.1, "Dropout after the embeddings and after each sub-layer.", minimum=0, below=1)
+    attention_probs_dropout_prob: float = flag(0.1, "Dropout on the attention probabilities.", minimum=0, below=1)
+    initializer_range: float = flag(0.02, "Standard deviation of the truncated normal initial weights.", above=0)
+    layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every LayerNorm.", above=0)
+
+    @property
+    def feed_forward_size(self) -> int:
+        """Width of the feed-forward layer: `intermediate_size`, or 4 x `hidden_size`."""
+        return self.intermediate_size or 4 * self.hidden_size
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the examples come from and how they become batches."""
+
+    data_dir: str | None = flag(None, "Folder made by tftrain.prepare: its manifest.json names shards and vocabulary.")
+    train_files: str | None = flag(None, "Glob of TFRecords in the original BERT pre-training format, not data_dir.")
+    eval_files: str | None = flag(None, "Glob of held-out TFRecords that go with train_files.")
+    synthetic_data: bool = flag(False, "Random token ids instead of records, for benchmarks.")
+    max_seq_length: int | None = flag(
+        None, "Tokens of an example; by default the data's own, 128 if synthetic.", minimum=8
+    )
+    max_predictions_per_seq: int | None = flag(
+        None,
+        "Masked tokens of an example at most; by default the data's own, or max_seq_length x masked_lm_prob.",
+        minimum=1,
+    )
+    masked_lm_prob: float = flag(0.15, "Share of the tokens that dynamic masking selects.", above=0, below=1)
+    whole_word_masking: bool = flag(False, "Dynamic masking selects words, not pieces of words.")
+    data_readers: int = flag(2, "Threads that read and decode records on each rank.", minimum=1)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The update rule and its schedule."""
+
+    optimizer: str = flag(
+        "lamb", "Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101).", choices=("lamb", "adamw")
+    )
+    learning_rate: float = flag(
+        1e-3, "Peak learning rate of the global batch; never scaled by the rank count.", above=0
+    )
+    end_learning_rate: float = flag(0.0, "Learning rate at max_steps.", minimum=0)
+    warmup_steps: int | None = flag(None, "Steps of linear warm-up from 0; by default a tenth of max_steps.", minimum=0)
+    decay_power: float = flag(1.0, "Power of the polynomial decay after the warm-up.", above=0)
+    weight_decay: float = flag(0.01, "Decoupled weight decay; biases and norm parameters have none.", minimum=0)
+    adam_beta1: float = flag(0.9, "Decay of the first moment.", minimum=0, below=1)
+    adam_beta2: float = flag(0.999, "Decay of the second moment.", minimum=0, below=1)
+    adam_epsilon: float = flag(1e-6, "Added to the root of the second moment.", above=0)
+    clip_global_norm: float = flag(1.0, "Largest global norm of the gradient; 0 does not clip.", minimum=0)
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: state two, the third follows."""
+
+    micro_batch_size: int | None = flag(
+        None, "Samples of one forward pass on one rank; 8 if no batch size is given.", minimum=1
+    )
+    grad_accum_steps: int | None = flag(
+        None, "Micro-batches accumulated into one update; 1 if it does not follow.", minimum=1
+    )
+    global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
+
+    def resolve(self, data_parallel_size: int) -> "BatchConfig":
+        """Fills in what is not stated.
+
+        Args:
+            data_parallel_size: ranks that share a global batch.
+
+        Returns:
+            A BatchConfig with all three sizes.
+
+        Raises:
+            ConfigError: the sizes contradict each other or do not divide.
+        """
+        micro, accum, total = self.micro_batch_size, self.grad_accum_steps, self.global_batch_size
+        ranks = data_parallel_size
+        if total is None:
+            micro, accum = micro or 8, accum or 1
+            return BatchConfig(micro, accum, micro * accum * ranks)
+        if micro is None:
+            accum = accum or 1
+            micro = total // (accum * ranks)
+        elif accum is None:
+            accum = total // (micro * ranks)
+        if micro * accum * ranks != total:
+            stated = (self.micro_batch_size, self.grad_accum_steps)
+            shown = [
+                f"{name}={'any' if value is None else value}"
+                for name, value in zip(("micro_batch_size", "grad_accum_steps"), stated, strict=True)
+            ]
+            expected = f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}"
+            raise ConfigError([Problem("global_batch_size", total, expected)])
+        return BatchConfig(micro, accum, total)
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Number formats, compilation and communication."""
+
+    precision: str = flag(
+        "fp32",
+        "Forward and backward in this format over fp32 master weights; fp16 scales the loss.",
+        choices=("fp32", "fp16", "bf16"),
+    )
+    jit_compile: str = flag(
+        "auto", "Compile the step with XLA; auto: on GPU yes, on CPU no.", choices=("auto", "true", "false")
+    )
+    hvd_fp16_compression: bool = flag(False, "Gradients travel between ranks in fp16, under a dynamic loss scale.")
+    sparse_as_dense: bool = flag(True, "Reduce the embedding's gradient as one dense tensor, not as gathered rows.")
+    cpu_threads: int = flag(0, "TensorFlow's threads on each rank; 0: the host's cores shared by its ranks.", minimum=0)
+    device_peak_tflops: float | None = flag(
+        None, "The device's peak rate, for mfu, where it is not a known GPU.", above=0
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How long a run goes on, what it reports and what it keeps."""
+
+    mode: str = flag("train", "Train, or evaluate the newest (or the named) checkpoint.", choices=("train", "evaluate"))
+    output_dir: str | None = flag(
+        None, "Folder for checkpoints, metrics.jsonl, config.json, TensorBoard events and plots."
+    )
+    max_steps: int = flag(1000, "Updates of the whole run.", minimum=1)
+    log_every: int = flag(10, "Steps between log lines.", minimum=1)
+    eval_every: int = flag(0, "Steps between evaluations of the held-out split; 0: only at the end.", minimum=0)
+    eval_batches: int = flag(0, "Global batches of one evaluation; 0: the whole held-out split.", minimum=0)
+    checkpoint_every: int = flag(0, "Steps between checkpoints; 0: only at the end.", minimum=0)
+    keep_last: int = flag(3, "Checkpoints kept; older ones are removed.", minimum=1)
+    resume: str = flag("auto", "Checkpoint to start from: the newest in output_dir, none, or a checkpoint's path.")
+    seed: int = flag(
+        1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1
+    )
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that `tftrain.run` needs to know."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    batch: BatchConfig = BatchConfig()
+    compute: ComputeConfig = ComputeConfig()
+    run: RunConfig = RunConfig()
+
+    def problems(self, data_parallel_size: int) -> list[Problem]:
+        """Returns every reason to refuse this configuration on so many data parallel ranks."""
+        found = [problem for section in sections(self) for problem in field_problems(section)]
+        model, data, optimizer, run = self.model, self.data, self.optimizer, self.run
+        if model.hidden_size % model.num_attention_heads:
+            expected = f"expected a multiple of num_attention_heads={model.num_attention_heads}"
+            found.append(Problem("hidden_size", model.hidden_size, expected))
+        sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
+        if len(sources) != 1:
+            given = "none" if not sources else ", ".join(sources)
+            found.append(
+                Problem(
+                    "data_dir",
+                    data.data_dir,
+                    f"expected exactly one of data_dir, train_files and synthetic_data, given: {given}",
+                )
+            )
+        if data.eval_files and not data.train_files:
+            found.append(Problem("eval_files", data.eval_files, "expected together with train_files"))
+        if (data.max_seq_length or 0) > model.max_position_embeddings:
+            expected = f"expected at most max_position_embeddings={model.max_position_embeddings}"
+            found.append(Problem("max_seq_length", data.max_seq_length, expected))
+        if optimizer.end_learning_rate > optimizer.learning_rate:
+            expected = f"expected at most learning_rate={optimizer.learning_rate}"
+            found.append(Problem("end_learning_rate", optimizer.end_learning_rate, expected))
+        if (optimizer.warmup_steps or 0) > run.max_steps:
+            found.append(Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={run.max_steps}"))
+        if not run.output_dir:
+            found.append(Problem("output_dir", run.output_dir, "expected a folder for what the run writes"))
+        if not any(problem.flag in {f.name for f in dataclasses.fields(self.batch)} for problem in found):
+            try:
+                self.batch.resolve(data_parallel_size)
+            except ConfigError as error:
+                found += error.problems
+        return found
+
+    def resolve(self, data_parallel_size: int) -> "TrainConfig":
+        """Returns this configuration with batch sizes and warm-up filled in, or raises ConfigError with all problems."""
+        found = self.problems(data_parallel_size)
+        if found:
+            raise ConfigError(found)
+        warmup = self.optimizer.warmup_steps
+        warmup = self.run.max_steps // 10 if warmup is None else warmup
+        return dataclasses.replace(
+            self,
+            batch=self.batch.resolve(data_parallel_size),
+            optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup),
+        )
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
+
+    input_files: str | None = flag(None, "Glob of UTF-8 text files, plain or .gz.")
+    builtin_corpus: bool = flag(False, "Use the English documentation inside the installed Python packages.")
+    builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus to use; 0: all of it.", minimum=0)
+    document_separator: str = flag("blank_line", "Blank lines part documents, whose lines are paragraphs; or a file is a "
+                                   "document, and blank lines part its paragraphs.", choices=("blank_line", "file"))
+    output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
+    overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
+    tokenizer_type: str = flag("wordpiece", "Tokenizer of the text.", choices=("wordpiece", "sentencepiece"))
+    vocab_file: str | None = flag(None, "Use this vocabulary (vocab.txt, or a sentencepiece .model) and learn none.")
+    vocab_size: int | None = flag(None, "Tokens of the learned vocabulary; 30522 by default.", minimum=64, maximum=1 << 20)
+    lower_case: bool = flag(True, "Lower-case the text and strip its accents.")
+    max_seq_length: int = flag(128, "Tokens of an example, [CLS] and both [SEP] included.", minimum=8, maximum=1 << 16)
+    short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
+    masking: str = flag("dynamic", "Mask while training, or write masked records in the standard BERT format.",
+                        choices=("dynamic", "static"))
+    masked_lm_prob: float = flag(0.15, "Share of the tokens that static masking selects.", above=0, below=1)
+    max_predictions_per_seq: int | None = flag(
+        None, "Masked tokens of a static example at most; by default max_seq_length x masked_lm_prob.", minimum=1)
+    whole_word_masking: bool = flag(False, "Static masking selects words, not pieces of words.")
+    dupe_factor: int | None = flag(None, "Times that the text is used, each with new pairs and, if static, masks; by "
+                                   "default 10 if static, else 1.", minimum=1)
+    eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
+    shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", above=0)
+    num_workers: int | None = flag(None, "Processes; by default as many as cores. The output does not depend on it.", minimum=1)
+    seed: int = flag(1, "Seed of the split, the mixture of documents, the pairs and static masks.", minimum=0, maximum=2**31 - 1)
+
+    def problems(self) -> list[Problem]:
+        """Returns every reason to refuse this configuration."""
+        found = field_problems(self)
+        if bool(self.input_files) == self.builtin_corpus:
+            found.append(Problem("input_files", self.input_files, "expected either input_files or builtin_corpus"))
+        if not self.output_dir:
+            found.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
+        if self.vocab_file and self.vocab_size:
+            found.append(Problem("vocab_size", self.vocab_size, "expected nothing, as vocab_file is given"))
+        if self.masking == "dynamic":
+            for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
+                if getattr(self, name) != getattr(PrepareConfig, name):
+                    expected = "expected with masking=static; a dynamic mask is made in training, by the flag of that name"
+                    found.append(Problem(name, getattr(self, name), expected))
+        elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
+            found.append(Problem("max_predictions_per_seq", self.max_predictions_per_seq,
+                                 f"expected at most {self.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]"))
+        return found
+
+
+def sections(config: Any) -> list[Any]:
+    """Returns the dataclasses that hold the flags of `config`: its dataclass-valued fields, or itself."""
+    parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    return [part for part in parts if dataclasses.is_dataclass(part)] or [config]

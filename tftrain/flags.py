@@ -1,0 +1,138 @@
+"""The command line, made from the configuration's dataclasses with absl flags.
+
+Every problem of a command line is reported at once, one line each, and by rank 0 alone: 64 ranks that each complain
+about the first of three wrong flags help nobody.
+"""
+
+import dataclasses
+import difflib
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+from absl import flags
+
+from tftrain.config import ConfigError, Problem, sections
+
+Config = TypeVar("Config")
+
+EXIT_BAD_FLAGS = 2
+
+
+def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
+    """Reads a command line, `--flagfile` included.
+
+    Args:
+        config_class: a dataclass of flags, or a dataclass of such dataclasses; all have defaults.
+        argv: the program's name and its arguments.
+
+    Returns:
+        A config_class. Its values have the right types; `field_problems` and the class itself check the rest.
+
+    Raises:
+        ConfigError: unknown flags, values of the wrong type, stray arguments: all of them.
+        SystemExit: after printing the help, if `--help` is among the arguments.
+    """
+    defaults = config_class()
+    problems: list[Problem] = []
+    values = _define(defaults, problems)
+    try:
+        args = list(values.read_flags_from_files(list(argv), force_gnu=True))
+        if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
+            print(help_text(config_class, args[0]))
+            raise SystemExit(0)
+        stray = values(args, known_only=True)[1:]
+    except flags.Error as error:
+        raise ConfigError([Problem("", "flags", str(error))]) from error
+    problems += [_unknown(arg, values) for arg in stray]
+    if problems:
+        raise ConfigError(problems)
+    filled = [_fill(section, values) for section in sections(defaults)]
+    if filled[0].__class__ is config_class:
+        return filled[0]
+    by_class = {part.__class__: part for part in filled}
+    return dataclasses.replace(
+        defaults,
+        **{field.name: by_class[getattr(defaults, field.name).__class__] for field in dataclasses.fields(defaults)},
+    )
+
+
+def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
+    """Ends the process with EXIT_BAD_FLAGS; rank 0 prints every problem on a line of its own first."""
+    if rank == 0:
+        for problem in error.problems:
+            print(f"{program}: {problem}", file=sys.stderr, flush=True)
+        print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)
+    raise SystemExit(EXIT_BAD_FLAGS)
+
+
+def help_text(config_class: type, program: str) -> str:
+    """Returns the help: the flags by section, each with its default, its allowed values and its sentence."""
+    lines = [f"usage: {program} [--flagfile=FILE ...] [--flag=value ...]"]
+    for section in sections(config_class()):
+        lines += ["", (section.__doc__ or "").strip().split("\n")[0]]
+        for field in dataclasses.fields(section):
+            choices = field.metadata["choices"]
+            kind = "|".join(map(str, choices)) if choices else _base_type(section, field.name).__name__
+            default = getattr(section, field.name)
+            shown = "" if default is None else f" (default {str(default).lower() if kind == 'bool' else default})"
+            lines.append(f"  --{field.name}={kind}{shown}\n      {field.metadata['help']}")
+    return "\n".join(lines)
+
+
+def _base_type(section: Any, name: str) -> type:
+    """Returns int for both `int` and `int | None`."""
+    hint = typing.get_type_hints(section.__class__)[name]
+    if isinstance(hint, types.UnionType):
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    return hint
+
+
+_PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
+_EXPECTED = {int: "expected a whole number", float: "expected a number", bool: "expected true or false"}
+
+
+def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
+    """Returns a private flag registry for the fields of `defaults`; wrong values are appended to `problems`."""
+
+    def collecting(base: type[flags.Flag], expected: str) -> type[flags.Flag]:
+        class Collecting(base):
+            def parse(self, argument):
+                try:
+                    super().parse(argument)
+                except flags.IllegalFlagValueError:
+                    problems.append(Problem(self.name, argument, expected))
+
+        return Collecting
+
+    values = flags.FlagValues()
+    for section in sections(defaults):
+        for field in dataclasses.fields(section):
+            kind, default = _base_type(section, field.name), getattr(section, field.name)
+            words = field.metadata["help"]
+            if kind is bool:
+                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(field.name, default, words)
+            else:
+                parser = _PARSERS[kind]()
+                made = collecting(flags.Flag, _EXPECTED.get(kind, ""))(
+                    parser, flags.ArgumentSerializer(), field.name, default, words
+                )
+            flags.DEFINE_flag(made, flag_values=values)
+    return values
+
+
+def _fill(section: Any, values: flags.FlagValues) -> Any:
+    return dataclasses.replace(
+        section, **{field.name: values[field.name].value for field in dataclasses.fields(section)}
+    )
+
+
+def _unknown(arg: str, values: flags.FlagValues) -> Problem:
+    """Returns the problem of an argument that is no flag, with the nearest flag's name."""
+    name, _, value = arg.lstrip("-").partition("=")
+    if not arg.startswith("-"):
+        return Problem("", arg, "stray argument; every argument is --flag=value")
+    near = difflib.get_close_matches(name.removeprefix("no"), list(values), n=1)
+    return Problem(name, value, f"no such flag{f'; did you mean --{near[0]}?' if near else ''}")
