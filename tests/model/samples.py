@@ -1,0 +1,97 @@
+"""Small models and batches with every trait that can go wrong: odd sizes, padding, unused slots, all weights random."""
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config import ModelConfig
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.dropout import DropoutKey
+from tftrain.model.losses import LossSums, pretraining_loss_sums
+
+VOCAB = 59
+
+
+def small_config(**changes) -> ModelConfig:
+    """A model of three layers, 21 wide, three heads; weights large enough that nothing is linear."""
+    sizes = {
+        "num_hidden_layers": 3,
+        "hidden_size": 21,
+        "num_attention_heads": 3,
+        "intermediate_size": 35,
+        "max_position_embeddings": 31,
+        "initializer_range": 0.2,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    return ModelConfig(**{**sizes, **changes})
+
+
+def small_model(config: ModelConfig, dtype: str = "float32", seed: int = 1) -> BertPretrainer:
+    """A model whose biases, scales and shifts are random too, the same for every dtype but for rounding."""
+    model = BertPretrainer(config, VOCAB, dtype, seed)
+    random = np.random.default_rng(seed)
+    for name, variable in model.named_variables().items():
+        if name.endswith(("bias", "beta", "gamma")):
+            noise = tf.constant(random.normal(scale=0.2, size=variable.shape), variable.dtype)
+            variable.assign_add(noise)
+    return model
+
+
+def small_batch(samples: int = 5, length: int = 19, predictions: int = 4, seed: int = 2) -> dict[str, tf.Tensor]:
+    """A batch in the standard format; sample i has `length - 3 i` tokens, at least 4."""
+    random = np.random.default_rng(seed)
+    tokens = np.maximum(length - 3 * np.arange(samples), 4)
+    batch = {
+        "input_ids": random.integers(VOCAB, size=(samples, length)),
+        "input_mask": np.arange(length) < tokens[:, None],
+        "segment_ids": random.integers(2, size=(samples, length)),
+        "masked_lm_positions": random.integers(tokens[:, None], size=(samples, predictions)),
+        "masked_lm_ids": random.integers(VOCAB, size=(samples, predictions)),
+        "next_sentence_labels": random.integers(2, size=samples),
+    }
+    used = random.integers(1, predictions + 1, size=(samples, 1))
+    batch = {name: tf.constant(value, tf.int32) for name, value in batch.items()}
+    return batch | {"masked_lm_weights": tf.constant(np.arange(predictions) < used, tf.float32)}
+
+
+def rows(batch: dict[str, tf.Tensor], first: int, last: int) -> dict[str, tf.Tensor]:
+    """Samples first..last-1 of a batch."""
+    return {name: value[first:last] for name, value in batch.items()}
+
+
+def dropout_key(seed: int = 3, step: int = 5, first_sample: int = 0) -> DropoutKey:
+    """A DropoutKey of plain numbers."""
+    return DropoutKey(seed, tf.constant(step, tf.int64), tf.constant(first_sample, tf.int64))
+
+
+def mean_loss(sums: LossSums) -> tf.Tensor:
+    """The loss of a batch on its own."""
+    return sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
+
+
+def loss_and_gradients(model: BertPretrainer, batch: dict, key: DropoutKey | None = None, scale: float = 1.0):
+    """Returns the loss of a batch and name -> gradient of `scale` times the loss, divided by `scale`."""
+    variables = model.named_variables()
+    with tf.GradientTape() as tape:
+        loss = mean_loss(pretraining_loss_sums(model(batch, key), batch))
+        scaled = loss * scale
+    gradients = tape.gradient(scaled, list(variables.values()))
+    wide = loss.dtype
+    return loss, {name: tf.cast(g, wide) / scale for name, g in zip(variables, gradients, strict=True)}
+
+
+def half_unit(dtype: str) -> float:
+    """Half a unit in the last place of 1: the largest relative error of rounding to `dtype` once."""
+    return float(ml_dtypes.finfo(dtype).eps) / 2
+
+
+def assert_close(actual, expected, rtol: float, dtype: str = "float32", roundings: int = 16, what: str = "") -> None:
+    """Compares arrays of numbers that were rounded to `dtype` some times on the way.
+
+    An element may be off by `rtol` of itself, or by `roundings` half units in the last place of the largest element:
+    a small element is often a difference of large ones.
+    """
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    atol = roundings * half_unit(dtype) * np.abs(expected).max()
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, err_msg=what)

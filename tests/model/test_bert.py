@@ -1,0 +1,129 @@
+"""What the model promises about padding, positions, the tied table and splits of a batch."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model.samples import (
+    VOCAB,
+    assert_close,
+    dropout_key,
+    loss_and_gradients,
+    rows,
+    small_batch,
+    small_config,
+    small_model,
+)
+from tftrain.model.attention import SelfAttention, attention_mask
+from tftrain.model.parameters import Parameters
+
+DTYPES = ["float32", "bfloat16", "float16"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_padding_holds_no_information(dtype):
+    model, batch = small_model(small_config(), dtype), small_batch()
+    padding = 1 - batch["input_mask"]
+    changed = batch | {
+        "input_ids": batch["input_ids"] * batch["input_mask"] + 7 * padding,
+        "segment_ids": batch["segment_ids"] * batch["input_mask"] + padding,
+    }
+    for before, after in zip(model(batch), model(changed), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_longer_padding_changes_nothing_but_rounding():
+    model, batch = small_model(small_config()), small_batch(length=13)
+    longer = dict(batch)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        longer[name] = tf.pad(batch[name], [[0, 0], [0, 16]])
+    for short, long in zip(model(batch), model(longer), strict=True):
+        assert_close(long, short, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sample_without_tokens_is_finite_and_leaves_the_others_alone(dtype):
+    model, batch = small_model(small_config(), dtype), small_batch()
+    empty = batch | {"input_mask": batch["input_mask"] * tf.constant([[1], [1], [0], [1], [1]])}
+    before, after = model(batch).mlm_logits.numpy(), model(empty).mlm_logits.numpy()
+    np.testing.assert_array_equal(np.delete(before, 2, 0), np.delete(after, 2, 0))
+    _, gradients = loss_and_gradients(model, empty)
+    assert np.isfinite(after).all()
+    assert all(np.isfinite(gradient).all() for gradient in gradients.values())
+
+
+def test_attention_without_tokens_gives_zeros_to_its_projection():
+    layer = SelfAttention(Parameters("float32", 1, 0.2), small_config(), 0)
+    layer.output_projection.bias.assign(tf.range(21.0))
+    x = tf.random.stateless_normal([2, 5, 21], [1, 2])
+    mask = attention_mask(tf.constant([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]), "float32")
+    np.testing.assert_array_equal(layer(x, mask, None)[1], np.tile(np.arange(21.0), (5, 1)))
+
+
+def test_logits_belong_to_the_positions_asked_for():
+    model, batch = small_model(small_config()), small_batch(samples=3, length=9)
+    everywhere = batch | {"masked_lm_positions": tf.tile(tf.range(9)[None], [3, 1])}
+    full = model(everywhere).mlm_logits  # [3, 9, VOCAB]
+    picked = tf.gather(full, batch["masked_lm_positions"], batch_dims=1)
+    assert_close(model(batch).mlm_logits, picked, rtol=1e-5)
+
+
+def test_gradient_of_the_tied_table_is_dense_and_the_sum_of_both_uses():
+    model, batch = small_model(small_config()), small_batch()
+    word = model.named_variables()["embeddings/word"]
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(tf.square(model(batch).mlm_logits))
+    whole = tape.gradient(total, word)
+    table = tf.identity(word)
+    with tf.GradientTape() as tape:
+        tape.watch(table)
+        total = tf.reduce_sum(tf.square(model(batch, lookup_table=table).mlm_logits))
+    output, looked_up = tape.gradient(total, [word, table])
+    assert isinstance(whole, tf.Tensor)
+    assert isinstance(looked_up, tf.IndexedSlices)
+    np.testing.assert_array_equal(looked_up.indices, tf.reshape(batch["input_ids"], [-1]))
+    assert_close(output + tf.convert_to_tensor(looked_up), whole, rtol=1e-5)
+
+
+def test_outputs_with_dropout_do_not_depend_on_the_micro_batch():
+    config = small_config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    model, batch = small_model(config), small_batch(samples=6)
+    whole = model(batch, dropout_key(first_sample=10))
+    for first, last in ((0, 1), (1, 4), (4, 6)):
+        part = model(rows(batch, first, last), dropout_key(first_sample=10 + first))
+        assert_close(part.mlm_logits, whole.mlm_logits[first:last], rtol=1e-5)
+        assert_close(part.nsp_logits, whole.nsp_logits[first:last], rtol=1e-5)
+
+
+def test_every_dropout_place_of_the_model_has_a_mask_of_its_own(monkeypatch):
+    sites = []
+
+    def record(x, rate, key, site):
+        sites.append((site, rate))
+        return x
+
+    for module in ("embedding", "attention", "block"):
+        monkeypatch.setattr(f"tftrain.model.{module}.dropout", record)
+    model = small_model(small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2))
+    model(small_batch(), dropout_key())
+    assert [rate for _, rate in sites] == [0.1] + 3 * [0.2, 0.1, 0.1]
+    assert len({site for site, _ in sites}) == len(sites)
+
+
+def test_dropout_is_off_without_a_key():
+    plain = small_model(small_config())
+    dropping = small_model(small_config(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5))
+    np.testing.assert_array_equal(dropping(small_batch()).mlm_logits, plain(small_batch()).mlm_logits)
+
+
+def test_the_number_of_samples_may_be_unknown():
+    model, batch = small_model(small_config(hidden_dropout_prob=0.1)), small_batch()
+    signature = {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in batch.items()}
+    run = tf.function(lambda batch: model(batch, dropout_key()), input_signature=[signature])
+    assert_close(run(batch).mlm_logits, model(batch, dropout_key()).mlm_logits, rtol=1e-5)
+    assert run(rows(batch, 0, 2)).mlm_logits.shape == [2, 4, VOCAB]
+
+
+def test_a_sequence_beyond_the_position_embedding_is_refused():
+    with pytest.raises(ValueError, match="--max_position_embeddings=31"):
+        small_model(small_config())(small_batch(length=32))

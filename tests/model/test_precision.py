@@ -1,0 +1,86 @@
+"""Half precision stays within its rounding of float32, and XLA within that of graph mode."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model.samples import (
+    assert_close,
+    dropout_key,
+    half_unit,
+    loss_and_gradients,
+    small_batch,
+    small_config,
+    small_model,
+)
+from tftrain.model.lookup import lookup
+from tftrain.model.normalization import layer_norm
+
+DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+# A token passes the embedding (3 sums, norm, dropout), 3 blocks of 2 sub-layers (2 to 4 products, residual sum, norm,
+# dropout) and a head of 4: about 50 results rounded to half precision, each by half a unit in the last place.
+ROUNDINGS = 50
+
+
+def half_and_full(dtype, **changes):
+    """A model in `dtype`, and one in float32 with the very same, rounded, weights."""
+    half, full = (small_model(small_config(**changes), name) for name in (dtype, "float32"))
+    for name, variable in full.named_variables().items():
+        variable.assign(tf.cast(half.named_variables()[name], tf.float32))
+    return half, full
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_outputs_stay_near_float32(dtype, norm_position):
+    half, full = half_and_full(dtype, norm_position=norm_position, **DROPOUT)
+    batch, key = small_batch(), dropout_key()
+    actual, expected = half(batch, key), full(batch, key)
+    for ours, reference in zip(actual, expected, strict=True):
+        assert ours.dtype == tf.float32
+        assert_close(ours, reference, rtol=0, dtype=dtype, roundings=ROUNDINGS)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_gradients_stay_near_float32(dtype):
+    """As whole tensors: the norm of the difference, against the norm of the gradient; forward and backward round."""
+    half, full = half_and_full(dtype, **DROPOUT)
+    batch, key = small_batch(), dropout_key()
+    (_, actual), (_, expected) = (loss_and_gradients(model, batch, key, scale=64.0) for model in (half, full))
+    tolerance = 2 * ROUNDINGS * half_unit(dtype)
+    for name, reference in expected.items():
+        size = np.linalg.norm(reference)
+        if name.endswith("key/bias"):  # 0 but for rounding
+            size = np.linalg.norm(expected[name.replace("bias", "kernel")])
+        assert np.linalg.norm(actual[name] - reference) <= tolerance * size, name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_xla_agrees_with_graph_mode_with_dropout_on(dtype):
+    model, batch, key = small_model(small_config(num_hidden_layers=1, **DROPOUT), dtype), small_batch(), dropout_key()
+
+    def step(step, first_sample):
+        return loss_and_gradients(model, batch, key._replace(step=step, first_sample=first_sample))
+
+    loss, gradients = tf.function(step)(key.step, key.first_sample)
+    jit_loss, jit_gradients = tf.function(step, jit_compile=True)(key.step, key.first_sample)
+    assert_close(jit_loss, loss, rtol=0, dtype=dtype, roundings=ROUNDINGS)
+    tolerance = 2 * ROUNDINGS * half_unit(dtype)
+    for name, reference in gradients.items():
+        sized = name.replace("key/bias", "key/kernel")
+        assert np.linalg.norm(jit_gradients[name] - reference) <= tolerance * np.linalg.norm(gradients[sized]), name
+
+
+def test_norm_statistics_survive_values_whose_squares_overflow_half_precision():
+    row = tf.constant([[1000.0, -3000.0, 500.0, 1500.0]])
+    ones, zeros = tf.ones([4]), tf.zeros([4])
+    half = layer_norm(tf.cast(row, tf.float16), tf.cast(ones, tf.float16), tf.cast(zeros, tf.float16), 1e-12)
+    assert_close(half, layer_norm(row, ones, zeros, 1e-12), rtol=0, dtype="float16", roundings=1)
+
+
+def test_gradients_of_a_frequent_word_add_up_in_bfloat16():
+    table = tf.zeros([3, 2], tf.bfloat16)
+    with tf.GradientTape() as tape:
+        tape.watch(table)
+        total = tf.reduce_sum(lookup(table, tf.fill([1000], 1)))
+    np.testing.assert_array_equal(tape.gradient(total, table), [[0, 0], [1000, 1000], [0, 0]])

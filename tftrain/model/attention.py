@@ -1,0 +1,104 @@
+"""Multi-head self-attention (Vaswani et al., arXiv 1706.03762) over the tokens of a padded batch."""
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+import tf_keras
+
+from tftrain.config import ModelConfig
+from tftrain.model.dense import Dense
+from tftrain.model.dropout import DropoutKey, dropout
+from tftrain.model.parameters import Parameters
+from tftrain.model.precision import wide_dtype
+
+MASKED = -1e9  # added to a score, leaves nothing of it in float32, and its exponential is 0
+
+
+class AttentionMask(NamedTuple):
+    """The padding of a batch, in the two forms that attention needs; made once, used by every block.
+
+    Attributes:
+        bias: [b, 1, 1, S], float32 (float64 for float64): 0 for a token, -1e9 for padding; added to the scores.
+        any_token: [b, 1, 1], the model's dtype: 1, or 0 for a sample without a single token.
+    """
+
+    bias: tf.Tensor
+    any_token: tf.Tensor
+
+
+def attention_mask(input_mask: tf.Tensor, dtype: str) -> AttentionMask:
+    """Makes the mask of a batch.
+
+    Args:
+        input_mask: int [b, S], 0 for padding.
+        dtype: the model's dtype.
+
+    Returns:
+        An AttentionMask.
+    """
+    token = tf.cast(input_mask > 0, wide_dtype(dtype))  # [b, S]
+    bias = (1 - token) * MASKED
+    any_token = tf.reduce_max(token, axis=1)
+    return AttentionMask(bias[:, None, None, :], tf.cast(any_token, dtype)[:, None, None])
+
+
+def attention_probabilities(scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Softmax over the keys, in float32 (float64 for float64).
+
+    Args:
+        scores: [b, heads, S, S], scaled products of queries and keys.
+        bias: [b, 1, 1, S] in the softmax's dtype, see `AttentionMask`.
+
+    Returns:
+        A tensor like `scores`; masked keys get 0, unless all keys are masked: then all get the same.
+    """
+    return tf.cast(tf.nn.softmax(tf.cast(scores, bias.dtype) + bias), scores.dtype)
+
+
+class SelfAttention(tf_keras.layers.Layer):
+    """Queries, keys and values from one input, softmax attention within each head, and the output projection."""
+
+    def __init__(self, parameters: Parameters, config: ModelConfig, probabilities_site: int):
+        """Makes the projections `query`, `key`, `value` and `output`, each with a [H, H] kernel.
+
+        Args:
+            parameters: where the variables come from.
+            config: sizes, the attention dropout, and whether keys have a bias.
+            probabilities_site: dropout site of the attention probabilities.
+        """
+        super().__init__(dtype=parameters.dtype, autocast=False)
+        self.heads, self.head_size = config.num_attention_heads, config.head_size
+        self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
+        hidden = config.hidden_size
+        self.query = Dense(parameters.scope("query"), hidden, hidden)
+        self.key = Dense(parameters.scope("key"), hidden, hidden, use_bias=config.use_bias_in_keys)
+        self.value = Dense(parameters.scope("value"), hidden, hidden)
+        self.output_projection = Dense(parameters.scope("output"), hidden, hidden)
+
+    def call(self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None) -> tf.Tensor:
+        """Lets every token look at every token of its sample.
+
+        Args:
+            x: [b, S, H].
+            mask: the batch's padding.
+            dropout_key: None in inference.
+
+        Returns:
+            [b, S, H]; for a sample without tokens, the output projection of zeros.
+        """
+        query = self._split_heads(self.query(x) * (1 / math.sqrt(self.head_size)))  # [b, heads, S, head_size]
+        key = self._split_heads(self.key(x))
+        value = self._split_heads(self.value(x))
+
+        scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, S, S]
+        probabilities = attention_probabilities(scores, mask.bias)
+        probabilities = dropout(probabilities, self.dropout_rate, dropout_key, self.dropout_site)
+        context = tf.matmul(probabilities, value)  # [b, heads, S, head_size]
+
+        context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, *x.shape[1:]])  # [b, S, H]
+        return self.output_projection(context * mask.any_token)
+
+    def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """[b, S, H] -> [b, heads, S, head_size]."""
+        return tf.transpose(tf.reshape(x, [-1, x.shape[1], self.heads, self.head_size]), [0, 2, 1, 3])

@@ -1,0 +1,86 @@
+"""Dropout whose mask belongs to the sample, not to the batch it happens to be computed in.
+
+A mask bit is a function of (seed, step, site, the sample's index in the global batch, the element's place within the
+sample) and of nothing else. So any number of ranks, any micro-batch size, a recomputed block and a resumed run all see
+the same masks. Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) is a function of a
+key and a counter, which makes this a matter of where the counter starts.
+
+The bits are compared as integers: TensorFlow's kernels and XLA draw the same integers but turn them into different
+floats. Sixteen bits an element are enough to hit a rate within 1/131072, at half the price of thirty-two.
+"""
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+PHILOX = 1
+ELEMENTS_PER_COUNT = 8  # a counter value gives 128 bits
+SITES = 1 << 16
+
+
+class DropoutKey(NamedTuple):
+    """What the masks of one micro-batch depend on.
+
+    Attributes:
+        seed: the run's seed.
+        step: int64 scalar tensor, the update's number.
+        first_sample: int64 scalar tensor, the index in the global batch of the micro-batch's first sample; the others
+            follow it.
+    """
+
+    seed: int
+    step: tf.Tensor
+    first_sample: tf.Tensor
+
+
+def dropout(x: tf.Tensor, rate: float, key: DropoutKey | None, site: int) -> tf.Tensor:
+    """Zeroes a share of the elements and scales the others up, so that the expectation stays.
+
+    Args:
+        x: [b, ...], any float dtype; the first axis is the sample, the others are static.
+        rate: share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536.
+        key: None in inference: then `x` comes back.
+        site: a number below 65536 of its own for every place in the model that drops.
+
+    Returns:
+        A tensor like `x`.
+    """
+    drop_below = round(rate * 2**16)  # of 65536 values
+    if key is None or drop_below == 0:
+        return x
+    bits = tf.reshape(random_bits(tf.shape(x)[0], math.prod(x.shape[1:]), key, site), [-1, *x.shape[1:]])
+    kept = tf.cast(bits >= drop_below, x.dtype)
+    return x * (kept * (2**16 / (2**16 - drop_below)))
+
+
+def random_bits(samples: tf.Tensor, elements: int, key: DropoutKey, site: int) -> tf.Tensor:
+    """Draws sixteen bits for every element of a micro-batch.
+
+    A sample takes ceil(elements / 8) consecutive counts, whatever remains of the last one unused.
+
+    Args:
+        samples: int32 scalar tensor, the number b of samples.
+        elements: elements of one sample.
+        key: what the draw depends on, beside the site.
+        site: see `dropout`.
+
+    Returns:
+        uint16 [b, elements].
+
+    Raises:
+        ValueError: the site is out of range.
+    """
+    if not 0 <= site < SITES:
+        raise ValueError(f"dropout site {site}: expected a number from 0 to {SITES - 1}")
+    counts = -(-elements // ELEMENTS_PER_COUNT)
+    low = key.first_sample * counts
+    high = key.step * SITES + site
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=tf.stack([samples, counts, 4]),
+        key=tf.constant([key.seed], tf.uint64),
+        counter=tf.cast(tf.stack([low, high]), tf.uint64),
+        alg=PHILOX,
+        dtype=tf.uint32,
+    )
+    return tf.reshape(tf.bitcast(words, tf.uint16), [-1, counts * ELEMENTS_PER_COUNT])[:, :elements]

@@ -1,0 +1,73 @@
+"""The two pre-training heads of BERT (Devlin et al., arXiv 1810.04805): masked words, and the next sentence."""
+
+import tensorflow as tf
+import tf_keras
+
+from tftrain.config import ModelConfig
+from tftrain.model.activations import gelu
+from tftrain.model.dense import Dense
+from tftrain.model.lookup import lookup
+from tftrain.model.normalization import LayerNorm
+from tftrain.model.parameters import Parameters
+from tftrain.model.precision import wide_dtype
+
+
+class MaskedLMHead(tf_keras.layers.Layer):
+    """Logits over the vocabulary at the masked positions alone, by the word embedding and a bias of its own."""
+
+    def __init__(self, parameters: Parameters, config: ModelConfig, vocab_size: int):
+        """Makes the dense layer `transform`, its `norm`, and the output's `bias`.
+
+        Args:
+            parameters: where the variables come from.
+            config: sizes, and the form of the GeLU.
+            vocab_size: number of classes.
+        """
+        super().__init__(dtype=parameters.dtype, autocast=False)
+        self.gelu_form = config.gelu_form
+        hidden = config.hidden_size
+        self.transform = Dense(parameters.scope("transform"), hidden, hidden)
+        self.norm = LayerNorm(parameters.scope("norm"), hidden, config.layer_norm_epsilon)
+        self.bias = parameters.zeros("bias", [vocab_size])
+
+    def call(self, x: tf.Tensor, positions: tf.Tensor, word_table: tf.Tensor) -> tf.Tensor:
+        """Predicts the words at some positions.
+
+        Args:
+            x: [b, S, H], the encoder's output.
+            positions: int32 [b, P], each below S.
+            word_table: [vocab, H], the word embedding.
+
+        Returns:
+            Logits [b, P, vocab], float32 (float64 for float64).
+        """
+        length, hidden = x.shape[1:]
+        starts = tf.range(tf.shape(positions)[0]) * length
+        rows = tf.reshape(positions + starts[:, None], [-1])
+        picked = lookup(tf.reshape(x, [-1, hidden]), rows)  # [b * P, H]
+        picked = self.norm(gelu(self.transform(picked), self.gelu_form))
+        logits = tf.nn.bias_add(tf.matmul(picked, word_table, transpose_b=True), self.bias)  # [b * P, vocab]
+        logits = tf.cast(logits, wide_dtype(logits.dtype))
+        return tf.reshape(logits, [-1, positions.shape[1], self.bias.shape[0]])
+
+
+class NextSentenceHead(tf_keras.layers.Layer):
+    """Two logits for a sentence pair, from the first token by way of the pooler."""
+
+    def __init__(self, pooler: Parameters, classifier: Parameters, hidden_size: int):
+        """Makes the pooler and the classifier behind it.
+
+        Args:
+            pooler: where the pooler's variables come from.
+            classifier: where the classifier's variables come from.
+            hidden_size: width H of the encoder.
+        """
+        super().__init__(dtype=pooler.dtype, autocast=False)
+        self.pooler = Dense(pooler, hidden_size, hidden_size)
+        self.classifier = Dense(classifier, hidden_size, 2)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Maps the encoder's output [b, S, H] to logits [b, 2], float32 (float64 for float64)."""
+        pooled = tf.tanh(self.pooler(x[:, 0]))  # [b, H]
+        logits = self.classifier(pooled)
+        return tf.cast(logits, wide_dtype(logits.dtype))

@@ -1,0 +1,8 @@
+"""Which dtype the sensitive sums run in: statistics of a norm, softmax and losses need more than half precision."""
+
+import tensorflow as tf
+
+
+def wide_dtype(dtype: tf.DType | str) -> tf.DType:
+    """Returns float32 for float32 and every narrower dtype, float64 for float64."""
+    return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
