@@ -1,0 +1,212 @@
+"""The update rules against tf-models' LAMB, tf-keras' AdamW and the papers' formulas in double precision."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from official.modeling.optimization.lamb import LAMB
+
+from tftrain.config import OptimizerConfig
+from tftrain.optim.optimizer import Optimizer
+
+SHAPES = {
+    "embeddings/word": (11, 4),
+    "embeddings/norm/gamma": (4,),
+    "embeddings/norm/beta": (4,),
+    "layer_00/attention/query/kernel": (4, 4),
+    "layer_00/attention/query/bias": (4,),
+    "zero_gradient/kernel": (3, 2),
+    "zero_weight/kernel": (2, 5),
+    "all_zero/kernel": (2, 2),
+}
+EXCLUDED = ("bias", "beta", "gamma")
+CONFIG = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, clip_global_norm=0.0)
+MAX_STEPS = 12
+
+
+def initial_weights(seed=0):
+    random = np.random.default_rng(seed)
+    weights = {name: random.normal(0, 0.5, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    weights["zero_weight/kernel"][:] = 0
+    weights["all_zero/kernel"][:] = 0
+    weights["embeddings/norm/beta"][0] = -0.0
+    return weights
+
+
+def gradient_steps(count, seed=1):
+    random = np.random.default_rng(seed)
+    steps = []
+    for _ in range(count):
+        gradients = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in SHAPES.items()}
+        gradients["zero_gradient/kernel"][:] = 0
+        gradients["all_zero/kernel"][:] = 0
+        gradients["embeddings/word"][3] = -0.0
+        steps.append(gradients)
+    return steps
+
+
+def make(config=CONFIG, dtype=tf.float32, weights=None, **options):
+    weights = weights or initial_weights()
+    variables = [tf.Variable(tf.cast(value, dtype)) for value in weights.values()]
+    return Optimizer(config, MAX_STEPS, list(weights), variables, **options), variables
+
+
+def apply(optimizer, gradients, loss_scale=None):
+    return optimizer.apply([tf.constant(value) for value in gradients.values()], loss_scale)
+
+
+def compiled(optimizer, how, loss_scale=None):
+    if how == "eager":
+        return lambda *gradients: optimizer.apply(list(gradients), loss_scale)
+    return tf.function(
+        lambda *gradients: optimizer.apply(list(gradients), loss_scale), jit_compile=how == "xla", autograph=False
+    )
+
+
+class Reference:
+    """Both papers' algorithms in float64 NumPy, one tensor after the other, with the schedule and clipping."""
+
+    def __init__(self, config, weights):
+        self.config, self.t = config, 0
+        self.w = {name: value.astype(np.float64) for name, value in weights.items()}
+        self.m = {name: np.zeros_like(value) for name, value in self.w.items()}
+        self.v = {name: np.zeros_like(value) for name, value in self.w.items()}
+
+    def apply(self, gradients):
+        config = self.config
+        norm = np.sqrt(sum(np.sum(np.square(g.astype(np.float64))) for g in gradients.values()))
+        clip = min(1.0, config.clip_global_norm / norm) if config.clip_global_norm else 1.0
+        warmup = config.warmup_steps
+        rate = (
+            config.learning_rate * max(self.t, 1) / warmup
+            if self.t < warmup
+            else config.learning_rate * (MAX_STEPS - self.t) / (MAX_STEPS - warmup)
+        )
+        self.t += 1
+        b1, b2 = config.adam_beta1, config.adam_beta2
+        for name, w in self.w.items():
+            g = gradients[name].astype(np.float64) * clip
+            m = self.m[name] = b1 * self.m[name] + (1 - b1) * g
+            v = self.v[name] = b2 * self.v[name] + (1 - b2) * g**2
+            update = (m / (1 - b1**self.t)) / (np.sqrt(v / (1 - b2**self.t)) + config.adam_epsilon)
+            excluded = name.split("/")[-1] in EXCLUDED
+            if not excluded:
+                update = update + config.weight_decay * w
+            ratio = 1.0
+            if config.optimizer == "lamb" and not excluded and np.any(w) and np.any(update):
+                ratio = np.linalg.norm(w) / np.linalg.norm(update)
+            self.w[name] = w - rate * ratio * update
+        return rate, norm
+
+
+@pytest.mark.parametrize("rule", ["lamb", "adamw"])
+@pytest.mark.parametrize(
+    ("how", "flags"),
+    [
+        ("eager", {}),
+        ("graph", {"weight_decay": 0.0}),
+        ("graph", {"clip_global_norm": 0.5}),
+        ("graph", {"clip_global_norm": 1e3}),
+        ("graph", {"adam_beta1": 0.0, "adam_beta2": 0.99}),
+        ("xla", {"clip_global_norm": 0.5}),
+    ],
+)
+def test_ten_updates_equal_the_papers_formulas_in_double_precision(rule, flags, how):
+    config = dataclasses.replace(CONFIG, optimizer=rule, **flags)
+    optimizer, variables = make(config)
+    reference = Reference(config, initial_weights())
+    step = compiled(optimizer, how)
+    for gradients in gradient_steps(10):
+        info = step(*[tf.constant(value) for value in gradients.values()])
+        rate, norm = reference.apply(gradients)
+        np.testing.assert_allclose(info.learning_rate, rate, rtol=1e-6)
+        np.testing.assert_allclose(info.grad_norm, norm, rtol=1e-6)
+    state = optimizer.state()
+    for name, variable in zip(SHAPES, variables, strict=True):
+        # Ten steps of a few roundings each; the absolute part is for weights that pass near zero.
+        np.testing.assert_allclose(variable, reference.w[name], rtol=3e-6, atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(state[f"adam_m/{name}"], reference.m[name], rtol=3e-6, atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(state[f"adam_v/{name}"], reference.v[name], rtol=3e-6, atol=1e-9, err_msg=name)
+    assert int(optimizer.step) == 10
+
+
+@pytest.mark.parametrize(("weight_decay", "clip"), [(0.01, 0.0), (0.0, 0.0), (0.1, 0.5)])
+def test_ten_updates_equal_the_lamb_of_tf_models(weight_decay, clip):
+    config = dataclasses.replace(CONFIG, weight_decay=weight_decay, clip_global_norm=clip)
+    optimizer, variables = make(config)
+    twins = [tf.Variable(value, name=name) for name, value in initial_weights().items()]
+    excluded = [f"{ending}$" for ending in EXCLUDED]
+    oracle = LAMB(
+        learning_rate=0.0,
+        weight_decay_rate=weight_decay,
+        exclude_from_weight_decay=excluded,
+        exclude_from_layer_adaptation=excluded,
+    )
+    for gradients in gradient_steps(10):
+        values = [tf.constant(value) for value in gradients.values()]
+        oracle.learning_rate = optimizer.apply(values).learning_rate
+        clipped = tf.clip_by_global_norm(values, clip)[0] if clip else values
+        oracle.apply_gradients(zip(clipped, twins, strict=True))
+    for name, variable, twin in zip(SHAPES, variables, twins, strict=True):
+        np.testing.assert_allclose(variable, twin, rtol=1e-5, atol=1e-8, err_msg=name)
+
+
+def test_ten_updates_equal_the_adamw_of_tf_keras():
+    # tf-keras adds epsilon to the root of the moment before its bias correction; a small one makes the two agree.
+    config = dataclasses.replace(CONFIG, optimizer="adamw", adam_epsilon=1e-12)
+    names = [name for name in SHAPES if not name.startswith("all_zero")]
+    weights = {name: initial_weights()[name] for name in names}
+    optimizer, variables = make(config, weights=weights)
+    twins = [tf.Variable(value, name=name) for name, value in weights.items()]
+    oracle = tf_keras.optimizers.experimental.AdamW(
+        learning_rate=0.0, weight_decay=config.weight_decay, epsilon=1e-12, jit_compile=False
+    )
+    oracle.exclude_from_weight_decay(
+        var_list=[twin for twin, name in zip(twins, names, strict=True) if name.endswith(EXCLUDED)]
+    )
+    for gradients in gradient_steps(10):
+        values = [tf.constant(gradients[name]) for name in names]
+        oracle.learning_rate = optimizer.apply(values).learning_rate
+        oracle.apply_gradients(zip(values, twins, strict=True))
+    for name, variable, twin in zip(names, variables, twins, strict=True):
+        np.testing.assert_allclose(variable, twin, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_lamb_leaves_a_zero_tensor_with_zero_gradient_at_zero():
+    optimizer, variables = make()
+    for gradients in gradient_steps(3):
+        apply(optimizer, gradients)
+    assert not np.any(variables[list(SHAPES).index("all_zero/kernel")])
+
+
+def test_clipping_bounds_the_moments_and_reports_the_norm_before_it():
+    optimizer, _ = make(dataclasses.replace(CONFIG, clip_global_norm=0.25, adam_beta1=0.0))
+    gradients = gradient_steps(1)[0]
+    norm = np.sqrt(sum(np.sum(np.square(value, dtype=np.float64)) for value in gradients.values()))
+    assert norm > 1
+    np.testing.assert_allclose(apply(optimizer, gradients).grad_norm, norm, rtol=1e-6)
+    moments = [np.asarray(value, np.float64) for name, value in optimizer.state().items() if name.startswith("adam_m")]
+    np.testing.assert_allclose(np.sqrt(sum(np.sum(m**2) for m in moments)), 0.25, rtol=1e-6)
+
+
+def test_sparse_gradients_count_each_row_as_often_as_it_occurs():
+    dense, expected = make(weights={"embeddings/word": initial_weights()["embeddings/word"]})
+    sparse, variables = make(weights={"embeddings/word": initial_weights()["embeddings/word"]})
+    rows = np.random.default_rng(3).normal(size=(3, 4)).astype(np.float32)
+    whole = np.zeros((11, 4), np.float32)
+    np.add.at(whole, [2, 5, 2], rows)
+    dense.apply([tf.constant(whole)])
+    sparse.apply([tf.IndexedSlices(tf.constant(rows), tf.constant([2, 5, 2]), tf.constant([11, 4]))])
+    np.testing.assert_array_equal(variables[0], expected[0])
+
+
+def test_gradients_and_names_that_do_not_match_are_refused():
+    optimizer, variables = make()
+    with pytest.raises(ValueError, match="expected 8 gradients, given 1"):
+        optimizer.apply([tf.zeros(3)])
+    with pytest.raises(ValueError, match="no gradient for embeddings/word"):
+        optimizer.apply([None, *[tf.zeros(variable.shape) for variable in variables[1:]]])
+    with pytest.raises(ValueError, match="one unique name"):
+        Optimizer(CONFIG, MAX_STEPS, ["a", "a"], variables[:2])

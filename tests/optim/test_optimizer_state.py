@@ -1,0 +1,129 @@
+"""What the optimizer keeps, and that a skipped update changes none of it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.optim.test_optimizer import CONFIG, SHAPES, apply, compiled, gradient_steps, initial_weights, make
+from tftrain.optim.loss_scale import DynamicLossScale
+
+
+def bits(variables):
+    return {name: np.asarray(variable).tobytes() for name, variable in variables.items()}
+
+
+@pytest.mark.parametrize(
+    ("how", "rule", "poison"),
+    [
+        ("eager", "lamb", -np.inf),
+        ("graph", "lamb", np.inf),
+        ("graph", "lamb", np.nan),
+        ("graph", "adamw", np.nan),
+        ("xla", "lamb", np.inf),
+        ("xla", "adamw", np.nan),
+    ],
+)
+def test_a_non_finite_gradient_changes_no_bit_and_backs_the_scale_off(rule, poison, how):
+    optimizer, variables = make(dataclasses.replace(CONFIG, optimizer=rule), dtype=tf.bfloat16)
+    scale = DynamicLossScale(initial=4.0)
+    step = compiled(optimizer, how, scale)
+    first, second, third = gradient_steps(3)
+    scaled = [tf.constant(value) * 4 for value in first.values()]
+    step(*scaled)
+    # A moment and a weight of -0.0 keep their sign only if nothing is added to them.
+    optimizer.masters[0].assign(tf.tensor_scatter_nd_update(optimizer.masters[0], [[1, 1]], [-0.0]))
+    optimizer.m[0].assign(tf.tensor_scatter_nd_update(optimizer.m[0], [[1, 1]], [-0.0]))
+    optimizer.cast_masters()
+    before = bits(optimizer.state()), [np.asarray(v).tobytes() for v in variables]
+    second["layer_00/attention/query/bias"][2] = poison
+    info = step(*[tf.constant(value) * 4 for value in second.values()])
+    assert (bits(optimizer.state()), [np.asarray(v).tobytes() for v in variables]) == before
+    assert bool(info.found_inf)
+    assert not np.isfinite(info.grad_norm)
+    assert float(info.loss_scale) == 4.0
+    assert float(scale.value) == 2.0
+    info = step(*[tf.constant(value) * 2 for value in third.values()])
+    assert not bool(info.found_inf)
+    assert int(optimizer.step) == 2
+    assert bits(optimizer.state()) != before[0]
+
+
+def test_a_skipped_step_leaves_no_trace_in_the_updates_after_it():
+    plain, expected = make()
+    skipping, variables = make()
+    first, second = gradient_steps(2)
+    for optimizer in (plain, skipping):
+        apply(optimizer, first)
+    apply(skipping, {name: value * np.nan for name, value in second.items()})
+    for optimizer in (plain, skipping):
+        apply(optimizer, second)
+    for variable, twin in zip(variables, expected, strict=True):
+        np.testing.assert_array_equal(variable, twin)
+
+
+def test_unscaling_undoes_the_loss_scale_exactly():
+    plain, expected = make(dataclasses.replace(CONFIG, clip_global_norm=0.5))
+    scaled, variables = make(dataclasses.replace(CONFIG, clip_global_norm=0.5))
+    for gradients in gradient_steps(3):
+        unscaled_info = apply(plain, gradients)
+        info = apply(scaled, {name: value * 2**12 for name, value in gradients.items()}, DynamicLossScale(2.0**12))
+        assert float(info.grad_norm) == float(unscaled_info.grad_norm)
+    for variable, twin in zip(variables, expected, strict=True):
+        np.testing.assert_array_equal(variable, twin)
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+def test_variables_of_low_precision_are_the_rounded_master_weights(dtype):
+    weights = initial_weights()
+    rounded = {name: np.asarray(tf.cast(tf.cast(value, dtype), tf.float32)) for name, value in weights.items()}
+    low, variables = make(dtype=dtype)
+    full, expected = make(weights=rounded)
+    for gradients in gradient_steps(5):
+        apply(low, gradients)
+        apply(full, gradients)
+    for variable, master, twin in zip(variables, low.masters, expected, strict=True):
+        assert variable.dtype == dtype
+        np.testing.assert_array_equal(master, twin)
+        np.testing.assert_array_equal(variable, tf.cast(twin, dtype))
+
+
+def test_updates_too_small_for_bf16_add_up_in_the_master():
+    config = dataclasses.replace(CONFIG, optimizer="adamw", learning_rate=1e-4, warmup_steps=0, weight_decay=0.0)
+    optimizer, variables = make(config, dtype=tf.bfloat16, weights={"kernel": np.ones((2, 2), np.float32)})
+    for _ in range(10):
+        optimizer.apply([tf.ones((2, 2))])
+    np.testing.assert_array_equal(tf.cast(variables[0], tf.float32), np.ones((2, 2)))
+    # The learning rates 1e-4 * (12 - s) / 12 of ten steps add up to 6.25e-4; each subtraction rounds at 6e-8.
+    np.testing.assert_allclose(optimizer.masters[0], np.full((2, 2), 1 - 6.25e-4), atol=6e-7)
+
+
+def test_state_has_one_copy_of_an_fp32_weight_and_names_for_everything():
+    optimizer, variables = make()
+    state = optimizer.state()
+    assert set(state) == {"optimizer/step"} | {
+        f"{kind}/{name}" for kind in ("master", "adam_m", "adam_v") for name in SHAPES
+    }
+    for name, variable in zip(SHAPES, variables, strict=True):
+        assert state[f"master/{name}"] is variable
+    assert len({id(variable) for variable in optimizer.variables}) == 3 * len(SHAPES) + 1
+    assert state["optimizer/step"].dtype == tf.int64
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_a_restored_state_continues_bit_for_bit(dtype):
+    old, expected = make(dtype=dtype)
+    new, variables = make(dtype=dtype, weights=initial_weights(seed=9))
+    steps = gradient_steps(4)
+    for gradients in steps[:2]:
+        apply(old, gradients)
+    for name, variable in new.state().items():
+        variable.assign(old.state()[name])
+    new.cast_masters()
+    for gradients in steps[2:]:
+        apply(old, gradients)
+        apply(new, gradients)
+    assert bits(new.state()) == bits(old.state())
+    for variable, twin in zip(variables, expected, strict=True):
+        np.testing.assert_array_equal(variable, twin)

@@ -1,0 +1,63 @@
+"""The learning rate against tf-models' schedules and against the formula in double precision."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from official.modeling.optimization import lr_schedule
+
+from tftrain.config import OptimizerConfig
+from tftrain.optim.schedule import learning_rate
+
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+def rates(config, max_steps, steps):
+    return np.array([float(learning_rate(config, max_steps, tf.constant(step, tf.int64))) for step in steps])
+
+
+@pytest.mark.parametrize(("warmup", "power", "end"), [(10, 1.0, 0.0), (0, 1.0, 1e-5), (37, 2.0, 0.0), (1, 0.5, 1e-4)])
+def test_equals_the_schedule_of_tf_models(warmup, power, end):
+    config = OptimizerConfig(learning_rate=2e-3, end_learning_rate=end, warmup_steps=warmup, decay_power=power)
+    decay = lr_schedule.PolynomialDecayWithOffset(
+        offset=warmup, initial_learning_rate=2e-3, end_learning_rate=end, decay_steps=100 - warmup, power=power
+    )
+    oracle = lr_schedule.PolynomialWarmUp(decay, warmup_steps=warmup, power=1.0)
+    steps = range(0, 100)
+    # The oracle's 1 - step / total is off by an epsilon of 1, which a root enlarges where little remains.
+    absolute = 2e-3 * (4 * EPSILON / 0.01) ** min(power, 1.0)
+    np.testing.assert_allclose(
+        rates(config, 100, steps),
+        [float(oracle(step)) for step in steps],
+        rtol=4 * EPSILON,
+        atol=absolute if power < 1 else 2e-3 * 4 * EPSILON,
+    )
+
+
+def test_equals_the_formula_to_the_last_steps_of_a_long_run():
+    config = OptimizerConfig(learning_rate=1e-3, end_learning_rate=0.0, warmup_steps=10_000, decay_power=0.5)
+    total = 1_000_000
+    steps = np.array([0, 1, 2, 5_000, 9_999, 10_000, 10_001, 500_000, total - 2, total - 1])
+    expected = np.where(
+        steps < 10_000, 1e-3 * np.maximum(steps, 1) / 10_000, 1e-3 * np.sqrt((total - steps) / (total - 10_000))
+    )
+    np.testing.assert_allclose(rates(config, total, steps), expected, rtol=8 * EPSILON)
+
+
+def test_peak_is_reached_once_and_the_end_is_kept():
+    config = OptimizerConfig(learning_rate=1e-3, end_learning_rate=1e-5, warmup_steps=3)
+    found = rates(config, 10, range(14))
+    assert np.argmax(found) == 3
+    np.testing.assert_allclose(found[3], 1e-3, rtol=EPSILON)
+    np.testing.assert_allclose(found[10:], 1e-5, rtol=EPSILON)
+    assert np.all(found[:10] > 1e-5)
+
+
+def test_a_run_may_be_all_warm_up():
+    config = OptimizerConfig(learning_rate=1e-3, warmup_steps=4)
+    np.testing.assert_allclose(rates(config, 4, range(4)), [2.5e-4, 2.5e-4, 5e-4, 7.5e-4], rtol=4 * EPSILON)
+
+
+@pytest.mark.parametrize("warmup", [None, 11])
+def test_an_unresolved_or_too_long_warm_up_is_refused_by_name(warmup):
+    with pytest.raises(ValueError, match=f"--warmup_steps={warmup}.*max_steps=10"):
+        learning_rate(OptimizerConfig(warmup_steps=warmup), 10, tf.constant(0, tf.int64))

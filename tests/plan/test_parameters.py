@@ -1,0 +1,89 @@
+"""The count of weights against published totals and against lists of shapes written out by hand."""
+
+import subprocess
+import sys
+from math import prod
+
+import pytest
+
+from tftrain.config import ModelConfig
+from tftrain.plan import parameters
+
+BASE, LARGE = {}, {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "encoder", "total"),
+    [
+        # bert-base-uncased and bert-large-uncased: 109,482,240 and 335,141,888 with pooler.
+        (BASE, 109_482_240, 110_106_428),
+        (LARGE, 335_141_888, 336_226_108),
+    ],
+)
+def test_published_totals(sizes, encoder, total):
+    found = parameters.count(ModelConfig(**sizes), 30522)
+    assert found.total - found.mlm_head - found.nsp_head == encoder
+    assert found.total == total
+
+
+def shapes(layers, h, i, v, positions, types, pre, geglu, key_bias):
+    """Every tensor of the model, one by one."""
+    found = [(v, h), (positions, h), (types, h)]
+    if not pre:
+        found += [(h,), (h,)]
+    for _ in range(layers):
+        found += [(h, h), (h,), (h, h), (h, h), (h,), (h, h), (h,)]
+        found += [(h,)] if key_bias else []
+        found += [(h,), (h,), (h,), (h,)]
+        found += [(h, i), (i,), (i, h), (h,)]
+        found += [(h, i), (i,)] if geglu else []
+    if pre:
+        found += [(h,), (h,)]
+    return [*found, (h, h), (h,), (h, h), (h,), (h,), (h,), (v,), (h, 2), (2,)]
+
+
+@pytest.mark.parametrize("pre", [False, True])
+@pytest.mark.parametrize("geglu", [False, True])
+@pytest.mark.parametrize("key_bias", [False, True])
+def test_every_variant_equals_the_sum_of_its_tensors(pre, geglu, key_bias):
+    model = ModelConfig(
+        num_hidden_layers=3,
+        hidden_size=20,
+        num_attention_heads=4,
+        intermediate_size=28,
+        max_position_embeddings=17,
+        type_vocab_size=5,
+        norm_position="pre" if pre else "post",
+        activation="geglu" if geglu else "gelu",
+        use_bias_in_keys=key_bias,
+    )
+    expected = sum(prod(shape) for shape in shapes(3, 20, 28, 101, 17, 5, pre, geglu, key_bias))
+    assert parameters.count(model, 101).total == expected
+
+
+@pytest.mark.parametrize("pre", [False, True])
+@pytest.mark.parametrize("geglu", [False, True])
+@pytest.mark.parametrize("key_bias", [False, True])
+def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
+    from tftrain.model.bert import BertPretrainer
+
+    model = ModelConfig(
+        num_hidden_layers=2,
+        hidden_size=16,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=12,
+        norm_position="pre" if pre else "post",
+        activation="geglu" if geglu else "gelu",
+        use_bias_in_keys=key_bias,
+    )
+    variables = BertPretrainer(model, 31, "float32", 1).named_variables()
+    found = parameters.count(model, 31)
+    assert found.total == sum(variable.shape.num_elements() for variable in variables.values())
+    layers = sum(variable.shape.num_elements() for name, variable in variables.items() if name.startswith("layer_"))
+    assert found.layers == layers
+
+
+def test_counting_loads_no_tensorflow():
+    program = "import sys, tftrain.plan.parameters, tftrain.plan.flops; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

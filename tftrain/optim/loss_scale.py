@@ -1,0 +1,82 @@
+"""The loss scale: what keeps small gradients above fp16's smallest numbers (arXiv 1710.03740).
+
+The loss is multiplied by the scale before the backward pass, and the optimizer divides the gradients by it. A dynamic
+scale doubles after a long row of finite gradients and halves at once when one is not finite. It is kept in variables,
+so it changes inside the graph; its transitions take no branch.
+"""
+
+import tensorflow as tf
+
+from tftrain.config import ComputeConfig
+
+
+class FixedLossScale(tf.Module):
+    """A scale of 1: fp32 and bf16 gradients need none."""
+
+    @property
+    def value(self) -> tf.Tensor:
+        """The scale, fp32 scalar."""
+        return tf.constant(1.0, tf.float32)
+
+    def update(self, found_inf: tf.Tensor) -> None:
+        """Takes note of an update; a fixed scale stays as it is.
+
+        Args:
+            found_inf: bool scalar, whether the gradients held an inf or a NaN.
+        """
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Returns the variables that a checkpoint must hold, by name: none."""
+        return {}
+
+
+class DynamicLossScale(tf.Module):
+    """A scale that follows the gradients: doubled after many finite ones in a row, halved after one that is not."""
+
+    def __init__(
+        self, initial: float = 2.0**15, growth_interval: int = 2000, smallest: float = 1.0, largest: float = 2.0**24
+    ):
+        """Creates the scale.
+
+        Args:
+            initial: scale of the first step.
+            growth_interval: finite steps in a row after which the scale doubles.
+            smallest, largest: bounds of the scale. Without the upper one, a gradient that is always zero would
+                end in an infinite scale.
+        """
+        super().__init__(name="loss_scale")
+        self.growth_interval, self.smallest, self.largest = growth_interval, smallest, largest
+        self._scale = tf.Variable(initial, dtype=tf.float32, trainable=False, name="loss_scale/scale")
+        self._good_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="loss_scale/good_steps")
+
+    @property
+    def value(self) -> tf.Tensor:
+        """The scale, fp32 scalar."""
+        return self._scale.read_value()
+
+    def update(self, found_inf: tf.Tensor) -> None:
+        """Moves to the next step's scale.
+
+        Args:
+            found_inf: bool scalar, whether the gradients held an inf or a NaN.
+        """
+        scale = self._scale.read_value()
+        good_steps = tf.where(found_inf, tf.constant(0, tf.int64), self._good_steps + 1)
+        grow = good_steps >= self.growth_interval
+        factor = tf.where(found_inf, 0.5, tf.where(grow, 2.0, 1.0))
+        self._scale.assign(tf.clip_by_value(scale * factor, self.smallest, self.largest))
+        self._good_steps.assign(tf.where(grow, tf.constant(0, tf.int64), good_steps))
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Returns the variables that a checkpoint must hold, by name."""
+        return {"loss_scale/scale": self._scale, "loss_scale/good_steps": self._good_steps}
+
+
+LossScale = FixedLossScale | DynamicLossScale
+
+
+def make_loss_scale(compute: ComputeConfig) -> LossScale:
+    """Returns a dynamic scale where gradients pass through fp16 (in the model or between ranks), else a fixed one."""
+    if compute.precision == "fp16" or compute.hvd_fp16_compression:
+        return DynamicLossScale()
+    return FixedLossScale()

@@ -1,0 +1,63 @@
+"""The floating point operations of a step: its matrix products, counted exactly, a multiply and an add as two.
+
+What is not a matrix product (norms, softmax, GeLU, dropout, look-ups, the optimizer) is left out, as is usual for the
+TFLOPs that a training log reports; so is recomputation, which is a cost of a lever and not work of the model.
+"""
+
+from typing import NamedTuple
+
+from tftrain.config import ModelConfig
+
+
+class ForwardFlops(NamedTuple):
+    """Operations of one forward pass over one sample; the fields add up to `total`."""
+
+    attention_projections: int  # queries, keys, values and output of all layers
+    attention_products: int  # scores and weighted values of all layers
+    feed_forward: int  # of all layers
+    pooler: int  # with the NSP head
+    mlm_head: int  # over the masked positions only
+
+    @property
+    def total(self) -> int:
+        """All matrix products."""
+        return sum(self)
+
+
+def forward_flops(model: ModelConfig, vocab_size: int, seq_length: int, predictions: int) -> ForwardFlops:
+    """Counts the matrix products of one forward pass over one sample.
+
+    With L layers, H = hidden_size, I = feed_forward_size, S tokens, P masked positions and V words:
+    L * (8 S H^2 + 4 S^2 H + 4 S H I) + 2 H^2 + 4 H + 2 P H (H + V); with GeGLU 6 S H I instead of 4 S H I.
+
+    Args:
+        model: the encoder's sizes.
+        vocab_size: rows of the word embedding, V.
+        seq_length: tokens of a sample, S.
+        predictions: masked positions of a sample, P, padding included: it is computed as well.
+
+    Returns:
+        The operations by part.
+    """
+    layers, width, inner = model.num_hidden_layers, model.hidden_size, model.feed_forward_size
+    projections = 3 if model.activation == "geglu" else 2
+    return ForwardFlops(
+        attention_projections=layers * 4 * 2 * seq_length * width**2,
+        attention_products=layers * 2 * 2 * seq_length**2 * width,
+        feed_forward=layers * projections * 2 * seq_length * width * inner,
+        pooler=2 * width * width + 2 * width * 2,
+        mlm_head=2 * predictions * width * (width + vocab_size),
+    )
+
+
+def step_flops(model: ModelConfig, vocab_size: int, seq_length: int, predictions: int, samples: int) -> int:
+    """Returns the operations of a training step: 3 x forward, as each product has two in the backward pass.
+
+    Args:
+        model, vocab_size, seq_length, predictions: as for `forward_flops`.
+        samples: samples of the step, such as the global batch size.
+
+    Returns:
+        Floating point operations; divide by seconds and 1e12 for TFLOPs.
+    """
+    return 3 * samples * forward_flops(model, vocab_size, seq_length, predictions).total
