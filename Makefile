@@ -1,0 +1,64 @@
+# Every target that needs the environment brings it up to date first; when it is, that takes a fraction of a second.
+#
+#   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.12 that works)
+#   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL where CUDA is; GPU=0 goes back
+#   UPGRADE=1                   with `make lock`: newer versions, not only what pyproject.toml now asks for
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+QUICKSTART := build/quickstart
+RANKS := 2
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: help setup train test test-fast lint format lock hooks clean clean-all
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv: locked packages, Horovod, the project itself
+	@PYTHON="$(PYTHON)" GPU="$(GPU)" sh tools/setup.sh
+
+train: setup $(QUICKSTART)/data/manifest.json ## Train a small BERT on two ranks, then evaluate it
+	$(BIN)/horovodrun --gloo -np $(RANKS) $(BIN)/python -m tftrain.run --flagfile=configs/quickstart.flags
+	$(BIN)/python -m tftrain.run --flagfile=configs/quickstart.flags --mode=evaluate
+
+$(QUICKSTART)/data/manifest.json: | setup
+	$(BIN)/python -m tftrain.prepare --flagfile=configs/quickstart_data.flags
+
+test: lint ## Run lint and every test
+	$(BIN)/python -m pytest
+
+test-fast: setup ## Run the tests that are not slow
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: setup ## Check style, formatting and which module imports which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+format: setup ## Rewrite the files as lint wants them, where a tool can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) pyproject.toml --extra horovod --extra dev
+
+lock: setup ## Write the lock files again from pyproject.toml
+	$(LOCK) --output-file requirements.lock
+	cp requirements.lock requirements-gpu.lock # the same versions in both
+	$(LOCK) --extra gpu --output-file requirements-gpu.lock
+
+hooks: setup ## Install the pre-commit hooks into this clone
+	$(BIN)/pre-commit install
+
+clean: ## Delete what was built, trained and cached here
+	rm -rf build .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-all: clean ## Delete .venv too
+	rm -rf .venv

@@ -1,0 +1,248 @@
+"""Builds Horovod from its source archive into a cached wheel and installs it into the running Python's environment.
+
+Horovod publishes no wheels, and its last release (0.28.1) predates TensorFlow 2.14. One file of it no longer compiles,
+`xla_mpi_ops.cc`, which lets XLA:GPU call Horovod's allreduce from inside a compiled function. Nothing here does that,
+so the file is taken off the list of sources; the rest builds as published.
+
+A build takes minutes and its result depends on few things, so the wheel is kept in a cache outside the checkout, in a
+folder named after those things: Python, TensorFlow, features, platform. `TFTRAIN_WHEEL_CACHE` names another cache.
+
+Run it with the Python that Horovod is for; TensorFlow must be installed there:
+
+    .venv/bin/python tools/build_horovod.py
+"""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+VERSION = "0.28.1"
+SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+
+# Part of the cache key: raise it when this file changes what is built.
+RECIPE = 1
+
+# CMake writes the folders it linked from into the library's run path; one of them, under /tmp, may later be anyone's.
+NO_BUILD_PATHS = "set(CMAKE_SKIP_BUILD_RPATH TRUE)\n"
+SOURCE_LIST = "horovod/tensorflow/CMakeLists.txt"
+DROPPED_SOURCE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
+
+# A translation unit that includes TensorFlow's headers takes up to 2 GB to compile.
+GIB_PER_COMPILER = 2
+
+
+class BuildError(Exception):
+    """Horovod cannot be built or does not work; the message says why and what to do."""
+
+
+def say(message: str) -> None:
+    """Prints at once, so that lines keep their order among those of the child processes."""
+    print(message, flush=True)
+
+
+def cache_root() -> Path:
+    """Returns the folder that finished wheels are kept in."""
+    if override := os.environ.get("TFTRAIN_WHEEL_CACHE"):
+        return Path(override).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "tftrain" / "wheels"
+
+
+def cuda_home() -> Path | None:
+    """Returns the root of the CUDA toolkit (the folder that has bin/nvcc), or None where there is none."""
+    candidates = [os.environ.get(name) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDA_PATH")]
+    if nvcc := shutil.which("nvcc"):
+        # nvcc on PATH may be a wrapper script; the real one tells where its toolkit is.
+        plan = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], capture_output=True, text=True).stderr
+        candidates += [line.split("=", 1)[1] for line in plan.splitlines() if line.startswith("#$ TOP=")]
+    for candidate in [*filter(None, candidates), "/usr/local/cuda"]:
+        if (Path(candidate) / "bin" / "nvcc").exists():
+            return Path(candidate).resolve()
+    return None
+
+
+def choose_features(gpu: bool) -> list[str]:
+    """Gloo always, MPI where its compiler wrapper is, NCCL for a GPU environment with a CUDA toolkit.
+
+    `HOROVOD_WITHOUT_MPI=1`, Horovod's own switch, leaves MPI out where it is found.
+    """
+    features = ["gloo"]
+    if shutil.which("mpicxx") and os.environ.get("HOROVOD_WITHOUT_MPI") != "1":
+        features.append("mpi")
+    if gpu and cuda_home():
+        features.append("nccl")
+    elif gpu:
+        print(
+            "No CUDA toolkit found (no nvcc on PATH, CUDA_HOME not set): building without NCCL. GPU tensors will "
+            "travel through host memory. Install the toolkit, or set CUDA_HOME, and run this again for NCCL.",
+            file=sys.stderr,
+        )
+    return features
+
+
+def wheel_folder(features: list[str]) -> Path:
+    """Names the cache folder after all that the binary depends on."""
+    tensorflow = importlib.metadata.version("tensorflow")
+    libc = "".join(platform.libc_ver()) or "libc"
+    key = [f"horovod-{VERSION}", sys.implementation.cache_tag, f"tf-{tensorflow}", "+".join(features)]
+    key += [f"{sysconfig.get_platform()}-{libc}", f"recipe{RECIPE}"]
+    return cache_root() / "_".join(key)
+
+
+def find_wheel(folder: Path) -> Path | None:
+    """Returns the finished wheel in `folder`, or None."""
+    return next(folder.glob("horovod-*.whl"), None)
+
+
+def run(command: list, **options) -> None:
+    """Runs a command with its output passed through; raises BuildError where it fails."""
+    command = [str(part) for part in command]
+    say(f"$ {shlex.join(command)}")
+    status = subprocess.run(command, stdin=subprocess.DEVNULL, **options).returncode
+    if status:
+        raise BuildError(f"exit status {status} from: {shlex.join(command)}")
+
+
+def unpack_source(work: Path) -> Path:
+    """Downloads the source archive with its hash checked, unpacks it and takes the dropped source off its list.
+
+    Always from a fresh unpacking: Horovod's CMake copies Gloo inside the source tree and trips over an older copy.
+    """
+    pin = work / "horovod.txt"
+    pin.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
+    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--require-hashes"]
+    run([*pip, "--no-deps", "--no-binary=:all:", "--no-build-isolation", "--dest", work, "--requirement", pin])
+    with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:
+        archive.extractall(work)
+    source = work / f"horovod-{VERSION}"
+    listing = source / SOURCE_LIST
+    text = listing.read_text()
+    if DROPPED_SOURCE not in text:
+        raise BuildError(f"{SOURCE_LIST} of Horovod {VERSION} does not list xla_mpi_ops.cc as expected")
+    listing.write_text(text.replace(DROPPED_SOURCE, NO_BUILD_PATHS))
+    return source
+
+
+def compiler_jobs() -> int:
+    """Returns how many compilers fit the processors and the memory that this process may use."""
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 2**30
+    return max(1, min(len(os.sched_getaffinity(0)), int(gib / GIB_PER_COMPILER)))
+
+
+def nccl_environment(work: Path) -> dict[str, str]:
+    """Points the build at CUDA, and at the NCCL that came with TensorFlow's GPU packages where it did.
+
+    That package has no `libnccl.so` for a linker, only the versioned library, so a folder of links stands in for it.
+    The run path leads from horovod/tensorflow/ to the package, so that the same NCCL is found at run time.
+    """
+    environment = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": str(cuda_home())}
+    package = Path(sysconfig.get_path("platlib")) / "nvidia" / "nccl"
+    library = package / "lib" / "libnccl.so.2"
+    if library.exists():
+        links = work / "nccl"
+        (links / "lib").mkdir(parents=True)
+        (links / "lib" / "libnccl.so").symlink_to(library)
+        (links / "include").symlink_to(package / "include")
+        environment["HOROVOD_NCCL_HOME"] = str(links)
+        environment["HOROVOD_NCCL_LINK"] = "SHARED"
+        environment["LDFLAGS"] = r"-Wl,-rpath,\$ORIGIN/../../nvidia/nccl/lib"
+    return environment
+
+
+def build_environment(features: list[str], work: Path) -> dict[str, str]:
+    """Returns the process environment that tells Horovod's setup.py what to build."""
+    # A make that runs this script hands its own flags down; Horovod's make must not take them for its own.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("MAKELEVEL", "MFLAGS", "MAKEFILES")}
+    scripts = sysconfig.get_path("scripts")  # has cmake, below version 4, from the lock
+    chosen = {
+        "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "MAKEFLAGS": f"-j{compiler_jobs()}",
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITH_MPI" if "mpi" in features else "HOROVOD_WITHOUT_MPI": "1",
+        # TensorFlow's import in the build only reads compiler flags.
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    if "nccl" in features:
+        chosen |= nccl_environment(work)
+    return inherited | chosen
+
+
+def build(features: list[str], folder: Path) -> Path:
+    """Builds the wheel, moves it into the cache in one step, and returns its path."""
+    started = time.monotonic()
+    say(f"Building Horovod {VERSION} with {', '.join(features)} for Python {platform.python_version()}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tftrain-horovod-") as scratch:
+        work = Path(scratch)
+        source = unpack_source(work)
+        wheels = work / "wheels"
+        pip = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-input", "--verbose"]
+        run(
+            [*pip, "--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", wheels, source],
+            env=build_environment(features, work),
+        )
+        built = find_wheel(wheels)
+        if built is None:
+            raise BuildError("the build ended without an error and without a wheel")
+        # Copied beside its place, then renamed: another process never sees half a wheel.
+        folder.mkdir(exist_ok=True)
+        partial = folder / f"{built.name}.{os.getpid()}.partial"
+        shutil.copyfile(built, partial)
+        wheel = partial.rename(folder / built.name)
+    say(f"Built {wheel} in {time.monotonic() - started:.0f} s")
+    return wheel
+
+
+def install(wheel: Path) -> None:
+    """Installs the wheel into the running Python's environment and shows that it starts."""
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
+    run([*pip, "--no-deps", "--no-index", "--force-reinstall", wheel])
+    check = "import horovod.tensorflow as hvd; hvd.init(); assert hvd.gloo_built() and hvd.size() == 1"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "OMPI_"))}
+    run([sys.executable, "-c", check], env=environment | {"TF_CPP_MIN_LOG_LEVEL": "2"}, cwd=tempfile.gettempdir())
+
+
+def main() -> int:
+    """Finds or builds the wheel, installs it, and returns the exit status."""
+    parser = argparse.ArgumentParser(description="Build Horovod into a cached wheel and install it.")
+    parser.add_argument("--gpu", action="store_true", help="build for GPU tensors too, where a CUDA toolkit is found")
+    parser.add_argument("--find", action="store_true", help="only print the path of the cached wheel, if there is one")
+    parser.add_argument("--rebuild", action="store_true", help="build even where the cache has the wheel")
+    arguments = parser.parse_args()
+    try:
+        features = choose_features(arguments.gpu)
+        folder = wheel_folder(features)
+        wheel = None if arguments.rebuild else find_wheel(folder)
+        if arguments.find:
+            say(str(wheel or ""))
+            return 0
+        if wheel:
+            say(f"Using {wheel}")
+        else:
+            wheel = build(features, folder)
+        install(wheel)
+    except (BuildError, OSError) as error:
+        print(f"build_horovod: {error}", file=sys.stderr)
+        return 1
+    except importlib.metadata.PackageNotFoundError:
+        print(f"build_horovod: TensorFlow is not installed in {sys.prefix}; install it first", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,278 @@
+"""Brings `.venv` to the state that the lock files describe; what `make setup` runs after the system packages.
+
+Four steps: the environment, the locked packages, Horovod, the project itself. A step leaves a stamp in `.venv` with a
+key made of everything that its result depends on, and is skipped while the key is the same; a second run therefore
+costs a fraction of a second. Each step writes its output to `build/setup/STEP.log`, shown only where the step fails.
+
+Uses the standard library alone: it runs before anything is installed.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+UV = VENV / "bin" / "uv"
+STAMPS = VENV / "setup"
+LOGS = ROOT / "build" / "setup"
+BUILD_HOROVOD = ROOT / "tools" / "build_horovod.py"
+UV_PIN = ROOT / "tools" / "uv.txt"
+TAIL_LINES = 30
+
+
+class SetupError(Exception):
+    """The set-up cannot go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One piece of work.
+
+    Attributes:
+        name: names the stamp and the log.
+        title: what is printed while it runs.
+        key: all that the result depends on; the step is skipped while its stamp says the same.
+        commands: run one after the other.
+    """
+
+    name: str
+    title: Callable[[], str]
+    key: str
+    commands: tuple[tuple, ...]
+
+
+def say(message: str, end: str = "\n") -> None:
+    """Prints one line, or its beginning, at once."""
+    print(f"[setup] {message}", end=end, flush=True)
+
+
+def digest(*parts: object) -> str:
+    """Hashes files by content and anything else by its text."""
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(part.read_bytes() if isinstance(part, Path) else str(part).encode())
+        sha.update(b"\0")
+    return sha.hexdigest()
+
+
+def duration(seconds: float) -> str:
+    """Writes a duration as people do: 8.1 s, 1m52s."""
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of the steps' commands: pip's settings for index and certificates hold for uv too."""
+    result = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PYTHONUNBUFFERED="1")
+    for pip_name, uv_name in (("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), ("PIP_CERT", "SSL_CERT_FILE")):
+        if pip_name in result:
+            result.setdefault(uv_name, result[pip_name])
+    # uv brings certificates of its own; those of the machine also know a company's proxy, but a bare machine has none.
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile or (paths.capath and any(Path(paths.capath).iterdir())):
+        result.setdefault("UV_SYSTEM_CERTS", "1")
+    # An active environment of the caller's must not be mistaken for ours.
+    for name in ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH"):
+        result.pop(name, None)
+    return result
+
+
+def run_logged(command: tuple, log: Path, on_wait: Callable[[], None]) -> int:
+    """Runs one command with its output appended to `log`; calls `on_wait` twice a second; returns the exit status."""
+    with log.open("a") as output:
+        output.write("$ " + " ".join(map(str, command)) + "\n")
+        output.flush()
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            cwd=ROOT,
+        )
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=0.5)
+                except subprocess.TimeoutExpired:
+                    on_wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+
+
+def run_step(step: Step) -> None:
+    """Does one step unless its stamp says that it is done."""
+    stamp = STAMPS / step.name
+    if stamp.exists() and stamp.read_text() == step.key:
+        return
+    stamp.unlink(missing_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{step.name}.log"
+    log.write_text("")
+    title = step.title()
+    started = time.monotonic()
+
+    def show_elapsed() -> None:
+        if sys.stdout.isatty():
+            print(f"\r[setup] {title} ... {duration(time.monotonic() - started)} ", end="", flush=True)
+
+    say(f"{title} ...", end="")
+    for command in step.commands:
+        status = run_logged(command, log, show_elapsed)
+        if status:
+            print(" failed", flush=True)
+            tail = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+            raise SetupError("\n".join([f"{title}: exit status {status}. The whole log: {log}", *tail]))
+    # On a terminal the elapsed time is written over, and what may be left of it blanked.
+    before, after = (f"\r[setup] {title} ...", "   ") if sys.stdout.isatty() else ("", "")
+    print(f"{before} done in {duration(time.monotonic() - started)}{after}", flush=True)
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(step.key)
+
+
+def venv_python() -> str | None:
+    """Returns "VERSION BASE_PREFIX" of the Python in `.venv`, or None where it does not start."""
+    if sys.prefix == str(VENV):
+        return describe_python()
+    probe = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.base_prefix)"
+    try:
+        result = subprocess.run([PYTHON, "-c", probe], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError:
+        return None
+    return result.stdout.strip() or None
+
+
+def describe_python() -> str:
+    """Returns "VERSION BASE_PREFIX" of the Python that runs this."""
+    return f"{platform.python_version()} {sys.base_prefix}"
+
+
+def prepare_venv(recreate_for_other_python: bool, gpu: bool) -> None:
+    """Makes `.venv`, again where it does not start, is of another kind, or of another Python than the one asked for.
+
+    A change of kind starts afresh, because packages of the other kind would stay behind.
+    """
+    present = venv_python()
+    kind = STAMPS / "kind"
+    wanted_kind = "gpu" if gpu else "cpu"
+    # The stamp is missing where an earlier run was stopped half-way.
+    unusable = present is None or not (STAMPS / "venv").exists()
+    other_python = recreate_for_other_python and present != describe_python()
+    other_kind = kind.exists() and kind.read_text() != wanted_kind
+    if unusable or other_python or other_kind:
+        if sys.prefix == str(VENV):
+            # This Python is about to be deleted: go on with the one that it was made from.
+            base = Path(sys._base_executable)
+            os.execv(base, [str(base), *sys.argv])
+        shutil.rmtree(VENV, ignore_errors=True)
+        title = f"creating .venv with Python {platform.python_version()} ({sys.executable})"
+        run_step(Step("venv", lambda: title, describe_python(), ((sys.executable, "-m", "venv", VENV),)))
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    kind.write_text(wanted_kind)
+
+
+def horovod_title() -> str:
+    """Says whether Horovod's step will take seconds or minutes."""
+    find = subprocess.run([PYTHON, BUILD_HOROVOD, "--find"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if find.stdout.strip():
+        return "installing Horovod from the cached wheel"
+    return "building Horovod (some minutes, once per Python version)"
+
+
+def plan_steps(gpu: bool) -> list[Step]:
+    """Lists the steps that fill an existing environment, in order."""
+    lock = ROOT / ("requirements-gpu.lock" if gpu else "requirements.lock")
+    packages_key = digest(lock, UV_PIN, venv_python())
+    # MPI or a CUDA toolkit that appears later is a reason to build again.
+    compilers = [shutil.which(name) for name in ("mpicxx", "nvcc")]
+    horovod_key = digest(BUILD_HOROVOD, packages_key, compilers, os.environ.get("HOROVOD_WITHOUT_MPI"))
+    project = ROOT / "pyproject.toml"
+    pip_install = (PYTHON, "-m", "pip", "install", "--require-hashes", "--no-deps", "--only-binary=:all:")
+    uv_install = (UV, "pip", "install", "--python", PYTHON)
+    return [
+        Step(
+            "packages",
+            lambda: f"installing the packages of {lock.name}",
+            packages_key,
+            (
+                (*pip_install, "--requirement", UV_PIN),
+                (*uv_install, "--require-hashes", "--no-deps", "--requirement", lock),
+            ),
+        ),
+        Step(
+            "horovod",
+            horovod_title,
+            horovod_key,
+            ((PYTHON, BUILD_HOROVOD, *(["--gpu"] if gpu else [])),),
+        ),
+        Step(
+            "project",
+            lambda: "installing tftrain in editable form",
+            digest(project, packages_key, str(ROOT)),
+            ((*uv_install, "--no-deps", "--no-build-isolation", "--editable", ROOT),),
+        ),
+        # What Bazel builds (custom_ops/) becomes one more step here when there is something to build.
+    ]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Parses what tools/setup.sh hands over."""
+    parser = argparse.ArgumentParser(description="Bring .venv to the state that the lock files describe.")
+    parser.add_argument(
+        "--gpu",
+        choices=("0", "1"),
+        help="1: TensorFlow with its CUDA packages, Horovod with NCCL where CUDA is; 0: neither. "
+        "Without it, whatever .venv is already, and 0 for a new one.",
+    )
+    parser.add_argument(
+        "--recreate-for-other-python",
+        action="store_true",
+        help="make .venv again where it belongs to another Python than the one that runs this",
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Runs the steps that are due and returns the exit status."""
+    started = time.monotonic()
+    arguments = parse_arguments()
+    if platform.system() != "Linux":
+        raise SetupError(f"Linux is needed: TensorFlow Text publishes no wheels for {platform.system()}")
+    # One set-up at a time in one checkout. The lock is on this file, so there is none to clean up.
+    with Path(__file__).open("r+") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another set-up of this checkout to end")
+            fcntl.flock(held, fcntl.LOCK_EX)
+        kind = STAMPS / "kind"
+        gpu = arguments.gpu == "1" or (arguments.gpu is None and kind.exists() and kind.read_text() == "gpu")
+        prepare_venv(arguments.recreate_for_other_python, gpu)
+        for step in plan_steps(gpu):
+            run_step(step)
+    say(f"ready: .venv, Python {venv_python().split()[0]} ({duration(time.monotonic() - started)})")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (SetupError, OSError) as error:
+        print(f"[setup] error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("\n[setup] interrupted; run it again to go on", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,79 @@
+#!/bin/sh
+# What `make setup` runs: finds a Python, installs the system packages that are missing (as root, with apt) or says how to,
+# and hands over to tools/setup.py. Shell, because a bare machine may have no Python yet; everything else is there.
+#
+# PYTHON=/path/to/python3.x names the Python to use. GPU=1 or GPU=0 chooses the environment; see setup.py.
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { printf '[setup] %s\n' "$*"; }
+fail() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
+
+# Prints "VERSION venv" or "VERSION no-venv" for a working Python of a supported version, nothing for any other. Running it
+# is the only test worth anything: a version manager's shim exists for versions that do not start.
+probe() {
+    "$1" -c '
+import importlib.util, sys
+if (3, 10) <= sys.version_info[:2] <= (3, 12):
+    complete = importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv")
+    print("%d.%d" % sys.version_info[:2], "venv" if complete else "no-venv")
+' 2>/dev/null </dev/null || true
+}
+
+# Sets `python` to the first complete Python, or else `incomplete` to the version of the first that lacks only its venv module.
+find_python() {
+    python='' incomplete=''
+    for candidate in ${PYTHON:-python3 python3.12 python3.11 python3.10}; do
+        found=$(probe "$candidate")
+        case $found in
+            *" venv") python=$candidate; return ;;
+            *" no-venv") incomplete=${incomplete:-${found% no-venv}} ;;
+        esac
+    done
+}
+
+# Installs packages with apt, or stops with the command that does.
+install_packages() {
+    command -v apt-get >/dev/null || fail "missing on this machine: $*. Install what these Debian packages hold, then run this again."
+    if [ "$(id -u)" -ne 0 ]; then
+        fail "missing system packages. Run: sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
+    fi
+    say "installing system packages: $*"
+    mkdir -p build/setup
+    log=build/setup/apt.log
+    # Two set-ups at once wait for each other rather than fail on apt's lock.
+    if ! { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 update &&
+        DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "$@"; } \
+        >"$log" 2>&1 </dev/null; then
+        tail -n 20 "$log" >&2
+        fail "apt-get could not install: $*. The whole log: $log"
+    fi
+}
+
+# An environment that works needs no search, so that a second run is quick.
+if [ -z "${PYTHON:-}" ] && [ -n "$(probe .venv/bin/python)" ]; then
+    python=.venv/bin/python
+    missing=''
+else
+    find_python
+    missing=''
+    if [ -z "$python" ]; then
+        if [ -n "$incomplete" ]; then
+            missing="python$incomplete-venv"
+        elif [ -n "${PYTHON:-}" ]; then
+            fail "PYTHON=$PYTHON is not a working Python 3.10, 3.11 or 3.12."
+        else
+            missing="python3 python3-venv"
+        fi
+    fi
+fi
+command -v c++ >/dev/null || command -v g++ >/dev/null || missing="$missing g++"
+
+if [ -n "$missing" ]; then
+    # shellcheck disable=SC2086  # a list of words
+    install_packages $missing
+    [ -n "$python" ] || find_python
+    [ -n "$python" ] || fail "no Python 3.10, 3.11 or 3.12 with its venv module after installing:$missing. Name one with PYTHON=/path/to/python3.x"
+fi
+
+exec "$python" tools/setup.py ${GPU:+--gpu="$GPU"} ${PYTHON:+--recreate-for-other-python}
