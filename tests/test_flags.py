@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from tftrain import flags
-from tftrain.config import BatchConfig, ConfigError, TrainConfig, sections
+from tftrain.config import BatchConfig, TrainConfig
+from tftrain.fields import ConfigError, sections
 
 
 def parse(*args):

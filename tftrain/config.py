@@ -1,68 +1,13 @@
 """The configuration of a run: frozen dataclasses, one field per flag, checked in one place.
 
-A field's metadata holds what a flag needs: its help, its allowed values, its bounds. `tftrain.flags` makes the command
-line from it, so a new lever is one field here. Nothing in this module imports TensorFlow: a wrong flag is refused
-before TensorFlow starts.
+`tftrain.flags` makes the command line from the fields, so a new lever is one field here. Nothing in this module imports
+TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-
-class Problem(NamedTuple):
-    """One reason why a configuration is refused: the flag, the value it was given, and what is expected."""
-
-    flag: str
-    value: Any
-    expected: str
-
-    def __str__(self) -> str:
-        given = "" if self.value is None else f"={self.value}"
-        return f"--{self.flag}{given}: {self.expected}" if self.flag else f"{self.value}: {self.expected}"
-
-
-class ConfigError(ValueError):
-    """Raised with every problem of a configuration at once."""
-
-    def __init__(self, problems: list[Problem]):
-        super().__init__("\n".join(str(problem) for problem in problems))
-        self.problems = problems
-
-
-def flag(default: Any, help: str, *, choices=None, minimum=None, maximum=None, above=None, below=None) -> Any:
-    """Declares a dataclass field that is also a flag.
-
-    Args:
-        default: its value when the flag is not given; None means "follows from the others", as the help must say.
-        help: one sentence for `--help` and the documentation.
-        choices: the allowed values, if they are few.
-        minimum, maximum: inclusive bounds of a number.
-        above, below: exclusive bounds of a number.
-    """
-    limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
-    return dataclasses.field(default=default, metadata={"help": help, **limits})
-
-
-def field_problems(config: Any) -> list[Problem]:
-    """Checks each field of one dataclass against its own choices and bounds."""
-    found = []
-    for field in dataclasses.fields(config):
-        value, limits = getattr(config, field.name), field.metadata
-        if value is None or "help" not in limits:
-            continue
-        bounds = (
-            (limits["minimum"], "at least", lambda v, b: v >= b),
-            (limits["maximum"], "at most", lambda v, b: v <= b),
-            (limits["above"], "above", lambda v, b: v > b),
-            (limits["below"], "below", lambda v, b: v < b),
-        )
-        if limits["choices"] and value not in limits["choices"]:
-            found.append(Problem(field.name, value, f"expected one of {', '.join(map(str, limits['choices']))}"))
-        elif any(bound is not None and not holds(value, bound) for bound, _, holds in bounds):
-            words = [f"{word} {bound}" for bound, word, _ in bounds if bound is not None]
-            found.append(Problem(field.name, value, f"expected a number {' and '.join(words)}"))
-    return found
+from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 
 
 @dataclass(frozen=True)
@@ -278,7 +223,17 @@ class TrainConfig:
         return found
 
     def resolve(self, data_parallel_size: int) -> "TrainConfig":
-        """Returns this configuration with batch sizes and warm-up filled in, or raises ConfigError with all problems."""
+        """Fills in what follows from the rest: the batch sizes and the warm-up.
+
+        Args:
+            data_parallel_size: ranks that share a global batch.
+
+        Returns:
+            This configuration with no batch size and no warm-up left open.
+
+        Raises:
+            ConfigError: it has problems; all of them.
+        """
         found = self.problems(data_parallel_size)
         if found:
             raise ConfigError(found)
@@ -297,29 +252,44 @@ class PrepareConfig:
 
     input_files: str | None = flag(None, "Glob of UTF-8 text files, plain or .gz.")
     builtin_corpus: bool = flag(False, "Use the English documentation inside the installed Python packages.")
-    builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus to use; 0: all of it.", minimum=0)
-    document_separator: str = flag("blank_line", "Blank lines part documents, whose lines are paragraphs; or a file is a "
-                                   "document, and blank lines part its paragraphs.", choices=("blank_line", "file"))
+    builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
+    document_separator: str = flag(
+        "blank_line",
+        "Blank lines part documents, whose lines are paragraphs; or a file is a document, and blank "
+        "lines part its paragraphs.",
+        choices=("blank_line", "file"),
+    )
     output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
     overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
     tokenizer_type: str = flag("wordpiece", "Tokenizer of the text.", choices=("wordpiece", "sentencepiece"))
     vocab_file: str | None = flag(None, "Use this vocabulary (vocab.txt, or a sentencepiece .model) and learn none.")
-    vocab_size: int | None = flag(None, "Tokens of the learned vocabulary; 30522 by default.", minimum=64, maximum=1 << 20)
+    vocab_size: int | None = flag(
+        None, "Tokens of the learned vocabulary; by default 30522.", minimum=64, maximum=1 << 20
+    )
     lower_case: bool = flag(True, "Lower-case the text and strip its accents.")
     max_seq_length: int = flag(128, "Tokens of an example, [CLS] and both [SEP] included.", minimum=8, maximum=1 << 16)
     short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
-    masking: str = flag("dynamic", "Mask while training, or write masked records in the standard BERT format.",
-                        choices=("dynamic", "static"))
+    masking: str = flag(
+        "dynamic",
+        "Mask while training, or write masked records in the standard BERT format.",
+        choices=("dynamic", "static"),
+    )
     masked_lm_prob: float = flag(0.15, "Share of the tokens that static masking selects.", above=0, below=1)
     max_predictions_per_seq: int | None = flag(
-        None, "Masked tokens of a static example at most; by default max_seq_length x masked_lm_prob.", minimum=1)
+        None, "Masked tokens of a static example at most; by default max_seq_length x masked_lm_prob.", minimum=1
+    )
     whole_word_masking: bool = flag(False, "Static masking selects words, not pieces of words.")
-    dupe_factor: int | None = flag(None, "Times that the text is used, each with new pairs and, if static, masks; by "
-                                   "default 10 if static, else 1.", minimum=1)
+    dupe_factor: int | None = flag(
+        None,
+        "Times that the text is used, each with new pairs and, if static, masks; by default 10 if static, else 1.",
+        minimum=1,
+    )
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
     shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", above=0)
-    num_workers: int | None = flag(None, "Processes; by default as many as cores. The output does not depend on it.", minimum=1)
-    seed: int = flag(1, "Seed of the split, the mixture of documents, the pairs and static masks.", minimum=0, maximum=2**31 - 1)
+    num_workers: int | None = flag(None, "Processes; by default one a core. The output is the same for any.", minimum=1)
+    seed: int = flag(
+        1, "Seed of the split, the mixture of documents, the pairs and static masks.", minimum=0, maximum=2**31 - 1
+    )
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
@@ -333,15 +303,14 @@ class PrepareConfig:
         if self.masking == "dynamic":
             for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
                 if getattr(self, name) != getattr(PrepareConfig, name):
-                    expected = "expected with masking=static; a dynamic mask is made in training, by the flag of that name"
+                    expected = "expected only with masking=static; dynamic masks follow the flag of training"
                     found.append(Problem(name, getattr(self, name), expected))
         elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
-            found.append(Problem("max_predictions_per_seq", self.max_predictions_per_seq,
-                                 f"expected at most {self.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]"))
+            found.append(
+                Problem(
+                    "max_predictions_per_seq",
+                    self.max_predictions_per_seq,
+                    f"expected at most {self.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
+                )
+            )
         return found
-
-
-def sections(config: Any) -> list[Any]:
-    """Returns the dataclasses that hold the flags of `config`: its dataclass-valued fields, or itself."""
-    parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
-    return [part for part in parts if dataclasses.is_dataclass(part)] or [config]

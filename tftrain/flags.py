@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from absl import flags
 
-from tftrain.config import ConfigError, Problem, sections
+from tftrain.fields import ConfigError, Problem, sections
 
 Config = TypeVar("Config")
 

@@ -1,0 +1,166 @@
+"""Masks: the right shares of the right tokens, and a function of the seed and the sample's number alone."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tftrain.data.masking import Masking, random_block, stream_key
+from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+LENGTH = 64
+
+
+def vocabulary(size=500):
+    """Ids from 5: every third begins a word, the others go on one."""
+    words = [f"w{number}" if number % 3 == 0 else f"##w{number}" for number in range(size - 6)]
+    return Vocabulary((*SPECIAL_TOKENS, "[unused1]", *words), "wordpiece")
+
+
+def masking(whole_words=False, slots=12, prob=0.15, seed=1):
+    return Masking(vocabulary(), LENGTH, slots, prob, whole_words, stream_key(seed, "test"))
+
+
+def pairs(count, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        first, second = rng.integers(6, 500, rng.integers(2, 30)), rng.integers(6, 500, rng.integers(2, 30))
+        rows.append([CLS, *first.tolist(), SEP, *second.tolist(), SEP])
+    return tf.ragged.constant(rows, tf.int32)
+
+
+def mask(rule, tokens, first_sample=0):
+    made = tf.function(rule, autograph=False)(tokens, tf.constant(first_sample, tf.int64))
+    return {name: value.numpy() for name, value in made.items()}
+
+
+def test_random_block_of_a_sample_is_its_own():
+    key = stream_key(1, "test")
+    whole = random_block(key, tf.constant(1000, tf.int64), tf.constant(50), 7).numpy()
+    for first, rows in ((1000, 3), (1017, 33), (1049, 1)):
+        part = random_block(key, tf.constant(first, tf.int64), tf.constant(rows), 7).numpy()
+        np.testing.assert_array_equal(part, whole[first - 1000 : first - 1000 + rows])
+    assert len(np.unique(whole)) > 0.99 * whole.size
+
+
+def test_random_block_far_into_a_run_is_not_its_beginning():
+    key = stream_key(1, "test")
+    near, far = (random_block(key, tf.constant(n, tf.int64), tf.constant(4), 64).numpy() for n in (0, 2**40))
+    assert not np.isin(far, near).any()
+
+
+def test_streams_have_their_own_numbers():
+    keys = {stream_key(seed, purpose) for seed in (1, 2) for purpose in ("masking train", "masking eval")}
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_a_sample_is_masked_alike_in_every_batch(whole_words):
+    rule, tokens = masking(whole_words), pairs(40)
+    whole = mask(rule, tokens, first_sample=123)
+    for begin, end in ((0, 1), (5, 13), (39, 40)):
+        part = mask(rule, tokens[begin:end], first_sample=123 + begin)
+        for name, value in part.items():
+            np.testing.assert_array_equal(value, whole[name][begin:end], err_msg=name)
+
+
+def test_other_sample_numbers_and_seeds_give_other_masks():
+    tokens = pairs(40)
+    made = [mask(masking(seed=seed), tokens, first)["masked_lm_positions"] for seed, first in ((1, 0), (1, 40), (2, 0))]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert (made[one] != made[other]).any(1).mean() > 0.9
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_labels_put_back_give_the_text(whole_words):
+    tokens = pairs(200)
+    made = mask(masking(whole_words), tokens)
+    rows, slots = np.nonzero(made["masked_lm_weights"])
+    positions = made["masked_lm_positions"][rows, slots]
+    restored = made["input_ids"].copy()
+    restored[rows, positions] = made["masked_lm_ids"][rows, slots]
+    np.testing.assert_array_equal(restored, tokens.to_tensor(shape=[None, LENGTH]).numpy())
+    original = restored[rows, positions]
+    assert not np.isin(original, [PAD, UNK, CLS, SEP, MASK]).any()
+    assert len(set(zip(rows.tolist(), positions.tolist(), strict=True))) == len(rows)
+
+
+def test_unused_slots_are_zero():
+    made = mask(masking(), pairs(50))
+    unused = made["masked_lm_weights"] == 0
+    assert unused.any()
+    assert not made["masked_lm_positions"][unused].any()
+    assert not made["masked_lm_ids"][unused].any()
+
+
+def test_share_of_each_sample_is_rounded():
+    tokens = pairs(300)
+    made = mask(masking(slots=LENGTH), tokens)
+    selectable = (tokens.to_tensor().numpy() > SEP).sum(1)
+    used = made["masked_lm_weights"].sum(1)
+    # The product is rounded in float32.
+    assert (np.abs(used - np.maximum(1, selectable * 0.15)) <= 0.5 + 1e-5).all()
+
+
+def test_no_more_than_the_slots_are_selected():
+    made = mask(masking(slots=3, prob=0.5), pairs(100))
+    assert made["masked_lm_weights"].sum(1).max() == 3
+
+
+def test_eighty_ten_ten():
+    tokens = pairs(3000)
+    made = mask(masking(), tokens)
+    rows, slots = np.nonzero(made["masked_lm_weights"])
+    now, was = made["input_ids"][rows, made["masked_lm_positions"][rows, slots]], made["masked_lm_ids"][rows, slots]
+    shares = np.array([(now == MASK).mean(), ((now != MASK) & (now != was)).mean(), (now == was).mean()])
+    # Five standard deviations of a share of 0.8 among n draws; a random token is the old one once in 494.
+    tolerance = 5 * np.sqrt(0.8 * 0.2 / len(now)) + 0.1 / 494
+    np.testing.assert_allclose(shares, [0.8, 0.1, 0.1], atol=tolerance)
+
+
+def test_every_position_is_equally_likely():
+    size = 20
+    tokens = tf.constant(np.tile([CLS, *range(6, 6 + size), SEP], (4000, 1)), tf.int32)
+    made = mask(masking(), tf.RaggedTensor.from_tensor(tokens))
+    counts = np.bincount(made["masked_lm_positions"][made["masked_lm_weights"] > 0], minlength=size + 2)[1:-1]
+    expected = 3 * 4000 / size
+    assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
+
+
+def test_random_replacements_are_never_special():
+    made = mask(masking(prob=0.9, slots=60), pairs(2000))
+    rows, slots = np.nonzero(made["masked_lm_weights"])
+    now, was = made["input_ids"][rows, made["masked_lm_positions"][rows, slots]], made["masked_lm_ids"][rows, slots]
+    replaced = now[(now != MASK) & (now != was)]
+    assert replaced.min() >= 6
+    assert replaced.max() == 499
+    assert len(np.unique(replaced)) > 480
+
+
+def test_whole_words_are_selected_whole():
+    tokens = pairs(500)
+    made = mask(masking(whole_words=True), tokens)
+    starts = vocabulary().word_starts
+    for row, text in enumerate(tokens.to_list()):
+        chosen = set(made["masked_lm_positions"][row][made["masked_lm_weights"][row] > 0].tolist())
+        for position in range(1, len(text)):
+            goes_on = not starts[text[position]] and text[position - 1] > SEP
+            if goes_on:
+                assert (position in chosen) == (position - 1 in chosen)
+
+
+def test_whole_words_keep_to_the_share():
+    tokens = pairs(500)
+    made = mask(masking(whole_words=True, slots=LENGTH), tokens)
+    selectable = (tokens.to_tensor().numpy() > SEP).sum(1)
+    used = made["masked_lm_weights"].sum(1)
+    assert (used <= np.maximum(1, selectable * 0.15 + 0.5 + 1e-5)).all()
+    # Words of two pieces on average leave a place or two unused.
+    assert used.sum() > 0.10 * selectable.sum()
+
+
+def test_text_without_anything_to_select_has_no_prediction():
+    made = mask(masking(), tf.ragged.constant([[CLS, UNK, SEP, UNK, SEP]], tf.int32))
+    assert not made["masked_lm_weights"].any()
+    assert made["input_ids"][0, :5].tolist() == [CLS, UNK, SEP, UNK, SEP]

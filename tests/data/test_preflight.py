@@ -1,0 +1,122 @@
+"""What does not fit the data is said before TensorFlow starts, with the flag's name."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.data import corpora
+from tftrain.config import DataConfig, ModelConfig, TrainConfig
+from tftrain.data.errors import DataError
+from tftrain.data.manifest import read_manifest, write_manifest
+from tftrain.data.preflight import predictions, problems, sizes
+
+
+def config(model=None, **data):
+    return TrainConfig(model=ModelConfig(**(model or {})), data=DataConfig(**data))
+
+
+def flags_of(found):
+    return [problem.flag for problem in found]
+
+
+@pytest.fixture
+def standard(tmp_path):
+    rng = np.random.default_rng(0)
+    return corpora.write_tfrecords(tmp_path / "bert", [corpora.standard_example(rng)[0] for _ in range(3)])
+
+
+def test_sizes_follow_from_prepared_data(prepared, prepared_static):
+    vocab_size = read_manifest(prepared).vocab_size
+    assert sizes(config(data_dir=prepared)) == (vocab_size, 32, 5)
+    assert sizes(config(data_dir=prepared, masked_lm_prob=0.3)) == (vocab_size, 32, 10)
+    assert sizes(config({"vocab_size": 128}, data_dir=prepared, max_predictions_per_seq=7)) == (128, 32, 7)
+    assert sizes(config(data_dir=prepared_static)) == (vocab_size, 32, 5)
+    assert problems(config(data_dir=prepared)) == problems(config(data_dir=prepared_static)) == []
+
+
+def test_sizes_follow_from_standard_records(standard):
+    made = config({"vocab_size": 100}, train_files=standard)
+    assert sizes(made) == (100, 16, 3)
+    assert problems(made) == []
+
+
+def test_sizes_of_synthetic_data():
+    assert sizes(config(synthetic_data=True)) == (30522, 128, 20)
+    assert sizes(config({"vocab_size": 99}, synthetic_data=True, max_seq_length=64)) == (99, 64, 10)
+    assert problems(config(synthetic_data=True)) == []
+
+
+def test_predictions_round_up():
+    assert [predictions(length, 0.15) for length in (128, 512, 20, 8)] == [20, 77, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "flag", "words"),
+    [
+        ({"vocab_size": 6}, {}, "vocab_size", "at least the"),
+        ({}, {"max_seq_length": 64}, "max_seq_length", "the 32 of"),
+        ({"max_position_embeddings": 31}, {}, "max_position_embeddings", "at least the max_seq_length=32"),
+        ({}, {"max_predictions_per_seq": 30}, "max_predictions_per_seq", "at most 29"),
+    ],
+)
+def test_what_does_not_fit_dynamic_data(prepared, model, data, flag, words):
+    (found,) = problems(config(model, data_dir=prepared, **data))
+    assert found.flag == flag
+    assert words in found.expected
+
+
+@pytest.mark.parametrize(
+    "data", [{"whole_word_masking": True}, {"masked_lm_prob": 0.2}, {"max_predictions_per_seq": 9}]
+)
+def test_masks_in_the_records_cannot_be_changed(prepared_static, standard, data):
+    for made in (config(data_dir=prepared_static, **data), config({"vocab_size": 100}, train_files=standard, **data)):
+        assert flags_of(problems(made)) == list(data)
+
+
+def test_all_problems_are_found_at_once(prepared):
+    made = config({"vocab_size": 6, "max_position_embeddings": 16}, data_dir=prepared, max_seq_length=64)
+    assert flags_of(problems(made)) == ["vocab_size", "max_seq_length", "max_position_embeddings"]
+
+
+def test_standard_records_need_a_stated_vocabulary(standard):
+    assert flags_of(problems(config(train_files=standard))) == ["vocab_size"]
+    with pytest.raises(DataError, match="--vocab_size is not given"):
+        sizes(config(train_files=standard))
+
+
+def test_globs_that_match_nothing_are_named(standard, tmp_path):
+    nothing = str(tmp_path / "no*")
+    (found,) = problems(config({"vocab_size": 100}, train_files=standard, eval_files=nothing))
+    assert str(found).startswith(f"--eval_files={nothing}: no file matches")
+
+
+def test_eval_files_of_other_sizes_are_named(standard, tmp_path):
+    longer = corpora.standard_example(np.random.default_rng(0), length=20)[0]
+    other = corpora.write_tfrecords(tmp_path / "other", [longer])
+    (found,) = problems(config({"vocab_size": 100}, train_files=standard, eval_files=other))
+    assert found.flag == "eval_files"
+    assert "max_seq_length 16 and max_predictions_per_seq 3" in found.expected
+
+
+def test_missing_data_dir_is_one_problem(tmp_path):
+    (found,) = problems(config(data_dir=str(tmp_path / "none")))
+    assert found.flag == "data_dir"
+    assert "no such file" in found.expected
+
+
+def test_synthetic_data_longer_than_the_positions():
+    assert flags_of(problems(config({"max_position_embeddings": 64}, synthetic_data=True))) == [
+        "max_position_embeddings"
+    ]
+
+
+def test_train_split_may_be_empty_only_for_evaluation(prepared, tmp_path):
+    manifest = read_manifest(prepared)
+    for name in ("vocab.txt", manifest.splits["eval"][0].file):
+        shutil.copy(manifest.path(name), tmp_path / name)
+    write_manifest(dataclasses.replace(manifest, folder=str(tmp_path), splits=manifest.splits | {"train": []}))
+    made = config(data_dir=str(tmp_path))
+    assert flags_of(problems(made)) == ["data_dir"]
+    assert problems(dataclasses.replace(made, run=dataclasses.replace(made.run, mode="evaluate"))) == []

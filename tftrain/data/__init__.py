@@ -1,0 +1,1 @@
+"""From text to batches: records, their order, masking and the input pipeline."""

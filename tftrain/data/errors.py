@@ -1,0 +1,32 @@
+"""Errors of the data, in one line that names the file.
+
+TensorFlow wraps what goes wrong inside an input pipeline in its own exceptions, with a traceback in the message.
+`data_error` finds the one line in it that a reader needs.
+"""
+
+import re
+
+
+class DataError(Exception):
+    """Data that cannot be used; the message names the file, the byte offset where there is one, and what to do."""
+
+
+_OURS = re.compile(r"DataError: ([^\n]*?)\s*(?:\n|$)")
+_PARSER = re.compile(r"Name: (?P<where>[^\n]+?), (?P<what>(?:Key|Feature|Could not parse)[^\n]*)")
+
+
+def data_error(error: BaseException) -> DataError | None:
+    """Returns the DataError inside an exception raised by iterating a dataset, or None if it is something else.
+
+    Args:
+        error: what `next(iterator)` raised, a tf.errors.OpError as a rule.
+    """
+    if isinstance(error, DataError):
+        return error
+    message = str(error)
+    if found := _OURS.search(message):
+        return DataError(found.group(1))
+    if found := _PARSER.search(message):
+        what = found["what"].split("[[")[0].strip().rstrip(".")
+        return DataError(f"{found['where']}: the record does not hold the features that were expected: {what}")
+    return None

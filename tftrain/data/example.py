@@ -1,0 +1,88 @@
+"""tf.train.Example without TensorFlow: the records' payload, written and read through protobuf alone.
+
+The pre-flight checks read the first record's sizes before TensorFlow starts, and the workers that write records need no
+more than this either. The message is declared here, field for field as TensorFlow's example.proto, in a pool of its
+own, so that it does not meet TensorFlow's declaration when both are loaded.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from tftrain.data.errors import DataError
+
+
+def _example_class():
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="tftrain/example.proto", package="tftrain", syntax="proto3")
+
+    def message(name, *fields, parent=None):
+        made = (parent.nested_type if parent else file.message_type).add(name=name)
+        for number, (field_name, kind, repeated) in enumerate(fields, 1):
+            label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            if isinstance(kind, str):
+                made.field.add(name=field_name, number=number, type=field.TYPE_MESSAGE, type_name=kind, label=label)
+            else:
+                made.field.add(name=field_name, number=number, type=kind, label=label)
+        return made
+
+    message("BytesList", ("value", field.TYPE_BYTES, True))
+    message("FloatList", ("value", field.TYPE_FLOAT, True))
+    message("Int64List", ("value", field.TYPE_INT64, True))
+    feature = message(
+        "Feature",
+        ("bytes_list", ".tftrain.BytesList", False),
+        ("float_list", ".tftrain.FloatList", False),
+        ("int64_list", ".tftrain.Int64List", False),
+    )
+    feature.oneof_decl.add(name="kind")
+    for part in feature.field:
+        part.oneof_index = 0
+    features = message("Features", ("feature", ".tftrain.Features.FeatureEntry", True))
+    entry = message(
+        "FeatureEntry", ("key", field.TYPE_STRING, False), ("value", ".tftrain.Feature", False), parent=features
+    )
+    entry.options.map_entry = True
+    message("Example", ("features", ".tftrain.Features", False))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tftrain.Example"))
+
+
+_Example = _example_class()
+
+
+def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
+    """Returns a serialized tf.train.Example, the same bytes for the same features.
+
+    Args:
+        features: sequences of int, which become an int64 list, or of float, which become a float list.
+    """
+    example = _Example()
+    for name, values in features.items():
+        kind = "float_list" if len(values) and isinstance(values[0], float) else "int64_list"
+        getattr(example.features.feature[name], kind).value.extend(values)
+    return example.SerializeToString(deterministic=True)
+
+
+def decode(payload: bytes, where: str) -> dict[str, list]:
+    """Returns the features of a serialized tf.train.Example.
+
+    Args:
+        payload: one record.
+        where: file and offset, for the message.
+
+    Raises:
+        DataError: the record is something else.
+    """
+    example = _Example()
+    try:
+        example.ParseFromString(payload)
+    except DecodeError as error:
+        raise DataError(f"{where}: the record is no tf.train.Example; expected BERT pre-training features") from error
+    values = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        values[name] = list(getattr(feature, kind).value) if kind else []
+    return values

@@ -1,0 +1,193 @@
+"""The manifest of a prepared data set: what is in its folder, in one JSON file that is written last.
+
+Reading it checks what can be checked without reading the records: that the shards are there with the sizes they had,
+and that the vocabulary is the one the text was tokenized with.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tftrain.data.errors import DataError
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One TFRecord file: its name in the folder, the examples in it, its size in bytes."""
+
+    file: str
+    examples: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A prepared data set.
+
+    Attributes:
+        folder: where the manifest was read; not part of the file.
+        masking: "dynamic": pairs as they are, masked while training; "static": the standard BERT features.
+        tokenizer_type: "wordpiece" or "sentencepiece".
+        vocab_file: in the folder; one token a line, in the order of the ids.
+        vocab_size, vocab_sha256: of that file.
+        tokenizer_file: the sentencepiece model in the folder, or None.
+        lower_case: whether the text was lower-cased.
+        max_seq_length: tokens of an example at most, [CLS] and both [SEP] included.
+        max_predictions_per_seq: width of the static masks; None if dynamic.
+        documents, tokens: in the text, both splits together; a token that went into several examples counts once.
+        seed: of the preparation.
+        splits: the shards of "train" and of "eval", in order; "eval" may have none.
+    """
+
+    folder: str
+    masking: str
+    tokenizer_type: str
+    vocab_file: str
+    vocab_size: int
+    vocab_sha256: str
+    tokenizer_file: str | None
+    lower_case: bool
+    max_seq_length: int
+    max_predictions_per_seq: int | None
+    documents: int
+    tokens: int
+    seed: int
+    splits: dict[str, list[Shard]]
+
+    def path(self, name: str) -> str:
+        """Returns the path of a file of the data set."""
+        return os.path.join(self.folder, name)
+
+    def examples(self, split: str) -> int:
+        """Returns the number of examples of a split."""
+        return sum(shard.examples for shard in self.splits[split])
+
+
+def file_sha256(path: str) -> str:
+    """Returns the SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def write_manifest(manifest: Manifest) -> None:
+    """Writes the manifest into its folder at once; the same manifest gives the same bytes."""
+    path = manifest.path(NAME)
+    content = {"format": FORMAT, **dataclasses.asdict(manifest)}
+    del content["folder"]
+    with open(path + ".partial", "w", encoding="utf-8") as file:
+        file.write(json.dumps(content, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".partial", path)
+
+
+def read_manifest(folder: str) -> Manifest:
+    """Reads and checks the manifest of a folder.
+
+    Args:
+        folder: what `--data_dir` names.
+
+    Raises:
+        DataError: it is missing, not a manifest, or does not fit the files beside it.
+    """
+    path = os.path.join(folder, NAME)
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path}: no such file; expected a folder that `python -m tftrain.prepare --output_dir={folder}` "
+            "has finished"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); prepare the data again") from error
+    manifest = _from_json(path, folder, content)
+    for name in [manifest.vocab_file, *filter(None, [manifest.tokenizer_file])]:
+        if not os.path.isfile(_inside(path, folder, name)):
+            raise DataError(f"{manifest.path(name)}: no such file, but {path} names it; prepare the data again")
+    found = file_sha256(manifest.path(manifest.vocab_file))
+    if found != manifest.vocab_sha256:
+        raise DataError(
+            f"{manifest.path(manifest.vocab_file)}: this is not the vocabulary that the records were made "
+            f"with: its SHA-256 begins {found[:12]}, {path} says {manifest.vocab_sha256[:12]}; restore it "
+            "or prepare the data again"
+        )
+    for shard in (shard for shards in manifest.splits.values() for shard in shards):
+        shard_path = _inside(path, folder, shard.file)
+        try:
+            size = os.path.getsize(shard_path)
+        except OSError as error:
+            raise DataError(
+                f"{shard_path}: {error.strerror}: this shard is missing, but {path} names it; restore it or "
+                "prepare the data again"
+            ) from error
+        if size != shard.bytes:
+            raise DataError(
+                f"{shard_path}: byte {min(size, shard.bytes)}: the shard has {size} bytes, {path} says "
+                f"{shard.bytes}; restore it or prepare the data again"
+            )
+    return manifest
+
+
+def _inside(path: str, folder: str, name: str) -> str:
+    """Returns the path of a name in the folder; DataError if the name leads out of it."""
+    if not name or os.path.isabs(name) or os.path.normpath(name) != name or ".." in name.split(os.sep):
+        raise DataError(f"{path}: it names the file {name!r}; expected a name inside {folder}")
+    return os.path.join(folder, name)
+
+
+def _from_json(path: str, folder: str, content: Any) -> Manifest:
+    if not isinstance(content, dict) or "format" not in content:
+        raise DataError(f"{path}: not a manifest of tftrain.prepare; prepare the data again")
+    if content["format"] != FORMAT:
+        raise DataError(
+            f"{path}: its format is {content['format']!r}, this version reads {FORMAT}; prepare the data again"
+        )
+    values = {key: value for key, value in content.items() if key != "format"}
+    try:
+        values["splits"] = {split: [Shard(**shard) for shard in values["splits"][split]] for split in ("train", "eval")}
+        manifest = Manifest(folder=folder, **values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}: a field is missing or has the wrong type ({error}); prepare the data again"
+        ) from error
+    _check_types(path, manifest)
+    if manifest.masking not in ("dynamic", "static"):
+        raise DataError(f"{path}: masking is {manifest.masking!r}; expected dynamic or static")
+    if (manifest.masking == "static") != (manifest.max_predictions_per_seq is not None):
+        raise DataError(
+            f"{path}: max_predictions_per_seq is {manifest.max_predictions_per_seq} with masking "
+            f"{manifest.masking}; prepare the data again"
+        )
+    return manifest
+
+
+def _check_types(path: str, manifest: Manifest) -> None:
+    kinds = {
+        "masking": str,
+        "tokenizer_type": str,
+        "vocab_file": str,
+        "vocab_size": int,
+        "vocab_sha256": str,
+        "tokenizer_file": (str, type(None)),
+        "lower_case": bool,
+        "max_seq_length": int,
+        "max_predictions_per_seq": (int, type(None)),
+        "documents": int,
+        "tokens": int,
+        "seed": int,
+    }
+    wrong = [name for name, kind in kinds.items() if not isinstance(getattr(manifest, name), kind)]
+    shards = [shard for split in manifest.splits.values() for shard in split]
+    if any(not isinstance(s.file, str) or type(s.examples) is not int or type(s.bytes) is not int for s in shards):
+        wrong.append("splits")
+    if wrong:
+        raise DataError(f"{path}: wrong type of {', '.join(wrong)}; prepare the data again")

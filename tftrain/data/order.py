@@ -1,0 +1,77 @@
+"""The order of the examples, as a pure function of the sample's number.
+
+Sample n of a run is example perm(n mod N) of epoch n // N, where perm is a permutation of the N examples keyed by the
+seed and the epoch. It is computed, not stored: a Feistel network, so any rank finds any sample without knowing the
+others, and a resumed run needs one integer to go on.
+
+The network works on pairs (left, right) of Z_a x Z_b with a x b just above N (the generalised Feistel construction of
+Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002); the few results that are N or more are sent through
+it again until they fall below N (cycle walking), which keeps it a bijection.
+"""
+
+import math
+
+import numpy as np
+
+_ROUNDS = 10
+
+
+def mix(value: np.ndarray) -> np.ndarray:
+    """Scrambles uint64 values: the finalizer of SplitMix64 (Steele, Lea and Flood 2014), itself a bijection."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def derive_key(*parts: int | np.ndarray) -> np.ndarray:
+    """Returns a uint64 key that depends on every part and on their order.
+
+    Args:
+        parts: non-negative integers, or int64 arrays of one shape.
+    """
+    with np.errstate(over="ignore"):
+        key = np.uint64(0)
+        for part in parts:
+            step = np.asarray(part).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+            key = mix(mix(key + np.uint64(0x632BE59BD9B4E019)) ^ step)
+        return key
+
+
+def example_ids(samples: np.ndarray, num_examples: int, seed: int) -> np.ndarray:
+    """Returns which example each sample of a run is.
+
+    Args:
+        samples: int64 [n] global sample numbers, from 0.
+        num_examples: N, the examples of one epoch.
+        seed: of the run.
+
+    Returns:
+        int64 [n], in [0, N). Over any N samples that begin at a multiple of N, each example occurs once.
+    """
+    samples = np.asarray(samples, np.int64)
+    if num_examples < 1:
+        raise ValueError(f"num_examples={num_examples}: expected at least 1")
+    if samples.size and samples.min() < 0:
+        raise ValueError(f"sample {samples.min()}: expected 0 or more")
+    epochs, places = np.divmod(samples, np.int64(num_examples))
+    keys = derive_key(np.full_like(epochs, seed), epochs)
+    left_size = math.isqrt(num_examples - 1) + 1
+    right_size = -(-num_examples // left_size)
+    found = _feistel(places.astype(np.uint64), keys, left_size, right_size)
+    while (outside := found >= num_examples).any():
+        found[outside] = _feistel(found[outside], keys[outside], left_size, right_size)
+    return found.astype(np.int64)
+
+
+def _feistel(values: np.ndarray, keys: np.ndarray, left_size: int, right_size: int) -> np.ndarray:
+    """Permutes [0, left_size * right_size), under one key for each value; all arrays are uint64."""
+    left_size, right_size = np.uint64(left_size), np.uint64(right_size)
+    left, right = np.divmod(values, right_size)
+    with np.errstate(over="ignore"):
+        for number in range(_ROUNDS):
+            step = keys + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
+            if number % 2:
+                right = (right + mix(mix(step) ^ left) % right_size) % right_size
+            else:
+                left = (left + mix(mix(step) ^ right) % left_size) % left_size
+    return left * right_size + right

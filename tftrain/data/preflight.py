@@ -1,0 +1,207 @@
+"""What the data says about a configuration, found out before TensorFlow starts."""
+
+from typing import NamedTuple
+
+from tftrain.config import DataConfig, TrainConfig
+from tftrain.data.errors import DataError
+from tftrain.data.example import decode
+from tftrain.data.manifest import Manifest, read_manifest
+from tftrain.data.records import RecordSet, match_files
+from tftrain.fields import Problem
+
+SYNTHETIC_VOCAB_SIZE = 30522
+SYNTHETIC_SEQ_LENGTH = 128
+STANDARD_FEATURES = (
+    "input_ids",
+    "input_mask",
+    "segment_ids",
+    "masked_lm_positions",
+    "masked_lm_ids",
+    "masked_lm_weights",
+    "next_sentence_labels",
+)
+
+
+class Sizes(NamedTuple):
+    """The sizes that model and data share.
+
+    Attributes:
+        vocab_size: rows of the embedding.
+        max_seq_length: tokens of an example.
+        max_predictions_per_seq: masked tokens of an example at most.
+    """
+
+    vocab_size: int
+    max_seq_length: int
+    max_predictions_per_seq: int
+
+
+def predictions(max_seq_length: int, masked_lm_prob: float) -> int:
+    """Returns the masked tokens of the longest example: its share of them, rounded up."""
+    return max(1, -int(-max_seq_length * masked_lm_prob // 1))
+
+
+def sizes(config: TrainConfig) -> Sizes:
+    """Returns the sizes of a run, with what its flags leave open taken from the data.
+
+    Raises:
+        DataError: the data cannot be read, or the vocabulary's size is neither stated nor known.
+    """
+    data, vocab_size = config.data, config.model.vocab_size
+    if data.synthetic_data:
+        length = data.max_seq_length or SYNTHETIC_SEQ_LENGTH
+        return Sizes(
+            vocab_size or SYNTHETIC_VOCAB_SIZE,
+            length,
+            data.max_predictions_per_seq or predictions(length, data.masked_lm_prob),
+        )
+    if data.data_dir:
+        manifest = read_manifest(data.data_dir)
+        return Sizes(vocab_size or manifest.vocab_size, manifest.max_seq_length, manifest_predictions(manifest, data))
+    if vocab_size is None:
+        raise DataError("--vocab_size is not given; expected the vocabulary's size, as --train_files do not state it")
+    length, slots = standard_sizes(match_files(data.train_files, "train_files"))
+    return Sizes(vocab_size, length, slots)
+
+
+def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
+    """Returns the masked tokens of an example at most, from the flags or from prepared data."""
+    return (
+        manifest.max_predictions_per_seq
+        or data.max_predictions_per_seq
+        or predictions(manifest.max_seq_length, data.masked_lm_prob)
+    )
+
+
+def standard_sizes(paths: list[str]) -> tuple[int, int]:
+    """Returns max_seq_length and max_predictions_per_seq of records in the standard format, from the first of them."""
+    records = RecordSet(paths[:1])
+    where = records.place(0)
+    features = decode(records.read(0), where)
+    missing = [name for name in STANDARD_FEATURES if not features.get(name)]
+    if missing:
+        raise DataError(
+            f"{where}: the record lacks {', '.join(missing)}; expected the original BERT pre-training features"
+        )
+    return len(features["input_ids"]), len(features["masked_lm_positions"])
+
+
+def problems(config: TrainConfig) -> list[Problem]:
+    """Returns every reason why this configuration does not fit its data; a record's content is not among them.
+
+    Args:
+        config: one whose own checks (`TrainConfig.problems`) have passed.
+    """
+    data = config.data
+    if data.synthetic_data:
+        return _synthetic_problems(config)
+    if data.data_dir:
+        try:
+            manifest = read_manifest(data.data_dir)
+        except DataError as error:
+            return [Problem("data_dir", data.data_dir, str(error))]
+        return _prepared_problems(config, manifest)
+    return _standard_problems(config)
+
+
+def _synthetic_problems(config: TrainConfig) -> list[Problem]:
+    length, found = sizes(config).max_seq_length, []
+    if length > config.model.max_position_embeddings:
+        found.append(
+            Problem(
+                "max_position_embeddings",
+                config.model.max_position_embeddings,
+                f"expected at least max_seq_length={length}, which is the default of synthetic data",
+            )
+        )
+    if sizes(config).max_predictions_per_seq > length - 2:
+        found.append(
+            Problem(
+                "max_predictions_per_seq",
+                config.data.max_predictions_per_seq,
+                f"expected at most {length - 2}, max_seq_length without [CLS] and [SEP]",
+            )
+        )
+    return found
+
+
+def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]:
+    data, found = config.data, []
+    if (config.model.vocab_size or manifest.vocab_size) < manifest.vocab_size:
+        found.append(
+            Problem(
+                "vocab_size",
+                config.model.vocab_size,
+                f"expected nothing, or at least the {manifest.vocab_size} of the vocabulary in {data.data_dir}",
+            )
+        )
+    found += _length_problems(config, manifest.max_seq_length, data.data_dir)
+    if manifest.examples("train") == 0 and config.run.mode == "train":
+        found.append(Problem("data_dir", data.data_dir, "its train split is empty; prepare it from more text"))
+    if manifest.masking == "static":
+        found += _static_problems(config, manifest.max_predictions_per_seq, "static masks (prepare --masking=dynamic)")
+    elif (data.max_predictions_per_seq or 1) > manifest.max_seq_length - 3:
+        found.append(
+            Problem(
+                "max_predictions_per_seq",
+                data.max_predictions_per_seq,
+                f"expected at most {manifest.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
+            )
+        )
+    return found
+
+
+def _standard_problems(config: TrainConfig) -> list[Problem]:
+    data, found = config.data, []
+    if config.model.vocab_size is None:
+        found.append(Problem("vocab_size", None, "expected the vocabulary's size, as --train_files do not state it"))
+    seen = {}
+    for flag in ("train_files", "eval_files"):
+        pattern = getattr(data, flag)
+        if pattern is None:
+            continue
+        try:
+            length, slots = standard_sizes(match_files(pattern, flag))
+        except DataError as error:
+            found.append(Problem(flag, pattern, str(error).removeprefix(f"--{flag}={pattern}: ")))
+            continue
+        seen[flag] = f"max_seq_length {length} and max_predictions_per_seq {slots}"
+        found += _length_problems(config, length, pattern) + _static_problems(config, slots, "masks in the records")
+    if len(set(seen.values())) > 1:
+        expected = f"expected the {seen['train_files']} of train_files, not {seen['eval_files']}"
+        found.append(Problem("eval_files", data.eval_files, expected))
+    return list(dict.fromkeys(found))
+
+
+def _length_problems(config: TrainConfig, length: int, where: str) -> list[Problem]:
+    found = []
+    if config.data.max_seq_length not in (None, length):
+        found.append(
+            Problem("max_seq_length", config.data.max_seq_length, f"expected nothing, or the {length} of {where}")
+        )
+    if config.model.max_position_embeddings < length:
+        found.append(
+            Problem(
+                "max_position_embeddings",
+                config.model.max_position_embeddings,
+                f"expected at least the max_seq_length={length} of {where}",
+            )
+        )
+    return found
+
+
+def _static_problems(config: TrainConfig, slots: int, why: str) -> list[Problem]:
+    data, found = config.data, []
+    if data.max_predictions_per_seq not in (None, slots):
+        found.append(
+            Problem(
+                "max_predictions_per_seq",
+                data.max_predictions_per_seq,
+                f"expected nothing, or {slots}: the data has {why}",
+            )
+        )
+    if data.whole_word_masking:
+        found.append(Problem("whole_word_masking", True, f"expected false: the data has {why}"))
+    if data.masked_lm_prob != DataConfig.masked_lm_prob:
+        found.append(Problem("masked_lm_prob", data.masked_lm_prob, f"expected nothing: the data has {why}"))
+    return found

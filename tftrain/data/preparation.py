@@ -1,0 +1,260 @@
+"""The stages of a preparation: documents into chunks, a vocabulary, chunks into shards, and the manifest at the end.
+
+Everything is made in a folder `.unfinished` inside the output folder and moved out of it when all of it is there, the
+manifest last. A preparation that fails or is interrupted leaves the output folder as it was.
+"""
+
+import os
+import shutil
+from collections import Counter
+from typing import NamedTuple
+
+from tftrain.config import PrepareConfig
+from tftrain.data import builtin_corpus, manifest
+from tftrain.data.errors import DataError
+from tftrain.data.manifest import Manifest, Shard
+from tftrain.data.preflight import predictions
+from tftrain.data.records import match_files
+from tftrain.data.spool import FilesTask, Spool, spool_files
+from tftrain.data.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
+from tftrain.data.workers import Stage, Workers
+
+UNFINISHED = ".unfinished"
+VOCAB_FILE = "vocab.txt"
+MODEL_FILE = "sentencepiece.model"
+DEFAULT_VOCAB_SIZE = 30522
+
+_MB = 1_000_000
+_GZIP_RATIO = 3
+_TASK_BYTES = 4 * _MB
+_BUILTIN_FILES_AT_ONCE = 100
+# A small corpus is still divided, so that several workers have something to do.
+_SMALL_CHUNK_BYTES = 250_000
+_SMALL_CHUNKS = 8
+_DISTINCT_WORDS = 20_000_000
+
+
+class _Tokenizer(NamedTuple):
+    vocabulary: Vocabulary
+    model: bytes | None
+
+
+def prepare(config: PrepareConfig) -> Manifest:
+    """Prepares a data set.
+
+    Args:
+        config: one without problems.
+
+    Returns:
+        The manifest, which has been written.
+
+    Raises:
+        DataError: the text, the vocabulary or the output folder cannot be used.
+    """
+    _check_output(config)
+    given = _given_tokenizer(config)
+    inputs = [] if config.builtin_corpus else match_files(config.input_files, "input_files")
+    work = os.path.join(config.output_dir, UNFINISHED)
+    existed = os.path.isdir(config.output_dir)
+    shutil.rmtree(work, ignore_errors=True)
+    os.makedirs(os.path.join(work, "spool"))
+    try:
+        with Workers(config.num_workers or os.cpu_count() or 1) as workers:
+            spool, documents = _spool(config, work, inputs, workers)
+            tokenizer = given or _learn(config, work, spool, workers)
+            made = _write(config, work, spool, documents, tokenizer, workers)
+        return _publish(config, work, made)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        if not existed and os.path.isdir(config.output_dir) and not os.listdir(config.output_dir):
+            os.rmdir(config.output_dir)
+
+
+def _check_output(config: PrepareConfig) -> None:
+    """Refuses to write over what no preparation has made, and over a preparation unless told to."""
+    folder = config.output_dir
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise DataError(f"--output_dir={folder}: this is a file; expected a folder")
+    present = set(os.listdir(folder)) - {UNFINISHED} if os.path.isdir(folder) else set()
+    if not present:
+        return
+    if manifest.NAME not in present:
+        raise DataError(
+            f"--output_dir={folder}: the folder holds other files ({sorted(present)[0]}); expected a new or an "
+            "empty folder, or an earlier preparation with --overwrite"
+        )
+    if not config.overwrite:
+        raise DataError(
+            f"--output_dir={folder}: the folder holds a preparation; expected --overwrite to replace it, or "
+            "another folder"
+        )
+
+
+def _given_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
+    """Reads --vocab_file, if it is given."""
+    if not config.vocab_file:
+        return None
+    if config.tokenizer_type == "wordpiece":
+        return _Tokenizer(read_vocabulary(config.vocab_file, config.tokenizer_type), None)
+    from tftrain.data.vocabulary_learner import sentencepiece_vocabulary
+
+    try:
+        with open(config.vocab_file, "rb") as file:
+            model = file.read()
+    except OSError as error:
+        raise DataError(f"{config.vocab_file}: {error.strerror}; expected a sentencepiece model") from error
+    return _Tokenizer(sentencepiece_vocabulary(model, config.vocab_file), model)
+
+
+def _spool(config: PrepareConfig, work: str, inputs: list[str], workers: Workers) -> tuple[Spool, int]:
+    """Reads all documents into chunks; returns them and the number of documents."""
+    if config.builtin_corpus:
+        files = builtin_corpus.list_files()
+        batches = [
+            files[begin : begin + _BUILTIN_FILES_AT_ONCE] for begin in range(0, len(files), _BUILTIN_FILES_AT_ONCE)
+        ]
+        extracted = workers.run("extract documentation", builtin_corpus.extract_all, batches)
+        limit = config.builtin_corpus_mb * _MB or float("inf")
+        found = list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
+        total = sum(len(paragraph.encode()) + 1 for document in found for paragraph in document)
+        print(f"prepare: built-in corpus: {len(found)} documents, {total / _MB:.1f} MB of text", flush=True)
+        spool = _make_spool(config, work, total)
+        counts = Counter(spool.add((0, number, document) for number, document in enumerate(found)))
+    else:
+        spool = _make_spool(config, work, sum(map(_text_size, inputs)))
+        counts = Counter()
+        for part in workers.run("read documents", spool_files, _file_tasks(spool, inputs, config.document_separator)):
+            counts.update(part)
+    source = "--builtin_corpus" if config.builtin_corpus else f"--input_files={config.input_files}"
+    if not counts.total():
+        raise DataError(f"{source}: no document in {len(inputs)} files; expected text")
+    for split, name in (("train", "training"), ("eval", "held-out")):
+        if not counts[split] and (split == "train" or config.eval_fraction):
+            raise DataError(
+                f"{source}: of {counts.total()} documents none is in the {name} split with "
+                f"--eval_fraction={config.eval_fraction}; use more documents, another share, or 0 to hold out none"
+                + ("" if config.document_separator == "file" else " (--document_separator=blank_line)")
+            )
+    return spool, counts.total()
+
+
+def _text_size(path: str) -> int:
+    return os.path.getsize(path) * (_GZIP_RATIO if path.endswith(".gz") else 1)
+
+
+def _make_spool(config: PrepareConfig, work: str, total_bytes: int) -> Spool:
+    large = -(-total_bytes // int(config.shard_mb * _MB))
+    small = min(_SMALL_CHUNKS, -(-total_bytes // _SMALL_CHUNK_BYTES))
+    train = max(1, large, small)
+    held_out = max(1, -int(-large * config.eval_fraction // 1))
+    return Spool(os.path.join(work, "spool"), config.seed, config.eval_fraction, train, held_out)
+
+
+def _file_tasks(spool: Spool, paths: list[str], separator: str) -> list[FilesTask]:
+    """Groups consecutive files, so that a task is neither one small file nor many large ones."""
+    tasks, begin, size = [], 0, 0
+    for number, path in enumerate(paths):
+        size += _text_size(path)
+        if size >= _TASK_BYTES or number + 1 == len(paths):
+            tasks.append(FilesTask(spool, paths[begin : number + 1], begin, separator))
+            begin, size = number + 1, 0
+    return tasks
+
+
+def _learn(config: PrepareConfig, work: str, spool: Spool, workers: Workers) -> _Tokenizer:
+    """Learns the vocabulary from the training split."""
+    from tftrain.data import shards, vocabulary_learner
+
+    tasks = [
+        shards.CountTask(spool, chunk, config.tokenizer_type, config.lower_case)
+        for chunk in spool.chunks()
+        if chunk.split == "train"
+    ]
+    counts: Counter = Counter()
+    for part in workers.run("count words", shards.count_chunk, tasks):
+        counts.update(part)
+        if len(counts) > _DISTINCT_WORDS:
+            counts = Counter({word: count for word, count in counts.items() if count > 1})
+    size = config.vocab_size or DEFAULT_VOCAB_SIZE
+    with Stage("learn vocabulary", None) as progress:
+        if config.tokenizer_type == "wordpiece":
+            tokenizer = _Tokenizer(vocabulary_learner.learn_wordpiece(counts, size, progress.advance), None)
+        else:
+            tokenizer = _Tokenizer(*vocabulary_learner.learn_sentencepiece(counts, size, config.lower_case, work))
+    if len(tokenizer.vocabulary) < size:
+        print(
+            f"prepare: the vocabulary has {len(tokenizer.vocabulary)} tokens, not {size}: the text has too few "
+            "different words",
+            flush=True,
+        )
+    return tokenizer
+
+
+def _write(
+    config: PrepareConfig, work: str, spool: Spool, documents: int, tokenizer: _Tokenizer, workers: Workers
+) -> Manifest:
+    """Writes the shards and the vocabulary; returns the manifest, which is not written yet."""
+    from tftrain.data import shards
+
+    slots = None
+    if config.masking == "static":
+        slots = config.max_predictions_per_seq or predictions(config.max_seq_length, config.masked_lm_prob)
+    chunks = spool.chunks()
+    tasks = [
+        shards.ShardTask(spool, chunk, config, *tokenizer, slots, os.path.join(work, f"{chunk.split}-{chunk.number}"))
+        for chunk in chunks
+    ]
+    results = list(workers.run("write records", shards.write_shard, tasks))
+    splits: dict[str, list[Shard]] = {"train": [], "eval": []}
+    for split, listed in splits.items():
+        filled = [
+            (task.path, result.examples)
+            for task, result in zip(tasks, results, strict=True)
+            if task.chunk.split == split and result.examples
+        ]
+        for number, (path, examples) in enumerate(filled):
+            name = f"{split}-{number:05d}-of-{len(filled):05d}.tfrecord"
+            for suffix in ("", ".index"):
+                os.rename(path + suffix, os.path.join(work, name + suffix))
+            listed.append(Shard(name, examples, os.path.getsize(os.path.join(work, name))))
+    write_vocabulary(os.path.join(work, VOCAB_FILE), tokenizer.vocabulary)
+    if tokenizer.model is not None:
+        with open(os.path.join(work, MODEL_FILE), "wb") as file:
+            file.write(tokenizer.model)
+    return Manifest(
+        folder=config.output_dir,
+        masking=config.masking,
+        tokenizer_type=config.tokenizer_type,
+        vocab_file=VOCAB_FILE,
+        vocab_size=len(tokenizer.vocabulary),
+        vocab_sha256=manifest.file_sha256(os.path.join(work, VOCAB_FILE)),
+        tokenizer_file=None if tokenizer.model is None else MODEL_FILE,
+        lower_case=config.lower_case,
+        max_seq_length=config.max_seq_length,
+        max_predictions_per_seq=slots,
+        documents=documents,
+        tokens=sum(result.tokens for result in results),
+        seed=config.seed,
+        splits=splits,
+    )
+
+
+def _publish(config: PrepareConfig, work: str, made: Manifest) -> Manifest:
+    """Moves the finished files out, in the place of an earlier preparation's, and writes the manifest."""
+    folder = config.output_dir
+    if os.path.exists(os.path.join(folder, manifest.NAME)):
+        os.remove(os.path.join(folder, manifest.NAME))
+        for name in os.listdir(folder):
+            if name in (VOCAB_FILE, MODEL_FILE) or name.endswith((".tfrecord", ".tfrecord.index")):
+                os.remove(os.path.join(folder, name))
+    shutil.rmtree(os.path.join(work, "spool"))
+    published = [shard.file for shards in made.splits.values() for shard in shards]
+    published += (
+        [name + ".index" for name in published]
+        + [made.vocab_file]
+        + ([made.tokenizer_file] if made.tokenizer_file else [])
+    )
+    for name in published:
+        os.replace(os.path.join(work, name), made.path(name))
+    manifest.write_manifest(made)
+    return made

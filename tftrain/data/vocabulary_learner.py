@@ -1,0 +1,170 @@
+"""A vocabulary learned from word counts: WordPiece by tensorflow-text's learner, or a sentencepiece unigram model.
+
+Both see nothing but words and how often each occurs, so learning needs memory for the distinct words alone, and the
+result does not depend on how the text was divided over processes.
+"""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import sentencepiece
+from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
+
+from tftrain.data.errors import DataError
+from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+_ITERATIONS = 4
+_LONGEST_TOKEN = 30
+_SLACK = 0.05
+# Fixed, because sums in another number of threads round differently.
+_SENTENCEPIECE_THREADS = 2
+
+
+def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], None]) -> Vocabulary:
+    """Learns a WordPiece vocabulary (the learner of tensorflow-text, top-down from whole words).
+
+    The learner takes a threshold, the least count of a token, not a size. The threshold is searched until the
+    vocabulary has `vocab_size` tokens or up to 5% more, of which the rarest are dropped. A text with too few different
+    words gives a smaller vocabulary.
+
+    Args:
+        counts: of the words.
+        vocab_size: tokens wanted, the special tokens included.
+        progress: called after every threshold tried.
+    """
+    # An eighth for the alphabet at most, which the learner puts in twice: within and at the beginning of words.
+    alphabet = max(26, vocab_size // 16)
+    words = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    words = learner.get_input_words(words, list(SPECIAL_TOKENS), _LONGEST_TOKEN)
+    words = learner.filter_input_words(words, learner.get_allowed_chars(words, alphabet), max(30_000, 4 * vocab_size))
+    if not words:
+        raise DataError("the text has no words to learn a vocabulary from")
+    params = learner.Params(
+        upper_thresh=None,
+        lower_thresh=None,
+        num_iterations=_ITERATIONS,
+        max_input_tokens=-1,
+        max_token_length=_LONGEST_TOKEN,
+        max_unique_chars=alphabet,
+        vocab_size=vocab_size,
+        slack_ratio=0,
+        include_joiner_token=True,
+        joiner="##",
+        reserved_tokens=list(SPECIAL_TOKENS),
+    )
+    # About as many tokens as words reach a threshold, so the count of the word at that rank is a good first guess.
+    threshold = words[min(vocab_size, len(words)) - 1][1]
+    enough, too_few = _Tried(0, []), _Tried(words[0][1] + 1, [])
+    while too_few.threshold - enough.threshold > 1:
+        threshold = min(max(threshold, enough.threshold + 1), too_few.threshold - 1)
+        tried = _Tried(threshold, learner.learn_with_thresh(words, threshold, params))
+        progress()
+        if len(tried.tokens) >= vocab_size:
+            enough = tried
+            if len(tried.tokens) <= vocab_size * (1 + _SLACK):
+                break
+        else:
+            too_few = tried
+        threshold = _next_threshold(tried, enough, too_few, vocab_size * (1 + _SLACK / 2))
+    return Vocabulary(tuple(_drop_rarest(enough.tokens or too_few.tokens, vocab_size)), "wordpiece")
+
+
+class _Tried(NamedTuple):
+    """A threshold and the tokens that it gives; no tokens if it has not been tried."""
+
+    threshold: int
+    tokens: list[str]
+
+
+def _next_threshold(last: _Tried, enough: _Tried, too_few: _Tried, size: float) -> int:
+    """Guesses the threshold for a size: the size falls about as a power of the threshold (Zipf's law)."""
+    if enough.tokens and too_few.tokens:
+        span = math.log(too_few.threshold / enough.threshold) / math.log(len(enough.tokens) / len(too_few.tokens))
+        return round(enough.threshold * (len(enough.tokens) / size) ** span)
+    return round(last.threshold * (len(last.tokens) / size) ** 1.4)
+
+
+def _drop_rarest(tokens: list[str], vocab_size: int) -> list[str]:
+    """Drops tokens from the end, where the rare ones stand, but no single characters, of which any word can be made."""
+    excess, kept = len(tokens) - vocab_size, []
+    for token in reversed(tokens):
+        if excess > 0 and len(token.removeprefix("##")) > 1 and token not in SPECIAL_TOKENS:
+            excess -= 1
+        else:
+            kept.append(token)
+    return kept[::-1]
+
+
+def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool, folder: str) -> tuple[Vocabulary, bytes]:
+    """Trains a sentencepiece unigram model (Kudo 2018, arXiv 1804.10959).
+
+    Args:
+        counts: of what stands between spaces.
+        vocab_size: pieces wanted, the special tokens included.
+        lower_case: whether the model folds case.
+        folder: for a temporary file.
+
+    Returns:
+        The vocabulary and the serialized model.
+
+    Raises:
+        DataError: the text is too small for so many pieces.
+    """
+    path, model = os.path.join(folder, "words.tsv"), os.path.join(folder, "words")
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            file.write(f"{word}\t{count}\n")
+    pad, unk, cls, sep, mask = SPECIAL_TOKENS
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            input=path,
+            input_format="tsv",
+            model_prefix=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece=pad,
+            unk_piece=unk,
+            bos_piece=cls,
+            eos_piece=sep,
+            control_symbols=[mask],
+            character_coverage=0.9995,
+            hard_vocab_limit=False,
+            num_threads=_SENTENCEPIECE_THREADS,
+            normalization_rule_name="nmt_nfkc_cf" if lower_case else "nmt_nfkc",
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        reason = str(error).strip().split("\n")[-1]
+        raise DataError(
+            f"--vocab_size={vocab_size}: sentencepiece cannot learn so many pieces from {len(counts)} different "
+            f"words ({reason}); use a smaller --vocab_size or more text"
+        ) from error
+    with open(model + ".model", "rb") as file:
+        content = file.read()
+    return sentencepiece_vocabulary(content, model + ".model"), content
+
+
+def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
+    """Returns the pieces of a sentencepiece model; DataError if it is none or lacks a special token."""
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except (RuntimeError, OSError) as error:
+        raise DataError(
+            f"{path}: not a sentencepiece model; expected the .model file that its trainer writes"
+        ) from error
+    pieces = tuple(processor.id_to_piece(number) for number in range(processor.get_piece_size()))
+    missing = [token for token in SPECIAL_TOKENS if token not in pieces]
+    if missing or pieces[0] != SPECIAL_TOKENS[0]:
+        raise DataError(
+            f"{path}: its pieces lack {' '.join(missing) or '[PAD] with the id 0'}; train it with the special "
+            f"tokens {' '.join(SPECIAL_TOKENS)}, [PAD] with the id 0"
+        )
+    return Vocabulary(pieces, "sentencepiece")

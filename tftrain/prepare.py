@@ -1,0 +1,56 @@
+"""`python -m tftrain.prepare`: text to a vocabulary and shards of training examples."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from tftrain import flags
+from tftrain.config import PrepareConfig
+from tftrain.fields import ConfigError
+
+PROGRAM = "python -m tftrain.prepare"
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the program.
+
+    Args:
+        argv: the program's name and its flags.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        config = flags.parse(PrepareConfig, [PROGRAM, *argv[1:]])
+        if found := config.problems():
+            raise ConfigError(found)
+    except ConfigError as error:
+        flags.refuse("prepare", error)
+    # Without a GPU, TensorFlow reports that as an error.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
+    from tftrain.data.errors import DataError
+    from tftrain.data.preparation import prepare
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        made = prepare(config)
+    except DataError as error:
+        print(f"prepare: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("prepare: interrupted; nothing was left in the output folder", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(
+        f"prepare: {config.output_dir}: {made.documents} documents, {made.tokens} tokens, vocabulary of "
+        f"{made.vocab_size}, {made.examples('train')} training and {made.examples('eval')} held-out examples of "
+        f"{made.max_seq_length} tokens"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
