@@ -1,0 +1,40 @@
+"""Every flagfile parses, and README's table knows every flag."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.distributed import ROOT
+from tftrain import flags
+from tftrain.config import PrepareConfig, TrainConfig
+from tftrain.fields import field_problems, sections
+from tftrain.plan import parameters
+
+FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
+SIZES = {"base": 110_106_428, "large": 336_226_108}  # with BERT's vocabulary of 30,522
+
+
+@pytest.mark.parametrize("path", FLAGFILES, ids=lambda path: path.name)
+def test_flagfile_parses_and_is_within_bounds(path):
+    config_class = PrepareConfig if "data" in path.stem else TrainConfig
+    config = flags.parse(config_class, ["program", f"--flagfile={path}"])
+    assert [problem for section in sections(config) for problem in field_problems(section)] == []
+    assert config != config_class() or path.stem == "base"
+
+
+@pytest.mark.parametrize(("name", "weights"), SIZES.items())
+def test_named_sizes_have_their_known_number_of_weights(name, weights):
+    config = flags.parse(TrainConfig, ["program", f"--flagfile={ROOT / 'configs' / name}.flags"])
+    assert parameters.count(config.model, 30522).total == weights
+
+
+@pytest.mark.parametrize("config_class", [TrainConfig, PrepareConfig])
+def test_readme_names_every_flag(config_class):
+    readme = Path(ROOT / "README.md").read_text()
+    missing = [
+        name
+        for section in sections(config_class())
+        for name in section.__dataclass_fields__
+        if f"`{name}`" not in readme
+    ]
+    assert missing == []

@@ -1,0 +1,256 @@
+"""`tftrain.run` from flags to files: what a run leaves behind, how it goes on, how it fails."""
+
+import json
+import math
+import re
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+
+from tests.distributed import run_ranks
+from tftrain import flags, run
+from tftrain.config import TrainConfig
+from tftrain.data import preflight
+from tftrain.parallel.mesh import Mesh
+from tftrain.train import checkpoint, loop
+from tftrain.train.checkpoint import CheckpointError
+
+TRAIN_FIELDS = {
+    "step",
+    "loss",
+    "mlm_loss",
+    "nsp_loss",
+    "mlm_accuracy",
+    "learning_rate",
+    "grad_norm",
+    "loss_scale",
+    "global_batch_size",
+    "consumed_samples",
+    "consumed_tokens",
+    "step_time_s",
+    "samples_per_sec",
+    "tokens_per_sec",
+    "tflops_per_device",
+    "mfu",
+    "peak_memory_gb",
+    "peak_memory_rank",
+    "skipped_steps",
+    "nan_steps",
+}
+EVAL_FIELDS = {"step", "eval_mlm_loss", "eval_unigram_nats", "eval_mlm_accuracy", "eval_nsp_accuracy"}
+SMALL = (
+    "--num_hidden_layers=2",
+    "--hidden_size=32",
+    "--num_attention_heads=2",
+    "--synthetic_data",
+    "--vocab_size=101",
+    "--max_seq_length=16",
+    "--learning_rate=0.01",
+    "--log_every=1",
+    "--eval_batches=16",
+)
+
+
+def configured(*args):
+    config = flags.parse(TrainConfig, ["tftrain.run", *SMALL, *args]).resolve(1)
+    return run.with_sizes(config, preflight.sizes(config))
+
+
+def rows(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in lines if "loss" in row], [row for row in lines if "eval_mlm_loss" in row]
+
+
+def losses(folder):
+    return [row["loss"] for row in rows(folder)[0]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Eight undisturbed steps with a checkpoint after every fourth."""
+    folder = tmp_path_factory.mktemp("whole")
+    settings = (
+        f"--output_dir={folder}",
+        "--global_batch_size=8",
+        "--max_steps=8",
+        "--checkpoint_every=4",
+        "--eval_every=4",
+    )
+    loop.train(configured(*settings), Mesh())
+    return folder
+
+
+def test_a_run_leaves_metrics_config_events_curve_and_checkpoint(whole):
+    train, held_out = rows(whole)
+    assert [row["step"] for row in train] == list(range(1, 9))
+    assert [row["step"] for row in held_out] == [4, 8]
+    assert all(set(row) == TRAIN_FIELDS for row in train)
+    assert all(set(row) == EVAL_FIELDS for row in held_out)
+    assert train[-1]["consumed_samples"] == 64
+    assert train[-1]["consumed_tokens"] == 64 * 16
+    for row in train:
+        assert math.isclose(row["loss"], row["mlm_loss"] + row["nsp_loss"], rel_tol=1e-6)
+        assert math.isclose(row["samples_per_sec"] * row["step_time_s"], 8, rel_tol=1e-6)
+    config = json.loads((whole / "config.json").read_text())
+    assert config["config"]["model"]["hidden_size"] == 32
+    assert config["config"]["data"]["max_predictions_per_seq"] == 3
+    assert config["packages"]["tensorflow"]
+    assert list((whole / "tensorboard").glob("**/*tfevents*"))
+    assert (whole / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in checkpoint.find(whole)] == ["step_00000004", "step_00000008"]
+
+
+def test_synthetic_tokens_are_uniform(whole):
+    _, held_out = rows(whole)
+    # An entropy estimated from n tokens of k kinds is too small by (k - 1) / 2n: 96 / 3584 nats here.
+    assert math.isclose(held_out[-1]["eval_unigram_nats"], math.log(97), rel_tol=0.05)
+
+
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
+    target = checkpoint.folder(tmp_path) / "step_00000004"
+    shutil.copytree(checkpoint.find(whole)[0], target)
+    shutil.copy(whole / "metrics.jsonl", tmp_path)
+    loop.train(
+        configured(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=8", "--eval_every=4"), Mesh()
+    )
+    assert losses(tmp_path) == losses(whole)
+    expected, found = (
+        safetensors.numpy.load_file(checkpoint.find(folder)[-1] / "state.safetensors") for folder in (whole, tmp_path)
+    )
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+def test_a_finished_run_has_nothing_to_do(whole, capsys):
+    before = (whole / "metrics.jsonl").read_text()
+    loop.train(configured(f"--output_dir={whole}", "--global_batch_size=8", "--max_steps=8"), Mesh())
+    assert "nothing to do" in capsys.readouterr().out
+    assert (whole / "metrics.jsonl").read_text() == before
+
+
+def test_evaluate_prints_what_the_run_recorded(whole, capsys):
+    loop.evaluate(configured(f"--output_dir={whole}", "--global_batch_size=8", "--mode=evaluate"), Mesh())
+    output = capsys.readouterr().out
+    _, held_out = rows(whole)
+    assert (
+        f"{held_out[-1]['eval_mlm_loss']:.4f} nats (perplexity {math.exp(held_out[-1]['eval_mlm_loss']):.2f})" in output
+    )
+    for field in ("eval_unigram_nats", "eval_mlm_accuracy", "eval_nsp_accuracy"):
+        assert f"{held_out[-1][field]:.4f}" in output
+
+
+def test_evaluate_without_a_checkpoint_says_so(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint to evaluate"):
+        loop.evaluate(configured(f"--output_dir={tmp_path}", "--mode=evaluate"), Mesh())
+
+
+def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
+    path = checkpoint.find(whole)[-1]
+    with pytest.raises(
+        CheckpointError, match=r"not a checkpoint of this configuration: .*shape \[101, 32\], expected \[101, 64\]"
+    ):
+        loop.train(configured(f"--output_dir={tmp_path}", "--hidden_size=64", f"--resume={path}"), Mesh())
+
+
+@pytest.mark.parametrize(
+    "lever",
+    [
+        ("--precision=bf16",),
+        ("--precision=fp16", "--grad_accum_steps=2"),
+        ("--jit_compile=true",),
+        (
+            "--norm_position=pre",
+            "--activation=geglu",
+            "--nouse_bias_in_keys",
+            "--nosparse_as_dense",
+            "--optimizer=adamw",
+        ),
+    ],
+)
+def test_levers_train(tmp_path, lever):
+    loop.train(configured(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=3", *lever), Mesh())
+    assert np.isfinite(losses(tmp_path)).all()
+    assert rows(tmp_path)[0][-1]["skipped_steps"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.multirank
+def test_losses_do_not_depend_on_the_number_of_ranks(tmp_path):
+    curves = {}
+    for ranks in (1, 2, 4):
+        folder = tmp_path / str(ranks)
+        settings = (f"--output_dir={folder}", "--global_batch_size=8", "--max_steps=20", "--eval_every=10")
+        run_ranks(ranks, ["-m", "tftrain.run", *SMALL, *settings])
+        train, held_out = rows(folder)
+        curves[ranks] = [row["loss"] for row in train] + [row["eval_mlm_loss"] for row in held_out]
+    assert len(curves[1]) == 22
+    np.testing.assert_allclose(curves[2], curves[1], rtol=1e-4)
+    np.testing.assert_allclose(curves[4], curves[1], rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.multirank
+def test_compressed_sparse_and_accumulated_gradients_train_on_two_ranks(tmp_path):
+    settings = ("--global_batch_size=8", "--grad_accum_steps=2", "--max_steps=4")
+    for name, levers in {"plain": (), "levers": ("--hvd_fp16_compression", "--nosparse_as_dense")}.items():
+        run_ranks(2, ["-m", "tftrain.run", *SMALL, f"--output_dir={tmp_path / name}", *settings, *levers])
+    # fp16 keeps 11 bits of each gradient.
+    np.testing.assert_allclose(losses(tmp_path / "levers"), losses(tmp_path / "plain"), rtol=2**-10)
+    assert rows(tmp_path / "levers")[0][-1]["loss_scale"] == 2**15
+
+
+def write_standard_records(path, examples):
+    """Writes records as the original BERT pipeline does: fixed lengths, int64 and float lists."""
+    rng = np.random.default_rng(0)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for _ in range(examples):
+            integers = {
+                "input_ids": rng.integers(5, 101, 16),
+                "input_mask": np.ones(16, np.int64),
+                "segment_ids": np.repeat([0, 1], 8),
+                "masked_lm_positions": np.sort(rng.choice(np.arange(1, 15), 3, replace=False)),
+                "masked_lm_ids": rng.integers(5, 101, 3),
+                "next_sentence_labels": rng.integers(0, 2, 1),
+            }
+            features = {n: tf.train.Feature(int64_list=tf.train.Int64List(value=v)) for n, v in integers.items()}
+            features["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=[1, 1, 0]))
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_path):
+    shard = tmp_path / "x.tfrecord"
+    write_standard_records(shard, 16)
+    sizes = [arg for arg in SMALL if arg not in ("--synthetic_data", "--max_seq_length=16")]
+    args = [
+        "-m",
+        "tftrain.run",
+        *sizes,
+        f"--train_files={tmp_path}/*.tfrecord",
+        "--global_batch_size=8",
+        "--max_steps=2",
+    ]
+    run_ranks(1, [*args, f"--output_dir={tmp_path / 'good'}"])
+    assert np.isfinite(losses(tmp_path / "good")).all()
+
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    output = run_ranks(1, [*args, f"--output_dir={tmp_path / 'bad'}"], expected_code=run.EXIT_FAILED)
+    last = output.strip().splitlines()[-1]
+    assert re.search(r"tftrain\.run: rank 0: .*x\.tfrecord.*byte", last), output
+    assert "Traceback" not in output
+
+
+def test_a_run_of_one_process_needs_no_horovod(tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError('no Horovod here')")
+    settings = (f"--output_dir={tmp_path / 'out'}", "--global_batch_size=4", "--max_steps=2")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tftrain import run; sys.exit(run.main(sys.argv))"
+    )
+    output = run_ranks(1, ["-c", program, *SMALL, *settings])
+    assert re.search(r"loss_curve\.png", output)

@@ -1,0 +1,154 @@
+"""One update: micro-batches add up to the batch, weighted by masked tokens, whatever the precision and the compiler."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tftrain.config import BatchConfig, ComputeConfig, DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrainConfig
+from tftrain.model.losses import LossSums, pretraining_loss_sums
+from tftrain.parallel.mesh import Mesh
+from tftrain.train.session import Run, wants_jit
+from tftrain.train.step import TrainStep
+
+VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12
+BASE = TrainConfig(
+    model=ModelConfig(vocab_size=VOCAB, num_hidden_layers=2, hidden_size=16, num_attention_heads=2),
+    data=DataConfig(synthetic_data=True, max_seq_length=SEQ, max_predictions_per_seq=PREDICTIONS),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
+    batch=BatchConfig(grad_accum_steps=1, global_batch_size=SAMPLES),
+    run=RunConfig(output_dir="unused", max_steps=50),
+)
+
+
+def batches(count, seed=0):
+    """Random batches whose samples differ widely in how many masked tokens they have; the first sample has none."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        masked = rng.integers(0, PREDICTIONS + 1, SAMPLES)
+        masked[0] = 0
+        lengths = rng.integers(4, SEQ + 1, SAMPLES)
+        integers = {
+            "input_ids": rng.integers(1, VOCAB, (SAMPLES, SEQ)),
+            "input_mask": np.arange(SEQ) < lengths[:, None],
+            "segment_ids": rng.integers(0, 2, (SAMPLES, SEQ)),
+            "masked_lm_positions": rng.integers(0, 4, (SAMPLES, PREDICTIONS)),
+            "masked_lm_ids": rng.integers(1, VOCAB, (SAMPLES, PREDICTIONS)),
+            "next_sentence_labels": rng.integers(0, 2, SAMPLES),
+        }
+        batch = {name: tf.constant(value, tf.int32) for name, value in integers.items()}
+        batch["masked_lm_weights"] = tf.constant(np.arange(PREDICTIONS) < masked[:, None], tf.float32)
+        batch["example_weights"] = tf.ones([SAMPLES])
+        yield batch
+
+
+def trained(config, steps=4, data=None):
+    """Returns the run after some updates, and what each update reported."""
+    run = Run(config.resolve(1), Mesh())
+    step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, run.jit)
+    return run, [step(batch) for batch in (data or batches(steps))]
+
+
+def with_compute(**changes):
+    return dataclasses.replace(BASE, compute=ComputeConfig(**changes))
+
+
+def accumulating(steps, config=BASE):
+    return dataclasses.replace(config, batch=BatchConfig(grad_accum_steps=steps, global_batch_size=SAMPLES))
+
+
+def assert_same_weights(run, other, tolerance):
+    for name, variable in run.optimizer.state().items():
+        if name.startswith("master/"):
+            np.testing.assert_allclose(
+                variable, other.optimizer.state()[name], rtol=tolerance, atol=tolerance, err_msg=name
+            )
+
+
+def norms(infos):
+    return np.array([float(info.grad_norm) for info in infos])
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Four updates with whole batches, dropout on."""
+    return trained(BASE)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 12])
+def test_accumulated_micro_batches_equal_one_batch(whole, steps):
+    run, infos = trained(accumulating(steps))
+    assert_same_weights(run, whole[0], 1e-5)
+    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
+    np.testing.assert_allclose([info.sums for info in infos], [info.sums for info in whole[1]], rtol=1e-5)
+
+
+def test_accumulation_makes_one_update_of_each_batch():
+    run, _ = trained(accumulating(3), steps=5)
+    assert int(run.optimizer.step) == int(run.progress.step) == 5
+    assert int(run.progress.consumed_samples) == 5 * SAMPLES
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_sparse_rows_give_the_dense_gradient(whole, steps):
+    run, infos = trained(accumulating(steps, with_compute(sparse_as_dense=False)))
+    assert_same_weights(run, whole[0], 1e-5)
+    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
+
+
+def test_xla_gives_the_same_as_graph_mode(whole):
+    run, infos = trained(accumulating(2, with_compute(jit_compile="true")))
+    assert_same_weights(run, whole[0], 1e-5)
+    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=1e-5)
+
+
+def test_gradient_is_that_of_the_loss_per_masked_token_and_per_sample():
+    no_dropout = dataclasses.replace(BASE.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = accumulating(3, dataclasses.replace(BASE, model=no_dropout))
+    (batch,) = batches(1)
+    model = Run(config.resolve(1), Mesh()).model
+    with tf.GradientTape() as tape:
+        sums = pretraining_loss_sums(model(batch), batch)
+        loss = sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
+    expected = tf.linalg.global_norm(tape.gradient(loss, list(model.named_variables().values())))
+    _, (info,) = trained(config, data=[batch])
+    np.testing.assert_allclose(info.grad_norm, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "epsilon"), [("bf16", 2**-8), ("fp16", 2**-11)])
+def test_half_precisions_follow_fp32(whole, precision, epsilon):
+    run, infos = trained(accumulating(2, with_compute(precision=precision)))
+    assert run.model.dtype == {"bf16": "bfloat16", "fp16": "float16"}[precision]
+    # A gradient norm is a sum over many roundings of either sign: a few of them are left.
+    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=8 * epsilon)
+    expected = LossSums(*np.sum([info.sums for info in whole[1]], axis=0))
+    found = LossSums(*np.sum([info.sums for info in infos], axis=0))
+    np.testing.assert_allclose(
+        found.mlm_sum / found.mlm_weight, expected.mlm_sum / expected.mlm_weight, rtol=4 * epsilon
+    )
+
+
+def test_fp16_scales_the_loss_and_reports_the_unscaled_norm(whole):
+    run, infos = trained(with_compute(precision="fp16"))
+    assert float(infos[0].loss_scale) == 2**15
+    assert "loss_scale/scale" in run.state()
+    np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=8 * 2**-11)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_nan_skips_the_update_and_is_counted(precision):
+    config = with_compute(precision=precision)
+    first, poisoned = batches(2)
+    weights = poisoned["masked_lm_weights"].numpy()
+    weights[3] = np.nan
+    run, (info,) = trained(config, data=[first])
+    before = {name: variable.numpy() for name, variable in run.optimizer.state().items()}
+    step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, wants_jit(config))
+    info = step({**poisoned, "masked_lm_weights": tf.constant(weights)})
+    assert bool(info.skipped)
+    for name, variable in run.optimizer.state().items():
+        np.testing.assert_array_equal(variable, before[name], err_msg=name)
+    assert (int(run.progress.step), int(run.progress.skipped_steps), int(run.progress.nan_steps)) == (2, 1, 1)
+    assert np.isfinite(run.progress.interval_sums).all()
+    assert float(run.loss_scale.value) == (2**14 if precision == "fp16" else 1)

@@ -1,0 +1,1 @@
+"""Training: the update, the loop around it, checkpoints and what is reported."""

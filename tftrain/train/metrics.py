@@ -1,0 +1,226 @@
+"""What a run reports: metrics.jsonl for programs, TensorBoard events for browsers, one line a step for people.
+
+All three show the same two rows. The rank that writes is the one that owns the output folder, so only one exists.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tqdm import tqdm
+
+
+@dataclass(frozen=True)
+class TrainRow:
+    """One logged training step; the means are over the steps since the row before it.
+
+    Attributes:
+        step: updates so far, skipped ones included.
+        loss, mlm_loss, nsp_loss: nats; `loss` is the sum of the two means.
+        mlm_accuracy: share of masked tokens predicted right.
+        learning_rate, grad_norm, loss_scale: of this step; the norm is unscaled, before clipping.
+        global_batch_size: samples of this step.
+        consumed_samples, consumed_tokens: since the first step, over all ranks.
+        step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks.
+        tflops_per_device: 1e12 operations a second on each rank's device.
+        mfu: share of the device's peak rate, None where that is unknown.
+        peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
+        skipped_steps, nan_steps: since the first step.
+    """
+
+    step: int
+    loss: float
+    mlm_loss: float
+    nsp_loss: float
+    mlm_accuracy: float
+    learning_rate: float
+    grad_norm: float
+    loss_scale: float
+    global_batch_size: int
+    consumed_samples: int
+    consumed_tokens: int
+    step_time_s: float
+    samples_per_sec: float
+    tokens_per_sec: float
+    tflops_per_device: float
+    mfu: float | None
+    peak_memory_gb: float
+    peak_memory_rank: int
+    skipped_steps: int
+    nan_steps: int
+
+
+@dataclass(frozen=True)
+class EvalRow:
+    """One evaluation of the held-out split; losses and entropy in nats."""
+
+    step: int
+    eval_mlm_loss: float
+    eval_unigram_nats: float
+    eval_mlm_accuracy: float
+    eval_nsp_accuracy: float
+
+
+def train_line(row: TrainRow, max_steps: int) -> str:
+    """Returns the log line of a training step, in the manner of Megatron-LM."""
+    return " | ".join(
+        (
+            f"iteration {row.step:8d}/{max_steps:8d}",
+            f"consumed samples: {row.consumed_samples:12d}",
+            f"consumed tokens: {row.consumed_tokens:14d}",
+            f"elapsed time per iteration (s): {row.step_time_s:.3f}",
+            f"learning rate: {row.learning_rate:.3E}",
+            f"global batch size: {row.global_batch_size:5d}",
+            f"lm loss: {row.mlm_loss:.4f}",
+            f"nsp loss: {row.nsp_loss:.4f}",
+            f"loss scale: {row.loss_scale:.1f}",
+            f"grad norm: {row.grad_norm:.3f}",
+            f"skipped iterations: {row.skipped_steps:3d}",
+            f"nan iterations: {row.nan_steps:3d}",
+            f"samples per second: {row.samples_per_sec:.1f}",
+            f"TFLOPs: {row.tflops_per_device:.3f}",
+            f"peak memory (GB): {row.peak_memory_gb:.2f} (rank {row.peak_memory_rank})",
+        )
+    )
+
+
+def eval_line(row: EvalRow, max_steps: int) -> str:
+    """Returns the log line of an evaluation, its loss beside what word frequencies alone would reach."""
+    return " | ".join(
+        (
+            f"held-out at {row.step:7d}/{max_steps:8d}",
+            f"lm loss: {row.eval_mlm_loss:.4f}",
+            f"unigram entropy: {row.eval_unigram_nats:.4f}",
+            f"learned from context: {row.eval_unigram_nats - row.eval_mlm_loss:.4f}",
+            f"lm accuracy: {row.eval_mlm_accuracy:.4f}",
+            f"nsp accuracy: {row.eval_nsp_accuracy:.4f}",
+        )
+    )
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any]]:
+    """Reads metrics.jsonl.
+
+    A last line that is not whole is left out: its writer was stopped in the middle of it.
+
+    Args:
+        path: the file.
+
+    Returns:
+        One dict a line, null where a number was not finite.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: another line is not a JSON object with a step; the message names the file and the line.
+    """
+    rows, lines = [], Path(path).read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if number == len(lines) and not line.endswith(b"\n"):
+            break
+        try:
+            row = json.loads(line)
+            row["step"] + 0
+        except (ValueError, TypeError, KeyError):
+            message = f"{path}, line {number}: expected a JSON object with a step; repair or remove the line"
+            raise ValueError(message) from None
+        rows.append(row)
+    return rows
+
+
+class MetricsWriter:
+    """Writes rows to OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard, and shows them."""
+
+    def __init__(self, output_dir: str | Path, max_steps: int, stream: TextIO | None = None):
+        """Prepares to add to what is there.
+
+        Args:
+            output_dir: made where missing.
+            max_steps: updates of the whole run.
+            stream: where lines are shown, stdout by default; a progress bar stands under them if it is a terminal.
+        """
+        folder = Path(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path, self.max_steps = folder / "metrics.jsonl", max_steps
+        self._stream = stream or sys.stdout
+        self._events = EventFileWriter(str(folder / "tensorboard"))
+        self._bar = None
+
+    def truncate_after(self, step: int) -> None:
+        """Forgets the rows of later steps than the one a run continues from, in the file and in TensorBoard.
+
+        The file is replaced as a whole, so a crash leaves the old one or the new one.
+
+        Args:
+            step: the last step whose rows are kept; 0 keeps none.
+
+        Raises:
+            ValueError: the file holds something else than rows.
+        """
+        restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))
+        if not self.path.exists():
+            return
+        kept = [row for row in read_rows(self.path) if row["step"] <= step]
+        temporary = self.path.with_suffix(".jsonl.new")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+
+    def advance(self, step: int) -> None:
+        """Moves the progress bar, if there is one, to `step` done."""
+        if self._bar is None:
+            if not self._stream.isatty():
+                return
+            self._bar = tqdm(total=self.max_steps, initial=step - 1, unit="step", file=self._stream, dynamic_ncols=True)
+        self._bar.update(step - self._bar.n)
+
+    def train(self, row: TrainRow) -> None:
+        """Writes and shows one training step."""
+        self._write(row, "train/")
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"lm loss {row.mlm_loss:.3f}", refresh=False)
+        self._show(train_line(row, self.max_steps))
+
+    def evaluation(self, row: EvalRow) -> None:
+        """Writes and shows one evaluation."""
+        self._write(row, "")
+        self._show(eval_line(row, self.max_steps))
+
+    def close(self) -> None:
+        """Ends the progress bar and the TensorBoard file."""
+        if self._bar is not None:
+            self._bar.close()
+        self._events.close()
+
+    def _write(self, row: TrainRow | EvalRow, prefix: str) -> None:
+        fields = dataclasses.asdict(row)
+        # JSON has no NaN and no infinity: null says that there was no number.
+        finite = {name: value if value is None or math.isfinite(value) else None for name, value in fields.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite, allow_nan=False) + "\n")
+        step = fields.pop("step")
+        values = [
+            summary_pb2.Summary.Value(tag=prefix + name.replace("eval_", "eval/", 1), simple_value=value)
+            for name, value in fields.items()
+            if value is not None
+        ]
+        self._events.add_event(
+            event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values))
+        )
+        self._events.flush()
+
+    def _show(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.write(line, file=self._stream)
+        else:
+            print(line, file=self._stream, flush=True)

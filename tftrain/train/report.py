@@ -1,0 +1,104 @@
+"""What a run says of itself: its sizes before the first step, and a row of figures every so many steps."""
+
+import contextlib
+import math
+import time
+
+from tftrain.parallel import collectives
+from tftrain.plan import flops, parameters
+from tftrain.train import devices
+from tftrain.train.metrics import TrainRow
+from tftrain.train.session import Run
+from tftrain.train.step import StepInfo
+
+
+class Clock:
+    """Counts steps and the seconds that they took, without what happens between them."""
+
+    def __init__(self):
+        """Starts now."""
+        self.start()
+
+    def start(self) -> None:
+        """Forgets what it has counted and starts now."""
+        self.steps, self._start, self._paused = 0, time.perf_counter(), 0.0
+
+    @contextlib.contextmanager
+    def pause(self):
+        """Leaves out the time inside a `with` statement."""
+        begin = time.perf_counter()
+        yield
+        self._paused += time.perf_counter() - begin
+
+    def seconds_per_step(self) -> float:
+        """Returns the mean since the start."""
+        return (time.perf_counter() - self._start - self._paused) / max(self.steps, 1)
+
+
+def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:
+    """Reads the device and returns what is logged of the steps since the last row; every rank must call it."""
+    config, progress = run.config, run.progress
+    sums = progress.take_interval()
+    seconds = clock.seconds_per_step()
+    samples, length = config.batch.global_batch_size, config.data.max_seq_length
+    work = flops.step_flops(config.model, config.model.vocab_size, length, config.data.max_predictions_per_seq, samples)
+    achieved = work / seconds / run.mesh.size / 1e12
+    peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
+    memory = collectives.gather_numbers(run.mesh, devices.peak_memory_gb(), "peak_memory")
+    mlm = sums.mlm_sum / sums.mlm_weight if sums.mlm_weight else math.nan
+    nsp = sums.nsp_sum / sums.examples if sums.examples else math.nan
+    return TrainRow(
+        step=int(progress.step),
+        loss=mlm + nsp,
+        mlm_loss=mlm,
+        nsp_loss=nsp,
+        mlm_accuracy=sums.mlm_correct / sums.mlm_weight if sums.mlm_weight else math.nan,
+        learning_rate=float(info.learning_rate),
+        grad_norm=float(info.grad_norm),
+        loss_scale=float(info.loss_scale),
+        global_batch_size=samples,
+        consumed_samples=int(progress.consumed_samples),
+        consumed_tokens=int(progress.consumed_samples) * length,
+        step_time_s=seconds,
+        samples_per_sec=samples / seconds,
+        tokens_per_sec=samples * length / seconds,
+        tflops_per_device=achieved,
+        mfu=achieved / peak if peak else None,
+        peak_memory_gb=float(memory.max()),
+        peak_memory_rank=int(memory.argmax()),
+        skipped_steps=int(progress.skipped_steps),
+        nan_steps=int(progress.nan_steps),
+    )
+
+
+def describe(run: Run, examples: int) -> str:
+    """Returns what is worth knowing before the first step; `examples` is the size of the training split."""
+    config, model, batch, data = run.config, run.config.model, run.config.batch, run.config.data
+    weights = parameters.count(model, model.vocab_size).total
+    work = flops.step_flops(
+        model, model.vocab_size, data.max_seq_length, data.max_predictions_per_seq, batch.global_batch_size
+    )
+    parts = {
+        "model": (
+            f"{model.num_hidden_layers} layers x {model.hidden_size}",
+            f"{model.num_attention_heads} heads",
+            f"vocabulary of {model.vocab_size}",
+            f"{weights / 1e6:.1f}M parameters",
+        ),
+        "data": (
+            f"{examples} examples of {data.max_seq_length} tokens",
+            f"{examples / batch.global_batch_size:.1f} steps an epoch",
+        ),
+        "batch": (
+            f"{batch.global_batch_size} = {batch.micro_batch_size} samples x {batch.grad_accum_steps} micro-batches "
+            f"x {run.mesh.data_parallel_size} ranks",
+            f"{work / 1e12:.3f} TFLOP a step",
+        ),
+        "compute": (
+            config.compute.precision,
+            devices.device_name(),
+            "XLA" if run.jit else "graph mode",
+            config.optimizer.optimizer,
+        ),
+    }
+    return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items())

@@ -1,0 +1,160 @@
+"""One update: gradients of every micro-batch, their sum over ranks, the optimizer.
+
+The loss of a global batch is the masked-LM cross-entropy summed over all its masked tokens and divided by their
+number, plus the next-sentence cross-entropy summed over its samples and divided by theirs. Each micro-batch contributes
+its sums divided by the *global* counts, so contributions add up, whatever the split into micro-batches and ranks.
+
+The two compiled parts (gradients, update) may be XLA clusters; the collectives between them are not.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tftrain.config import TrainConfig
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.dropout import DropoutKey
+from tftrain.model.losses import LossSums, pretraining_loss_sums
+from tftrain.optim.loss_scale import LossScale
+from tftrain.optim.optimizer import Optimizer
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.train.state import Progress
+
+SUMS = len(LossSums._fields)
+
+
+class StepInfo(NamedTuple):
+    """What one update was like, equal on every rank; scalars on the device.
+
+    Attributes:
+        sums: the global batch's loss sums, fp32 [len(LossSums)].
+        learning_rate, grad_norm, loss_scale: fp32; grad_norm is unscaled and from before clipping.
+        skipped: bool; the gradient was not finite and nothing was updated.
+    """
+
+    sums: tf.Tensor
+    learning_rate: tf.Tensor
+    grad_norm: tf.Tensor
+    loss_scale: tf.Tensor
+    skipped: tf.Tensor
+
+
+class _Gradients(NamedTuple):
+    """Gradients of one or more micro-batches: dense ones by variable, and the looked-up rows where they stay sparse."""
+
+    dense: list[tf.Tensor]
+    row_ids: tf.Tensor
+    rows: tf.Tensor
+    sums: tf.Tensor
+
+
+class TrainStep:
+    """The compiled update of a model."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: BertPretrainer,
+        optimizer: Optimizer,
+        loss_scale: LossScale,
+        progress: Progress,
+        mesh: Mesh,
+        jit: bool,
+    ):
+        """Prepares the update; nothing is traced before the first call.
+
+        Args:
+            config: resolved; its batch sizes are those of every batch to come.
+            model: with its variables in the compute dtype.
+            optimizer: over the same variables, in the order of `model.named_variables()`.
+            loss_scale: the loss is multiplied by it, and the optimizer moves it on.
+            progress: counts the updates; its step keys the dropout.
+            mesh: the ranks.
+            jit: whether gradients and update are XLA clusters.
+        """
+        self._config, self._model, self._mesh = config, model, mesh
+        self._loss_scale, self._progress = loss_scale, progress
+        self._variables = list(model.named_variables().values())
+        self._word = next(i for i, variable in enumerate(self._variables) if variable is model.embedding.word)
+        self._sparse = not config.compute.sparse_as_dense
+        self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
+        self._compute_gradients = tf.function(self._accumulate, jit_compile=jit, autograph=False)
+        self._update = tf.function(
+            lambda gradients: optimizer.apply(gradients, loss_scale), jit_compile=jit, autograph=False
+        )
+
+    @tf.function(autograph=False)
+    def __call__(self, batch: dict[str, tf.Tensor]) -> StepInfo:
+        """Does one update.
+
+        Args:
+            batch: this rank's share of the global batch: micro_batch_size * grad_accum_steps samples, in order.
+        """
+        mesh, scale, step = self._mesh, self._loss_scale.value, self._progress.step.read_value()
+        masked = tf.reduce_sum(batch["masked_lm_weights"])
+        masked = tf.reshape(collectives.all_reduce_sum(mesh, [masked], "masked_tokens")[0], [])
+        local = self._compute_gradients(batch, step, tf.maximum(masked, 1.0), scale)
+        # Backward ends with the embeddings: in reverse, the first bucket is ready first.
+        dense = collectives.all_reduce_sum(mesh, local.dense[::-1], "gradients", self._wire)[::-1]
+        dense = [tf.cast(gradient, tf.float32) for gradient in dense]
+        if self._sparse:
+            ids = collectives.all_gather_rows(mesh, local.row_ids, "row_ids")
+            rows = collectives.all_gather_rows(mesh, tf.cast(local.rows, self._wire), "rows")
+            word = self._word
+            dense[word] = tf.tensor_scatter_nd_add(dense[word], ids[:, tf.newaxis], tf.cast(rows, tf.float32))
+        sums = tf.reshape(collectives.all_reduce_sum(mesh, [local.sums], "loss_sums")[0], [SUMS])
+        info = self._update(dense)
+        self._progress.count(self._config.batch.global_batch_size, sums, info.found_inf)
+        return StepInfo(sums, info.learning_rate, info.grad_norm, info.loss_scale, info.found_inf)
+
+    def _accumulate(self, batch, step, masked_tokens, scale) -> _Gradients:
+        """Sums the gradients of this rank's micro-batches in one loop on the device."""
+        steps, size = self._config.batch.grad_accum_steps, self._config.batch.micro_batch_size
+        start, _ = self._mesh.share(self._config.batch.global_batch_size)
+        if steps == 1:
+            return self._micro_batch(batch, step, tf.constant(start, tf.int64), masked_tokens, scale)
+
+        def body(index, dense, row_ids, rows, sums):
+            micro = {
+                name: tf.reshape(tensor, [steps, size, *tensor.shape[1:]])[index] for name, tensor in batch.items()
+            }
+            first = start + tf.cast(index, tf.int64) * size
+            new = self._micro_batch(micro, step, first, masked_tokens, scale)
+            dense = [total + tf.cast(gradient, tf.float32) for total, gradient in zip(dense, new.dense, strict=True)]
+            if self._sparse:
+                row_ids, rows = row_ids.write(index, new.row_ids), rows.write(index, new.rows)
+            return index + 1, dense, row_ids, rows, sums + new.sums
+
+        zeros = [tf.zeros(variable.shape, tf.float32) for variable in self._variables]
+        dtype = self._variables[0].dtype
+        initial = (
+            tf.constant(0),
+            zeros,
+            tf.TensorArray(tf.int32, steps),
+            tf.TensorArray(dtype, steps),
+            tf.zeros([SUMS]),
+        )
+        _, dense, row_ids, rows, sums = tf.while_loop(
+            lambda index, *_: index < steps, body, initial, maximum_iterations=steps, parallel_iterations=1
+        )
+        if not self._sparse:
+            return _Gradients(dense, tf.zeros([0], tf.int32), tf.zeros([0, 1]), sums)
+        return _Gradients(dense, row_ids.concat(), rows.concat(), sums)
+
+    def _micro_batch(self, batch, step, first_sample, masked_tokens, scale) -> _Gradients:
+        """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""
+        key = DropoutKey(self._config.run.seed, step, first_sample)
+        # Made outside the tape, so that the rows' gradient stops at the table and does not reach the variable as well.
+        table = tf.identity(self._model.embedding.word) if self._sparse else None
+        watched = [*self._variables, table] if self._sparse else self._variables
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(watched)
+            sums = pretraining_loss_sums(self._model(batch, dropout=key, lookup_table=table), batch)
+            loss = sums.mlm_sum / masked_tokens + sums.nsp_sum / self._config.batch.global_batch_size
+            loss *= scale
+        gradients = tape.gradient(loss, watched)
+        if not self._sparse:
+            return _Gradients(gradients, tf.zeros([0], tf.int32), tf.zeros([0, 1]), tf.stack(sums))
+        looked_up = gradients.pop()
+        return _Gradients(gradients, tf.cast(looked_up.indices, tf.int32), looked_up.values, tf.stack(sums))
