@@ -131,9 +131,13 @@ def run_program(*args, **environ):
 
 
 def test_wrong_flags_end_the_run_before_tensorflow_loads():
-    done = run_program("--precision=fp8", "--synthetic_data", "--vocab_size=100")
+    done = run_program(
+        "--precision=fp8", "--data_dir=nowhere", "--vocab_size=many", "--output_dir=README.md", "--max_step=3"
+    )
     assert done.returncode == flags.EXIT_BAD_FLAGS
     assert "tftrain.run: --precision=fp8: expected one of fp32, fp16, bf16" in done.stderr
+    for flag in ("--vocab_size=many", "--data_dir=nowhere", "--output_dir=README.md", "--max_step=3"):
+        assert f"tftrain.run: {flag}" in done.stderr
     assert "tensorflow" not in "".join(line for line in done.stderr.splitlines() if line.startswith("import time"))
 
 

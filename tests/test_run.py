@@ -91,7 +91,8 @@ def test_a_run_leaves_metrics_config_events_curve_and_checkpoint(whole):
     assert all(set(row) == EVAL_FIELDS for row in held_out)
     assert train[-1]["consumed_samples"] == 64
     assert train[-1]["consumed_tokens"] == 64 * 16
-    for row in train:
+    assert train[0]["step_time_s"] is None, "the first step compiles"
+    for row in train[1:]:
         assert math.isclose(row["loss"], row["mlm_loss"] + row["nsp_loss"], rel_tol=1e-6)
         assert math.isclose(row["samples_per_sec"] * row["step_time_s"], 8, rel_tol=1e-6)
     config = json.loads((whole / "config.json").read_text())
@@ -143,6 +144,37 @@ def test_evaluate_prints_what_the_run_recorded(whole, capsys):
         assert f"{held_out[-1][field]:.4f}" in output
 
 
+def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    settings = (f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=3", "--resume=none")
+    loop.train(configured(*settings), Mesh())
+    assert [path.name for path in checkpoint.find(tmp_path)] == ["step_00000003"]
+    aside = checkpoint.folder(tmp_path) / "set_aside_1"
+    assert {path.name for path in aside.iterdir()} == {"step_00000004", "step_00000008", "metrics.jsonl"}
+    assert [row["step"] for row in rows(tmp_path)[0]] == [1, 2, 3]
+
+
+def test_a_loss_scale_may_come_with_a_resume(whole, tmp_path):
+    path = checkpoint.find(whole)[0]
+    settings = ("--global_batch_size=8", "--max_steps=6", "--precision=fp16", f"--resume={path}")
+    loop.train(configured(f"--output_dir={tmp_path}", *settings), Mesh())
+    assert rows(tmp_path)[0][-1]["loss_scale"] == 2**15
+
+
+def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):
+    path = checkpoint.find(whole)[0]
+    changes = ("--seed=2", "--optimizer=adamw", "--gelu_form=erf", "--ln_impl=fused")
+    with pytest.raises(CheckpointError) as caught:
+        loop.train(configured(f"--output_dir={tmp_path}", f"--resume={path}", *changes), Mesh())
+    for expected in (
+        "--seed=2, saved with 1",
+        "--optimizer=adamw, saved with lamb",
+        "--gelu_form=erf, saved with tanh",
+    ):
+        assert expected in str(caught.value)
+    assert "ln_impl" not in str(caught.value)
+
+
 def test_evaluate_without_a_checkpoint_says_so(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint to evaluate"):
         loop.evaluate(configured(f"--output_dir={tmp_path}", "--mode=evaluate"), Mesh())
@@ -151,7 +183,7 @@ def test_evaluate_without_a_checkpoint_says_so(tmp_path):
 def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
     path = checkpoint.find(whole)[-1]
     with pytest.raises(
-        CheckpointError, match=r"not a checkpoint of this configuration: .*shape \[101, 32\], expected \[101, 64\]"
+        CheckpointError, match=r"not a checkpoint of this configuration: --hidden_size=64, saved with 32"
     ):
         loop.train(configured(f"--output_dir={tmp_path}", "--hidden_size=64", f"--resume={path}"), Mesh())
 

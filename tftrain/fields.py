@@ -1,6 +1,7 @@
 """A field of a configuration: a flag with its help, its allowed values and its bounds, and how it is refused."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 
@@ -53,6 +54,8 @@ def field_problems(config: Any) -> list[Problem]:
         )
         if limits["choices"] and value not in limits["choices"]:
             found.append(Problem(field.name, value, f"expected one of {', '.join(map(str, limits['choices']))}"))
+        elif isinstance(value, float) and not math.isfinite(value):
+            found.append(Problem(field.name, value, "expected a finite number"))
         elif any(bound is not None and not holds(value, bound) for bound, _, holds in bounds):
             words = [f"{word} {bound}" for bound, word, _ in bounds if bound is not None]
             found.append(Problem(field.name, value, f"expected a number {' and '.join(words)}"))

@@ -7,6 +7,7 @@ about the first of three wrong flags help nobody.
 import dataclasses
 import difflib
 import sys
+import time
 import types
 import typing
 from collections.abc import Sequence
@@ -19,9 +20,22 @@ from tftrain.fields import ConfigError, Problem, sections
 Config = TypeVar("Config")
 
 EXIT_BAD_FLAGS = 2
+RANK_0_SPEAKS_SECONDS = 5
 
 
 def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
+    """Does what `read` does, for a caller with nothing to add to the problems.
+
+    Raises:
+        ConfigError: there are problems; all of them.
+    """
+    config, problems = read(config_class, argv)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[Problem]]:
     """Reads a command line, `--flagfile` included.
 
     Args:
@@ -29,10 +43,11 @@ def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
         argv: the program's name and its arguments.
 
     Returns:
-        A config_class. Its values have the right types; `field_problems` and the class itself check the rest.
+        A config_class whose values have the right types (`field_problems` and the class itself check the rest), and
+        the problems so far: unknown flags, values of the wrong type, stray arguments. A flag with a problem has its
+        default.
 
     Raises:
-        ConfigError: unknown flags, values of the wrong type, stray arguments: all of them.
         SystemExit: after printing the help, if `--help` is among the arguments.
     """
     defaults = config_class()
@@ -45,23 +60,24 @@ def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
             raise SystemExit(0)
         stray = values(args, known_only=True)[1:]
     except flags.Error as error:
-        raise ConfigError([Problem("", "flags", str(error))]) from error
+        return defaults, [Problem("", "command line", str(error).removeprefix("ERROR:: "))]
     problems += [_unknown(arg, values) for arg in stray]
-    if problems:
-        raise ConfigError(problems)
     filled = [_fill(section, values) for section in sections(defaults)]
     if filled[0].__class__ is config_class:
-        return filled[0]
+        return filled[0], problems
     by_class = {part.__class__: part for part in filled}
-    return dataclasses.replace(
-        defaults,
-        **{field.name: by_class[getattr(defaults, field.name).__class__] for field in dataclasses.fields(defaults)},
-    )
+    parts = {field.name: by_class[getattr(defaults, field.name).__class__] for field in dataclasses.fields(defaults)}
+    return dataclasses.replace(defaults, **parts), problems
 
 
 def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
-    """Ends the process with EXIT_BAD_FLAGS; rank 0 prints every problem on a line of its own first."""
-    if rank == 0:
+    """Ends the process with EXIT_BAD_FLAGS; rank 0 prints every problem on a line of its own first.
+
+    The other ranks wait for it: a launcher ends all ranks as soon as one has failed, before rank 0 has spoken perhaps.
+    """
+    if rank > 0:
+        time.sleep(RANK_0_SPEAKS_SECONDS)
+    else:
         for problem in error.problems:
             print(f"{program}: {problem}", file=sys.stderr, flush=True)
         print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)

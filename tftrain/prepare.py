@@ -24,9 +24,11 @@ def main(argv: Sequence[str]) -> int:
         The exit status.
     """
     try:
-        config = flags.parse(PrepareConfig, [PROGRAM, *argv[1:]])
-        if found := config.problems():
-            raise ConfigError(found)
+        config, problems = flags.read(PrepareConfig, [PROGRAM, *argv[1:]])
+        misread = {problem.flag for problem in problems}
+        problems += [problem for problem in config.problems() if problem.flag not in misread]
+        if problems:
+            raise ConfigError(problems)
     except ConfigError as error:
         flags.refuse("prepare", error)
     # Without a GPU, TensorFlow reports that as an error.
@@ -40,6 +42,15 @@ def main(argv: Sequence[str]) -> int:
         made = prepare(config)
     except DataError as error:
         print(f"prepare: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:
+        # Input that cannot be read is a DataError, so this is the output.
+        place = f"{error.filename}: " if error.filename else ""
+        print(
+            f"prepare: --output_dir={config.output_dir}: {place}{error.strerror or error}; expected a folder that can "
+            "be written, with enough room",
+            file=sys.stderr,
+        )
         return EXIT_FAILED
     except KeyboardInterrupt:
         print("prepare: interrupted; nothing was left in the output folder", file=sys.stderr)

@@ -6,12 +6,13 @@ Exit codes: 0 done, 1 the run failed (data, checkpoint, ranks), 2 wrong flags, 1
 import dataclasses
 import os
 import sys
+import tempfile
 
 from tftrain import flags
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
-from tftrain.fields import ConfigError
-from tftrain.parallel.launcher import launch_from_environment
+from tftrain.fields import ConfigError, Problem
+from tftrain.parallel.launcher import Launch, launch_from_environment
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -21,10 +22,8 @@ def main(argv: list[str]) -> int:
     """Runs what the command line says and returns the exit code."""
     launch = launch_from_environment()
     try:
-        config = flags.parse(TrainConfig, argv)
-        # The data is looked at only where the flags that name it are sound.
-        problems = config.problems(launch.size) or preflight.problems(config)
-        if problems:
+        config, problems = flags.read(TrainConfig, argv)
+        if problems := all_problems(config, problems, launch):
             raise ConfigError(problems)
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
     except ConfigError as error:
@@ -56,11 +55,41 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) -> list[Problem]:
+    """Returns every reason not to start, with one entry for a flag at most from each check.
+
+    Args:
+        config: with the defaults in the place of flags that could not be read.
+        misread: the problems of those flags.
+        launch: this process's place; the output folder is the chief's affair.
+    """
+    problems = [*misread, *(p for p in config.problems(launch.size) if p.flag not in {m.flag for m in misread})]
+    wrong = {problem.flag for problem in problems}
+    # The data is looked at only where the flags that name it are sound.
+    if wrong.isdisjoint(field.name for field in dataclasses.fields(config.data)):
+        problems += [problem for problem in preflight.problems(config) if problem.flag not in wrong]
+    if launch.rank == 0 and config.run.output_dir and config.run.mode == "train":
+        problems += output_problems(config.run.output_dir)
+    return problems
+
+
+def output_problems(folder: str) -> list[Problem]:
+    """Returns why nothing can be written to a folder, which is made if it is not there."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return []
+    except OSError as error:
+        return [Problem("output_dir", folder, f"expected a folder that can be written to: {error.strerror}")]
+
+
 def with_sizes(config: TrainConfig, sizes: preflight.Sizes) -> TrainConfig:
     """Returns the configuration with the sizes that the data gives."""
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(config.model, vocab_size=sizes.vocab_size),
+        model=dataclasses.replace(
+            config.model, vocab_size=sizes.vocab_size, intermediate_size=config.model.feed_forward_size
+        ),
         data=dataclasses.replace(
             config.data,
             max_seq_length=sizes.max_seq_length,

@@ -149,7 +149,7 @@ def test_masks_differ_between_epochs(prepared):
 def test_segments_and_labels_are_those_of_the_record(prepared):
     data = DataConfig(data_dir=prepared)
     source = source_of(data, "eval")
-    batch = joined(eval_batches(source, data, SEED, 7, 0, 7))
+    batch = joined(eval_batches(source, data, 7, 0, 7))
     for row, record in enumerate(records_of(prepared, "eval")):
         size, (start,) = len(record["input_ids"]), record["second_segment_start"]
         assert batch["segment_ids"][row].tolist() == [0] * start + [1] * (size - start) + [0] * (32 - size)
@@ -164,7 +164,7 @@ def test_standard_records_are_consumed_unchanged(tmp_path):
     data = DataConfig(train_files=path, eval_files=path)
     source = source_of(data, "eval")
     assert (source.num_examples, source.max_seq_length, source.max_predictions_per_seq) == (9, 16, 3)
-    batch = joined(eval_batches(source, data, SEED, 3, 0, 3))
+    batch = joined(eval_batches(source, data, 3, 0, 3))
     for row, (_, features) in enumerate(made):
         for name, values in features.items():
             assert np.atleast_1d(batch[name][row]).tolist() == values, name
@@ -174,9 +174,7 @@ def test_evaluation_covers_every_example_once_in_order_over_three_ranks(prepared
     data = DataConfig(data_dir=prepared)
     source = source_of(data, "eval")
     size = 3 * 4
-    parts = [
-        list(eval_batches(source, data, SEED, size, rank * 4, rank * 4 + 4).as_numpy_iterator()) for rank in range(3)
-    ]
+    parts = [list(eval_batches(source, data, size, rank * 4, rank * 4 + 4).as_numpy_iterator()) for rank in range(3)]
     assert len({len(part) for part in parts}) == 1
     texts = []
     for batches in zip(*parts, strict=True):
@@ -191,8 +189,8 @@ def test_evaluation_covers_every_example_once_in_order_over_three_ranks(prepared
 
 def test_evaluation_masks_alike_every_time_and_stops_when_told(prepared):
     data = DataConfig(data_dir=prepared)
-    one = joined(eval_batches(source_of(data, "eval"), data, SEED, 4, 0, 4, max_batches=2))
-    other = joined(eval_batches(source_of(data, "eval"), data, SEED, 2, 0, 2, max_batches=4))
+    one = joined(eval_batches(source_of(data, "eval"), data, 4, 0, 4, max_batches=2))
+    other = joined(eval_batches(source_of(data, "eval"), data, 2, 0, 2, max_batches=4))
     assert len(one["input_ids"]) == 8
     same(one, other)
 
@@ -240,8 +238,23 @@ def test_shard_removed_during_a_run_surfaces_with_its_name(prepared, tmp_path):
         ({"input_ids": [5] * 15 + [200]}, "--vocab_size=200"),
         ({"masked_lm_ids": [7, -1, 0]}, "--vocab_size=200"),
         ({"masked_lm_positions": [1, 16, 0]}, "masked position"),
+        ({"next_sentence_labels": [2]}, "next_sentence_labels is neither 0 nor 1"),
+        ({"next_sentence_labels": [-1]}, "next_sentence_labels is neither 0 nor 1"),
+        ({"segment_ids": [0] * 15 + [2]}, "a segment id is negative or too large; expected ids below 2"),
+        ({"segment_ids": [0] * 15 + [-1]}, "a segment id is negative or too large; expected ids below 2"),
     ],
-    ids=["length", "missing", "type", "large id", "negative id", "position"],
+    ids=[
+        "length",
+        "missing",
+        "type",
+        "large id",
+        "negative id",
+        "position",
+        "large label",
+        "negative label",
+        "large segment",
+        "negative segment",
+    ],
 )
 def test_record_with_wrong_features_is_named(tmp_path, change, words):
     rng = np.random.default_rng(0)
@@ -253,6 +266,31 @@ def test_record_with_wrong_features_is_named(tmp_path, change, words):
     assert f"{path}: byte {len(good) + 16}: " in str(error)
     assert words in str(error)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["shard", "it's \"é\\n] x"])
+def test_message_of_a_bad_value_is_the_whole_line(tmp_path, name):
+    good, features = corpora.standard_example(np.random.default_rng(0))
+    bad = corpora.serialize(features | {"next_sentence_labels": [2]})
+    path = corpora.write_tfrecords(tmp_path / name, [good, bad])
+    data = DataConfig(train_files=path.replace("[", "[[]"))
+    assert str(failure(source_of(data), data)) == (
+        f"{path}: byte {len(good) + 16}: next_sentence_labels is neither 0 nor 1; expected one of them"
+    )
+
+
+def test_message_of_a_damaged_record_is_the_whole_line(tmp_path):
+    path = corpora.write_tfrecords(tmp_path / "shard", [corpora.standard_example(np.random.default_rng(0))[0]] * 2)
+    data = DataConfig(train_files=path)
+    source = source_of(data)
+    size = os.path.getsize(path) // 2
+    with open(path, "r+b") as file:
+        file.seek(size + 20)
+        file.write(b"\x00\x01")
+    assert str(failure(source, data)) == (
+        f"{path}: byte {size}: the record's checksum does not fit its {size - 16} bytes: the file is damaged; copy or "
+        "prepare it again"
+    )
 
 
 def test_other_errors_are_not_taken_for_the_datas():

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tests.data import corpora
-from tftrain.config import DataConfig, ModelConfig, TrainConfig
+from tftrain.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.preflight import predictions, problems, sizes
 
 
-def config(model=None, **data):
-    return TrainConfig(model=ModelConfig(**(model or {})), data=DataConfig(**data))
+def config(model=None, run=None, **data):
+    return TrainConfig(model=ModelConfig(**(model or {})), data=DataConfig(**data), run=RunConfig(**(run or {})))
 
 
 def flags_of(found):
@@ -112,11 +112,65 @@ def test_synthetic_data_longer_than_the_positions():
     ]
 
 
+def without(manifest, split, folder):
+    """Writes a copy of a data set one split of which is empty; returns its folder."""
+    kept = [shard.file for name, shards in manifest.splits.items() if name != split for shard in shards]
+    for name in ("vocab.txt", *kept):
+        shutil.copy(manifest.path(name), folder / name)
+    write_manifest(dataclasses.replace(manifest, folder=str(folder), splits=manifest.splits | {split: []}))
+    return str(folder)
+
+
 def test_train_split_may_be_empty_only_for_evaluation(prepared, tmp_path):
-    manifest = read_manifest(prepared)
-    for name in ("vocab.txt", manifest.splits["eval"][0].file):
-        shutil.copy(manifest.path(name), tmp_path / name)
-    write_manifest(dataclasses.replace(manifest, folder=str(tmp_path), splits=manifest.splits | {"train": []}))
-    made = config(data_dir=str(tmp_path))
+    made = config(data_dir=without(read_manifest(prepared), "train", tmp_path))
     assert flags_of(problems(made)) == ["data_dir"]
     assert problems(dataclasses.replace(made, run=dataclasses.replace(made.run, mode="evaluate"))) == []
+
+
+def test_evaluation_needs_a_held_out_split(prepared, standard, tmp_path):
+    folder = without(read_manifest(prepared), "eval", tmp_path)
+    for run, flags in (
+        ({"mode": "evaluate"}, (["data_dir"], ["eval_files"])),
+        ({"eval_every": 5}, (["eval_every"], ["eval_every"])),
+        ({}, ([], [])),
+    ):
+        assert flags_of(problems(config(run=run, data_dir=folder))) == flags[0]
+        assert flags_of(problems(config({"vocab_size": 100}, run=run, train_files=standard))) == flags[1]
+        assert problems(config(run=run, data_dir=prepared)) == []
+        made = config({"vocab_size": 100}, run=run, train_files=standard, eval_files=standard)
+        assert problems(made) == []
+
+
+def test_both_segments_need_a_token_type(prepared, standard, tmp_path):
+    for data in (
+        {"synthetic_data": True},
+        {"data_dir": prepared},
+        {"train_files": standard},
+    ):
+        (found,) = problems(config({"vocab_size": 100, "type_vocab_size": 1}, **data))
+        assert str(found) == "--type_vocab_size=1: expected at least 2, the segments of an example"
+    made = config({"type_vocab_size": 1}, data_dir=str(tmp_path / "none"))
+    assert flags_of(problems(made)) == ["type_vocab_size", "data_dir"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0, 2.0])
+def test_flags_out_of_their_bounds_do_not_stop_the_checks(prepared, standard, value):
+    wrong = {"masked_lm_prob": value, "max_seq_length": -5, "max_predictions_per_seq": -1}
+    model = {"vocab_size": -1, "max_position_embeddings": 0, "type_vocab_size": 0}
+    for data in ({"synthetic_data": True}, {"data_dir": prepared}, {"train_files": standard}, {}):
+        assert "type_vocab_size" in flags_of(
+            problems(config(model, run={"mode": "no", "eval_every": -1}, **data, **wrong))
+        )
+    assert problems(config(synthetic_data=True, masked_lm_prob=value)) == []
+
+
+def test_vocabulary_that_cannot_be_read_is_a_problem(prepared, tmp_path, monkeypatch):
+    shutil.copytree(prepared, tmp_path / "data")
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tftrain.data.manifest.hashlib.sha256", refuse)
+    (found,) = problems(config(data_dir=str(tmp_path / "data")))
+    assert found.flag == "data_dir"
+    assert "vocab.txt: Permission denied" in found.expected

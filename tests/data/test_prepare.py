@@ -209,6 +209,83 @@ def test_a_folder_with_other_files_is_never_touched(prepare_config, tmp_path):
     assert contents(tmp_path) == {"thesis.txt": b"mine"}
 
 
+def test_files_beside_a_replaced_preparation_survive(prepare_config, tmp_path):
+    folder = tmp_path / "out"
+    prepare(prepare_config(folder))
+    (folder / "mine.tfrecord").write_bytes(b"mine")
+    # A damaged preparation can be replaced too.
+    os.remove(folder / read_manifest(str(folder)).splits["train"][0].file)
+    made = prepare(prepare_config(folder, overwrite=True, shard_mb=1.0))
+    listed = [shard.file for shards in made.splits.values() for shard in shards]
+    kept = contents(folder)
+    assert set(kept) == {"manifest.json", "vocab.txt", "mine.tfrecord", *listed, *(name + ".index" for name in listed)}
+    assert kept["mine.tfrecord"] == b"mine"
+
+
+def test_a_file_in_the_way_of_a_shard_is_not_replaced(prepare_config, tmp_path):
+    folder = tmp_path / "out"
+    prepare(prepare_config(folder))
+    (folder / "train-00000-of-00001.tfrecord").write_bytes(b"mine")
+    before = contents(folder)
+    refused(prepare_config(folder, overwrite=True, shard_mb=1.0), "train-00000-of-00001.tfrecord is in the way")
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"format_version": 1, "sha256": {"state.safetensors": "00"}, "step": 5}',
+        '{"format": 1, "splits": {"train": [], "eval": []}}',
+        '{"format": 1, "splits": {"train": [{"file": "../x"}], "eval": []}, "vocab_file": "v"}',
+    ],
+)
+def test_a_manifest_of_something_else_is_refused(prepare_config, tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    (tmp_path / "state.tfrecord").write_text("mine")
+    before = contents(tmp_path)
+    refused(prepare_config(tmp_path, overwrite=True), "its manifest.json is not one of tftrain.prepare's")
+    assert contents(tmp_path) == before
+
+
+def test_interrupt_while_files_are_moved_comes_too_late(prepare_config, tmp_path, monkeypatch):
+    write = preparation.manifest.write_manifest
+
+    def interrupted(made):
+        os.kill(os.getpid(), signal.SIGINT)
+        write(made)
+
+    monkeypatch.setattr(preparation.manifest, "write_manifest", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    prepare(prepare_config(tmp_path / "out"))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert read_manifest(str(tmp_path / "out")).examples("train")
+
+
+def test_chunks_of_one_document_are_said(prepare_config, tmp_path, capsys):
+    (tmp_path / "text").write_text(corpora.text(1))
+    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.0, shard_mb=1.0)
+    prepare(config)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "chunks" in line]
+    assert line == (
+        "prepare: 1 of 1 chunks hold a single document: their pairs are all consecutive; use more documents, a larger "
+        "--shard_mb, or --document_separator=file if that is what parts the text"
+    )
+    assert {label for record in examples(tmp_path / "out") for label in record["next_sentence_labels"]} == {0}
+
+
+def test_output_that_cannot_be_written_is_one_line(corpus, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    folder = f"{tmp_path}/file/out"
+    status = program.main(["prepare", f"--input_files={corpus}/*.txt", f"--output_dir={folder}"])
+    assert status == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"prepare: --output_dir={folder}: ")
+    assert error.endswith("Not a directory; expected a folder that can be written, with enough room\n")
+    assert error.count("\n") == 1
+
+
 def test_a_failed_replacement_leaves_the_old_data(prepare_config, tmp_path):
     folder = tmp_path / "out"
     prepare(prepare_config(folder))

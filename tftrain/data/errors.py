@@ -11,7 +11,9 @@ class DataError(Exception):
     """Data that cannot be used; the message names the file, the byte offset where there is one, and what to do."""
 
 
-_OURS = re.compile(r"DataError: ([^\n]*?)\s*(?:\n|$)")
+_RAISED = re.compile(r"DataError: ([^\n]*?)\s*(?:\n|$)")
+# tf.debugging.Assert shows its strings as C literals, the newline at the end of ours included.
+_ASSERTED = re.compile(r"\[DataError: ((?:[^\n\\]|\\[^\n])*?)\\n\]")
 _PARSER = re.compile(r"Name: (?P<where>[^\n]+?), (?P<what>(?:Key|Feature|Could not parse)[^\n]*)")
 
 
@@ -24,9 +26,16 @@ def data_error(error: BaseException) -> DataError | None:
     if isinstance(error, DataError):
         return error
     message = str(error)
-    if found := _OURS.search(message):
+    if found := _ASSERTED.search(message):
+        return DataError(_unescape(found.group(1)))
+    if found := _RAISED.search(message):
         return DataError(found.group(1))
     if found := _PARSER.search(message):
         what = found["what"].split("[[")[0].strip().rstrip(".")
         return DataError(f"{found['where']}: the record does not hold the features that were expected: {what}")
     return None
+
+
+def _unescape(text: str) -> str:
+    """Undoes C escapes, in which the bytes of a path that is not ASCII are octal numbers."""
+    return text.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")

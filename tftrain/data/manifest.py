@@ -70,9 +70,12 @@ class Manifest:
 
 
 def file_sha256(path: str) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+    """Returns the SHA-256 of a file, in hexadecimal; DataError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
 
 
 def write_manifest(manifest: Manifest) -> None:
@@ -97,19 +100,7 @@ def read_manifest(folder: str) -> Manifest:
         DataError: it is missing, not a manifest, or does not fit the files beside it.
     """
     path = os.path.join(folder, NAME)
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{path}: no such file; expected a folder that `python -m tftrain.prepare --output_dir={folder}` "
-            "has finished"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}); prepare the data again") from error
-    manifest = _from_json(path, folder, content)
+    manifest = _from_json(path, folder, _load(path, folder))
     for name in [manifest.vocab_file, *filter(None, [manifest.tokenizer_file])]:
         if not os.path.isfile(_inside(path, folder, name)):
             raise DataError(f"{manifest.path(name)}: no such file, but {path} names it; prepare the data again")
@@ -135,6 +126,40 @@ def read_manifest(folder: str) -> Manifest:
                 f"{shard.bytes}; restore it or prepare the data again"
             )
     return manifest
+
+
+def listed_files(folder: str) -> list[str]:
+    """Returns the names of the files that a preparation wrote into a folder, itself excepted, whatever became of them.
+
+    Raises:
+        DataError: the folder's manifest.json is missing, or no preparation wrote it.
+    """
+    path = os.path.join(folder, NAME)
+    content = _load(path, folder)
+    try:
+        shards = [shard["file"] for split in ("train", "eval") for shard in content["splits"][split]]
+        names = [name for shard in shards for name in (shard, shard + ".index")]
+        names += [content["vocab_file"], *filter(None, [content.get("tokenizer_file")])]
+        for name in names:
+            _inside(path, folder, name)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: not a manifest of tftrain.prepare") from error
+    return names
+
+
+def _load(path: str, folder: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path}: no such file; expected a folder that `python -m tftrain.prepare --output_dir={folder}` "
+            "has finished"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON ({error}); prepare the data again") from error
 
 
 def _inside(path: str, folder: str, name: str) -> str:

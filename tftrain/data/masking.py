@@ -31,7 +31,8 @@ class Masking:
         vocabulary: gives the special tokens, the word starts and the tokens to replace by.
         max_seq_length, max_predictions_per_seq: S and P, the widths of the results.
         masked_lm_prob: share of the tokens that is selected; at least one token of a sample is.
-        whole_words: select words; one whose pieces no longer fit into a sample's share is left out.
+        whole_words: select words, in random order; one whose pieces no longer fit into a sample's share is left out,
+            and later ones that fit are still taken (as BERT does). A sample none of whose words fits has no prediction.
         key: of the random stream, from `stream_key`.
     """
 
@@ -124,14 +125,45 @@ class _Selector(tf_text.RandomItemSelector):
         sizes = tf.reshape(sizes, [rows, length])
         candidate = (sizes > 0) & (sizes <= budget)
         order = tf.argsort(tf.where(candidate, self._scores, 2.0), stable=True)
-        used = tf.cumsum(tf.gather(tf.where(candidate, sizes, length), order, batch_dims=1), 1)
+        ordered = tf.gather(tf.where(candidate, sizes, length), order, batch_dims=1)
+        taken = _take_what_fits(ordered, budget) if masking.whole_words else tf.cumsum(ordered, 1) <= budget
         chosen = tf.scatter_nd(
             tf.stack([tf.broadcast_to(tf.range(rows)[:, None], tf.shape(order)), order], -1),
-            used <= budget,
+            taken,
             tf.shape(order),
         )
         selected = tf.gather(chosen, word, batch_dims=1) & selectable
         return tf.RaggedTensor.from_tensor(selected, lengths=input_ids.row_lengths())
+
+
+def _take_what_fits(sizes: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
+    """Goes over words once, taking each that still fits: the greedy rule of BERT's create_pretraining_data.
+
+    A round takes the words up to the first that does not fit. That one is longer than what then remains, and what
+    remains never grows, so each round's misfit is shorter than the one before: there are no more rounds than different
+    sizes, and a sample's rounds do not depend on the others'.
+
+    Args:
+        sizes: int32 [n, S], tokens of each word in the order of going over them; larger than the budget if not to take.
+        budget: int32 [n, 1], tokens to take at most.
+
+    Returns:
+        bool [n, S]: which words are taken.
+    """
+
+    def fits(taken, remaining):
+        return ~taken & (sizes <= remaining)
+
+    def another(taken, remaining):
+        return tf.reduce_any(fits(taken, remaining))
+
+    def take(taken, remaining):
+        candidate = tf.where(fits(taken, remaining), sizes, 0)
+        now = (candidate > 0) & (tf.cumsum(candidate, 1) <= remaining)
+        return taken | now, remaining - tf.reduce_sum(tf.where(now, sizes, 0), 1, keepdims=True)
+
+    taken, _ = tf.while_loop(another, take, [tf.zeros_like(sizes, tf.bool), budget])
+    return taken
 
 
 class _Chooser(tf_text.MaskValuesChooser):

@@ -47,7 +47,6 @@ def train_batches(
 def eval_batches(
     source: ExampleSource,
     data: DataConfig,
-    seed: int,
     global_batch_size: int,
     start: int,
     stop: int,
@@ -60,7 +59,6 @@ def eval_batches(
     Args:
         source: the examples, opened with split "eval"; their masks are the same in every pass.
         data: its data_readers are the threads that read and decode.
-        seed: not used for the order; the masks' seed is the source's.
         global_batch_size: examples of one batch over all ranks.
         start, stop: this rank's examples of each batch; n = stop - start.
         max_batches: stop after so many; 0 for all examples.

@@ -7,10 +7,12 @@ from tftrain.data.errors import DataError
 from tftrain.data.example import decode
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.records import RecordSet, match_files
-from tftrain.fields import Problem
+from tftrain.fields import Problem, field_problems
 
 SYNTHETIC_VOCAB_SIZE = 30522
 SYNTHETIC_SEQ_LENGTH = 128
+# An example has two segments, whose ids are token types.
+SEGMENTS = 2
 STANDARD_FEATURES = (
     "input_ids",
     "input_mask",
@@ -90,35 +92,44 @@ def problems(config: TrainConfig) -> list[Problem]:
     """Returns every reason why this configuration does not fit its data; a record's content is not among them.
 
     Args:
-        config: one whose own checks (`TrainConfig.problems`) have passed.
+        config: any. What `TrainConfig.problems` finds is not said again, and nothing is derived from a flag that is
+            outside its own bounds.
     """
-    data = config.data
+    data, found = config.data, []
+    if config.model.type_vocab_size < SEGMENTS:
+        expected = f"expected at least {SEGMENTS}, the segments of an example"
+        found.append(Problem("type_vocab_size", config.model.type_vocab_size, expected))
+    if sum(map(bool, (data.data_dir, data.train_files, data.synthetic_data))) != 1:
+        return found
     if data.synthetic_data:
-        return _synthetic_problems(config)
-    if data.data_dir:
-        try:
-            manifest = read_manifest(data.data_dir)
-        except DataError as error:
-            return [Problem("data_dir", data.data_dir, str(error))]
-        return _prepared_problems(config, manifest)
-    return _standard_problems(config)
+        return found + _synthetic_problems(config)
+    if data.train_files:
+        return found + _standard_problems(config)
+    try:
+        manifest = read_manifest(data.data_dir)
+    except DataError as error:
+        return [*found, Problem("data_dir", data.data_dir, str(error))]
+    return found + _prepared_problems(config, manifest)
 
 
 def _synthetic_problems(config: TrainConfig) -> list[Problem]:
-    length, found = sizes(config).max_seq_length, []
-    if length > config.model.max_position_embeddings:
+    data, found = config.data, []
+    if data.max_seq_length is None and config.model.max_position_embeddings < SYNTHETIC_SEQ_LENGTH:
         found.append(
             Problem(
                 "max_position_embeddings",
                 config.model.max_position_embeddings,
-                f"expected at least max_seq_length={length}, which is the default of synthetic data",
+                f"expected at least max_seq_length={SYNTHETIC_SEQ_LENGTH}, which is the default of synthetic data",
             )
         )
-    if sizes(config).max_predictions_per_seq > length - 2:
+    if {problem.flag for problem in field_problems(data)} & {"max_seq_length", "masked_lm_prob"}:
+        return found
+    length = data.max_seq_length or SYNTHETIC_SEQ_LENGTH
+    if (data.max_predictions_per_seq or predictions(length, data.masked_lm_prob)) > length - 2:
         found.append(
             Problem(
                 "max_predictions_per_seq",
-                config.data.max_predictions_per_seq,
+                data.max_predictions_per_seq,
                 f"expected at most {length - 2}, max_seq_length without [CLS] and [SEP]",
             )
         )
@@ -138,6 +149,9 @@ def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]
     found += _length_problems(config, manifest.max_seq_length, data.data_dir)
     if manifest.examples("train") == 0 and config.run.mode == "train":
         found.append(Problem("data_dir", data.data_dir, "its train split is empty; prepare it from more text"))
+    if manifest.examples("eval") == 0:
+        why = "its eval split is empty; prepare it from more text, or with a larger --eval_fraction"
+        found += _held_out_problems(config, Problem("data_dir", data.data_dir, why))
     if manifest.masking == "static":
         found += _static_problems(config, manifest.max_predictions_per_seq, "static masks (prepare --masking=dynamic)")
     elif (data.max_predictions_per_seq or 1) > manifest.max_seq_length - 3:
@@ -155,6 +169,9 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
     data, found = config.data, []
     if config.model.vocab_size is None:
         found.append(Problem("vocab_size", None, "expected the vocabulary's size, as --train_files do not state it"))
+    if data.eval_files is None:
+        expected = "expected a glob of held-out TFRecords, which mode=evaluate reads"
+        found += _held_out_problems(config, Problem("eval_files", None, expected))
     seen = {}
     for flag in ("train_files", "eval_files"):
         pattern = getattr(data, flag)
@@ -171,6 +188,16 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
         expected = f"expected the {seen['train_files']} of train_files, not {seen['eval_files']}"
         found.append(Problem("eval_files", data.eval_files, expected))
     return list(dict.fromkeys(found))
+
+
+def _held_out_problems(config: TrainConfig, reason: Problem) -> list[Problem]:
+    """Returns what cannot be done without a held-out split, for the lack of which `reason` is the problem."""
+    if config.run.mode == "evaluate":
+        return [reason]
+    if config.run.eval_every > 0:
+        missing = "eval_files" if reason.flag == "eval_files" else f"a held-out split in {reason.value}"
+        return [Problem("eval_every", config.run.eval_every, f"expected 0, or {missing}: nothing is held out")]
+    return []
 
 
 def _length_problems(config: TrainConfig, length: int, where: str) -> list[Problem]:

@@ -4,9 +4,13 @@ Everything is made in a folder `.unfinished` inside the output folder and moved 
 manifest last. A preparation that fails or is interrupted leaves the output folder as it was.
 """
 
+import contextlib
 import os
 import shutil
+import signal
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tftrain.config import PrepareConfig
@@ -63,7 +67,8 @@ def prepare(config: PrepareConfig) -> Manifest:
             spool, documents = _spool(config, work, inputs, workers)
             tokenizer = given or _learn(config, work, spool, workers)
             made = _write(config, work, spool, documents, tokenizer, workers)
-        return _publish(config, work, made)
+        with _too_late_to_interrupt():
+            return _publish(config, work, made)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         if not existed and os.path.isdir(config.output_dir) and not os.listdir(config.output_dir):
@@ -83,6 +88,13 @@ def _check_output(config: PrepareConfig) -> None:
             f"--output_dir={folder}: the folder holds other files ({sorted(present)[0]}); expected a new or an "
             "empty folder, or an earlier preparation with --overwrite"
         )
+    try:
+        manifest.listed_files(folder)
+    except DataError as error:
+        raise DataError(
+            f"--output_dir={folder}: its {manifest.NAME} is not one of tftrain.prepare's; expected a new or an empty "
+            "folder, or an earlier preparation with --overwrite"
+        ) from error
     if not config.overwrite:
         raise DataError(
             f"--output_dir={folder}: the folder holds a preparation; expected --overwrite to replace it, or "
@@ -205,6 +217,7 @@ def _write(
         for chunk in chunks
     ]
     results = list(workers.run("write records", shards.write_shard, tasks))
+    _warn_of_single_documents(config, [result.documents for result in results])
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
     for split, listed in splits.items():
         filled = [
@@ -239,21 +252,50 @@ def _write(
     )
 
 
+def _warn_of_single_documents(config: PrepareConfig, documents: list[int]) -> None:
+    """Says it when chunks have nowhere to take a random next sentence from; `documents` is those of each chunk."""
+    single, filled = documents.count(1), sum(count > 0 for count in documents)
+    if single:
+        other = "file" if config.document_separator == "blank_line" else "blank_line"
+        print(
+            f"prepare: {single} of {filled} chunks hold a single document: their pairs are all consecutive; use more "
+            f"documents, a larger --shard_mb, or --document_separator={other} if that is what parts the text",
+            flush=True,
+        )
+
+
+@contextlib.contextmanager
+def _too_late_to_interrupt() -> Iterator[None]:
+    """Ignores SIGINT and SIGTERM for the moment of moving files, which must not be left half done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
 def _publish(config: PrepareConfig, work: str, made: Manifest) -> Manifest:
     """Moves the finished files out, in the place of an earlier preparation's, and writes the manifest."""
     folder = config.output_dir
-    if os.path.exists(os.path.join(folder, manifest.NAME)):
-        os.remove(os.path.join(folder, manifest.NAME))
-        for name in os.listdir(folder):
-            if name in (VOCAB_FILE, MODEL_FILE) or name.endswith((".tfrecord", ".tfrecord.index")):
-                os.remove(os.path.join(folder, name))
-    shutil.rmtree(os.path.join(work, "spool"))
+    earlier = manifest.listed_files(folder) if os.path.exists(os.path.join(folder, manifest.NAME)) else []
     published = [shard.file for shards in made.splits.values() for shard in shards]
     published += (
         [name + ".index" for name in published]
         + [made.vocab_file]
         + ([made.tokenizer_file] if made.tokenizer_file else [])
     )
+    for name in published:
+        if name not in earlier and os.path.lexists(made.path(name)):
+            raise DataError(
+                f"--output_dir={folder}: {name} is in the way: it is not of the earlier preparation; move it away"
+            )
+    for name in [manifest.NAME, *earlier]:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(made.path(name))
     for name in published:
         os.replace(os.path.join(work, name), made.path(name))
     manifest.write_manifest(made)

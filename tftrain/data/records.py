@@ -11,6 +11,7 @@ import itertools
 import os
 import struct
 import tempfile
+import zipfile
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -233,7 +234,7 @@ def _read_index(path: str, size: int) -> np.ndarray | None:
     try:
         mode = "r" if os.path.getsize(index) > _INDEX_IN_MEMORY else None
         offsets = np.load(index, mmap_mode=mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return None
     if not isinstance(offsets, np.ndarray) or offsets.dtype != np.uint64 or offsets.ndim != 1 or len(offsets) < 2:
         return None

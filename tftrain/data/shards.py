@@ -50,10 +50,11 @@ class ShardTask(NamedTuple):
 
 
 class ShardResult(NamedTuple):
-    """What a shard holds, and the tokens of the documents that it was made from."""
+    """What a shard holds, and the tokens and the number of the documents that it was made from."""
 
     examples: int
     tokens: int
+    documents: int
 
 
 def count_chunk(task: CountTask) -> Counter:
@@ -74,7 +75,7 @@ def write_shard(task: ShardTask) -> ShardResult:
         rng = np.random.default_rng([config.seed, split, chunk.number, turn])
         pairs += make_pairs(documents, task.vocabulary, config.max_seq_length, config.short_seq_prob, rng)
     if not pairs:
-        return ShardResult(0, tokens)
+        return ShardResult(0, tokens, len(documents))
     shuffled = [
         pairs[number] for number in np.random.default_rng([config.seed, split, chunk.number]).permutation(len(pairs))
     ]
@@ -91,7 +92,7 @@ def write_shard(task: ShardTask) -> ShardResult:
         )
     else:
         payloads = _masked(shuffled, task)
-    return ShardResult(write_records(task.path, payloads), tokens)
+    return ShardResult(write_records(task.path, payloads), tokens, len(documents))
 
 
 def _sentences(document: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from tftrain.config import DataConfig
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.masking import Masking, random_block, stream_key
-from tftrain.data.preflight import SYNTHETIC_SEQ_LENGTH, manifest_predictions, predictions, standard_sizes
+from tftrain.data.preflight import SEGMENTS, SYNTHETIC_SEQ_LENGTH, manifest_predictions, predictions, standard_sizes
 from tftrain.data.records import RecordSet, match_files
 from tftrain.data.vocabulary import read_vocabulary
 
@@ -28,11 +28,10 @@ class ExampleSource:
         num_examples: of the split.
         max_seq_length: S, tokens of an example, padding included.
         max_predictions_per_seq: P, masked tokens of an example at most.
-        vocab_size: of the data's vocabulary; None if the records do not say.
     """
 
-    def __init__(self, num_examples: int, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None):
-        self.num_examples, self.vocab_size = num_examples, vocab_size
+    def __init__(self, num_examples: int, max_seq_length: int, max_predictions_per_seq: int):
+        self.num_examples = num_examples
         self.max_seq_length, self.max_predictions_per_seq = max_seq_length, max_predictions_per_seq
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
@@ -56,16 +55,9 @@ class ExampleSource:
 class _RecordSource(ExampleSource):
     """Examples in TFRecord files."""
 
-    def __init__(
-        self,
-        records: RecordSet,
-        max_seq_length: int,
-        max_predictions_per_seq: int,
-        vocab_size: int | None,
-        id_limit: int,
-    ):
+    def __init__(self, records: RecordSet, max_seq_length: int, max_predictions_per_seq: int, id_limit: int):
         """`id_limit` is the number of rows of the embedding, which every token id must be below."""
-        super().__init__(len(records), max_seq_length, max_predictions_per_seq, vocab_size)
+        super().__init__(len(records), max_seq_length, max_predictions_per_seq)
         self._records, self._id_limit = records, id_limit
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
@@ -99,14 +91,18 @@ class _RecordSource(ExampleSource):
             f"a token id is negative or too large; expected ids below --vocab_size={self._id_limit}",
         )
 
+    def _labels_fit(self, where: tf.Tensor, labels: tf.Tensor) -> tf.Operation:
+        """Checks next_sentence_labels, int64 [n]."""
+        return self._check(
+            (labels == 0) | (labels == 1), where, "next_sentence_labels is neither 0 nor 1; expected one of them"
+        )
+
 
 class DynamicSource(_RecordSource):
     """Prepared pairs as they are; the mask is made while training."""
 
     def __init__(self, records: RecordSet, masking: Masking, id_limit: int):
-        super().__init__(
-            records, masking.max_seq_length, masking.max_predictions_per_seq, len(masking.vocabulary), id_limit
-        )
+        super().__init__(records, masking.max_seq_length, masking.max_predictions_per_seq, id_limit)
         self._masking = masking
 
     def _features(self, serialized, where, first_sample):
@@ -126,7 +122,8 @@ class DynamicSource(_RecordSource):
             where,
             f"the record has no tokens or more than max_seq_length={self.max_seq_length}",
         )
-        with tf.control_dependencies([fits, self._ids_fit(where, tokens.to_tensor())]):
+        labels = self._labels_fit(where, parsed["next_sentence_labels"])
+        with tf.control_dependencies([fits, labels, self._ids_fit(where, tokens.to_tensor())]):
             tokens = tokens.with_flat_values(tf.identity(tokens.flat_values))
         position = tf.range(self.max_seq_length, dtype=tf.int64)[None, :]
         within = position < lengths[:, None]
@@ -160,7 +157,18 @@ class StaticSource(_RecordSource):
             where,
             f"a masked position is outside the sequence; expected positions below {length}",
         )
-        with tf.control_dependencies([within, self._ids_fit(where, parsed["input_ids"], parsed["masked_lm_ids"])]):
+        segments = parsed["segment_ids"]
+        checks = [
+            within,
+            self._ids_fit(where, parsed["input_ids"], parsed["masked_lm_ids"]),
+            self._labels_fit(where, parsed["next_sentence_labels"][:, 0]),
+            self._check(
+                tf.reduce_all((segments >= 0) & (segments < SEGMENTS), 1),
+                where,
+                f"a segment id is negative or too large; expected ids below {SEGMENTS}",
+            ),
+        ]
+        with tf.control_dependencies(checks):
             batch = {name: tf.cast(parsed[name], tf.int32) for name in shapes}
         batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
         return batch | {"masked_lm_weights": parsed["masked_lm_weights"]}
@@ -170,7 +178,8 @@ class SyntheticSource(ExampleSource):
     """Random token ids in full-length sequences with every prediction used: the most work that a size can give."""
 
     def __init__(self, split: str, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int, seed: int):
-        super().__init__(_SYNTHETIC_EXAMPLES[split], max_seq_length, max_predictions_per_seq, vocab_size)
+        super().__init__(_SYNTHETIC_EXAMPLES[split], max_seq_length, max_predictions_per_seq)
+        self._vocab_size = vocab_size
         self._key = stream_key(seed, f"synthetic {split}")
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
@@ -179,7 +188,7 @@ class SyntheticSource(ExampleSource):
         draws = random_block(self._key, first_sample, tf.constant(count), length + slots + 1)
 
         def ids(part):
-            return tf.minimum(4 + tf.cast(part * (self.vocab_size - 4), tf.int32), self.vocab_size - 1)
+            return tf.minimum(4 + tf.cast(part * (self._vocab_size - 4), tf.int32), self._vocab_size - 1)
 
         begin, end = tf.fill([count, 1], 2), tf.fill([count, 1], 3)
         positions = 1 + np.arange(slots) * (length - 2) // slots
@@ -216,7 +225,7 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int) -> Exa
     if pattern is None:
         raise DataError(f"--{flag} is not given; expected a glob of TFRecords for the {split} split")
     paths = match_files(pattern, flag)
-    return StaticSource(RecordSet(paths), *standard_sizes(paths), None, vocab_size)
+    return StaticSource(RecordSet(paths), *standard_sizes(paths), vocab_size)
 
 
 def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int) -> ExampleSource:
@@ -235,9 +244,7 @@ def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int) -> 
             "--eval_fraction"
         )
     if manifest.masking == "static":
-        return StaticSource(
-            records, manifest.max_seq_length, manifest.max_predictions_per_seq, manifest.vocab_size, vocab_size
-        )
+        return StaticSource(records, manifest.max_seq_length, manifest.max_predictions_per_seq, vocab_size)
     return DynamicSource(records, _masking(manifest, data, split, seed), vocab_size)
 
 

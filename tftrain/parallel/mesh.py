@@ -87,10 +87,12 @@ def start(launch: Launch, cpu_threads: int = 0) -> Mesh:
             )
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
-        if mesh.local_size > len(gpus):
+        # Some launchers show each rank its own GPU only.
+        gpu = gpus[0] if len(gpus) == 1 else gpus[mesh.local_rank] if mesh.local_rank < len(gpus) else None
+        if gpu is None:
             raise MeshError(f"{mesh.local_size} ranks on a host of {len(gpus)} GPUs; start one rank for each GPU")
-        tf.config.set_visible_devices(gpus[mesh.local_rank], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[mesh.local_rank], True)
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
     else:
         threads = cpu_threads or max(1, len(os.sched_getaffinity(0)) // mesh.local_size)
         tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -59,7 +59,8 @@ def save(output_dir: str | Path, step: int, tensors: dict[str, np.ndarray], abou
     final = folder(output_dir) / f"step_{step:08d}"
     partial = final.with_name(f".partial_{final.name}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
+        for leftover in final.parent.glob(".partial_*"):
+            shutil.rmtree(leftover)
         partial.mkdir(parents=True)
         safetensors.numpy.save_file(tensors, partial / TENSORS)
         manifest = {
@@ -81,6 +82,37 @@ def save(output_dir: str | Path, step: int, tensors: dict[str, np.ndarray], abou
     for old in find(output_dir)[:-keep_last]:
         shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def set_aside(output_dir: str | Path, step: int) -> Path | None:
+    """Moves what lies after `step` out of the way of a run that starts over from there; nothing is deleted.
+
+    Args:
+        output_dir: the run's folder.
+        step: the step that the run goes on from, 0 for a fresh start.
+
+    Returns:
+        The folder `checkpoints/set_aside_N` that now holds the later checkpoints and a copy of metrics.jsonl; None if
+        there were none.
+
+    Raises:
+        CheckpointError: it can't be done.
+    """
+    later = [path for path in find(output_dir) if int(_NAME.fullmatch(path.name)[1]) > step]
+    if not later:
+        return None
+    number = 1 + len(list(folder(output_dir).glob("set_aside_*")))
+    aside = folder(output_dir) / f"set_aside_{number}"
+    try:
+        aside.mkdir()
+        metrics = Path(output_dir) / "metrics.jsonl"
+        if metrics.exists():
+            shutil.copy(metrics, aside)
+        for path in later:
+            path.rename(aside / path.name)
+    except OSError as error:
+        raise CheckpointError(f"{aside}: the later checkpoints can't be moved there: {error}") from error
+    return aside
 
 
 def load(path: str | Path) -> tuple[dict[str, np.ndarray], dict]:

@@ -32,9 +32,7 @@ class HeldOut:
         samples = self._config.batch.micro_batch_size * self._mesh.data_parallel_size
         limit = self._config.run.eval_batches * self._config.batch.global_batch_size // samples
         return self._evaluate(
-            pipeline.eval_batches(
-                self._source, self._config.data, self._config.run.seed, samples, *self._mesh.share(samples), limit
-            )
+            pipeline.eval_batches(self._source, self._config.data, samples, *self._mesh.share(samples), limit)
         )
 
 
@@ -75,7 +73,10 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
     clock = Clock()
     for number, batch in enumerate(batches.take(settings.max_steps - done), start=done + 1):
         info = step(batch)
-        clock.steps += 1
+        if number == done + 1:
+            clock.start()  # Compilation is no part of a step's time.
+        else:
+            clock.steps += 1
         if writer:
             writer.advance(number)
         last = number == settings.max_steps
@@ -84,8 +85,6 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
             if writer:
                 writer.train(row)
             clock.start()
-        elif number == done + 1:
-            clock.start()  # Compilation is no part of a step's time.
         with clock.pause():
             if held_out and (last or due(number, settings.eval_every)):
                 result = held_out()

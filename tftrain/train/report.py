@@ -31,8 +31,9 @@ class Clock:
         self._paused += time.perf_counter() - begin
 
     def seconds_per_step(self) -> float:
-        """Returns the mean since the start."""
-        return (time.perf_counter() - self._start - self._paused) / max(self.steps, 1)
+        """Returns the mean since the start; NaN before the first step."""
+        elapsed = time.perf_counter() - self._start - self._paused
+        return elapsed / self.steps if self.steps else math.nan
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:

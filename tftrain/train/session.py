@@ -19,6 +19,7 @@ from tftrain.train import checkpoint, devices
 from tftrain.train.state import Progress
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+LOSS_SCALE = "loss_scale/"
 PACKAGES = ("tensorflow", "tf-keras", "tensorflow-text", "horovod", "numpy", "safetensors")
 
 
@@ -52,8 +53,18 @@ class Run:
         if self.mesh.is_chief:
             path = checkpoint.locate(self.config.run.resume, self.config.run.output_dir)
         if path:
-            tensors, _ = checkpoint.load(path)
-            assign(state, tensors, path)
+            tensors, manifest = checkpoint.load(path)
+            check_same_mathematics(self.config, manifest, path)
+            # A loss scale comes and goes with fp16, and finds its value again by itself.
+            assign(
+                {name: state[name] for name in state if name in tensors or not name.startswith(LOSS_SCALE)},
+                {name: tensors[name] for name in tensors if name in state or not name.startswith(LOSS_SCALE)},
+                path,
+            )
+        if self.mesh.is_chief:
+            aside = checkpoint.set_aside(self.config.run.output_dir, int(self.progress.step))
+            if aside:
+                say(self.mesh, f"checkpoints of later steps were moved to {aside}")
         collectives.broadcast_variables(self.mesh, state)
         self.optimizer.cast_masters()
         return path
@@ -68,6 +79,31 @@ class Run:
             self.config.run.output_dir, int(self.progress.step), tensors, about, self.config.run.keep_last
         )
         say(self.mesh, f"checkpoint {path}")
+
+
+def check_same_mathematics(config: TrainConfig, manifest: dict, path: Path) -> None:
+    """Refuses to go on from a checkpoint with another model, update rule or seed.
+
+    Args:
+        config: of this run.
+        manifest: of the checkpoint; its configuration is that of the run that wrote it.
+        path: the checkpoint, for the message.
+
+    Raises:
+        CheckpointError: it lists every flag that differs.
+    """
+    saved, now = manifest.get("config", {}), dataclasses.asdict(config)
+    names = [("model", name) for name in now["model"] if not name.endswith("_impl")]
+    names += [("optimizer", "optimizer"), ("run", "seed")]
+    differing = []
+    for section, name in names:
+        old, new = saved.get(section, {}).get(name), now[section][name]
+        # The fused update rules are the plain ones computed otherwise.
+        same = str(old).removeprefix("fused_") == str(new).removeprefix("fused_")
+        if not same:
+            differing.append(f"--{name}={new}, saved with {old}")
+    if differing:
+        raise checkpoint.CheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}")
 
 
 def make_model(config: TrainConfig) -> BertPretrainer:
@@ -125,6 +161,7 @@ def write_config(config: TrainConfig, mesh: Mesh) -> None:
     """Writes OUTPUT_DIR/config.json: the whole resolved configuration, package versions, ranks, host and device."""
     about = {
         "config": dataclasses.asdict(config),
+        "xla": wants_jit(config),
         "packages": versions(),
         "ranks": mesh.size,
         "host": platform.node(),
