@@ -2,6 +2,7 @@
 #
 #   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.12 that works)
 #   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL where CUDA is; GPU=0 goes back
+#   OPS=0                       without the fused ops, and without Bazel
 #   UPGRADE=1                   with `make lock`: newer versions, not only what pyproject.toml now asks for
 
 SHELL := /bin/bash
@@ -18,8 +19,8 @@ RANKS := 2
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Make .venv: locked packages, Horovod, the project itself
-	@PYTHON="$(PYTHON)" GPU="$(GPU)" sh tools/setup.sh
+setup: ## Make .venv: locked packages, Horovod, the project itself, the fused ops
+	@PYTHON="$(PYTHON)" GPU="$(GPU)" OPS="$(OPS)" sh tools/setup.sh
 
 train: setup $(QUICKSTART)/data/manifest.json ## Train a small BERT on two ranks, then evaluate it
 	@# The launcher loads TensorFlow to see what Horovod was built for; its greetings are of no use here.
@@ -30,6 +31,7 @@ $(QUICKSTART)/data/manifest.json: | setup
 	$(BIN)/python -m tftrain.prepare --flagfile=configs/quickstart_data.flags
 
 test: lint ## Run lint and every test
+	tools/bazel test //custom_ops/...
 	$(BIN)/python -m pytest
 
 test-fast: setup ## Run the tests that are not slow

@@ -1,7 +1,21 @@
 """Settings of every test process: the CPU, the Keras 2 API, quiet TensorFlow."""
 
 import os
+from pathlib import Path
+
+import pytest
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+ROOT = Path(__file__).parent
+SLOW = ("bench", "ops", "test_run.py", "train/test_fused.py", "train/test_step.py", "model/test_precision.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Marks what compiles step after step, file by file, so that `make test-fast` stays fast."""
+    for item in items:
+        place = item.path.relative_to(ROOT).as_posix()
+        if place.startswith(SLOW) or item.get_closest_marker("multirank"):
+            item.add_marker(pytest.mark.slow)

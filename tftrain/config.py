@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 
+IMPLEMENTATIONS = ("reference", "fused")
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -31,6 +33,20 @@ class ModelConfig:
     )
     gelu_form: str = flag(
         "tanh", "GeLU by the tanh approximation of the original BERT, or exactly by erf.", choices=("tanh", "erf")
+    )
+    ln_impl: str = flag("reference", "LayerNorm by the fused op or by plain TensorFlow.", choices=IMPLEMENTATIONS)
+    attn_softmax_impl: str = flag(
+        "reference",
+        "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow.",
+        choices=IMPLEMENTATIONS,
+    )
+    gelu_impl: str = flag(
+        "reference", "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow.", choices=IMPLEMENTATIONS
+    )
+    dropout_add_impl: str = flag(
+        "reference",
+        "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow.",
+        choices=IMPLEMENTATIONS,
     )
     use_bias_in_keys: bool = flag(True, "A bias in the key projection (it cancels in the softmax, and costs a little).")
     hidden_dropout_prob: float = flag(0.1, "Dropout after the embeddings and after each sub-layer.", minimum=0, below=1)
@@ -75,7 +91,9 @@ class OptimizerConfig:
     """The update rule and its schedule."""
 
     optimizer: str = flag(
-        "lamb", "Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101).", choices=("lamb", "adamw")
+        "lamb",
+        "Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101), by plain TensorFlow or by fused ops.",
+        choices=("lamb", "adamw", "fused_lamb", "fused_adamw"),
     )
     learning_rate: float = flag(
         1e-3, "Peak learning rate of the global batch; never scaled by the rank count.", above=0

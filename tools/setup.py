@@ -1,8 +1,9 @@
 """Brings `.venv` to the state that the lock files describe; what `make setup` runs after the system packages.
 
-Four steps: the environment, the locked packages, Horovod, the project itself. A step leaves a stamp in `.venv` with a
-key made of everything that its result depends on, and is skipped while the key is the same; a second run therefore
-costs a fraction of a second. Each step writes its output to `build/setup/STEP.log`, shown only where the step fails.
+Five steps: the environment, the locked packages, Horovod, the project itself, the fused ops. A step leaves a stamp in
+`.venv` with a key made of everything that its result depends on, and is skipped while the key is the same; a second run
+therefore costs a fraction of a second. Each step writes its output to `build/setup/STEP.log`, shown only where the step
+fails.
 
 Uses the standard library alone: it runs before anything is installed.
 """
@@ -29,6 +30,8 @@ STAMPS = VENV / "setup"
 LOGS = ROOT / "build" / "setup"
 BUILD_HOROVOD = ROOT / "tools" / "build_horovod.py"
 UV_PIN = ROOT / "tools" / "uv.txt"
+OPS_LIBRARY = ROOT / "build" / "custom_ops" / "libtftrain_ops.so"
+OPS_SOURCES = ("custom_ops", "tools/bazel", "tools/bazel_rules", "WORKSPACE", ".bazelrc")
 TAIL_LINES = 30
 
 
@@ -192,7 +195,22 @@ def horovod_title() -> str:
     return "building Horovod (some minutes, once per Python version)"
 
 
-def plan_steps(gpu: bool) -> list[Step]:
+def ops_step(packages_key: str) -> Step:
+    """Builds the fused ops with Bazel; again when a source changed, or when `make clean` took the library away."""
+    if not OPS_LIBRARY.exists():
+        (STAMPS / "ops").unlink(missing_ok=True)
+    places = [ROOT / source for source in OPS_SOURCES]
+    sources = sorted(path for place in places for path in [place, *place.rglob("*")] if path.is_file())
+    title = "building the fused ops (some minutes the first time)"
+    return Step(
+        "ops",
+        lambda: title,
+        digest(packages_key, *(part for path in sources for part in (path.relative_to(ROOT), path))),
+        ((ROOT / "tools" / "bazel", "run", "//custom_ops:install"),),
+    )
+
+
+def plan_steps(gpu: bool, ops: bool) -> list[Step]:
     """Lists the steps that fill an existing environment, in order."""
     lock = ROOT / ("requirements-gpu.lock" if gpu else "requirements.lock")
     packages_key = digest(lock, UV_PIN, venv_python())
@@ -224,7 +242,7 @@ def plan_steps(gpu: bool) -> list[Step]:
             digest(project, packages_key, str(ROOT)),
             ((*uv_install, "--no-deps", "--no-build-isolation", "--editable", ROOT),),
         ),
-        # What Bazel builds (custom_ops/) becomes one more step here when there is something to build.
+        *([ops_step(packages_key)] if ops else []),
     ]
 
 
@@ -237,6 +255,7 @@ def parse_arguments() -> argparse.Namespace:
         help="1: TensorFlow with its CUDA packages, Horovod with NCCL where CUDA is; 0: neither. "
         "Without it, whatever .venv is already, and 0 for a new one.",
     )
+    parser.add_argument("--without-ops", action="store_true", help="leave out the fused ops and Bazel")
     parser.add_argument(
         "--recreate-for-other-python",
         action="store_true",
@@ -261,7 +280,7 @@ def main() -> int:
         kind = STAMPS / "kind"
         gpu = arguments.gpu == "1" or (arguments.gpu is None and kind.exists() and kind.read_text() == "gpu")
         prepare_venv(arguments.recreate_for_other_python, gpu)
-        for step in plan_steps(gpu):
+        for step in plan_steps(gpu, not arguments.without_ops):
             run_step(step)
     say(f"ready: .venv, Python {venv_python().split()[0]} ({duration(time.monotonic() - started)})")
     return 0

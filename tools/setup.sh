@@ -2,7 +2,8 @@
 # What `make setup` runs: finds a Python, installs the system packages that are missing (as root, with apt) or says how to,
 # and hands over to tools/setup.py. Shell, because a bare machine may have no Python yet; everything else is there.
 #
-# PYTHON=/path/to/python3.x names the Python to use. GPU=1 or GPU=0 chooses the environment; see setup.py.
+# PYTHON=/path/to/python3.x names the Python to use. GPU=1 or GPU=0 chooses the environment; see setup.py. OPS=0 leaves out
+# the fused ops, and Bazel with them.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -36,7 +37,7 @@ find_python() {
 install_packages() {
     command -v apt-get >/dev/null || fail "missing on this machine: $*. Install what these Debian packages hold, then run this again."
     if [ "$(id -u)" -ne 0 ]; then
-        fail "missing system packages. Run: sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
+        fail "missing system packages (OPS=0 needs no Bazel). Run: sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
     fi
     say "installing system packages: $*"
     mkdir -p build/setup
@@ -68,6 +69,10 @@ else
     fi
 fi
 command -v c++ >/dev/null || command -v g++ >/dev/null || missing="$missing g++"
+if [ "${OPS:-1}" != 0 ]; then
+    command -v bazelisk >/dev/null || command -v bazel >/dev/null || missing="$missing bazel-bootstrap"
+    [ -d /usr/src/googletest ] || missing="$missing googletest"
+fi
 
 if [ -n "$missing" ]; then
     # shellcheck disable=SC2086  # a list of words
@@ -76,4 +81,6 @@ if [ -n "$missing" ]; then
     [ -n "$python" ] || fail "no Python 3.10, 3.11 or 3.12 with its venv module after installing:$missing. Name one with PYTHON=/path/to/python3.x"
 fi
 
-exec "$python" tools/setup.py ${GPU:+--gpu="$GPU"} ${PYTHON:+--recreate-for-other-python}
+without_ops=''
+[ "${OPS:-1}" != 0 ] || without_ops=--without-ops
+exec "$python" tools/setup.py $without_ops ${GPU:+--gpu="$GPU"} ${PYTHON:+--recreate-for-other-python}

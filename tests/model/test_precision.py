@@ -14,7 +14,7 @@ from tests.model.samples import (
     small_model,
 )
 from tftrain.model.lookup import lookup
-from tftrain.model.normalization import layer_norm
+from tftrain.ops.layer_norm import reference_layer_norm as layer_norm
 
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 # A token passes the embedding (3 sums, norm, dropout), 3 blocks of 2 sub-layers (2 to 4 products, residual sum, norm,

@@ -4,6 +4,10 @@ import math
 
 import tensorflow as tf
 
+from tftrain.config import ModelConfig
+from tftrain.model.dense import Dense
+from tftrain.ops.gelu import bias_gelu
+
 
 def gelu(x: tf.Tensor, form: str) -> tf.Tensor:
     """Multiplies x by the share of a normal distribution that lies below it.
@@ -20,3 +24,19 @@ def gelu(x: tf.Tensor, form: str) -> tf.Tensor:
         return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
     scale = 2 * math.sqrt(2 / math.pi)
     return x * tf.sigmoid(x * (scale + scale * 0.044715 * tf.square(x)))
+
+
+def dense_gelu(dense: Dense, x: tf.Tensor, config: ModelConfig) -> tf.Tensor:
+    """Returns gelu(dense(x)); the fused op takes the layer's bias along.
+
+    Args:
+        dense: the layer, with a bias.
+        x: [b, ..., inputs].
+        config: the form of the GeLU and its implementation.
+
+    Returns:
+        [b, ..., outputs], in the layer's dtype.
+    """
+    if config.gelu_impl == "fused":
+        return bias_gelu(dense(x, with_bias=False), dense.bias, config.gelu_form)
+    return gelu(dense(x), config.gelu_form)

@@ -8,9 +8,10 @@ import tf_keras
 
 from tftrain.config import ModelConfig
 from tftrain.model.dense import Dense
-from tftrain.model.dropout import DropoutKey, dropout
+from tftrain.model.dropout import DropoutKey, dropout, masks
 from tftrain.model.parameters import Parameters
 from tftrain.model.precision import wide_dtype
+from tftrain.ops.attention_softmax import attention_context
 
 MASKED = -1e9  # added to a score, leaves nothing of it in float32, and its exponential is 0
 
@@ -21,10 +22,12 @@ class AttentionMask(NamedTuple):
     Attributes:
         bias: [b, 1, 1, S], float32 (float64 for float64): 0 for a token, -1e9 for padding; added to the scores.
         any_token: [b, 1, 1], the model's dtype: 1, or 0 for a sample without a single token.
+        keys: int32 [b, S], 0 for padding.
     """
 
     bias: tf.Tensor
     any_token: tf.Tensor
+    keys: tf.Tensor
 
 
 def attention_mask(input_mask: tf.Tensor, dtype: str) -> AttentionMask:
@@ -40,7 +43,8 @@ def attention_mask(input_mask: tf.Tensor, dtype: str) -> AttentionMask:
     token = tf.cast(input_mask > 0, wide_dtype(dtype))  # [b, S]
     bias = (1 - token) * MASKED
     any_token = tf.reduce_max(token, axis=1)
-    return AttentionMask(bias[:, None, None, :], tf.cast(any_token, dtype)[:, None, None])
+    keys = tf.cast(input_mask, tf.int32)
+    return AttentionMask(bias[:, None, None, :], tf.cast(any_token, dtype)[:, None, None], keys)
 
 
 def attention_probabilities(scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -69,6 +73,7 @@ class SelfAttention(tf_keras.layers.Layer):
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.heads, self.head_size = config.num_attention_heads, config.head_size
+        self.fused = config.attn_softmax_impl == "fused"
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
         hidden = config.hidden_size
         self.query = Dense(parameters.scope("query"), hidden, hidden)
@@ -76,28 +81,38 @@ class SelfAttention(tf_keras.layers.Layer):
         self.value = Dense(parameters.scope("value"), hidden, hidden)
         self.output_projection = Dense(parameters.scope("output"), hidden, hidden)
 
-    def call(self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None) -> tf.Tensor:
+    def call(
+        self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None, with_bias: bool = True
+    ) -> tf.Tensor:
         """Lets every token look at every token of its sample.
 
         Args:
             x: [b, S, H].
             mask: the batch's padding.
             dropout_key: None in inference.
+            with_bias: False if an op behind the output projection adds its bias.
 
         Returns:
             [b, S, H]; for a sample without tokens, the output projection of zeros.
         """
-        query = self._split_heads(self.query(x) * (1 / math.sqrt(self.head_size)))  # [b, heads, S, head_size]
-        key = self._split_heads(self.key(x))
-        value = self._split_heads(self.value(x))
+        query, key, value = self.query(x), self._split_heads(self.key(x)), self._split_heads(self.value(x))
+        context = (self._fused_context if self.fused else self._context)(query, key, value, mask, dropout_key)
+        context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, *x.shape[1:]])  # [b, S, H]
+        return self.output_projection(context, with_bias=with_bias)
 
+    def _context(self, query, key, value, mask, dropout_key):
+        """Returns softmax(query key' / sqrt(head_size)) value, [b, heads, S, head_size], from query [b, S, H]."""
+        query = self._split_heads(query * (1 / math.sqrt(self.head_size)))
         scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, S, S]
         probabilities = attention_probabilities(scores, mask.bias)
         probabilities = dropout(probabilities, self.dropout_rate, dropout_key, self.dropout_site)
-        context = tf.matmul(probabilities, value)  # [b, heads, S, head_size]
+        return tf.matmul(probabilities, value) * mask.any_token[:, None]
 
-        context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, *x.shape[1:]])  # [b, S, H]
-        return self.output_projection(context * mask.any_token)
+    def _fused_context(self, query, key, value, mask, dropout_key):
+        """Does what `_context` does, by the fused op."""
+        scores = tf.matmul(self._split_heads(query), key, transpose_b=True)
+        drawn = masks(self.dropout_rate, dropout_key, self.dropout_site)
+        return attention_context(scores, mask.keys, value, 1 / math.sqrt(self.head_size), drawn)
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """[b, S, H] -> [b, heads, S, head_size]."""

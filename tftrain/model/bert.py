@@ -56,7 +56,7 @@ class BertPretrainer(tf_keras.Model):
         ]
         self.final_norm = None
         if config.norm_position == "pre":
-            self.final_norm = LayerNorm(parameters.scope("final_norm"), config.hidden_size, config.layer_norm_epsilon)
+            self.final_norm = LayerNorm(parameters.scope("final_norm"), config)
         self.masked_lm = MaskedLMHead(parameters.scope("masked_lm"), config, vocab_size)
         self.next_sentence = NextSentenceHead(
             parameters.scope("pooler"), parameters.scope("next_sentence"), config.hidden_size

@@ -5,10 +5,11 @@ import tf_keras
 
 from tftrain.config import ModelConfig
 from tftrain.model.attention import AttentionMask, SelfAttention
-from tftrain.model.dropout import DropoutKey, dropout
+from tftrain.model.dropout import DropoutKey, dropout, masks
 from tftrain.model.feed_forward import FeedForward
 from tftrain.model.normalization import LayerNorm
 from tftrain.model.parameters import Parameters
+from tftrain.ops.dropout import bias_dropout_add
 
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is free
 
@@ -27,12 +28,13 @@ class Block(tf_keras.layers.Layer):
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.pre_norm = config.norm_position == "pre"
         self.dropout_rate = config.hidden_dropout_prob
+        self.fused_add = config.dropout_add_impl == "fused"
         self.attention_site, self.feed_forward_site = first_site + 1, first_site + 2
         attention, feed_forward = parameters.scope("attention"), parameters.scope("feed_forward")
         self.attention = SelfAttention(attention, config, probabilities_site=first_site)
-        self.attention_norm = LayerNorm(attention.scope("norm"), config.hidden_size, config.layer_norm_epsilon)
+        self.attention_norm = LayerNorm(attention.scope("norm"), config)
         self.feed_forward = FeedForward(feed_forward, config)
-        self.feed_forward_norm = LayerNorm(feed_forward.scope("norm"), config.hidden_size, config.layer_norm_epsilon)
+        self.feed_forward_norm = LayerNorm(feed_forward.scope("norm"), config)
 
     def call(self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None) -> tf.Tensor:
         """Maps [b, S, H] to [b, S, H].
@@ -45,12 +47,18 @@ class Block(tf_keras.layers.Layer):
         Returns:
             The residual stream behind the block.
         """
-        if self.pre_norm:
-            attended = self.attention(self.attention_norm(x), mask, dropout_key)
-            x += dropout(attended, self.dropout_rate, dropout_key, self.attention_site)
-            fed = self.feed_forward(self.feed_forward_norm(x))
-            return x + dropout(fed, self.dropout_rate, dropout_key, self.feed_forward_site)
-        attended = self.attention(x, mask, dropout_key)
-        x = self.attention_norm(x + dropout(attended, self.dropout_rate, dropout_key, self.attention_site))
-        fed = self.feed_forward(x)
-        return self.feed_forward_norm(x + dropout(fed, self.dropout_rate, dropout_key, self.feed_forward_site))
+        with_bias = not self.fused_add
+        normed = self.attention_norm(x) if self.pre_norm else x
+        attended = self.attention(normed, mask, dropout_key, with_bias=with_bias)
+        x = self._add(x, attended, self.attention.output_projection.bias, dropout_key, self.attention_site)
+        if not self.pre_norm:
+            x = self.attention_norm(x)
+        fed = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x, with_bias=with_bias)
+        x = self._add(x, fed, self.feed_forward.down.bias, dropout_key, self.feed_forward_site)
+        return x if self.pre_norm else self.feed_forward_norm(x)
+
+    def _add(self, x, branch, bias, dropout_key, site):
+        """Adds a sub-layer's output, dropped out, to the stream; the fused op adds the sub-layer's bias as well."""
+        if self.fused_add:
+            return bias_dropout_add(branch, bias, x, masks(self.dropout_rate, dropout_key, site))
+        return x + dropout(branch, self.dropout_rate, dropout_key, site)

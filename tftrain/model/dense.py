@@ -27,10 +27,10 @@ class Dense(tf_keras.layers.Layer):
         self.kernel = parameters.normal("kernel", [inputs, outputs])
         self.bias = parameters.zeros("bias", [outputs]) if use_bias else None
 
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps [b, ..., inputs] to [b, ..., outputs] in the layer's dtype."""
+    def call(self, x: tf.Tensor, with_bias: bool = True) -> tf.Tensor:
+        """Maps [b, ..., inputs] to [b, ..., outputs] in the layer's dtype; without the bias if an op behind adds it."""
         # One matrix product over all tokens, with the bias right behind it: that pair is what TensorFlow fuses.
         y = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), self.kernel)
-        if self.bias is not None:
+        if with_bias and self.bias is not None:
             y = tf.nn.bias_add(y, self.bias)
         return tf.reshape(y, [-1, *x.shape[1:-1], y.shape[-1]])

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.ops.dropout import DropoutMasks
+
 PHILOX = 1
 ELEMENTS_PER_COUNT = 8  # a counter value gives 128 bits
 SITES = 1 << 16
@@ -52,6 +54,11 @@ def dropout(x: tf.Tensor, rate: float, key: DropoutKey | None, site: int) -> tf.
     bits = tf.reshape(random_bits(tf.shape(x)[0], math.prod(x.shape[1:]), key, site), [-1, *x.shape[1:]])
     kept = tf.cast(bits >= drop_below, x.dtype)
     return x * (kept * (2**16 / (2**16 - drop_below)))
+
+
+def masks(rate: float, key: DropoutKey | None, site: int) -> DropoutMasks | None:
+    """Returns what `dropout` would draw, in the form in which the fused ops take it; None where nothing drops."""
+    return None if key is None or rate == 0 else DropoutMasks(rate, key.seed, site, key.step, key.first_sample)
 
 
 def random_bits(samples: tf.Tensor, elements: int, key: DropoutKey, site: int) -> tf.Tensor:

@@ -35,7 +35,7 @@ class Embedding(tf_keras.layers.Layer):
         self.position = parameters.normal("position", [config.max_position_embeddings, hidden])
         self.token_type = parameters.normal("token_type", [config.type_vocab_size, hidden])
         post_norm = config.norm_position == "post"
-        self.norm = LayerNorm(parameters.scope("norm"), hidden, config.layer_norm_epsilon) if post_norm else None
+        self.norm = LayerNorm(parameters.scope("norm"), config) if post_norm else None
 
     def call(
         self,

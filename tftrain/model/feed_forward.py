@@ -4,9 +4,10 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
-from tftrain.model.activations import gelu
+from tftrain.model.activations import dense_gelu
 from tftrain.model.dense import Dense
 from tftrain.model.parameters import Parameters
+from tftrain.ops.gelu import geglu
 
 
 class FeedForward(tf_keras.layers.Layer):
@@ -20,14 +21,19 @@ class FeedForward(tf_keras.layers.Layer):
             config: sizes, and the activation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.gelu_form = config.gelu_form
+        self.config = config
         hidden, wide = config.hidden_size, config.feed_forward_size
         self.gate = Dense(parameters.scope("gate"), hidden, wide) if config.activation == "geglu" else None
         self.up = Dense(parameters.scope("up"), hidden, wide)
         self.down = Dense(parameters.scope("down"), wide, hidden)
 
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps [b, S, H] to [b, S, H], each token for itself."""
-        up = self.up(x)  # [b, S, F]
-        wide = gelu(up, self.gelu_form) if self.gate is None else gelu(self.gate(x), self.gelu_form) * up
-        return self.down(wide)
+    def call(self, x: tf.Tensor, with_bias: bool = True) -> tf.Tensor:
+        """Maps [b, S, H] to [b, S, H], each token for itself; without the last bias if an op behind adds it."""
+        if self.gate is None:
+            wide = dense_gelu(self.up, x, self.config)  # [b, S, F]
+        elif self.config.gelu_impl == "fused":
+            gate, up = self.gate(x, with_bias=False), self.up(x, with_bias=False)
+            wide = geglu(gate, up, self.gate.bias, self.up.bias, self.config.gelu_form)
+        else:
+            wide = dense_gelu(self.gate, x, self.config) * self.up(x)
+        return self.down(wide, with_bias=with_bias)

@@ -4,7 +4,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
-from tftrain.model.activations import gelu
+from tftrain.model.activations import dense_gelu
 from tftrain.model.dense import Dense
 from tftrain.model.lookup import lookup
 from tftrain.model.normalization import LayerNorm
@@ -24,10 +24,10 @@ class MaskedLMHead(tf_keras.layers.Layer):
             vocab_size: number of classes.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.gelu_form = config.gelu_form
+        self.config = config
         hidden = config.hidden_size
         self.transform = Dense(parameters.scope("transform"), hidden, hidden)
-        self.norm = LayerNorm(parameters.scope("norm"), hidden, config.layer_norm_epsilon)
+        self.norm = LayerNorm(parameters.scope("norm"), config)
         self.bias = parameters.zeros("bias", [vocab_size])
 
     def call(self, x: tf.Tensor, positions: tf.Tensor, word_table: tf.Tensor) -> tf.Tensor:
@@ -45,7 +45,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
         starts = tf.range(tf.shape(positions)[0]) * length
         rows = tf.reshape(positions + starts[:, None], [-1])
         picked = lookup(tf.reshape(x, [-1, hidden]), rows)  # [b * P, H]
-        picked = self.norm(gelu(self.transform(picked), self.gelu_form))
+        picked = self.norm(dense_gelu(self.transform, picked, self.config))
         logits = tf.nn.bias_add(tf.matmul(picked, word_table, transpose_b=True), self.bias)  # [b * P, vocab]
         logits = tf.cast(logits, wide_dtype(logits.dtype))
         return tf.reshape(logits, [-1, positions.shape[1], self.bias.shape[0]])

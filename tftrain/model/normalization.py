@@ -3,48 +3,27 @@
 import tensorflow as tf
 import tf_keras
 
+from tftrain.config import ModelConfig
 from tftrain.model.parameters import Parameters
-from tftrain.model.precision import wide_dtype
-
-
-def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalizes each row to mean 0 and variance 1, then scales and shifts it.
-
-    Mean, variance and everything up to the shift are computed in float32 (float64 for float64).
-
-    Args:
-        x: [..., width], any float dtype.
-        gamma: [width], the scale.
-        beta: [width], the shift.
-        epsilon: added to the variance.
-
-    Returns:
-        A tensor like `x`.
-    """
-    wide = wide_dtype(x.dtype)
-    centred = tf.cast(x, wide)
-    centred -= tf.reduce_mean(centred, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    normal = centred * tf.math.rsqrt(variance + epsilon)
-    return tf.cast(normal * tf.cast(gamma, wide) + tf.cast(beta, wide), x.dtype)
+from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
 
 
 class LayerNorm(tf_keras.layers.Layer):
     """Layer normalization with its scale `gamma` and shift `beta`."""
 
-    def __init__(self, parameters: Parameters, width: int, epsilon: float):
+    def __init__(self, parameters: Parameters, config: ModelConfig):
         """Makes the variables `gamma` and `beta`.
 
         Args:
             parameters: where the variables come from.
-            width: size of the last axis.
-            epsilon: added to the variance.
+            config: the width H, what is added to the variance, and the implementation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.epsilon = epsilon
+        self.epsilon, width = config.layer_norm_epsilon, config.hidden_size
+        self.normalize = layer_norm if config.ln_impl == "fused" else reference_layer_norm
         self.gamma = parameters.ones("gamma", [width])
         self.beta = parameters.zeros("beta", [width])
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps [..., width] to a tensor like it."""
-        return layer_norm(x, self.gamma, self.beta, self.epsilon)
+        """Maps [..., H] to a tensor like it."""
+        return self.normalize(x, self.gamma, self.beta, self.epsilon)

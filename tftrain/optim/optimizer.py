@@ -10,6 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.config import OptimizerConfig
+from tftrain.ops import lamb
 from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
 from tftrain.optim.schedule import learning_rate
@@ -110,20 +111,43 @@ class Optimizer(tf.Module):
         return tf.Variable(initial, trainable=False, name=name)
 
     def _update(self, gradients: list[tf.Tensor], scale: tf.Tensor) -> UpdateInfo:
-        grad_norm = tf.sqrt(tf.add_n([rules.squared_norm(gradient) for gradient in gradients])) / scale
+        fused = self.config.optimizer.startswith("fused")
+        squares = lamb.squared_norms(gradients) if fused else tf.stack([rules.squared_norm(g) for g in gradients])
+        grad_norm = tf.sqrt(tf.reduce_sum(squares)) / scale
         found_inf = tf.logical_not(tf.math.is_finite(grad_norm))
         clip = self.config.clip_global_norm
         factor = (clip / tf.maximum(grad_norm, clip) if clip else 1.0) / scale
         rate = learning_rate(self.config, self.max_steps, self.step)
         at = rules.scalars(self.config, rate, self.step, factor, found_inf)
+        if fused:
+            self._fused_update(gradients, at)
+        else:
+            self._update_each(gradients, at)
+        self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
+        return UpdateInfo(rate, grad_norm, scale, found_inf)
+
+    def _fused_update(self, gradients: list[tf.Tensor], at: rules.Scalars) -> None:
+        """Updates all weights with their moments by the ops that take them all at once, in place."""
+        adapted = [not name.endswith(EXCLUDED) for name in self.names]
+        decays = [self.config.weight_decay if each else 0.0 for each in adapted]
+        scalars = lamb.UpdateScalars(*at[: len(lamb.UpdateScalars._fields)])
+        if self.config.optimizer == "fused_adamw":
+            lamb.adamw(gradients, self.m, self.v, self.masters, scalars, decays, at.epsilon)
+        else:
+            squares = lamb.lamb_moments(gradients, self.m, self.v, self.masters, scalars, decays, at.epsilon)
+            ratios = tf.where(adapted, rules.trust_ratio(squares.weights, squares.updates), 1.0)
+            rates = at.learning_rate * ratios
+            lamb.lamb_weights(self.m, self.v, self.masters, rates, scalars, decays, at.epsilon)
+        self.cast_masters()
+
+    def _update_each(self, gradients: list[tf.Tensor], at: rules.Scalars) -> None:
+        """Updates the weights one after the other."""
         done = []
         for index, gradient in enumerate(gradients):
             # One tensor after the other: TensorFlow's executor would else start all of them at once and hold the
             # intermediate results of each, several times the weights.
             with tf.control_dependencies(done):
                 done = self._update_tensor(index, gradient, at)
-        self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
-        return UpdateInfo(rate, grad_norm, scale, found_inf)
 
     def _update_tensor(self, index: int, gradient: tf.Tensor, at: rules.Scalars) -> list[tf.Operation]:
         """Updates one weight with its moments and returns the operations that did."""

@@ -81,7 +81,9 @@ class TrainStep:
         self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
         self._compute_gradients = tf.function(self._accumulate, jit_compile=jit, autograph=False)
         self._update = tf.function(
-            lambda gradients: optimizer.apply(gradients, loss_scale), jit_compile=jit, autograph=False
+            lambda gradients: optimizer.apply(gradients, loss_scale),
+            jit_compile=jit and not config.optimizer.optimizer.startswith("fused"),
+            autograph=False,
         )
 
     @tf.function(autograph=False)
@@ -100,7 +102,9 @@ class TrainStep:
         dense = [tf.cast(gradient, tf.float32) for gradient in dense]
         if self._sparse:
             ids = collectives.all_gather_rows(mesh, local.row_ids, "row_ids")
-            rows = collectives.all_gather_rows(mesh, tf.cast(local.rows, self._wire), "rows")
+            rows = collectives.all_gather_rows(
+                mesh, tf.cast(local.rows, self._wire) if mesh.size > 1 else local.rows, "rows"
+            )
             word = self._word
             dense[word] = tf.tensor_scatter_nd_add(dense[word], ids[:, tf.newaxis], tf.cast(rows, tf.float32))
         sums = tf.reshape(collectives.all_reduce_sum(mesh, [local.sums], "loss_sums")[0], [SUMS])

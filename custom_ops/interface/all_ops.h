@@ -1,0 +1,29 @@
+// All ops: TFTRAIN_FOR_EACH_OP(OP) expands OP(class, symbol) for each. Handlers are named by the symbol, with _host or _cuda
+// behind it.
+#ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_ALL_OPS_H_
+#define TFTRAIN_CUSTOM_OPS_INTERFACE_ALL_OPS_H_
+
+#include "custom_ops/interface/attention_softmax.h"
+#include "custom_ops/interface/bias_dropout_add.h"
+#include "custom_ops/interface/geglu.h"
+#include "custom_ops/interface/gelu.h"
+#include "custom_ops/interface/lamb.h"
+#include "custom_ops/interface/layer_norm.h"
+
+#define TFTRAIN_FOR_EACH_OP(OP)                                        \
+  OP(AttentionSoftmaxOp, tftrain_attention_softmax)                    \
+  OP(AttentionSoftmaxGradOp, tftrain_attention_softmax_grad)           \
+  OP(BiasDropoutAddOp, tftrain_bias_dropout_add)                       \
+  OP(BiasDropoutAddGradOp, tftrain_bias_dropout_add_grad)              \
+  OP(GegluOp, tftrain_geglu)                                           \
+  OP(GegluGradOp, tftrain_geglu_grad)                                  \
+  OP(GeluOp, tftrain_gelu)                                             \
+  OP(GeluGradOp, tftrain_gelu_grad)                                    \
+  OP(AdamWOp, tftrain_adamw)                                           \
+  OP(LambMomentsOp, tftrain_lamb_moments)                              \
+  OP(LambWeightsOp, tftrain_lamb_weights)                              \
+  OP(SquaredNormsOp, tftrain_squared_norms)                            \
+  OP(LayerNormOp, tftrain_layer_norm)                                  \
+  OP(LayerNormGradOp, tftrain_layer_norm_grad)
+
+#endif  // TFTRAIN_CUSTOM_OPS_INTERFACE_ALL_OPS_H_

@@ -1,0 +1,217 @@
+// The ops `TftrainLambMoments`, `TftrainLambWeights`, `TftrainAdamW` and `TftrainSquaredNorms`: their arguments, and how
+// these become the kernels'. The first three update some of their inputs: such an input is an output as well, in the same
+// memory where the caller can arrange it.
+//
+// A tensor of parameters is one input of any shape; or a segment of the only one, a flat bucket, if segments are given.
+#ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_LAMB_H_
+#define TFTRAIN_CUSTOM_OPS_INTERFACE_LAMB_H_
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "custom_ops/interface/check.h"
+#include "custom_ops/interface/op.h"
+#include "custom_ops/kernels/lamb.h"
+
+namespace tftrain {
+
+// Output `out` continues input `in`.
+struct Update {
+  int64_t in;
+  int64_t out;
+};
+
+// The part that these ops share. Inputs: `leading` small ones, then lists of `tensors` each, by `names`.
+struct UpdateAttributes {
+  float epsilon = 0;
+  int64_t tensors = 0;
+  std::vector<int64_t> segments;
+
+  template <typename Visitor>
+  void VisitAttributes(Visitor& visit) {
+    visit("epsilon", &epsilon);
+    visit("tensors", &tensors);
+    visit("segments", &segments);
+  }
+
+  int64_t parts() const { return segments.empty() ? tensors : segments.size(); }
+  Spec PerPart() const { return {Element::kFloat32, {true, {parts()}}}; }
+
+  void CheckInputs(Check& check, const std::vector<Spec>& in, const std::vector<const char*>& leading,
+                   const std::vector<const char*>& names) const {
+    check.That(epsilon > 0, "epsilon is " + std::to_string(epsilon) + ", expected a positive number");
+    check.That(segments.empty() || tensors == 1,
+               "segments are given for " + std::to_string(tensors) + " tensors, expected one flat tensor");
+    check.That(in.size() == leading.size() + names.size() * tensors, "expected as many tensors in each list");
+    if (!check.problem().empty()) return;
+    for (size_t i = 0; i < leading.size(); ++i) {
+      check.Element(leading[i], in[i], Element::kFloat32);
+      check.Shape(leading[i], in[i], i == 0 ? Dims{true, {kUpdateScalars}} : PerPart().dims);
+    }
+    for (int64_t tensor = 0; tensor < tensors; ++tensor) {
+      Dims shape = UnknownDims();
+      for (size_t list = names.size(); list-- > 0;) {  // the last, the weights, say what the others must be
+        const std::string name = std::string(names[list]) + "[" + std::to_string(tensor) + "]";
+        const Spec& spec = in[leading.size() + list * tensors + tensor];
+        check.Element(name.c_str(), spec, Element::kFloat32);
+        shape = check.Shape(name.c_str(), spec, shape);
+      }
+      if (!segments.empty() && shape.known_rank && shape.count() >= 0) {
+        int64_t total = 0;
+        for (int64_t size : segments) total += size;
+        check.That(total <= shape.count(), "segments take " + std::to_string(total) + " elements, of a tensor with " +
+                                               std::to_string(shape.count()));
+      }
+    }
+  }
+
+  // The tensors' or segments' addresses; `lists` are the numbers of the first tensors of gradients (or -1), m, v, weights.
+  std::vector<UpdateTensor> Parts(const std::vector<Tensor>& in, int64_t gradients, const std::vector<Tensor>& from,
+                                  int64_t m, int64_t v, const std::vector<Tensor>& weights_from, int64_t weights) const {
+    std::vector<UpdateTensor> parts;
+    for (int64_t i = 0; i < tensors; ++i) {
+      parts.push_back({from[m + i].dims.count(), gradients < 0 ? nullptr : in[gradients + i].as<const float>(),
+                       from[m + i].as<float>(), from[v + i].as<float>(), weights_from[weights + i].as<float>()});
+    }
+    if (segments.empty()) return parts;
+    UpdateTensor next = parts[0];
+    parts.clear();
+    for (int64_t size : segments) {
+      next.size = size;
+      parts.push_back(next);
+      if (next.gradient != nullptr) next.gradient += size;
+      next.m += size;
+      next.v += size;
+      next.weight += size;
+    }
+    return parts;
+  }
+};
+
+inline void CopyBytes(void* to, const void* from, int64_t bytes, const ParallelFor&) { std::memcpy(to, from, bytes); }
+
+// Where an output did not get the memory of the input that it continues, it starts as a copy.
+template <typename Device>
+void CopyUpdated(const std::vector<Update>& updates, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
+                 const Device& device) {
+  for (const Update& update : updates) {
+    if (in[update.in].data == out[update.out].data) continue;
+    CopyBytes(out[update.out].data, in[update.in].data, in[update.in].dims.count() * sizeof(float), device);
+  }
+}
+
+// scalars [8] (UpdateScalars), weight_decays [parts], then gradients, m, v and weights
+// -> weight_squares, update_squares [parts], then m and v.
+struct LambMomentsOp : UpdateAttributes {
+  static constexpr char kName[] = "TftrainLambMoments";
+
+  std::vector<Update> Updates() const {
+    std::vector<Update> updates;
+    for (int64_t i = 0; i < 2 * tensors; ++i) updates.push_back({2 + tensors + i, 2 + i});
+    return updates;
+  }
+
+  std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
+    Check check;
+    CheckInputs(check, in, {"scalars", "weight_decays"}, {"gradients", "m", "v", "weights"});
+    if (!check.problem().empty()) return check.problem();
+    *out = {PerPart(), PerPart()};
+    out->insert(out->end(), in.begin() + 2 + tensors, in.begin() + 2 + 3 * tensors);
+    return "";
+  }
+
+  template <typename Device>
+  auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
+    CopyUpdated(Updates(), in, out, device);
+    return Launch(LambMoments{Parts(in, 2, out, 2, 2 + tensors, in, 2 + 3 * tensors), epsilon,
+                              in[0].as<const UpdateScalars>(), in[1].as<const float>(), out[0].as<float>(),
+                              out[1].as<float>()},
+                  device);
+  }
+};
+
+// scalars [8], weight_decays, rates [parts], then m, v and weights -> weights.
+struct LambWeightsOp : UpdateAttributes {
+  static constexpr char kName[] = "TftrainLambWeights";
+
+  std::vector<Update> Updates() const {
+    std::vector<Update> updates;
+    for (int64_t i = 0; i < tensors; ++i) updates.push_back({3 + 2 * tensors + i, i});
+    return updates;
+  }
+
+  std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
+    Check check;
+    CheckInputs(check, in, {"scalars", "weight_decays", "rates"}, {"m", "v", "weights"});
+    if (!check.problem().empty()) return check.problem();
+    out->assign(in.begin() + 3 + 2 * tensors, in.end());
+    return "";
+  }
+
+  template <typename Device>
+  auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
+    CopyUpdated(Updates(), in, out, device);
+    return Launch(LambWeights{Parts(in, -1, in, 3, 3 + tensors, out, 0), epsilon, in[0].as<const UpdateScalars>(),
+                              in[1].as<const float>(), in[2].as<const float>()},
+                  device);
+  }
+};
+
+// scalars [8], weight_decays [parts], then gradients, m, v and weights -> m, v and weights.
+struct AdamWOp : UpdateAttributes {
+  static constexpr char kName[] = "TftrainAdamW";
+
+  std::vector<Update> Updates() const {
+    std::vector<Update> updates;
+    for (int64_t i = 0; i < 3 * tensors; ++i) updates.push_back({2 + tensors + i, i});
+    return updates;
+  }
+
+  std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
+    Check check;
+    CheckInputs(check, in, {"scalars", "weight_decays"}, {"gradients", "m", "v", "weights"});
+    if (!check.problem().empty()) return check.problem();
+    out->assign(in.begin() + 2 + tensors, in.end());
+    return "";
+  }
+
+  template <typename Device>
+  auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
+    CopyUpdated(Updates(), in, out, device);
+    return Launch(AdamW{Parts(in, 2, out, 0, tensors, out, 2 * tensors), epsilon, in[0].as<const UpdateScalars>(),
+                        in[1].as<const float>()},
+                  device);
+  }
+};
+
+// tensors, fp32 of any shapes -> fp32 [number of tensors].
+struct SquaredNormsOp {
+  static constexpr char kName[] = "TftrainSquaredNorms";
+
+  template <typename Visitor>
+  void VisitAttributes(Visitor&) {}
+
+  std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
+    Check check;
+    for (const Spec& spec : in) check.Element("tensors", spec, Element::kFloat32);
+    if (!check.problem().empty()) return check.problem();
+    *out = {{Element::kFloat32, {true, {static_cast<int64_t>(in.size())}}}};
+    return "";
+  }
+
+  template <typename Device>
+  auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
+    SquaredNorms args{{}, {}, out[0].as<float>()};
+    for (const Tensor& tensor : in) {
+      args.sizes.push_back(tensor.dims.count());
+      args.tensors.push_back(tensor.as<const float>());
+    }
+    return Launch(args, device);
+  }
+};
+
+}  // namespace tftrain
+
+#endif  // TFTRAIN_CUSTOM_OPS_INTERFACE_LAMB_H_

@@ -1,0 +1,48 @@
+// What ends each sub-layer of a block: y = residual + dropout(x + bias), with a mask that is drawn again backward.
+//
+// Element e of a sample, for the draws, is its place in the sample's [rows, hidden].
+#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_BIAS_DROPOUT_ADD_H_
+#define TFTRAIN_CUSTOM_OPS_KERNELS_BIAS_DROPOUT_ADD_H_
+
+#include <cstdint>
+
+#include "custom_ops/kernels/dtype.h"
+#include "custom_ops/kernels/parallel.h"
+#include "custom_ops/kernels/philox.h"
+#include "custom_ops/kernels/target.h"
+
+namespace tftrain {
+
+struct BiasDropoutAddForward {
+  int64_t samples;
+  int64_t rows;  // of a sample
+  int64_t hidden;
+  Dropout dropout;
+  DType dtype;            // of x, residual and y
+  DType parameter_dtype;  // of bias
+  const void* x;          // [samples, rows, hidden]
+  const void* bias;       // [hidden]
+  const void* residual;   // like x
+  void* y;                // like x
+};
+
+// dx = dy / keep rate where kept, else 0;  dbias = sum over rows of dx. The residual's gradient is dy.
+struct BiasDropoutAddBackward {
+  int64_t samples;
+  int64_t rows;
+  int64_t hidden;
+  Dropout dropout;
+  DType dtype;            // of dy and dx
+  DType parameter_dtype;  // of dbias
+  const void* dy;         // [samples, rows, hidden]
+  void* dx;               // like dy
+  void* dbias;            // [hidden]
+};
+
+// Bitwise the same for any number of threads.
+void Launch(const BiasDropoutAddForward& args, const ParallelFor& parallel_for, Target target = BestTarget());
+void Launch(const BiasDropoutAddBackward& args, const ParallelFor& parallel_for, Target target = BestTarget());
+
+}  // namespace tftrain
+
+#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_BIAS_DROPOUT_ADD_H_

@@ -1,0 +1,128 @@
+// The CUDA kernels of LAMB and AdamW, run by cuda_emulation.h and compared with the CPU kernels.
+#include <cmath>
+#include <deque>
+
+#include "custom_ops/kernels/cuda_kernels.h"
+#include "custom_ops/kernels/testing.h"
+
+namespace tftrain {
+namespace {
+
+constexpr float kEpsilon = 1e-6;
+
+// Parameters in flat arrays; the tensors begin at all alignments, some are empty, one has several chunks.
+struct State {
+  State(std::vector<int64_t> tensor_sizes, int seed) : sizes(std::move(tensor_sizes)) {
+    int64_t total = 0;
+    for (int64_t size : sizes) total += size;
+    std::mt19937 random(seed);
+    const auto fill = [&](std::vector<float>& to, bool positive) {
+      for (double value : Normal(random, total)) to.push_back(positive ? value * value : value);
+    };
+    fill(gradient, false), fill(m, false), fill(v, true), fill(weight, false);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      decays.push_back(i % 3 ? 0.01f : 0.0f);
+      rates.push_back(0.001f * (i + 1));
+    }
+  }
+
+  std::vector<UpdateTensor> Tensors() {
+    std::vector<UpdateTensor> tensors;
+    int64_t begin = 0;
+    for (int64_t size : sizes) {
+      tensors.push_back({size, gradient.data() + begin, m.data() + begin, v.data() + begin, weight.data() + begin});
+      begin += size;
+    }
+    return tensors;
+  }
+
+  std::vector<int64_t> sizes;
+  std::vector<float> gradient, m, v, weight, decays, rates;
+};
+
+UpdateScalars Scalars(float gradient_factor) { return {gradient_factor, 1e-3, 0.9, 0.999, 0.9 - 1, 1e-3, 5, 500}; }
+
+template <typename Args>
+void LaunchEmulated(const Args& args) {
+  std::deque<std::vector<char>> memory;
+  const CudaStream stream{nullptr, [&](int64_t bytes) { return memory.emplace_back(bytes, '\xcd').data(); }};
+  ASSERT_EQ(Launch(args, stream), nullptr);
+}
+
+void ExpectEqual(const std::vector<float>& actual, const std::vector<float>& expected, double relative,
+                 const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], relative * std::fabs(expected[i]) + 1e-30) << what << " " << i;
+  }
+}
+
+std::vector<std::vector<int64_t>> Sizes() {
+  return {{1}, {5, 0, 70001, 3, 1024, 2}, std::vector<int64_t>(700, 7)};
+}
+
+TEST(CudaLamb, MakesTheUpdatesOfTheCpu) {
+  for (const auto& sizes : Sizes()) {
+    for (float factor : {0.5f, 0.0f}) {
+      const UpdateScalars scalars = Scalars(factor);
+      State cpu(sizes, 1), cuda(sizes, 1);
+      if (factor == 0) cpu.gradient[0] = cuda.gradient[0] = NAN;
+      std::vector<float> squares[4];
+      for (auto& list : squares) list.assign(sizes.size(), -1);
+      const auto moments = [&](State& s, int list) {
+        return LambMoments{s.Tensors(), kEpsilon, &scalars, s.decays.data(), squares[list].data(),
+                           squares[list + 1].data()};
+      };
+      const auto weights = [&](State& s) {
+        return LambWeights{s.Tensors(), kEpsilon, &scalars, s.decays.data(), s.rates.data()};
+      };
+      Launch(moments(cpu, 0), SerialFor);
+      Launch(weights(cpu), SerialFor);
+      LaunchEmulated(moments(cuda, 2));
+      LaunchEmulated(weights(cuda));
+      ExpectEqual(cuda.m, cpu.m, 1e-6, "m");
+      ExpectEqual(cuda.v, cpu.v, 1e-6, "v");
+      ExpectEqual(cuda.weight, cpu.weight, 1e-6, "weight");
+      ExpectEqual(squares[2], squares[0], 1e-5, "weight squares");
+      ExpectEqual(squares[3], squares[1], 1e-5, "update squares");
+    }
+  }
+}
+
+TEST(CudaAdamW, MakesTheUpdatesOfTheCpu) {
+  for (const auto& sizes : Sizes()) {
+    const UpdateScalars scalars = Scalars(0.25f);
+    State cpu(sizes, 2), cuda(sizes, 2);
+    Launch(AdamW{cpu.Tensors(), kEpsilon, &scalars, cpu.decays.data()}, SerialFor);
+    LaunchEmulated(AdamW{cuda.Tensors(), kEpsilon, &scalars, cuda.decays.data()});
+    ExpectEqual(cuda.m, cpu.m, 1e-6, "m");
+    ExpectEqual(cuda.v, cpu.v, 1e-6, "v");
+    ExpectEqual(cuda.weight, cpu.weight, 1e-6, "weight");
+  }
+}
+
+TEST(CudaLamb, TakesListsOfUnlikeAlignment) {
+  const UpdateScalars scalars = Scalars(1);
+  State cpu({103}, 3), cuda({103}, 3);
+  const auto tensors = [](State& s) {
+    return std::vector<UpdateTensor>{{100, s.gradient.data() + 3, s.m.data() + 1, s.v.data() + 2, s.weight.data()}};
+  };
+  Launch(AdamW{tensors(cpu), kEpsilon, &scalars, cpu.decays.data()}, SerialFor);
+  LaunchEmulated(AdamW{tensors(cuda), kEpsilon, &scalars, cuda.decays.data()});
+  ExpectEqual(cuda.weight, cpu.weight, 1e-6, "weight");
+}
+
+TEST(CudaSquaredNorms, AreThoseOfTheCpu) {
+  for (const auto& sizes : Sizes()) {
+    State state(sizes, 4);
+    std::vector<const float*> tensors;
+    for (const UpdateTensor& tensor : state.Tensors()) tensors.push_back(tensor.gradient);
+    std::vector<float> cpu(sizes.size()), cuda(sizes.size());
+    Launch(SquaredNorms{sizes, tensors, cpu.data()}, SerialFor);
+    LaunchEmulated(SquaredNorms{sizes, tensors, cuda.data()});
+    ExpectEqual(cuda, cpu, 1e-5, "squares");
+  }
+}
+
+}  // namespace
+}  // namespace tftrain

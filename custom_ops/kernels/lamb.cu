@@ -1,0 +1,290 @@
+// LAMB and AdamW on the GPU; see lamb.h. All tensors of an update go in one launch, by a table that travels with the launch
+// itself: nothing has to be copied to the device before. Blocks take chunks of tensors, as on the CPU, and the sums of a
+// tensor's chunks are added in a fixed order by a second kernel.
+#include <algorithm>
+
+#include "custom_ops/kernels/cuda_device.cuh"
+#include "custom_ops/kernels/cuda_kernels.h"
+#include "custom_ops/kernels/tensor_chunks.h"
+
+namespace tftrain {
+namespace {
+
+using namespace tftrain::cuda;
+
+constexpr int kThreads = 256;
+constexpr int kMostTensors = 640;  // a launch takes 32,764 bytes of arguments
+constexpr int kPackSize = 4;
+
+// A part of the update's tensors, from number `first_tensor` on.
+struct Table {
+  UpdateTensor tensor[kMostTensors];
+  int first_chunk[kMostTensors + 1];
+  int tensors;
+  int first_tensor;
+
+  __device__ int chunks() const { return first_chunk[tensors]; }
+
+  __device__ int TensorOf(int chunk) const {
+    int low = 0;
+    int high = tensors;  // first_chunk[low] <= chunk < first_chunk[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first_chunk[middle] <= chunk ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+// kSize numbers side by side.
+template <int kSize>
+struct Numbers {
+  __device__ void Load(const float* from) { Pack<float, kSize>::Load(from).Decode(v); }
+  __device__ void Store(float* to) const { Pack<float, kSize>::Encode(v).Store(to); }
+  float v[kSize];
+};
+
+struct Moments {
+  float m;
+  float v;
+};
+
+__device__ __forceinline__ Moments NextMoments(const UpdateScalars& at, float gradient, float m, float v) {
+  const float g = gradient * at.gradient_factor;
+  return {fmaf(m, at.beta1, -(g * at.minus_one_minus_beta1)), fmaf(v, at.beta2, g * g * at.one_minus_beta2)};
+}
+
+// u of lamb.h.
+__device__ __forceinline__ float Direction(const UpdateScalars& at, float epsilon, float decay, Moments moments,
+                                           float weight) {
+  const float adam = __fdiv_rn(moments.m * at.m_correction, __fsqrt_rn(moments.v * at.v_correction) + epsilon);
+  return fmaf(weight, decay, adam);
+}
+
+// The passes. `Start` reads what is the same for the whole tensor, `Step` works on kSize elements from i on.
+struct MomentsPass {
+  static constexpr int kSums = 2;
+  float epsilon;
+  const UpdateScalars* scalars;
+  const float* weight_decays;
+  const float* rates = nullptr;
+
+  template <int kSize>
+  __device__ void Step(const UpdateScalars& at, float decay, float, const UpdateTensor& tensor, int64_t i,
+                       float (&sums)[2]) const {
+    Numbers<kSize> g, m, v, w;
+    g.Load(tensor.gradient + i);
+    m.Load(tensor.m + i);
+    v.Load(tensor.v + i);
+    w.Load(tensor.weight + i);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) {
+      const Moments moments = NextMoments(at, g.v[k], m.v[k], v.v[k]);
+      m.v[k] = moments.m;
+      v.v[k] = moments.v;
+      const float update = Direction(at, epsilon, decay, moments, w.v[k]);
+      sums[0] = fmaf(w.v[k], w.v[k], sums[0]);
+      sums[1] = fmaf(update, update, sums[1]);
+    }
+    m.Store(tensor.m + i);
+    v.Store(tensor.v + i);
+  }
+};
+
+struct WeightsPass {
+  static constexpr int kSums = 0;
+  float epsilon;
+  const UpdateScalars* scalars;
+  const float* weight_decays;
+  const float* rates;
+
+  template <int kSize>
+  __device__ void Step(const UpdateScalars& at, float decay, float rate, const UpdateTensor& tensor, int64_t i,
+                       float (&)[2]) const {
+    Numbers<kSize> m, v, w;
+    m.Load(tensor.m + i);
+    v.Load(tensor.v + i);
+    w.Load(tensor.weight + i);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) {
+      w.v[k] = fmaf(Direction(at, epsilon, decay, {m.v[k], v.v[k]}, w.v[k]), -rate, w.v[k]);
+    }
+    w.Store(tensor.weight + i);
+  }
+};
+
+struct AdamWPass {
+  static constexpr int kSums = 0;
+  float epsilon;
+  const UpdateScalars* scalars;
+  const float* weight_decays;
+  const float* rates = nullptr;
+
+  template <int kSize>
+  __device__ void Step(const UpdateScalars& at, float decay, float, const UpdateTensor& tensor, int64_t i,
+                       float (&)[2]) const {
+    Numbers<kSize> g, m, v, w;
+    g.Load(tensor.gradient + i);
+    m.Load(tensor.m + i);
+    v.Load(tensor.v + i);
+    w.Load(tensor.weight + i);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) {
+      const Moments moments = NextMoments(at, g.v[k], m.v[k], v.v[k]);
+      m.v[k] = moments.m;
+      v.v[k] = moments.v;
+      w.v[k] = fmaf(Direction(at, epsilon, decay, moments, w.v[k]), -at.learning_rate, w.v[k]);
+    }
+    m.Store(tensor.m + i);
+    v.Store(tensor.v + i);
+    w.Store(tensor.weight + i);
+  }
+};
+
+// Sums of squares of tensor.gradient.
+struct NormsPass {
+  static constexpr int kSums = 1;
+  float epsilon = 0;
+  const UpdateScalars* scalars = nullptr;
+  const float* weight_decays = nullptr;
+  const float* rates = nullptr;
+
+  template <int kSize>
+  __device__ void Step(const UpdateScalars&, float, float, const UpdateTensor& tensor, int64_t i,
+                       float (&sums)[2]) const {
+    Numbers<kSize> g;
+    g.Load(tensor.gradient + i);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) sums[0] = fmaf(g.v[k], g.v[k], sums[0]);
+  }
+};
+
+// How many elements from `begin` on come before one that lies at 16 bytes in all tensors; all, if there is none such.
+__device__ inline int64_t Unaligned(const UpdateTensor& tensor, int64_t begin, int64_t count) {
+  const uintptr_t some = reinterpret_cast<uintptr_t>(tensor.gradient != nullptr ? tensor.gradient : tensor.weight);
+  for (const float* other : {static_cast<const float*>(tensor.m), static_cast<const float*>(tensor.v),
+                             static_cast<const float*>(tensor.weight)}) {
+    if (other != nullptr && (reinterpret_cast<uintptr_t>(other) - some) % 16 != 0) return count;
+  }
+  const int64_t ahead = (16 - (some + begin * sizeof(float)) % 16) % 16 / sizeof(float);
+  return ahead < count ? ahead : count;
+}
+
+template <typename Pass>
+__global__ void __launch_bounds__(kThreads, 4) ChunksKernel(const __grid_constant__ Table table, Pass pass, float* parts) {
+  __shared__ float scratch[2][2 * kThreads / kWarp];
+  const bool has_scalars = pass.scalars != nullptr;
+  const UpdateScalars at = has_scalars ? *pass.scalars : UpdateScalars{};
+  const bool skip = has_scalars && at.gradient_factor == 0;
+  if (skip && Pass::kSums == 0) return;
+  int turn = 0;
+  for (int chunk = blockIdx.x; chunk < table.chunks(); chunk += gridDim.x) {
+    const int number = table.TensorOf(chunk);
+    const UpdateTensor& tensor = table.tensor[number];
+    const int64_t begin = (chunk - table.first_chunk[number]) * kChunkElements;
+    const int64_t end = begin + kChunkElements < tensor.size ? begin + kChunkElements : tensor.size;
+    const float decay = has_scalars ? pass.weight_decays[table.first_tensor + number] : 0.0f;
+    const float rate = pass.rates != nullptr ? pass.rates[table.first_tensor + number] : 0.0f;
+    float sums[2] = {};
+    if (!skip) {
+      const int64_t first_pack = begin + Unaligned(tensor, begin, end - begin);
+      const int64_t behind_packs = first_pack + (end - first_pack) / kPackSize * kPackSize;
+#pragma unroll 1
+      for (int64_t i = begin + threadIdx.x; i < first_pack; i += kThreads) {
+        pass.template Step<1>(at, decay, rate, tensor, i, sums);
+      }
+      for (int64_t i = first_pack + threadIdx.x * kPackSize; i < behind_packs; i += kThreads * kPackSize) {
+        pass.template Step<kPackSize>(at, decay, rate, tensor, i, sums);
+      }
+#pragma unroll 1
+      for (int64_t i = behind_packs + threadIdx.x; i < end; i += kThreads) {
+        pass.template Step<1>(at, decay, rate, tensor, i, sums);
+      }
+    }
+    if constexpr (Pass::kSums > 0) {
+      ReduceBlock<Add>(sums, scratch[turn]);
+      turn ^= 1;
+      if (threadIdx.x < Pass::kSums) parts[Pass::kSums * chunk + threadIdx.x] = threadIdx.x == 0 ? sums[0] : sums[1];
+    }
+  }
+}
+
+// A block adds up the parts of a tensor's chunks, in fp64.
+template <int kSums>
+__global__ void SumChunksKernel(const __grid_constant__ Table table, const float* parts, float* first, float* second) {
+  __shared__ double partial[kThreads];
+  const int number = blockIdx.x;
+  for (int which = 0; which < kSums; ++which) {
+    double sum = 0;
+    for (int chunk = table.first_chunk[number] + threadIdx.x; chunk < table.first_chunk[number + 1]; chunk += kThreads) {
+      sum += parts[kSums * chunk + which];
+    }
+    partial[threadIdx.x] = sum;
+    for (int half = kThreads / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (static_cast<int>(threadIdx.x) < half) partial[threadIdx.x] += partial[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) (which == 0 ? first : second)[table.first_tensor + number] = static_cast<float>(partial[0]);
+    __syncthreads();
+  }
+}
+
+template <typename Pass>
+CudaError Run(const std::vector<UpdateTensor>& tensors, const Pass& pass, float* first, float* second,
+              const CudaStream& stream) {
+  for (size_t begin = 0; begin < tensors.size(); begin += kMostTensors) {
+    Table table = {};
+    table.tensors = static_cast<int>(std::min<size_t>(kMostTensors, tensors.size() - begin));
+    table.first_tensor = static_cast<int>(begin);
+    for (int i = 0; i < table.tensors; ++i) {
+      table.tensor[i] = tensors[begin + i];
+      table.first_chunk[i + 1] = table.first_chunk[i] + DivideUp(table.tensor[i].size, kChunkElements);
+    }
+    const int chunks = table.first_chunk[table.tensors];
+    float* parts = nullptr;
+    if (Pass::kSums > 0) {
+      parts = static_cast<float*>(stream.allocate(std::max<int64_t>(1, chunks) * Pass::kSums * sizeof(float)));
+      if (parts == nullptr) return kNoWorkspace;
+    }
+    const auto kernel = ChunksKernel<Pass>;
+    if (chunks > 0) {
+      LaunchKernel(kernel, {std::min(chunks, BlocksThatFit(kernel, kThreads))}, kThreads, stream.handle, table, pass,
+                   parts);
+    }
+    if constexpr (Pass::kSums > 0) {
+      LaunchKernel(SumChunksKernel<Pass::kSums>, {table.tensors}, kThreads, stream.handle, table, parts, first, second);
+    }
+    if (const CudaError error = LastError(); error != nullptr) return error;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+CudaError Launch(const LambMoments& args, const CudaStream& stream) {
+  return Run(args.tensors, MomentsPass{args.epsilon, args.scalars, args.weight_decays}, args.weight_squares,
+             args.update_squares, stream);
+}
+
+CudaError Launch(const LambWeights& args, const CudaStream& stream) {
+  return Run(args.tensors, WeightsPass{args.epsilon, args.scalars, args.weight_decays, args.rates}, nullptr, nullptr,
+             stream);
+}
+
+CudaError Launch(const AdamW& args, const CudaStream& stream) {
+  return Run(args.tensors, AdamWPass{args.epsilon, args.scalars, args.weight_decays}, nullptr, nullptr, stream);
+}
+
+CudaError Launch(const SquaredNorms& args, const CudaStream& stream) {
+  std::vector<UpdateTensor> tensors;
+  for (size_t i = 0; i < args.sizes.size(); ++i) {
+    tensors.push_back({args.sizes[i], args.tensors[i], nullptr, nullptr, nullptr});
+  }
+  return Run(tensors, NormsPass{}, args.squares, nullptr, stream);
+}
+
+void CopyBytes(void* to, const void* from, int64_t bytes, const CudaStream& stream) {
+  CopyAsync(to, from, bytes, stream.handle);
+}
+
+}  // namespace tftrain

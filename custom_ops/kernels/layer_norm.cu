@@ -1,0 +1,300 @@
+// Layer normalization on the GPU; see layer_norm.h. A block takes a few rows at a time and stays on the GPU for many: each
+// thread keeps its columns of gamma, beta and their gradients in registers, and the rows' packs until they are normalized.
+#include <algorithm>
+
+#include "custom_ops/kernels/column_sums.cuh"
+#include "custom_ops/kernels/cuda_kernels.h"
+
+namespace tftrain {
+namespace {
+
+using namespace tftrain::cuda;
+
+constexpr int kMostWarps = 640 / kWarp;
+constexpr int kMostColumns = 16;  // of a thread; with more, its registers run out
+
+constexpr CudaError kTooWide =
+    "layer norm: rows of more than 8192 elements, or 5120 if not in multiples of 16 bytes, are not supported on the GPU";
+
+// Several rows are loaded before the first is used, if their packs fit.
+template <bool kResidual, int kPacks>
+constexpr int kRowsAtOnce = std::max(1, (kResidual ? 2 : 4) / kPacks);
+
+// The limits that leave each thread as many registers as it needs and not more: the fewer it takes, the more threads have
+// loads under way. Where one pack to a thread is enough, two blocks of the largest size fit.
+template <int kSize, int kPacks>
+constexpr int kMostThreads = kSize == 1 && kPacks == 8 ? 640 : 512;
+template <int kSize, int kPacks>
+constexpr int kMostGradientThreads = kPacks == 1 ? 320 : kMostThreads<kSize, kPacks>;
+template <int kPacks>
+constexpr int kBlocksAtLeast = kPacks == 1 ? 2 : 1;
+
+// The first column of a thread's pack p.
+__device__ __forceinline__ int ColumnOf(int p, int size) { return (p * blockDim.x + threadIdx.x) * size; }
+
+
+template <bool kResidual, typename T, int kSize, int kPacks>
+__global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kPacks>)
+    LayerNormKernel(LayerNormForward args) {
+  constexpr int kRows = kRowsAtOnce<kResidual, kPacks>;
+  __shared__ float scratch[2][kRows * kMostWarps];
+  const int hidden = static_cast<int>(args.hidden);
+  const float inverse = 1.0f / hidden;
+  const T* const x = static_cast<const T*>(args.x);
+  const T* const residual = static_cast<const T*>(args.residual);
+  float gamma[kPacks][kSize] = {};
+  float beta[kPacks][kSize] = {};
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if (ColumnOf(p, kSize) >= hidden) continue;
+    LoadColumns(args.gamma, args.parameter_dtype, ColumnOf(p, kSize), gamma[p]);
+    LoadColumns(args.beta, args.parameter_dtype, ColumnOf(p, kSize), beta[p]);
+  }
+  for (int64_t first = int64_t{blockIdx.x} * kRows; first < args.rows; first += int64_t{gridDim.x} * kRows) {
+    Pack<T, kSize> pack[kRows][kPacks] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        if (first + r < args.rows && ColumnOf(p, kSize) < hidden) {
+          pack[r][p] = Pack<T, kSize>::Load(x + (first + r) * args.hidden + ColumnOf(p, kSize));
+        }
+      }
+    }
+    if constexpr (kResidual) {
+      Pack<T, kSize> added[kRows][kPacks] = {};
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p) {
+          if (first + r < args.rows && ColumnOf(p, kSize) < hidden) {
+            added[r][p] = Pack<T, kSize>::Load(residual + (first + r) * args.hidden + ColumnOf(p, kSize));
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p) {
+          if (first + r >= args.rows || ColumnOf(p, kSize) >= hidden) continue;
+          float a[kSize], b[kSize];
+          pack[r][p].Decode(a);
+          added[r][p].Decode(b);
+#pragma unroll
+          for (int i = 0; i < kSize; ++i) a[i] += b[i];
+          pack[r][p] = Pack<T, kSize>::Encode(a);
+          pack[r][p].Store(static_cast<T*>(args.sum) + (first + r) * args.hidden + ColumnOf(p, kSize));
+        }
+      }
+    }
+    float mean[kRows] = {};
+    float rstd[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        float v[kSize];
+        pack[r][p].Decode(v);  // zeros behind the row's end
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) mean[r] += v[i];
+      }
+    }
+    ReduceBlock<Add>(mean, scratch[0]);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      mean[r] *= inverse;
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        if (ColumnOf(p, kSize) >= hidden) continue;
+        float v[kSize];
+        pack[r][p].Decode(v);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) rstd[r] = fmaf(v[i] - mean[r], v[i] - mean[r], rstd[r]);
+      }
+    }
+    ReduceBlock<Add>(rstd, scratch[1]);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r >= args.rows) break;
+      rstd[r] = rsqrtf(fmaf(rstd[r], inverse, args.epsilon));
+      if (threadIdx.x == 0) {
+        args.mean[first + r] = mean[r];
+        args.rstd[first + r] = rstd[r];
+      }
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        if (ColumnOf(p, kSize) >= hidden) continue;
+        float v[kSize];
+        pack[r][p].Decode(v);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) v[i] = fmaf((v[i] - mean[r]) * rstd[r], gamma[p][i], beta[p][i]);
+        Pack<T, kSize>::Encode(v).Store(static_cast<T*>(args.y) + (first + r) * args.hidden + ColumnOf(p, kSize));
+      }
+    }
+  }
+}
+
+// Rows come in pairs where they fit; each needs the sums of g and of g * n.
+template <int kPacks>
+constexpr int kGradientRows = kPacks == 1 ? 2 : 1;
+
+template <typename T, int kSize, int kPacks>
+__global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAtLeast<kPacks>)
+    LayerNormGradientKernel(LayerNormBackward args, float* parts) {
+  constexpr int kRows = kGradientRows<kPacks>;
+  __shared__ float scratch[2][2 * kRows * kMostWarps];
+  const int hidden = static_cast<int>(args.hidden);
+  const float inverse = 1.0f / hidden;
+  float gamma[kPacks][kSize] = {};
+  float dgamma[kPacks][kSize] = {};
+  float dbeta[kPacks][kSize] = {};
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if (ColumnOf(p, kSize) < hidden) LoadColumns(args.gamma, args.parameter_dtype, ColumnOf(p, kSize), gamma[p]);
+  }
+  int turn = 0;
+  for (int64_t first = int64_t{blockIdx.x} * kRows; first < args.rows; first += int64_t{gridDim.x} * kRows) {
+    Pack<T, kSize> dy[kRows][kPacks] = {};
+    Pack<T, kSize> x[kRows][kPacks] = {};
+    float mean[kRows] = {};
+    float rstd[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r >= args.rows) break;
+      mean[r] = args.mean[first + r];
+      rstd[r] = args.rstd[first + r];
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        if (ColumnOf(p, kSize) >= hidden) continue;
+        const int64_t at = (first + r) * args.hidden + ColumnOf(p, kSize);
+        dy[r][p] = Pack<T, kSize>::Load(static_cast<const T*>(args.dy) + at);
+        x[r][p] = Pack<T, kSize>::Load(static_cast<const T*>(args.sum) + at);
+      }
+    }
+    float sums[2 * kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        float d[kSize], v[kSize];
+        dy[r][p].Decode(d);  // zeros where there is no element, so that all sums stay as they are
+        x[r][p].Decode(v);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) {
+          const float normal = (v[i] - mean[r]) * rstd[r];
+          const float g = d[i] * gamma[p][i];
+          dgamma[p][i] = fmaf(d[i], normal, dgamma[p][i]);
+          dbeta[p][i] += d[i];
+          sums[2 * r] += g;
+          sums[2 * r + 1] = fmaf(g, normal, sums[2 * r + 1]);
+        }
+      }
+    }
+    ReduceBlock<Add>(sums, scratch[turn]);
+    turn ^= 1;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r >= args.rows) break;
+      const float mean_g = sums[2 * r] * inverse;
+      const float mean_gn = sums[2 * r + 1] * inverse;
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        if (ColumnOf(p, kSize) >= hidden) continue;
+        const int64_t at = (first + r) * args.hidden + ColumnOf(p, kSize);
+        float d[kSize], v[kSize];
+        dy[r][p].Decode(d);
+        x[r][p].Decode(v);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) {
+          const float normal = (v[i] - mean[r]) * rstd[r];
+          v[i] = rstd[r] * fmaf(-normal, mean_gn, d[i] * gamma[p][i] - mean_g);
+        }
+        if (args.dsum != nullptr) {
+          float dsum[kSize];
+          Pack<T, kSize>::Load(static_cast<const T*>(args.dsum) + at).Decode(dsum);
+#pragma unroll
+          for (int i = 0; i < kSize; ++i) v[i] += dsum[i];
+        }
+        Pack<T, kSize>::Encode(v).Store(static_cast<T*>(args.dx) + at);
+      }
+    }
+  }
+  float* const part = parts + int64_t{blockIdx.x} * 2 * hidden;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if (ColumnOf(p, kSize) >= hidden) continue;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      part[ColumnOf(p, kSize) + i] = dgamma[p][i];
+      part[hidden + ColumnOf(p, kSize) + i] = dbeta[p][i];
+    }
+  }
+}
+
+// Calls run(pack size, packs of each thread, threads) with numbers that suit; false if the row is too long.
+template <int kSize, int kPacks, typename Run>
+bool WithPacks(int64_t hidden, bool gradient, const Run& run) {
+  const int64_t packs = hidden / kSize;
+  const int most = gradient ? kMostGradientThreads<kSize, kPacks> : kMostThreads<kSize, kPacks>;
+  if (packs <= int64_t{kPacks} * most) {
+    run(Number<kSize>(), Number<kPacks>(), DivideUp(DivideUp(packs, kPacks), kWarp) * kWarp);
+    return true;
+  }
+  if constexpr (kSize > 1 && kSize * kPacks < kMostColumns) return WithPacks<kSize, kPacks * 2>(hidden, gradient, run);
+  if constexpr (kSize == 1 && kPacks < 8) return WithPacks<1, 8>(hidden, gradient, run);
+  return false;
+}
+
+template <typename T, typename Run>
+bool Spread(int64_t hidden, bool wide, bool gradient, const Run& run) {
+  return wide ? WithPacks<kWidest<T>, 1>(hidden, gradient, run) : WithPacks<1, 1>(hidden, gradient, run);
+}
+
+}  // namespace
+
+CudaError Launch(const LayerNormForward& args, const CudaStream& stream) {
+  if (args.rows == 0 || args.hidden == 0) return nullptr;
+  bool fits = false;
+  WithType(args.dtype, [&](auto t) {
+    using T = decltype(t);
+    const bool wide = Aligned16(args.hidden * sizeof(T), args.x, args.residual, args.y, args.sum);
+    fits = Spread<T>(args.hidden, wide, false, [&](auto size, auto packs, int threads) {
+      constexpr int kSize = size, kPacks = packs;
+      const auto launch = [&](auto kernel, int rows_at_once) {
+        const int blocks = std::min(DivideUp(args.rows, rows_at_once), BlocksThatFit(kernel, threads));
+        LaunchKernel(kernel, {blocks}, threads, stream.handle, args);
+      };
+      if (args.residual == nullptr) {
+        launch(LayerNormKernel<false, T, kSize, kPacks>, kRowsAtOnce<false, kPacks>);
+      } else {
+        launch(LayerNormKernel<true, T, kSize, kPacks>, kRowsAtOnce<true, kPacks>);
+      }
+    });
+  });
+  return fits ? LastError() : kTooWide;
+}
+
+CudaError Launch(const LayerNormBackward& args, const CudaStream& stream) {
+  if (args.hidden == 0) return nullptr;
+  bool fits = false;
+  float* parts = nullptr;
+  WithType(args.dtype, [&](auto t) {
+    using T = decltype(t);
+    const bool wide = Aligned16(args.hidden * sizeof(T), args.dy, args.dsum, args.sum, args.dx);
+    fits = Spread<T>(args.hidden, wide, true, [&](auto size, auto packs, int threads) {
+      constexpr int kSize = size, kPacks = packs;
+      const auto kernel = LayerNormGradientKernel<T, kSize, kPacks>;
+      // Without rows one block still writes the zeros.
+      const int groups = std::max(1, DivideUp(args.rows, kGradientRows<kPacks>));
+      const int blocks = std::min(groups, BlocksThatFit(kernel, threads));
+      parts = static_cast<float*>(stream.allocate(blocks * 2 * args.hidden * sizeof(float)));
+      if (parts == nullptr) return;
+      LaunchKernel(kernel, {blocks}, threads, stream.handle, args, parts);
+      SumParts(parts, blocks, {args.hidden, args.parameter_dtype, {args.dgamma, args.dbeta}}, stream);
+    });
+  });
+  if (!fits) return kTooWide;
+  return parts == nullptr ? kNoWorkspace : LastError();
+}
+
+}  // namespace tftrain

@@ -1,0 +1,36 @@
+#include "custom_ops/interface/bias_dropout_add.h"
+
+#include "custom_ops/tensorflow/op_kernel.h"
+
+namespace tftrain {
+
+REGISTER_OP("TftrainBiasDropoutAdd")
+    .Input("x: T")
+    .Input("bias: P")
+    .Input("residual: T")
+    .Input("position: int64")
+    .Output("y: T")
+    .Attr("T: {float, half, bfloat16}")
+    .Attr("P: {float, half, bfloat16}")
+    .Attr("drop_below: int")
+    .Attr("seed: int")
+    .Attr("site: int")
+    .SetShapeFn(InferShapes<BiasDropoutAddOp>);
+
+REGISTER_OP("TftrainBiasDropoutAddGrad")
+    .Input("dy: T")
+    .Input("bias: P")
+    .Input("position: int64")
+    .Output("dx: T")
+    .Output("dbias: P")
+    .Attr("T: {float, half, bfloat16}")
+    .Attr("P: {float, half, bfloat16}")
+    .Attr("drop_below: int")
+    .Attr("seed: int")
+    .Attr("site: int")
+    .SetShapeFn(InferShapes<BiasDropoutAddGradOp>);
+
+TFTRAIN_CPU_KERNEL(BiasDropoutAddOp);
+TFTRAIN_CPU_KERNEL(BiasDropoutAddGradOp);
+
+}  // namespace tftrain

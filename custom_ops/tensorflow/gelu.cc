@@ -1,0 +1,61 @@
+#include "custom_ops/interface/gelu.h"
+
+#include "custom_ops/interface/geglu.h"
+#include "custom_ops/tensorflow/op_kernel.h"
+
+namespace tftrain {
+
+REGISTER_OP("TftrainGelu")
+    .Input("x: T")
+    .Input("bias: biases * P")
+    .Output("y: T")
+    .Attr("T: {float, half, bfloat16}")
+    .Attr("P: {float, half, bfloat16} = DT_FLOAT")
+    .Attr("biases: int >= 0")
+    .Attr("approximate: int")
+    .SetShapeFn(InferShapes<GeluOp>);
+
+REGISTER_OP("TftrainGeluGrad")
+    .Input("dy: T")
+    .Input("x: T")
+    .Input("bias: biases * P")
+    .Output("dx: T")
+    .Output("dbias: biases * P")
+    .Attr("T: {float, half, bfloat16}")
+    .Attr("P: {float, half, bfloat16} = DT_FLOAT")
+    .Attr("biases: int >= 0")
+    .Attr("approximate: int")
+    .SetShapeFn(InferShapes<GeluGradOp>);
+
+// The biases of gate and up, in this order.
+REGISTER_OP("TftrainGeglu")
+    .Input("gate: T")
+    .Input("up: T")
+    .Input("bias: biases * P")
+    .Output("y: T")
+    .Attr("T: {float, half, bfloat16}")
+    .Attr("P: {float, half, bfloat16} = DT_FLOAT")
+    .Attr("biases: int >= 0")
+    .Attr("approximate: int")
+    .SetShapeFn(InferShapes<GegluOp>);
+
+REGISTER_OP("TftrainGegluGrad")
+    .Input("dy: T")
+    .Input("gate: T")
+    .Input("up: T")
+    .Input("bias: biases * P")
+    .Output("dgate: T")
+    .Output("dup: T")
+    .Output("dbias: biases * P")
+    .Attr("T: {float, half, bfloat16}")
+    .Attr("P: {float, half, bfloat16} = DT_FLOAT")
+    .Attr("biases: int >= 0")
+    .Attr("approximate: int")
+    .SetShapeFn(InferShapes<GegluGradOp>);
+
+TFTRAIN_CPU_KERNEL(GeluOp);
+TFTRAIN_CPU_KERNEL(GeluGradOp);
+TFTRAIN_CPU_KERNEL(GegluOp);
+TFTRAIN_CPU_KERNEL(GegluGradOp);
+
+}  // namespace tftrain

@@ -1,0 +1,73 @@
+#include "custom_ops/interface/lamb.h"
+
+#include "custom_ops/tensorflow/update_kernel.h"
+
+namespace tftrain {
+namespace {
+
+// One number for each tensor or segment, and so many such outputs.
+absl::Status PerPart(tensorflow::shape_inference::InferenceContext* context) {
+  int64_t tensors = 0;
+  std::vector<int64_t> segments;
+  TF_RETURN_IF_ERROR(context->GetAttr("tensors", &tensors));
+  TF_RETURN_IF_ERROR(context->GetAttr("segments", &segments));
+  const int64_t parts = segments.empty() ? tensors : segments.size();
+  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->Vector(parts));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("TftrainLambMoments")
+    .Input("scalars: float")
+    .Input("weight_decays: float")
+    .Input("gradients: tensors * float")
+    .Input("m: tensors * resource")
+    .Input("v: tensors * resource")
+    .Input("weights: tensors * resource")
+    .Output("weight_squares: float")
+    .Output("update_squares: float")
+    .Attr("tensors: int >= 0")
+    .Attr("segments: list(int) = []")
+    .Attr("epsilon: float")
+    .SetIsStateful()
+    .SetShapeFn(PerPart);
+
+REGISTER_OP("TftrainLambWeights")
+    .Input("scalars: float")
+    .Input("weight_decays: float")
+    .Input("rates: float")
+    .Input("m: tensors * resource")
+    .Input("v: tensors * resource")
+    .Input("weights: tensors * resource")
+    .Attr("tensors: int >= 0")
+    .Attr("segments: list(int) = []")
+    .Attr("epsilon: float")
+    .SetIsStateful()
+    .SetShapeFn(PerPart);
+
+REGISTER_OP("TftrainAdamW")
+    .Input("scalars: float")
+    .Input("weight_decays: float")
+    .Input("gradients: tensors * float")
+    .Input("m: tensors * resource")
+    .Input("v: tensors * resource")
+    .Input("weights: tensors * resource")
+    .Attr("tensors: int >= 0")
+    .Attr("segments: list(int) = []")
+    .Attr("epsilon: float")
+    .SetIsStateful()
+    .SetShapeFn(PerPart);
+
+REGISTER_OP("TftrainSquaredNorms")
+    .Input("tensors: number * float")
+    .Output("squares: float")
+    .Attr("number: int >= 0")
+    .SetShapeFn(InferShapes<SquaredNormsOp>);
+
+TFTRAIN_CPU_UPDATE_KERNEL(LambMomentsOp);
+TFTRAIN_CPU_UPDATE_KERNEL(LambWeightsOp);
+TFTRAIN_CPU_UPDATE_KERNEL(AdamWOp);
+TFTRAIN_CPU_KERNEL(SquaredNormsOp);
+
+}  // namespace tftrain

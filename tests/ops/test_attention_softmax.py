@@ -1,0 +1,196 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.ops.comparison import (
+    DTYPES,
+    FORWARD,
+    GRADIENT,
+    assert_close,
+    assert_not_much_worse,
+    exact,
+    normal,
+    optimized_hlo,
+    ways,
+)
+from tftrain.model.dropout import DropoutKey, dropout
+from tftrain.ops.attention_softmax import (
+    HeadRange,
+    attention_context,
+    attention_softmax,
+    reference_attention_context,
+    reference_attention_softmax,
+)
+from tftrain.ops.dropout import DropoutMasks, reference_kept
+
+SCALE = 0.25
+SHAPES = ((0, 2, 3, 3), (1, 1, 1, 1), (2, 3, 17, 17), (1, 2, 5, 512), (1, 1, 3, 2049))
+
+
+def masks(rate, step=3, first_sample=40, site=9):
+    return DropoutMasks(rate, 1234567890123, site, tf.constant(step, tf.int64), tf.constant(first_sample, tf.int64))
+
+
+def key_mask(shape):
+    """The first sample has every third key padded; of the others, the last has none."""
+    mask = np.ones([shape[0], shape[3]], np.int32)
+    mask[:1, 2::3] = 0
+    mask[1:][-1:] = 0
+    return tf.constant(mask)
+
+
+def kept_by_the_op(shape, masks, heads=None):
+    """The mask that the op draws: with values that are the identity, the context is the dropped probabilities."""
+    identity = tf.eye(shape[3], batch_shape=shape[:2])
+    return attention_context(tf.zeros(shape), tf.ones([shape[0], shape[3]], tf.int32), identity, 1.0, masks, heads) > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_it_is_the_softmax_over_the_keys(shape, dtype):
+    scores, mask = normal(1, shape, dtype, 0, 8), key_mask(shape)
+    expected = reference_attention_softmax(tf.cast(scores, tf.float64), mask, SCALE).numpy()
+    assert_close(attention_softmax(scores, mask, SCALE), expected, FORWARD[dtype])
+
+
+def test_a_sample_without_keys_gives_zeros_and_zero_gradients():
+    scores = normal(1, [2, 2, 4, 4], "float32")
+    mask = tf.constant([[1, 1, 0, 0], [0, 0, 0, 0]])
+    with tf.GradientTape() as tape:
+        tape.watch(scores)
+        y = attention_softmax(scores, mask, SCALE)
+    gradient = tape.gradient(y, scores, output_gradients=normal(2, y.shape, "float32")).numpy()
+    assert (y[1].numpy() == 0).all()
+    assert (gradient[1] == 0).all()
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (3, 2, 5, 7), (1, 1, 1, 1000)], ids=str)
+def test_masks_are_those_of_the_models_plain_dropout(shape):
+    key = DropoutKey(77, tf.constant(5, tf.int64), tf.constant(11, tf.int64))
+    kept = dropout(tf.ones(shape), 0.3, key, site=21).numpy() > 0
+    ours = DropoutMasks(0.3, 77, 21, key.step, key.first_sample)
+    np.testing.assert_array_equal(kept_by_the_op(shape, ours), kept)
+    np.testing.assert_array_equal(reference_kept(list(shape), ours), kept)
+
+
+def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
+    whole = kept_by_the_op([4, 6, 5, 5], masks(0.4)).numpy()
+    for sample in range(0, 4, 2):
+        for head in range(0, 6, 3):
+            part = kept_by_the_op([2, 3, 5, 5], masks(0.4, first_sample=40 + sample), HeadRange(head, 6))
+            np.testing.assert_array_equal(part, whole[sample : sample + 2, head : head + 3])
+
+
+def test_masks_of_other_steps_sites_and_samples_are_independent():
+    shape = [1, 4, 64, 64]
+    first = kept_by_the_op(shape, masks(0.5)).numpy()
+    for other in (masks(0.5, step=4), masks(0.5, site=10), masks(0.5, first_sample=41)):
+        agreement = (kept_by_the_op(shape, other).numpy() == first).mean()
+        assert abs(agreement - 0.5) < 4 * 0.5 / np.sqrt(first.size)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate):
+    shape = (3, 2, 33, 33)
+    scores, values, dy = (
+        normal(1, shape, dtype, 0, 4),
+        normal(2, [3, 2, 33, 16], dtype),
+        normal(3, [3, 2, 33, 16], dtype),
+    )
+    mask = key_mask(shape)
+
+    def everything(function, scores, values, dy):
+        with tf.GradientTape() as tape:
+            tape.watch([scores, values])
+            y = function(scores, mask, values, SCALE, masks(rate))
+        return y, *tape.gradient(y, [scores, values], output_gradients=dy)
+
+    expected = everything(
+        reference_attention_context, *(tf.cast(tensor, tf.float64) for tensor in (scores, values, dy))
+    )
+    composed = everything(reference_attention_context, scores, values, dy)
+    for actual, ours, exactly in zip(
+        everything(attention_context, scores, values, dy), composed, expected, strict=True
+    ):
+        if dtype == "float32":
+            assert_close(actual, exactly.numpy(), (5e-5, 1e-5))
+        # The matrix products round as well; next to them the composition is the measure.
+        assert_not_much_worse(actual, ours, exactly.numpy(), dtype, 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gradient_of_the_softmax_is_that_of_the_reference(dtype):
+    shape = (2, 2, 7, 65)
+    scores, dy, mask = normal(1, shape, dtype, 0, 4), normal(2, shape, dtype), key_mask(shape)
+    with tf.GradientTape() as tape:
+        tape.watch(scores)
+        y = attention_softmax(scores, mask, SCALE)
+    dscores = tape.gradient(y, scores, output_gradients=dy)
+    p, g = exact(y), exact(dy)
+    assert_close(dscores, SCALE * p * (g - (p * g).sum(-1, keepdims=True)), GRADIENT[dtype])
+
+
+def test_inputs_are_not_overwritten():
+    scores = normal(1, [2, 2, 9, 9], "float32")
+    before = scores.numpy().copy()
+    attention_context(scores, key_mask([2, 2, 9, 9]), normal(2, [2, 2, 9, 4], "float32"), SCALE, masks(0.1))
+    np.testing.assert_array_equal(scores, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_graph_and_xla_give_the_same_as_eager(dtype):
+    shape = [2, 3, 20, 20]
+    scores, mask = normal(1, shape, dtype), key_mask(shape)
+    identity = tf.eye(20, batch_shape=shape[:2], dtype=dtype)
+
+    def everything(scores, step):
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            y = attention_context(scores, mask, identity, SCALE, masks(0.2)._replace(step=step))
+        return y, tape.gradient(y, scores, output_gradients=scores)
+
+    results = {way: run(scores, tf.constant(8, tf.int64)) for way, run in ways(everything).items()}
+    for way in ("graph", "xla"):
+        for actual, expected in zip(results[way], results["eager"], strict=True):
+            np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
+
+
+def test_the_compiled_program_calls_the_ops_and_keeps_one_tensor_of_the_scores_size():
+    shape = [2, 2, 16, 16]
+    scores, values = normal(1, shape, "float32"), normal(2, [2, 2, 16, 8], "float32")
+
+    def gradient(scores, values):
+        with tf.GradientTape() as tape:
+            tape.watch([scores, values])
+            y = attention_context(scores, key_mask(shape), values, SCALE, masks(0.1))
+        return tape.gradient(y, [scores, values])
+
+    hlo = optimized_hlo(gradient, scores, values)
+    assert 'custom_call_target="TftrainAttentionSoftmax"' in hlo
+    assert 'custom_call_target="TftrainAttentionSoftmaxGrad"' in hlo
+
+
+@pytest.mark.parametrize("shape", [None, [None, 2, None, 8], [3, 2, 8, None]])
+def test_shapes_are_inferred_from_what_is_known(shape):
+    @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec([None, 8], tf.int32)])
+    def function(scores, mask):
+        return attention_softmax(scores, mask, SCALE)
+
+    inferred = function.get_concrete_function().output_shapes.as_list()
+    assert inferred == [*([None, None, None] if shape is None else shape[:3]), 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "scores", "mask", "rate"),
+    [
+        ("scores", tf.ones([2, 3, 4]), tf.ones([2, 4], tf.int32), 0.0),
+        ("key_mask", tf.ones([2, 1, 4, 4]), tf.ones([2, 5], tf.int32), 0.0),
+        ("rate", tf.ones([2, 1, 4, 4]), tf.ones([2, 4], tf.int32), 1.0),
+    ],
+)
+def test_bad_input_is_refused_by_name(name, scores, mask, rate):
+    values = tf.ones([2, 1, 4, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\b{name} (is|has)\b"):
+        attention_context(scores, mask, values, SCALE, masks(rate))

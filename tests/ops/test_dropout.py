@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.ops.comparison import DTYPES, FORWARD, GRADIENT, assert_close, exact, normal, optimized_hlo, ways
+from tftrain.model.dropout import DropoutKey, dropout
+from tftrain.ops.dropout import DropoutMasks, bias_dropout_add, reference_bias_dropout_add
+
+SHAPES = ((0, 3, 8), (1, 1), (3, 7), (2, 5, 1000), (4, 16, 64))
+
+
+def masks(rate=0.1, step=3, first_sample=40, seed=7):
+    return DropoutMasks(rate, seed, 9, tf.constant(step, tf.int64), tf.constant(first_sample, tf.int64))
+
+
+def arguments(shape, dtype):
+    return normal(1, shape, dtype), normal(2, shape[-1:], "float32"), normal(3, shape, dtype)
+
+
+def everything(function, inputs, masks, dy):
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = function(*inputs, masks)
+    return y, *tape.gradient(y, inputs, output_gradients=dy)
+
+
+@pytest.mark.parametrize("rate", [None, 0.0, 0.1, 0.5])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_output_and_gradients_are_those_of_the_reference_in_fp64(shape, dtype, rate):
+    inputs, dy = arguments(shape, dtype), normal(4, shape, dtype)
+    wide = [tf.cast(tensor, tf.float64) for tensor in inputs]
+    key = None if rate is None else masks(rate)
+    expected = everything(reference_bias_dropout_add, wide, key, tf.cast(dy, tf.float64))
+    y, dx, dbias, dresidual = everything(bias_dropout_add, list(inputs), key, dy)
+    assert_close(y, expected[0].numpy(), FORWARD[dtype])
+    assert_close(dx, expected[1].numpy(), GRADIENT[dtype])
+    rows = max(1, int(np.prod(shape[:-1])))
+    assert_close(dbias, expected[2].numpy(), (1e-6, 5e-6 * np.sqrt(rows)))
+    np.testing.assert_array_equal(exact(dresidual), exact(dy))
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40 + 1, -5])
+def test_masks_are_those_of_the_models_plain_dropout(seed):
+    x = tf.ones([3, 5, 11])
+    ours = bias_dropout_add(x, tf.zeros([11]), tf.zeros_like(x), masks(0.3, seed=seed))
+    if seed >= 0:
+        key = DropoutKey(seed, tf.constant(3, tf.int64), tf.constant(40, tf.int64))
+        np.testing.assert_array_equal(ours != 0, dropout(x, 0.3, key, site=9) != 0)
+    reference = reference_bias_dropout_add(x, tf.zeros([11]), tf.zeros_like(x), masks(0.3, seed=seed))
+    np.testing.assert_array_equal(ours != 0, reference != 0)
+
+
+def test_masks_do_not_depend_on_how_the_batch_is_split():
+    x = tf.ones([6, 4, 13])
+    whole = bias_dropout_add(x, tf.zeros([13]), tf.zeros_like(x), masks(0.3)).numpy()
+    for sample in range(0, 6, 2):
+        part = bias_dropout_add(x[:2], tf.zeros([13]), tf.zeros_like(x[:2]), masks(0.3, first_sample=40 + sample))
+        np.testing.assert_array_equal(part, whole[sample : sample + 2])
+
+
+def test_forward_and_backward_masks_are_equal():
+    x = tf.ones([8, 32, 96])
+    y, dx, *_rest = everything(bias_dropout_add, [x, tf.zeros([96]), tf.zeros_like(x)], masks(0.25), tf.ones_like(x))
+    np.testing.assert_array_equal(y, dx)
+    kept = (y.numpy() > 0).mean()
+    assert abs(kept - 0.75) < 4 * np.sqrt(0.25 * 0.75 / x.numpy().size)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_graph_and_xla_give_the_same_as_eager(dtype):
+    inputs, dy = arguments([3, 4, 40], dtype), normal(4, [3, 4, 40], dtype)
+
+    def run(step, *inputs):
+        return everything(bias_dropout_add, list(inputs), masks()._replace(step=step), dy)
+
+    results = {way: function(tf.constant(5, tf.int64), *inputs) for way, function in ways(run).items()}
+    for way in ("graph", "xla"):
+        for actual, expected in zip(results[way], results["eager"], strict=True):
+            np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
+
+
+def test_the_compiled_program_calls_the_ops():
+    inputs = arguments([2, 3, 16], "float32")
+    hlo = optimized_hlo(lambda *inputs: everything(bias_dropout_add, list(inputs), masks(), inputs[2]), *inputs)
+    assert 'custom_call_target="TftrainBiasDropoutAdd"' in hlo
+    assert 'custom_call_target="TftrainBiasDropoutAddGrad"' in hlo
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("x", lambda: bias_dropout_add(tf.ones([4]), tf.ones([4]), tf.ones([4]), None)),
+        ("bias", lambda: bias_dropout_add(tf.ones([2, 4]), tf.ones([5]), tf.ones([2, 4]), None)),
+        ("residual", lambda: bias_dropout_add(tf.ones([2, 4]), tf.ones([4]), tf.ones([3, 4]), None)),
+        ("residual", lambda: bias_dropout_add(tf.ones([2, 4]), tf.ones([4]), tf.ones([2, 4], "float16"), None)),
+        ("rate", lambda: bias_dropout_add(tf.ones([2, 4]), tf.ones([4]), tf.ones([2, 4]), masks(-0.1))),
+        (
+            "site",
+            lambda: bias_dropout_add(tf.ones([2, 4]), tf.ones([4]), tf.ones([2, 4]), masks()._replace(site=65536)),
+        ),
+    ],
+)
+def test_bad_input_is_refused_by_name(name, call):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\b{name} (is|has)\b"):
+        call()

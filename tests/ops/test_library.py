@@ -1,0 +1,22 @@
+import pytest
+
+from tftrain.ops import library as module
+from tftrain.ops.library import MissingLibraryError, library
+
+
+def test_it_is_loaded_once():
+    assert library() is library()
+
+
+def test_a_missing_library_is_an_error_that_says_how_to_build_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "candidates", lambda: [tmp_path / "nowhere.so"])
+    with pytest.raises(MissingLibraryError, match=r"nowhere\.so.*make setup.*bazel run //custom_ops:install"):
+        library.__wrapped__()
+
+
+def test_a_library_for_another_tensorflow_is_an_error_that_says_so(monkeypatch, tmp_path):
+    broken = tmp_path / module.NAME
+    broken.write_bytes(b"not a library")
+    monkeypatch.setattr(module, "candidates", lambda: [broken])
+    with pytest.raises(MissingLibraryError, match=r"cannot load .*make setup"):
+        library.__wrapped__()

@@ -1,0 +1,122 @@
+"""Bias and GeLU (Hendrycks and Gimpel, arXiv 1606.08415), and GeGLU (Shazeer, arXiv 2002.05202), in one pass each.
+
+Biases are added in fp32 inside. What is kept for backward is the inputs alone: the sums and the function are made again
+from them, which costs less than reading them would. Gradients of biases are fp32 sums over rows in a fixed order.
+"""
+
+import math
+
+import tensorflow as tf
+
+from tftrain.ops.checks import check_dtype
+from tftrain.ops.library import library
+
+FORMS = ("erf", "tanh")
+
+
+def bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
+    """Returns gelu(x + bias).
+
+    Args:
+        x: [..., columns], fp32, fp16 or bf16.
+        bias: [columns], fp32, fp16 or bf16, whatever x is; or None.
+        form: "erf", exact: z Phi(z); or "tanh", the approximation z sigmoid(2 sqrt(2 / pi) (z + 0.044715 z^3)).
+
+    Returns:
+        A tensor like `x`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: a shape, dtype or the form is not as above (ValueError for a shape while a graph
+            is built).
+    """
+    biases = [] if bias is None else [tf.convert_to_tensor(bias)]
+    return library().tftrain_gelu(x=x, bias=biases, approximate=_approximate(form))
+
+
+def geglu(
+    gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None, form: str
+) -> tf.Tensor:
+    """Returns gelu(gate + gate_bias) * (up + up_bias).
+
+    Args:
+        gate: [..., columns], fp32, fp16 or bf16.
+        up: like `gate`.
+        gate_bias: [columns], fp32, fp16 or bf16, whatever gate is; or None.
+        up_bias: like `gate_bias`; None exactly where that is.
+        form: see `bias_gelu`.
+
+    Returns:
+        A tensor like `gate`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: see `bias_gelu`.
+    """
+    gate, up = tf.convert_to_tensor(gate), tf.convert_to_tensor(up)
+    check_dtype("up", up, gate.dtype, "as gate")
+    biases = [tf.convert_to_tensor(bias) for bias in (gate_bias, up_bias) if bias is not None]
+    if len(biases) == 1:
+        given, missing = ("gate_bias", "up_bias") if up_bias is None else ("up_bias", "gate_bias")
+        raise tf.errors.InvalidArgumentError(None, None, f"{missing} is None and {given} is not: give both, or neither")
+    if biases:
+        check_dtype("up_bias", biases[1], biases[0].dtype, "as gate_bias")
+    return library().tftrain_geglu(gate=gate, up=up, bias=biases, approximate=_approximate(form))
+
+
+def _approximate(form):
+    if form not in FORMS:
+        raise tf.errors.InvalidArgumentError(None, None, f"form is {form!r}, expected one of {', '.join(FORMS)}")
+    return int(form == "tanh")
+
+
+@tf.RegisterGradient("TftrainGelu")
+def _gelu_gradient(op, dy):
+    """Returns the gradients of x and, if there is one, the bias."""
+    x, *bias = op.inputs
+    made = library().tftrain_gelu_grad(dy=dy, x=x, bias=bias, approximate=op.get_attr("approximate"))
+    return [made.dx, *made.dbias]
+
+
+@tf.RegisterGradient("TftrainGeglu")
+def _geglu_gradient(op, dy):
+    """Returns the gradients of gate and up and, if there are, their biases."""
+    gate, up, *bias = op.inputs
+    made = library().tftrain_geglu_grad(dy=dy, gate=gate, up=up, bias=bias, approximate=op.get_attr("approximate"))
+    return [made.dgate, made.dup, *made.dbias]
+
+
+def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
+    """Does what `bias_gelu` does in plain TensorFlow: its specification.
+
+    Args:
+        x, bias, form: see `bias_gelu`; float64 too, computed in float64.
+
+    Returns:
+        A tensor like `x`.
+    """
+    return tf.cast(_reference_gelu(_biased(x, bias), form), x.dtype)
+
+
+def reference_geglu(
+    gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None, form: str
+) -> tf.Tensor:
+    """Does what `geglu` does in plain TensorFlow: its specification.
+
+    Args:
+        gate, up, gate_bias, up_bias, form: see `geglu`; float64 too, computed in float64.
+
+    Returns:
+        A tensor like `gate`.
+    """
+    return tf.cast(_reference_gelu(_biased(gate, gate_bias), form) * _biased(up, up_bias), gate.dtype)
+
+
+def _biased(x, bias):
+    wide = tf.float64 if x.dtype == tf.float64 else tf.float32
+    return tf.cast(x, wide) if bias is None else tf.cast(x, wide) + tf.cast(bias, wide)
+
+
+def _reference_gelu(z, form):
+    if form == "erf":  # by erfc, which keeps the digits where gelu is small
+        return 0.5 * z * tf.math.erfc(-z * math.sqrt(0.5))
+    scale = 2 * math.sqrt(2 / math.pi)
+    return z * tf.sigmoid(scale * (z + 0.044715 * z**3))

@@ -1,0 +1,151 @@
+"""LAMB (arXiv 1904.00962) and AdamW (arXiv 1711.05101) over all variables at once, in place on the device.
+
+LAMB takes two passes: `lamb_moments` updates the moments and returns the sums of squares that trust ratios are made of,
+`lamb_weights` updates the weights. Between them a caller that holds shards adds the squares up over ranks; one small
+vector is all that has to travel. AdamW needs one pass. A gradient factor of 0 skips the update.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tftrain.ops.library import library
+
+
+class UpdateScalars(NamedTuple):
+    """The fp32 scalars that all tensors of one update share; numbers or scalar tensors."""
+
+    gradient_factor: tf.Tensor  # loss scale and clipping in one factor; 0: skip
+    learning_rate: tf.Tensor
+    beta1: tf.Tensor
+    beta2: tf.Tensor
+    minus_one_minus_beta1: tf.Tensor  # beta1 - 1
+    one_minus_beta2: tf.Tensor
+    m_correction: tf.Tensor  # 1 / (1 - beta1 ** t)
+    v_correction: tf.Tensor
+
+    def pack(self) -> tf.Tensor:
+        """Returns them as ops take them, fp32 [8]."""
+        return tf.stack([tf.cast(value, tf.float32) for value in self])
+
+
+class Squares(NamedTuple):
+    """Sums of squares of each tensor, or each segment; fp32 [n]."""
+
+    weights: tf.Tensor
+    updates: tf.Tensor
+
+
+def squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the sum of squares of each tensor, the same in every run.
+
+    Args:
+        tensors: n fp32 tensors of any shape.
+
+    Returns:
+        fp32 [n].
+    """
+    return library().tftrain_squared_norms(tensors=list(tensors))
+
+
+def lamb_moments(
+    gradients: Sequence[tf.Tensor],
+    m: Sequence[tf.Variable],
+    v: Sequence[tf.Variable],
+    weights: Sequence[tf.Variable],
+    scalars: UpdateScalars,
+    weight_decays: Sequence[float],
+    epsilon: float,
+    segments: Sequence[int] = (),
+) -> Squares:
+    """Updates the moments, and returns what LAMB's trust ratios are made of.
+
+    Args:
+        gradients: n fp32 tensors.
+        m, v, weights: n fp32 variables of the gradients' shapes; `weights` stay as they are.
+        scalars: see UpdateScalars.
+        weight_decays: decoupled decay of each tensor, or each segment.
+        epsilon: added to the denominator; positive.
+        segments: none; or, where n is 1, the sizes of the tensors that lie in the flat variables one behind the other.
+
+    Returns:
+        The squares of weights and updates; zeros where the update is skipped.
+
+    Raises:
+        tf.errors.InvalidArgumentError: shapes or dtypes do not match; epsilon is not positive.
+    """
+    return Squares(
+        *library().tftrain_lamb_moments(
+            gradients=list(gradients),
+            **_state(m, v, weights),
+            **_common(scalars, weight_decays, epsilon, segments),
+        )
+    )
+
+
+def lamb_weights(
+    m: Sequence[tf.Variable],
+    v: Sequence[tf.Variable],
+    weights: Sequence[tf.Variable],
+    rates: tf.Tensor,
+    scalars: UpdateScalars,
+    weight_decays: Sequence[float],
+    epsilon: float,
+    segments: Sequence[int] = (),
+) -> tf.Operation | None:
+    """Updates the weights by the moments that `lamb_moments` has left.
+
+    Args:
+        rates: fp32 [n], the learning rate times the trust ratio of each tensor, or each segment.
+        m, v, weights, scalars, weight_decays, epsilon, segments: as for `lamb_moments`.
+
+    Returns:
+        The operation, in a graph.
+
+    Raises:
+        tf.errors.InvalidArgumentError: see `lamb_moments`.
+    """
+    return library().tftrain_lamb_weights(
+        rates=rates, **_state(m, v, weights), **_common(scalars, weight_decays, epsilon, segments)
+    )
+
+
+def adamw(
+    gradients: Sequence[tf.Tensor],
+    m: Sequence[tf.Variable],
+    v: Sequence[tf.Variable],
+    weights: Sequence[tf.Variable],
+    scalars: UpdateScalars,
+    weight_decays: Sequence[float],
+    epsilon: float,
+    segments: Sequence[int] = (),
+) -> tf.Operation | None:
+    """Updates moments and weights in one pass.
+
+    Args:
+        gradients, m, v, weights, scalars, weight_decays, epsilon, segments: as for `lamb_moments`.
+
+    Returns:
+        The operation, in a graph.
+
+    Raises:
+        tf.errors.InvalidArgumentError: see `lamb_moments`.
+    """
+    return library().tftrain_adam_w(
+        gradients=list(gradients), **_state(m, v, weights), **_common(scalars, weight_decays, epsilon, segments)
+    )
+
+
+def _state(m, v, weights):
+    named = {"m": m, "v": v, "weights": weights}
+    return {name: [variable.handle for variable in variables] for name, variables in named.items()}
+
+
+def _common(scalars, weight_decays, epsilon, segments):
+    return {
+        "scalars": scalars.pack(),
+        "weight_decays": tf.constant(list(weight_decays), tf.float32),
+        "epsilon": epsilon,
+        "segments": list(segments),
+    }
