@@ -1,0 +1,114 @@
+"""The least bytes of each op against numbers worked out by hand, and rows from flags to figures."""
+
+import os
+
+import pytest
+
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.kernels import table, traffic
+from tftrain.bench.kernels.copy import Copy
+from tftrain.bench.kernels.worker import alternate, figures
+from tftrain.bench.table import Row
+from tftrain.ops.library import candidates
+
+TINY = {"hidden": 64, "heads": 4, "layers": 1, "seq": 16, "vocab": 101}
+
+# 2 samples of 3 rows of 5 columns in fp32: a tensor is 120 bytes, a bias 20, the statistics of its rows 24.
+SMALL = traffic.Extent(batch=2, elements=15, columns=5, item=4)
+
+
+@pytest.mark.parametrize(
+    ("op", "forward", "backward"),
+    [
+        ("layer_norm", 2 * 120 + 2 * 20 + 2 * 24, 3 * 120 + 3 * 20 + 2 * 24),
+        ("add_layer_norm", 4 * 120 + 2 * 20 + 2 * 24, 3 * 120 + 3 * 20 + 2 * 24),
+        ("attention_softmax", 3 * 120 + 2 * 5 * 4, 4 * 120),
+        ("bias_gelu_tanh", 2 * 120 + 20, 3 * 120 + 2 * 20),
+        ("bias_gelu_erf", 2 * 120 + 20, 3 * 120 + 2 * 20),
+        ("geglu_tanh", 3 * 120 + 2 * 20, 5 * 120 + 4 * 20),
+        ("bias_dropout_add", 3 * 120 + 20, 2 * 120 + 20),
+    ],
+)
+def test_the_least_bytes_are_those_of_inputs_and_outputs(op, forward, backward):
+    assert traffic.TRAFFIC[op](SMALL) == (forward, backward)
+
+
+def test_bf16_statistics_stay_fp32():
+    half = traffic.layer_norm(SMALL._replace(item=2))
+    assert half == (2 * 60 + 2 * 10 + 2 * 24, 3 * 60 + 3 * 10 + 2 * 24)
+
+
+def test_bert_base_layer_norm_in_bf16():
+    # 64 x 128 rows of 768: 12,582,912 bytes a tensor, 1,536 a parameter, 32,768 of statistics.
+    at = traffic.Extent(64, 128 * 768, 768, 2)
+    assert traffic.layer_norm(at).forward == 25_165_824 + 3_072 + 65_536
+
+
+def test_the_batch_is_the_smallest_power_of_two_that_moves_the_working_set():
+    # A sample of softmax at 12 heads of 128 x 128 in fp32 moves 3 x 786,432 + 512 bytes.
+    assert traffic.batch_for("attention_softmax", 12 * 128 * 128, 128, 4, 16 * 2_359_808) == 16
+    assert traffic.batch_for("attention_softmax", 12 * 128 * 128, 128, 4, 16 * 2_359_808 + 1) == 32
+
+
+def test_figures_follow_from_medians():
+    timed = {"fused": [1.0, 9.0, 2.0], "reference": [6.0] * 3, "tf_nn": [4.0] * 3, "copy": [20e9] * 3}
+    fused, reference, tf_nn = figures(timed, moved=20 * 10**9)
+    assert (fused["time_us"], fused["gb_per_s"], fused["share_of_copy"], fused["speedup_over_tf"]) == (2e6, 10, 0.5, 2)
+    assert (reference["speedup_over_tf"], tf_nn["speedup_over_tf"]) == (pytest.approx(4 / 6), 1)
+
+
+def test_implementations_and_the_copy_take_turns():
+    calls = []
+    run = {name: lambda name=name: calls.append(name) for name in ("fused", "reference")}
+    timed = alternate(run, lambda: calls.append("copy") or 1.0, steps=3)
+    assert calls == ["fused", "reference", "copy"] * 5  # two rounds to warm up
+    assert {name: len(values) for name, values in timed.items()} == {"fused": 3, "reference": 3, "copy": 3}
+
+
+def test_a_copy_copies_everything_whatever_the_number_of_threads():
+    copy = Copy(size=2 * 1001, threads=3)
+    copy._source[:] = 7
+    assert copy() > 0
+    assert (copy._target == 7).all()
+    assert copy.bytes == 2 * 1001
+
+
+def measured(op, dtype):
+    row = Row("row", "row", {"op": op, "dtype": dtype, "sizes": TINY})
+    config = BenchConfig(steps=2, working_set_mb=0.05, cpu_threads=1)
+    (outcome,) = table.measure([row], config, lambda _: None)
+    return outcome
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(path.exists() for path in candidates()), reason="the ops are not built: make setup")
+@pytest.mark.parametrize(
+    ("op", "dtype", "shape"),
+    [("attention_softmax", "bf16", "16x4x16x16"), ("layer_norm", "fp32", "8x16x64"), ("lamb", "fp32", "89472 in 21")],
+)
+def test_a_row_gives_a_record_for_each_pass_and_implementation(op, dtype, shape):
+    outcome = measured(op, dtype)
+    assert outcome.error is None
+    optimizer = op in traffic.UPDATE_BYTES
+    expected = {("update", name) for name in ("fused", "reference")}
+    if not optimizer:
+        expected = {(name, by) for name in ("forward", "backward") for by in ("fused", "reference", "tf_nn")}
+    assert {(record["pass"], record["implementation"]) for record in outcome.records} == expected
+    for record in outcome.records:
+        assert {column.name for column in table.COLUMNS} <= set(record)
+        assert (record["op"], record["dtype"], record["shape"]) == (op, dtype, shape)
+        assert record["time_us"] > 0
+        assert record["share_of_copy"] == pytest.approx(record["gb_per_s"] / record["copy_gb_per_s"])
+
+
+@pytest.mark.slow
+def test_missing_ops_are_an_error_that_says_how_to_build_them(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pathlib\n"
+        "real = pathlib.Path.exists\n"
+        "pathlib.Path.exists = lambda path, **more: path.name != 'libtftrain_ops.so' and real(path, **more)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.fspath(tmp_path))
+    error = measured("layer_norm", "fp32").error
+    assert "libtftrain_ops.so" in error
+    assert "make setup" in error

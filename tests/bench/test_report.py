@@ -1,0 +1,122 @@
+"""From outcomes to reports, and from an interrupted run to a finished one."""
+
+import json
+
+import pytest
+
+from tftrain.bench import __main__ as program
+from tftrain.bench.report import Store, render, spread
+from tftrain.bench.table import Column, Outcome, Row, Table
+from tftrain.bench.tables import TABLES
+
+
+def measure(group, _config, _say):
+    for row in group:
+        if row.settings.get("fails"):
+            yield Outcome(row.name, [], "it broke")
+        else:
+            yield Outcome(row.name, [{"name": row.name, "speed": 1.25, "unseen": 3}])
+
+
+def toy(*rows, measure=measure):
+    return Table("toy", "a toy", (Column("name"), Column("speed", 1)), rows, measure)
+
+
+PAIR = (Row("a", "first"), Row("b", "second"))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs the program on a toy table and returns exit code, stdout and stderr."""
+
+    def run_table(table, *flags):
+        monkeypatch.setitem(TABLES, "toy", table)
+        code = program.main(["bench", "--table=toy", f"--output_dir={tmp_path}", *flags])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run_table
+
+
+def test_csv_has_the_columns_and_a_line_for_each_record(run, tmp_path):
+    code, out, _ = run(toy(*PAIR))
+    assert (code, out) == (0, "name,speed\na,1.2\nb,1.2\n")
+    assert (tmp_path / "toy.csv").read_text() == out
+
+
+def test_md_and_json_hold_the_same_figures(run):
+    assert run(toy(*PAIR), "--format=md")[1] == "| name | speed |\n| --- | ---: |\n| a | 1.2 |\n| b | 1.2 |\n"
+    found = json.loads(run(toy(*PAIR), "--format=json")[1])
+    assert found["records"][0] == {"name": "a", "speed": 1.25, "unseen": 3}
+
+
+def test_a_row_that_fails_says_why_and_the_rest_go_on(run):
+    code, out, err = run(toy(Row("bad", "first", {"fails": True}), Row("good", "second")))
+    assert code == 1
+    assert out == "name,speed\ngood,1.2\n"
+    assert "bad failed: it broke" in err
+
+
+def test_a_missing_figure_is_a_dash():
+    assert render(toy(*PAIR), [Outcome("a", [{"name": "a", "speed": None}])], "csv") == "name,speed\na,-\n"
+
+
+def interrupted(group, config, say):
+    if group[0].name == "b":
+        raise KeyboardInterrupt
+    yield from measure(group, config, say)
+
+
+def refused(group, _config, _say):
+    raise AssertionError(f"{group} is measured again")
+
+
+def test_resume_measures_only_what_is_missing(run):
+    assert run(toy(*PAIR, measure=interrupted))[0] == 130
+
+    def only_b(group, config, say):
+        assert [row.name for row in group] == ["b"]
+        yield from measure(group, config, say)
+
+    assert run(toy(*PAIR, measure=only_b), "--resume")[:2] == (0, "name,speed\na,1.2\nb,1.2\n")
+    assert run(toy(*PAIR, measure=refused), "--resume")[0] == 0
+
+
+def test_resume_measures_a_failed_row_again(run):
+    assert run(toy(Row("a", "first", {"fails": True})))[0] == 1
+    assert run(toy(Row("a", "first")), "--resume")[:2] == (0, "name,speed\na,1.2\n")
+
+
+def test_resume_measures_a_group_as_a_whole(run):
+    assert run(toy(Row("a", "one"), Row("b", "one", {"fails": True})))[0] == 1
+    measured = []
+
+    def noting(group, config, say):
+        measured.extend(row.name for row in group)
+        yield from measure(group, config, say)
+
+    assert run(toy(Row("a", "one"), Row("b", "one"), measure=noting), "--resume")[0] == 0
+    assert measured == ["a", "b"]
+
+
+def test_without_resume_everything_is_measured_again(run):
+    run(toy(*PAIR))
+    assert run(toy(PAIR[0]))[1] == "name,speed\na,1.2\n"
+
+
+def test_a_line_that_was_cut_off_is_not_a_finished_row(tmp_path):
+    table = toy(*PAIR)
+    store = Store(table, tmp_path, resume=False)
+    for name in "ab":
+        store.add(Outcome(name, [{"name": name}]))
+    store.path.write_text(store.path.read_text()[:-5])
+    again = Store(table, tmp_path, resume=True)
+    assert [again.has(name) for name in "ab"] == [True, False]
+    again.add(Outcome("b", []))
+    assert len(store.path.read_text().splitlines()) == 2
+
+
+def test_spread_is_the_median_between_the_quartiles():
+    assert spread([5.0, 1.0, 2.0, 4.0, 3.0]) == {"min": 1.0, "low": 2.0, "median": 3.0, "high": 4.0, "max": 5.0}
+    assert spread([1.0, 2.0]) == {"min": 1.0, "low": 1.25, "median": 1.5, "high": 1.75, "max": 2.0}
+    assert set(spread([7.0]).values()) == {7.0}

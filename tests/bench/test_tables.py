@@ -1,0 +1,82 @@
+"""Every table is data that the program can show and choose from."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tftrain.bench import __main__ as program
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
+from tftrain.bench.table import Table, groups
+from tftrain.bench.tables import TABLES
+from tftrain.fields import ConfigError
+
+KERNEL_COLUMNS = "op pass dtype shape device implementation time_us gb_per_s share_of_copy speedup_over_tf"
+PEER_COLUMNS = "implementation dtype samples_per_sec ratio_to_best_peer"
+
+
+@pytest.fixture(params=TABLES.values(), ids=TABLES.keys())
+def table(request) -> Table:
+    return request.param
+
+
+def test_row_names_are_unique(table):
+    names = [row.name for row in table.rows]
+    assert len(set(names)) == len(names) > 0
+
+
+def test_rows_of_a_group_stand_together(table):
+    assert [row for group in groups(list(table.rows)) for row in group] == list(table.rows)
+
+
+def test_columns_are_those_that_other_programs_read():
+    assert [column.name for column in TABLES["kernels"].columns] == KERNEL_COLUMNS.split()
+    assert [column.name for column in TABLES["peers"].columns] == PEER_COLUMNS.split()
+
+
+def test_every_op_has_rows_at_both_sizes_and_in_its_formats():
+    rows = {row.name for row in TABLES["kernels"].rows}
+    assert rows == {
+        f"{op}/{dtype}/{size}" for op in TRAFFIC for dtype in ("fp32", "bf16") for size in ("base", "large")
+    } | {f"{op}/fp32/{size}" for op in UPDATE_BYTES for size in ("base", "large")}
+
+
+def test_rows_are_chosen_by_globs_in_the_tables_order():
+    chosen = [row.name for row in TABLES["peers"].matching("tftrain/fp32, tf_models_*/bf16")]
+    assert chosen == ["tf_models_graph/bf16", "tf_models_xla/bf16", "tftrain/fp32"]
+
+
+def test_the_listing_names_every_table_and_row(capsys):
+    assert program.main(["bench", "--list"]) == 0
+    listed = capsys.readouterr().out
+    for table in TABLES.values():
+        assert f"\n{table.name}: " in f"\n{listed}"
+        assert all(f"\n  {row.name}\n" in listed for row in table.rows)
+
+
+def test_an_unknown_table_is_refused_with_the_names_of_those_there_are():
+    with pytest.raises(ConfigError, match=r"--table=kernel: expected one of kernels, peers, profile"):
+        program.chosen(BenchConfig(table="kernel"))
+
+
+def test_rows_that_do_not_exist_are_refused_with_the_names_of_those_there_are():
+    with pytest.raises(ConfigError, match=r"--rows=x\*: .* tftrain/bf16"):
+        program.chosen(BenchConfig(table="peers", rows="x*"))
+
+
+@pytest.mark.parametrize("flag", ["--format=xml", "--steps=0", "--tabel=peers", "--cpu_threads=-1"])
+def test_wrong_flags_end_with_exit_code_2(flag, capsys):
+    with pytest.raises(SystemExit) as caught:
+        program.main(["bench", "--table=peers", flag])
+    assert caught.value.code == 2
+    assert flag.split("=")[0].lstrip("-") in capsys.readouterr().err
+
+
+def test_tables_are_listed_without_loading_tensorflow():
+    check = "import sys; import tftrain.bench.__main__; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_no_table_is_a_problem():
+    assert [problem.flag for problem in BenchConfig().problems()] == ["table"]

@@ -1,0 +1,37 @@
+"""The flags of `python -m tftrain.bench`."""
+
+from dataclasses import dataclass
+
+from tftrain.fields import Problem, field_problems, flag
+
+FORMATS = ("csv", "md", "json")
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Which rows of which table are measured, how long, and where the figures go."""
+
+    list: bool = flag(False, "Print the tables and their rows, and measure nothing.")
+    table: str | None = flag(None, "The table to measure; --list names them all.")
+    rows: str = flag("*", "Glob of row names, or several with commas between them.")
+    steps: int | None = flag(
+        None, "Measurements of each row, of which the median counts; by default the table's own.", minimum=1
+    )
+    output_dir: str = flag("build/bench", "Folder for the finished rows (TABLE.jsonl) and the report (TABLE.FORMAT).")
+    format: str = flag("csv", "Format of the report.", choices=FORMATS)
+    resume: bool = flag(False, "Keep the rows that output_dir already has, and measure only the others.")
+    cpu_threads: int = flag(0, "Threads of every process that measures; 0: one a core.", minimum=0)
+    working_set_mb: float | None = flag(
+        None, "Bytes that a kernel moves at least, in 1e6; by default 8 times the last-level cache.", above=0
+    )
+    extra_flags: str = flag("", "Flags of tftrain.run, with blanks between, behind those of each row that trains.")
+    torch_python: str | None = flag(
+        None, "Python that has torch and transformers, for the rows of table peers that need them; by default this one."
+    )
+
+    def problems(self) -> "list[Problem]":
+        """Returns every reason to refuse this configuration."""
+        found = field_problems(self)
+        if not self.list and not self.table:
+            found.append(Problem("table", None, "expected the name of a table; --list names them all"))
+        return found

@@ -1,0 +1,36 @@
+"""What a measurement should know of the machine: its cores, its cache, and how busy others keep it."""
+
+import os
+import re
+from pathlib import Path
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def threads(cpu_threads: int) -> int:
+    """Returns `cpu_threads`, or the cores that this process may use if that is 0."""
+    return cpu_threads or len(os.sched_getaffinity(0))
+
+
+def last_level_cache(folder: Path = CACHES) -> int:
+    """Returns the bytes of the largest cache of the first core, 32 MiB where the system does not tell."""
+    sizes = []
+    for path in folder.glob("index*/size"):
+        if found := re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip()):
+            sizes.append(int(found[1]) * UNITS.get(found[2], 1))
+    return max(sizes, default=32 * 2**20)
+
+
+def available_memory_gb() -> float | None:
+    """Returns the memory that can be had without swapping, in GB of 1e9 bytes; None where the system does not tell."""
+    try:
+        found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 / 1e9 if found else None
+
+
+def load() -> str:
+    """Returns in words how many processes want to run; more than this one's threads disturb what is measured."""
+    return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"

@@ -1,0 +1,263 @@
+"""What is timed: for each op, its passes by each implementation, as functions without arguments.
+
+`fused` is the op, `reference` its specification in plain TensorFlow, which draws the same masks, and `tf_nn` what one
+would write with TensorFlow's own layers, whatever their numerics. The faster of the last two is TensorFlow's time.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tf_keras
+
+from tftrain.bench.kernels import traffic
+from tftrain.ops import attention_softmax, dropout, gelu, layer_norm
+from tftrain.ops.library import library
+
+DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
+EPSILON = 1e-12
+RATE = 0.1
+MASKED = -1e9
+
+
+class Pass(NamedTuple):
+    """One pass of an op.
+
+    Attributes:
+        bytes: the least that it moves.
+        run: by implementation, a function that computes it once in graph mode.
+    """
+
+    bytes: int
+    run: dict[str, Callable[[], Any]]
+
+
+class Case(NamedTuple):
+    """An op at one shape; `passes` by name."""
+
+    shape: str
+    passes: dict[str, Pass]
+
+
+class Functions(NamedTuple):
+    """An op's implementations.
+
+    Attributes:
+        inputs: tensors that all of them take.
+        by_name: forward, by implementation.
+        backward: functions without arguments, for those whose forward has no gradient by itself.
+    """
+
+    inputs: list[tf.Tensor]
+    by_name: dict[str, Callable[..., tf.Tensor]]
+    backward: dict[str, Callable[[], Any]] | None = None
+
+
+def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: float) -> Case:
+    """Makes the case of any op but an optimizer.
+
+    Args:
+        op: a key of `traffic.TRAFFIC`.
+        dtype: fp32, bf16 or fp16, of the tensors and of biases and norm parameters.
+        sizes: hidden, heads and seq of the model.
+        working_set: bytes that forward moves at least; the batch follows from it.
+
+    Returns:
+        The case; its inputs are random.
+    """
+    shape = _sample_shape(op, sizes)
+    elements, columns, item = math.prod(shape), shape[-1], traffic.ITEM_SIZE[dtype]
+    batch = traffic.batch_for(op, elements, columns, item, working_set)
+    moved = traffic.TRAFFIC[op](traffic.Extent(batch, elements, columns, item))
+    made = MAKERS[op]([batch, *shape], DTYPES[dtype], sizes)
+    forward, backward = {}, {}
+    for name, function in made.by_name.items():
+        compiled = tf.function(function, autograph=False)
+        forward[name] = _forward(compiled, made.inputs)
+        backward[name] = (made.backward or {}).get(name) or _backward(compiled, made.inputs)
+    passes = {"forward": Pass(moved.forward, forward), "backward": Pass(moved.backward, backward)}
+    return Case("x".join(map(str, [batch, *shape])), passes)
+
+
+def _sample_shape(op, sizes):
+    if op == "attention_softmax":
+        return [sizes["heads"], sizes["seq"], sizes["seq"]]
+    wide = 4 * sizes["hidden"] if op.startswith(("bias_gelu", "geglu")) else sizes["hidden"]
+    return [sizes["seq"], wide]
+
+
+def _forward(compiled, inputs):
+    return lambda: compiled(*inputs)
+
+
+def _backward(compiled, inputs):
+    """Returns backward by itself, to be run any number of times.
+
+    A `tf.function` under a tape runs as two graphs, the second of which starts from what the first has kept. A tape
+    that persists runs the second again and again.
+    """
+    floats = [tensor for tensor in inputs if tensor.dtype.is_floating]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(floats)
+        y = compiled(*inputs)
+    dy = normal(7, y.shape, y.dtype)
+    return lambda: tape.gradient(y, floats, dy)
+
+
+def _fused_softmax_backward(inputs, sizes):
+    """Returns the op of backward; what has a gradient is `attention_context`, where a product follows."""
+    scores, key_mask, step = inputs
+    masks = masks_at(step)
+
+    @tf.function(autograph=False)
+    def backward(ddropped, probabilities, position):
+        return library().tftrain_attention_softmax_grad(
+            ddropped=ddropped,
+            probabilities=probabilities,
+            position=position,
+            **_softmax_attributes(sizes),
+            **masks.attributes(),
+        )
+
+    probabilities = attention_softmax.attention_softmax(scores, key_mask, _scale(sizes))
+    ddropped, position = normal(7, scores.shape, scores.dtype), masks.position()
+    return lambda: backward(ddropped, probabilities, position)
+
+
+def _softmax_attributes(sizes):
+    return {"scale": _scale(sizes), "first_head": 0, "total_heads": sizes["heads"], "dropouts": 1}
+
+
+def _scale(sizes):
+    return 1 / math.sqrt(sizes["hidden"] // sizes["heads"])
+
+
+def normal(seed: int, shape, dtype: tf.DType) -> tf.Tensor:
+    """Returns random numbers, made in the dtype itself."""
+    return tf.random.stateless_normal(shape, [seed, 0], dtype=dtype)
+
+
+def masks_at(step: tf.Tensor) -> dropout.DropoutMasks:
+    """Returns the masks of one site, of a step that a graph does not know beforehand."""
+    return dropout.DropoutMasks(RATE, seed=1, site=1, step=step, first_sample=tf.zeros([], tf.int64))
+
+
+def _layer_norm(shape, dtype, _sizes):
+    inputs = [normal(1, shape, dtype), normal(2, shape[-1:], dtype), normal(3, shape[-1:], dtype)]
+
+    layer = tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=dtype)
+    layer.build(shape)
+
+    def tf_nn(x, gamma, beta):
+        layer.gamma, layer.beta = gamma, beta
+        return layer(x)
+
+    return Functions(
+        inputs,
+        {
+            "fused": lambda *args: layer_norm.layer_norm(*args, EPSILON),
+            "reference": lambda *args: layer_norm.reference_layer_norm(*args, EPSILON),
+            "tf_nn": tf_nn,
+        },
+    )
+
+
+def _add_layer_norm(shape, dtype, sizes):
+    alone = _layer_norm(shape, dtype, sizes)
+    x, *parameters = alone.inputs
+    return Functions(
+        [x, normal(4, shape, dtype), *parameters],
+        {
+            "fused": lambda *args: layer_norm.add_layer_norm(*args, EPSILON),
+            "reference": lambda x, residual, *rest: alone.by_name["reference"](x + residual, *rest),
+            "tf_nn": lambda x, residual, *rest: alone.by_name["tf_nn"](x + residual, *rest),
+        },
+    )
+
+
+def _attention_softmax(shape, dtype, sizes):
+    key_mask = tf.ones([shape[0], shape[-1]], tf.int32)
+
+    def fused(scores, key_mask, step):
+        masks = masks_at(step)
+        return (
+            library()
+            .tftrain_attention_softmax(
+                scores=scores,
+                key_mask=key_mask,
+                position=masks.position(),
+                **_softmax_attributes(sizes),
+                **masks.attributes(),
+            )
+            .dropped[0]
+        )
+
+    def reference(scores, key_mask, step):
+        probabilities = attention_softmax.reference_attention_softmax(scores, key_mask, _scale(sizes))
+        masks = masks_at(step)
+        return probabilities * (tf.cast(dropout.reference_kept(shape, masks), dtype) * masks.keep_scale)
+
+    def tf_nn(scores, key_mask, _step):
+        bias = (1 - tf.cast(key_mask > 0, dtype)[:, None, None, :]) * MASKED
+        return tf.nn.dropout(tf.nn.softmax(scores * _scale(sizes) + bias), RATE)
+
+    inputs = [normal(1, shape, dtype), key_mask, tf.constant(3, tf.int64)]
+    backward = {"fused": _fused_softmax_backward(inputs, sizes)}
+    return Functions(inputs, {"fused": fused, "reference": reference, "tf_nn": tf_nn}, backward)
+
+
+def _bias_gelu(form):
+    def make(shape, dtype, _sizes):
+        return Functions(
+            [normal(1, shape, dtype), normal(2, shape[-1:], dtype)],
+            {
+                "fused": lambda *args: gelu.bias_gelu(*args, form),
+                "reference": lambda *args: gelu.reference_bias_gelu(*args, form),
+                "tf_nn": lambda x, bias: tf.nn.gelu(tf.nn.bias_add(x, bias), approximate=form == "tanh"),
+            },
+        )
+
+    return make
+
+
+def _geglu(form):
+    def make(shape, dtype, _sizes):
+        def tf_nn(gate, up, gate_bias, up_bias):
+            gated = tf.nn.gelu(tf.nn.bias_add(gate, gate_bias), approximate=form == "tanh")
+            return gated * tf.nn.bias_add(up, up_bias)
+
+        biases = [normal(3, shape[-1:], dtype), normal(4, shape[-1:], dtype)]
+        return Functions(
+            [normal(1, shape, dtype), normal(2, shape, dtype), *biases],
+            {
+                "fused": lambda *args: gelu.geglu(*args, form),
+                "reference": lambda *args: gelu.reference_geglu(*args, form),
+                "tf_nn": tf_nn,
+            },
+        )
+
+    return make
+
+
+def _bias_dropout_add(shape, dtype, _sizes):
+    inputs = [normal(1, shape, dtype), normal(2, shape[-1:], dtype), normal(3, shape, dtype), tf.constant(3, tf.int64)]
+    return Functions(
+        inputs,
+        {
+            "fused": lambda *args: dropout.bias_dropout_add(*args[:3], masks_at(args[3])),
+            "reference": lambda *args: dropout.reference_bias_dropout_add(*args[:3], masks_at(args[3])),
+            "tf_nn": lambda x, bias, residual, _step: residual + tf.nn.dropout(tf.nn.bias_add(x, bias), RATE),
+        },
+    )
+
+
+MAKERS: dict[str, Callable[[list[int], tf.DType, dict[str, int]], Functions]] = {
+    "layer_norm": _layer_norm,
+    "add_layer_norm": _add_layer_norm,
+    "attention_softmax": _attention_softmax,
+    "bias_gelu_tanh": _bias_gelu("tanh"),
+    "bias_gelu_erf": _bias_gelu("erf"),
+    "geglu_tanh": _geglu("tanh"),
+    "bias_dropout_add": _bias_dropout_add,
+}

@@ -1,0 +1,76 @@
+"""The rows of table `kernels`, one process each: an op in one dtype at the shapes of one model, all of its passes."""
+
+from collections.abc import Callable, Iterator
+
+from tftrain.bench import host
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
+from tftrain.bench.table import Column, Outcome, Row, Table
+from tftrain.bench.worker import Worker, WorkerError
+
+STEPS = 21
+CACHE_MULTIPLE = 8
+
+# The sizes of the models whose tensors are measured: BERT-base in its first phase, BERT-large in its second.
+SIZES = {
+    "base": {"hidden": 768, "heads": 12, "layers": 12, "seq": 128, "vocab": 30522},
+    "large": {"hidden": 1024, "heads": 16, "layers": 24, "seq": 512, "vocab": 30522},
+}
+
+COLUMNS = (
+    Column("op"),
+    Column("pass"),
+    Column("dtype"),
+    Column("shape"),
+    Column("device"),
+    Column("implementation"),
+    Column("time_us", 1),
+    Column("gb_per_s", 2),
+    Column("share_of_copy", 3),
+    Column("speedup_over_tf", 2),
+)
+
+
+def rows() -> tuple[Row, ...]:
+    """Returns every op in every dtype and size; optimizers have fp32 state only."""
+    names = [(op, dtype, size) for op in TRAFFIC for dtype in ("fp32", "bf16") for size in SIZES]
+    names += [(op, "fp32", size) for op in UPDATE_BYTES for size in SIZES]
+    return tuple(
+        Row(name := f"{op}/{dtype}/{size}", name, {"op": op, "dtype": dtype, "sizes": SIZES[size]})
+        for op, dtype, size in names
+    )
+
+
+def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Measures rows, each in a process of its own."""
+    working_set = config.working_set_mb * 1e6 if config.working_set_mb else CACHE_MULTIPLE * host.last_level_cache()
+    shared = {
+        "steps": config.steps or STEPS,
+        "threads": host.threads(config.cpu_threads),
+        "working_set": working_set,
+    }
+    for row in group:
+        try:
+            with Worker("tftrain.bench.kernels.worker", {**row.settings, **shared}) as worker:
+                records = worker.ask("measure")
+        except WorkerError as error:
+            yield Outcome(row.name, [], str(error))
+            continue
+        for record in records:
+            say(
+                f"{record['pass']:8} {record['implementation']:9} {record['time_us']:10.1f} us "
+                f"({record['time_us_low']:.1f} to {record['time_us_high']:.1f}), {record['gb_per_s']:.1f} GB/s of "
+                f"{record['copy_gb_per_s']:.1f} ({record['copy_gb_per_s_low']:.1f} to "
+                f"{record['copy_gb_per_s_high']:.1f}) in a copy; at best {record['time_us_min']:.1f} us, "
+                f"and {record['copy_gb_per_s_max']:.1f} GB/s in a copy"
+            )
+        yield Outcome(row.name, records)
+
+
+KERNELS = Table(
+    "kernels",
+    "each fused op beside TensorFlow's composition in graph mode, on the CPU",
+    COLUMNS,
+    rows(),
+    measure,
+)

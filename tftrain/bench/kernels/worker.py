@@ -1,0 +1,114 @@
+"""The process that times one row of table `kernels`: a copy and every implementation in turn, again and again."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tftrain.bench.report import spread
+from tftrain.bench.worker import serve
+
+WARM_UP = 2
+
+
+def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
+    """Prepares a row.
+
+    Args:
+        settings: op, dtype, sizes, steps, threads and working_set in bytes.
+
+    Returns:
+        A function that measures it and returns its records.
+    """
+    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    from tftrain.bench.kernels import cases, traffic, updates
+    from tftrain.bench.kernels.copy import Copy
+    from tftrain.train.devices import device_name
+
+    threads = settings["threads"]
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    op, dtype, sizes = settings["op"], settings["dtype"], settings["sizes"]
+    if op in traffic.UPDATE_BYTES:
+        case = updates.update_case(op, sizes)
+    else:
+        case = cases.elementwise_case(op, dtype, sizes, settings["working_set"])
+    copy = Copy(settings["working_set"], threads)
+    device = f"{device_name()} ({threads} threads)"
+
+    def measure(_request):
+        records = []
+        for name, part in case.passes.items():
+            timed = alternate(part.run, copy, settings["steps"])
+            about = {"op": op, "pass": name, "dtype": dtype, "shape": case.shape, "device": device}
+            records += [{**about, **record} for record in figures(timed, part.bytes)]
+        return records
+
+    return measure
+
+
+def alternate(run: dict[str, Callable[[], Any]], copy: Callable[[], float], steps: int) -> dict[str, list[float]]:
+    """Times the implementations in turn, so that whatever disturbs the machine disturbs all of them.
+
+    Args:
+        run: by implementation, what is timed.
+        copy: copies once and returns bytes per second.
+        steps: rounds, beside those to warm up.
+
+    Returns:
+        Seconds by implementation; under "copy", bytes per second.
+    """
+    timed: dict[str, list[float]] = {name: [] for name in (*run, "copy")}
+    for number in range(WARM_UP + steps):
+        for name, function in run.items():
+            start = time.perf_counter()
+            result = function()
+            seconds = time.perf_counter() - start
+            del result  # its memory goes back outside the time that is taken
+            if number >= WARM_UP:
+                timed[name].append(seconds)
+        bandwidth = copy()
+        if number >= WARM_UP:
+            timed["copy"].append(bandwidth)
+    return timed
+
+
+def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
+    """Returns the records of one pass, one for each implementation.
+
+    Args:
+        timed: see `alternate`; every implementation but `fused` is TensorFlow's, and the fastest of them counts.
+        moved: bytes that the pass moves at least.
+    """
+    timed = dict(timed)
+    copy = {name: value / 1e9 for name, value in spread(timed.pop("copy")).items()}
+    times = {name: spread(seconds) for name, seconds in timed.items()}
+    tensorflow = min(time["median"] for name, time in times.items() if name != "fused")
+    records = []
+    for name, seconds in times.items():
+        rate = moved / seconds["median"] / 1e9
+        records.append(
+            {
+                "implementation": name,
+                "time_us": seconds["median"] * 1e6,
+                "gb_per_s": rate,
+                "share_of_copy": rate / copy["median"],
+                "speedup_over_tf": tensorflow / seconds["median"],
+                "time_us_low": seconds["low"] * 1e6,
+                "time_us_high": seconds["high"] * 1e6,
+                "time_us_min": seconds["min"] * 1e6,
+                "copy_gb_per_s": copy["median"],
+                "copy_gb_per_s_low": copy["low"],
+                "copy_gb_per_s_high": copy["high"],
+                "copy_gb_per_s_max": copy["max"],
+                "bytes": moved,
+            }
+        )
+    return records
+
+
+if __name__ == "__main__":
+    serve(build)

@@ -1,0 +1,172 @@
+"""The rows of table `peers`: implementations, in two number formats; those of one format take turns in one run.
+
+Each lives in a process of its own, which keeps its model and waits while the others measure. Where memory does not hold
+all of them, ours takes turns with one peer after the other.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tftrain.bench import host
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.peers import task
+from tftrain.bench.report import spread
+from tftrain.bench.table import Column, Outcome, Row, Table
+from tftrain.bench.worker import Worker, WorkerError
+
+OURS = "tftrain"
+STEPS = 10
+WARM_UP = 3
+MEMORY_GB = 6.5  # that one implementation may take
+
+COLUMNS = (Column("implementation"), Column("dtype"), Column("samples_per_sec", 3), Column("ratio_to_best_peer", 3))
+
+IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
+    OURS: {"module": "tftrain.bench.peers.tftrain_worker"},
+    "tf_models_graph": {"module": "tftrain.bench.peers.tf_models_worker", "jit": False},
+    "tf_models_xla": {"module": "tftrain.bench.peers.tf_models_worker", "jit": True},
+    "hugging_face_eager": {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True},
+    "hugging_face_compiled": {"module": "tftrain.bench.peers.torch_worker", "jit": True, "torch": True},
+}
+
+
+def rows() -> tuple[Row, ...]:
+    """Returns every implementation in bf16 and in fp32."""
+    return tuple(
+        Row(f"{name}/{dtype}", dtype, {"implementation": name, "precision": dtype, **settings})
+        for dtype in ("bf16", "fp32")
+        for name, settings in IMPLEMENTATIONS.items()
+    )
+
+
+def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Lets the implementations of one number format take turns, party by party."""
+    run = _Run(config, say)
+    try:
+        for party in parties(group, host.available_memory_gb()):
+            run.take_turns(party)
+            run.stop(keep=OURS)
+    finally:
+        run.stop()
+    yield from outcomes(group, run.seconds, run.errors)
+
+
+def parties(group: list[Row], free_gb: float | None) -> list[list[Row]]:
+    """Returns which rows are alive at the same time: all, or where memory is short, ours with one peer after the other.
+
+    Args:
+        group: rows of one number format.
+        free_gb: memory that can be had; None: enough.
+    """
+    ours = [row for row in group if row.settings["implementation"] == OURS]
+    peers = [row for row in group if row not in ours]
+    if not ours or not peers or free_gb is None or free_gb >= MEMORY_GB * len(group):
+        return [group]
+    return [[*ours, peer] for peer in peers]
+
+
+class _Run:
+    """The processes of a group, the seconds of their counted steps, and what went wrong with them; all by row."""
+
+    def __init__(self, config: BenchConfig, say: Callable[[str], None]):
+        self._config, self._say = config, say
+        self._workers: dict[str, Worker] = {}
+        self._rows: dict[str, Row] = {}
+        self.seconds: dict[str, list[float]] = {}
+        self.errors: dict[str, str] = {}
+
+    def take_turns(self, party: list[Row]) -> None:
+        """Starts those that are not alive yet, one after the other, and measures all that are."""
+        for row in party:
+            if row.name not in self._rows:
+                self._rows[row.name], self.seconds[row.name] = row, []
+                self._start(row)
+        names = [row.name for row in party if row.name in self._workers]
+        rounds = -(-(self._config.steps or STEPS) // (task.TURN_STEPS - 1))
+        for number in range(rounds):
+            taken = {name: self._ask(name, task.TURN_STEPS) for name in names if name in self._workers}
+            for name, seconds in taken.items():
+                self.seconds[name] += seconds[1:]
+            found = ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in taken.items() if seconds)
+            self._say(f"round {number + 1}/{rounds}: {found}; {host.load()}")
+
+    def stop(self, keep: str | None = None) -> None:
+        """Ends the processes, but for those of the implementation `keep`."""
+        for name in list(self._workers):
+            if self._rows[name].settings["implementation"] != keep:
+                self._workers.pop(name).stop()
+
+    def _start(self, row: Row) -> None:
+        if (free := host.available_memory_gb()) is not None and free < MEMORY_GB:
+            self.errors[row.name] = f"{free:.1f} GB of memory are free, expected {MEMORY_GB}; end other programs"
+            return
+        try:
+            self._workers[row.name] = start(row, self._config)
+        except WorkerError as error:
+            self.errors[row.name] = _advice(row, str(error), self._config)
+            return
+        if warm := self._ask(row.name, WARM_UP):
+            self._say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
+
+    def _ask(self, name: str, steps: int) -> list[float]:
+        """Returns the seconds of each step; none, and the reason in `errors`, if the process fails."""
+        try:
+            return self._workers[name].ask(steps)
+        except WorkerError as error:
+            self.errors[name] = _advice(self._rows[name], str(error), self._config)
+            self._workers.pop(name).stop()
+            return []
+
+
+def start(row: Row, config: BenchConfig) -> Worker:
+    """Starts the process of a row; raises WorkerError if it can't be started."""
+    settings = {**row.settings, "threads": host.threads(config.cpu_threads), "extra_flags": config.extra_flags}
+    needs_torch = row.settings.get("torch")
+    python = config.torch_python or sys.executable if needs_torch else sys.executable
+    return Worker(row.settings["module"], settings, python)
+
+
+def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str]) -> Iterator[Outcome]:
+    """Makes records of the seconds of each row's steps.
+
+    Args:
+        group: rows of one number format.
+        seconds: of every counted step, by row.
+        errors: by row, why it has none.
+    """
+    times = {row.name: spread(seconds[row.name]) for row in group if row.name not in errors}
+    speeds = {name: task.BATCH / time["median"] for name, time in times.items()}
+    peers = [speeds[row.name] for row in group if row.name in speeds and row.settings["implementation"] != OURS]
+    best = max(peers, default=None)
+    for row in group:
+        if row.name in errors:
+            yield Outcome(row.name, [], errors[row.name])
+            continue
+        time, speed = times[row.name], speeds[row.name]
+        record = {
+            "implementation": row.settings["implementation"],
+            "dtype": row.settings["precision"],
+            "samples_per_sec": speed,
+            "ratio_to_best_peer": speed / best if best else None,
+            "samples_per_sec_low": task.BATCH / time["high"],
+            "samples_per_sec_high": task.BATCH / time["low"],
+            "steps": len(seconds[row.name]),
+        }
+        yield Outcome(row.name, [record])
+
+
+def _advice(row: Row, error: str, config: BenchConfig) -> str:
+    if row.settings.get("torch") and "ModuleNotFoundError" in error:
+        python = config.torch_python or sys.executable
+        return f"{error}; {python} has no torch or transformers: name one that has both with --torch_python"
+    return error
+
+
+PEERS = Table(
+    "peers",
+    f"a whole update of BERT-base, {task.BATCH} samples of {task.SEQ} tokens, here and in other projects, in turns",
+    COLUMNS,
+    rows(),
+    measure,
+)

@@ -1,0 +1,20 @@
+"""The process that runs tftrain's training step when asked."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from tftrain.bench.peers import task, training
+from tftrain.bench.worker import serve
+
+
+def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
+    """Builds the step; settings hold precision, threads and extra_flags."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    config = training.configuration(settings["precision"], settings["threads"], settings["extra_flags"])
+    return task.turns(training.make_step(config))
+
+
+if __name__ == "__main__":
+    serve(build)

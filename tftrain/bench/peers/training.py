@@ -1,0 +1,72 @@
+"""tftrain's own training step, as `tftrain.run` makes it from its flags, on a batch that stays the same.
+
+Tables `peers` and `profile` both measure it.
+"""
+
+import os
+import shlex
+from collections.abc import Callable
+
+from tftrain import flags
+from tftrain.bench.peers import task
+from tftrain.config import TrainConfig
+from tftrain.fields import ConfigError
+
+FLAGS = (
+    "--synthetic_data",
+    f"--vocab_size={task.VOCAB}",
+    f"--max_seq_length={task.SEQ}",
+    f"--max_predictions_per_seq={task.PREDICTIONS}",
+    f"--micro_batch_size={task.BATCH}",
+    "--output_dir=unused",
+)
+
+
+def configuration(precision: str, threads: int, extra_flags: str) -> TrainConfig:
+    """Returns the configuration of BERT-base; what no flag says is the program's default.
+
+    Args:
+        precision: fp32 or bf16.
+        threads: TensorFlow's.
+        extra_flags: more flags of tftrain.run, with blanks between; they win.
+
+    Raises:
+        ConfigError: a flag is wrong.
+    """
+    given = [*FLAGS, f"--precision={precision}", f"--cpu_threads={threads}", *shlex.split(extra_flags)]
+    config = flags.parse(TrainConfig, ["tftrain.run", *given])
+    if problems := config.problems(1):
+        raise ConfigError(problems)
+    return config.resolve(1)
+
+
+def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Callable[[], float]:
+    """Builds model, optimizer and update.
+
+    Args:
+        config: resolved.
+        inter_op_threads: operations that may run at once; None: as many as in a run.
+
+    Returns:
+        A function that does one update and returns its loss.
+    """
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    import tensorflow as tf
+
+    from tftrain.parallel.launcher import Launch
+    from tftrain.parallel.mesh import start
+    from tftrain.train.session import Run
+    from tftrain.train.step import TrainStep
+
+    mesh = start(Launch(), config.compute.cpu_threads)
+    if inter_op_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
+    run = Run(config, mesh)
+    step = TrainStep(config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
+    batch = {name: tf.constant(value) for name, value in task.batch(config.model.vocab_size).items()}
+
+    def update() -> float:
+        mlm_sum, weight, _, nsp_sum, _, examples = step(batch).sums.numpy().tolist()
+        return mlm_sum / weight + nsp_sum / examples
+
+    return update

@@ -1,0 +1,1 @@
+"""Table `profile`: where the time of a whole training step goes, by kind of operation."""

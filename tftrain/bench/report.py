@@ -1,0 +1,108 @@
+"""Finished rows on disk, one line of json each, and the report made of them."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tftrain.bench.table import Column, Outcome, Record, Table
+
+
+class Store:
+    """The finished rows of one table in OUTPUT_DIR/TABLE.jsonl; a row counts as soon as its line is written."""
+
+    def __init__(self, table: Table, output_dir: str, resume: bool):
+        """Opens the file.
+
+        Args:
+            table: whose rows these are.
+            output_dir: made if it does not exist.
+            resume: whether rows from an earlier run are kept; else the file starts empty.
+        """
+        self.path = Path(output_dir) / f"{table.name}.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._table = table
+        self._outcomes: dict[str, Outcome] = {}
+        if resume and self.path.exists():
+            for line in self.path.read_text().splitlines():
+                if (outcome := _parse(line)) is not None:
+                    self._outcomes[outcome.row] = outcome
+        # A line that an interruption has cut off is dropped here, or the next one would be written behind it.
+        self.path.write_text("".join(_line(outcome) for outcome in self._outcomes.values()))
+
+    def add(self, outcome: Outcome) -> None:
+        """Keeps a row's outcome, in place of an earlier one."""
+        self._outcomes[outcome.row] = outcome
+        with self.path.open("a") as file:
+            file.write(_line(outcome))
+
+    def has(self, row: str) -> bool:
+        """Whether the row has been measured; a row that failed has not."""
+        return row in self._outcomes and self._outcomes[row].error is None
+
+    def outcomes(self) -> list[Outcome]:
+        """Returns what is known, in the table's order."""
+        return [self._outcomes[row.name] for row in self._table.rows if row.name in self._outcomes]
+
+
+def _line(outcome: Outcome) -> str:
+    return json.dumps(asdict(outcome)) + "\n"
+
+
+def _parse(line: str) -> Outcome | None:
+    try:
+        return Outcome(**json.loads(line))
+    except (TypeError, ValueError):
+        return None
+
+
+def render(table: Table, outcomes: Sequence[Outcome], form: str) -> str:
+    """Returns the report.
+
+    Args:
+        table: its columns are those of the report.
+        outcomes: the rows, in order. csv shows those that were measured, md and json also why others failed.
+        form: csv, md or json.
+
+    Returns:
+        The text, with a newline at its end.
+    """
+    records = [record for outcome in outcomes for record in outcome.records]
+    failures = {outcome.row: outcome.error for outcome in outcomes if outcome.error}
+    if form == "json":
+        return json.dumps({"table": table.name, "records": records, "failures": failures}, indent=1) + "\n"
+    lines = [[column.show(record) for column in table.columns] for record in records]
+    if form == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([[column.name for column in table.columns], *lines])
+        return out.getvalue()
+    return _markdown(table.columns, lines) + "".join(f"\n{row}: {error}\n" for row, error in failures.items())
+
+
+def _markdown(columns: Sequence[Column], lines: list[list[str]]) -> str:
+    rule = ["---" if column.digits is None else "---:" for column in columns]
+    cells = [[column.name for column in columns], rule, *lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def spread(samples: Sequence[float]) -> Record:
+    """Returns the median of some measurements and how far they lie apart.
+
+    Args:
+        samples: at least one.
+
+    Returns:
+        median, low, high, min and max; low and high are the quartiles, so that half of the samples lie between them.
+    """
+    ordered = sorted(samples)
+    quartiles = {"low": _quantile(ordered, 0.25), "median": _quantile(ordered, 0.5), "high": _quantile(ordered, 0.75)}
+    return {"min": ordered[0], **quartiles, "max": ordered[-1]}
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

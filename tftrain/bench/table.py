@@ -1,0 +1,90 @@
+"""What a table is: columns, rows as data, and a function that measures rows together."""
+
+import fnmatch
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tftrain.bench.config import BenchConfig
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the report.
+
+    Attributes:
+        name: of the column, and of the entry in a record.
+        digits: behind the point of its numbers in csv and md; None where it holds no numbers.
+    """
+
+    name: str
+    digits: int | None = None
+
+    def show(self, record: Record) -> str:
+        """Returns the record's entry as the report shows it; "-" where there is none."""
+        value = record.get(self.name)
+        if value is None:
+            return "-"
+        return str(value) if self.digits is None else f"{value:.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row's data.
+
+    Attributes:
+        name: unique in its table.
+        group: rows of one group are measured together, in alternation.
+        settings: what the table's `measure` reads.
+    """
+
+    name: str
+    group: str
+    settings: Record = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a row: its records, or in `error` why there are none.
+
+    A record holds the columns of the report; what else it holds is kept in the jsonl file and in json.
+    """
+
+    row: str
+    records: list[Record]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: data, and the function that measures a group of its rows.
+
+    Attributes:
+        name: as in `--table`.
+        about: one line for `--list`.
+        columns: of the report, from left to right.
+        rows: all of them, those of one group one behind the other.
+        measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
+            progress; yields an Outcome for each row.
+    """
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    measure: Callable[[list[Row], BenchConfig, Callable[[str], None]], Iterator[Outcome]]
+
+    def matching(self, globs: str) -> list[Row]:
+        """Returns the rows whose name matches one of the globs between the commas."""
+        patterns = [glob.strip() for glob in globs.split(",")]
+        return [row for row in self.rows if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
+
+
+def groups(rows: list[Row]) -> list[list[Row]]:
+    """Returns the rows by group, in the order in which the groups first occur."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.group, []).append(row)
+    return list(found.values())

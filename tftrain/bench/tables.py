@@ -1,0 +1,8 @@
+"""All tables, by name."""
+
+from tftrain.bench.kernels.table import KERNELS
+from tftrain.bench.peers.table import PEERS
+from tftrain.bench.profile.table import PROFILE
+from tftrain.bench.table import Table
+
+TABLES: dict[str, Table] = {table.name: table for table in (KERNELS, PEERS, PROFILE)}

@@ -1,0 +1,126 @@
+"""A process that measures, and stays: it answers one line of json with another until its input ends.
+
+Several of them can take turns, each with its model built and warm, while the others wait for a line and do nothing.
+This module needs the standard library alone, because an interpreter without TensorFlow runs workers too.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT_LINES = 40
+LAST_LINES = 3
+STOP_SECONDS = 30
+
+
+class WorkerError(RuntimeError):
+    """The process failed; the message is its own, or the end of what it wrote to stderr."""
+
+
+class Worker:
+    """A measuring process, seen from the one that asks."""
+
+    def __init__(self, module: str, settings: dict[str, Any], python: str = sys.executable):
+        """Starts the process; `ask` waits until it is ready.
+
+        Args:
+            module: which `serve`s, such as `tftrain.bench.kernels.worker`.
+            settings: its argument.
+            python: the interpreter.
+
+        Raises:
+            WorkerError: there is no such interpreter.
+        """
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        try:
+            self._process = subprocess.Popen(
+                [python, "-m", module, json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        except OSError as error:
+            raise WorkerError(f"cannot start {python}: {error}") from error
+        self._last_words: deque[str] = deque(maxlen=KEPT_LINES)
+        self._reader = threading.Thread(target=self._read_stderr, daemon=True)
+        self._reader.start()
+
+    def ask(self, request: Any) -> Any:
+        """Sends a request and returns its answer.
+
+        Raises:
+            WorkerError: the process said why it can't, or it has ended.
+        """
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._process.wait()
+            self._reader.join()
+            words = " / ".join(list(self._last_words)[-LAST_LINES:]) or "without a word"
+            raise WorkerError(f"the process ended with exit code {code}: {words}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer["result"]
+
+    def stop(self) -> None:
+        """Ends the process; more than once does no harm."""
+        if not self._process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.stop()
+
+    def _read_stderr(self) -> None:
+        for line in self._process.stderr:
+            if line.strip():
+                self._last_words.append(line.strip())
+
+
+def serve(build: Callable[[dict[str, Any]], Callable[[Any], Any]]) -> None:
+    """Answers requests until the input ends: the main function of a worker.
+
+    Args:
+        build: makes, from the settings, the function that answers a request. An exception of either is sent as the
+            answer.
+    """
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    answer = None
+    for line in sys.stdin:
+        try:
+            if answer is None:
+                answer = build(json.loads(sys.argv[1]))
+            said = {"result": answer(json.loads(line))}
+        except Exception as error:
+            said = {"error": _one_line(error)}
+        print(json.dumps(said), file=answers, flush=True)
+
+
+def _one_line(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:600]}"
