@@ -1,5 +1,6 @@
 """Every flagfile parses, and README's table knows every flag."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,11 @@ def test_readme_names_every_flag(config_class):
         if f"`{name}`" not in readme
     ]
     assert missing == []
+
+
+def test_readme_is_finished_and_its_links_lead_somewhere():
+    readme = Path(ROOT / "README.md").read_text()
+    assert "@@" not in readme
+    links = re.findall(r"\]\(([^)#:]+)\)", readme)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
