@@ -14,11 +14,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.dropout import DropoutMasks
-
-PHILOX = 1
-ELEMENTS_PER_COUNT = 8  # a counter value gives 128 bits
-SITES = 1 << 16
+from tftrain.ops.dropout import DropoutMasks, random_bits
 
 
 class DropoutKey(NamedTuple):
@@ -59,35 +55,3 @@ def dropout(x: tf.Tensor, rate: float, key: DropoutKey | None, site: int) -> tf.
 def masks(rate: float, key: DropoutKey | None, site: int) -> DropoutMasks | None:
     """Returns what `dropout` would draw, in the form in which the fused ops take it; None where nothing drops."""
     return None if key is None or rate == 0 else DropoutMasks(rate, key.seed, site, key.step, key.first_sample)
-
-
-def random_bits(samples: tf.Tensor, elements: int, key: DropoutKey, site: int) -> tf.Tensor:
-    """Draws sixteen bits for every element of a micro-batch.
-
-    A sample takes ceil(elements / 8) consecutive counts, whatever remains of the last one unused.
-
-    Args:
-        samples: int32 scalar tensor, the number b of samples.
-        elements: elements of one sample.
-        key: what the draw depends on, beside the site.
-        site: see `dropout`.
-
-    Returns:
-        uint16 [b, elements].
-
-    Raises:
-        ValueError: the site is out of range.
-    """
-    if not 0 <= site < SITES:
-        raise ValueError(f"dropout site {site}: expected a number from 0 to {SITES - 1}")
-    counts = -(-elements // ELEMENTS_PER_COUNT)
-    low = key.first_sample * counts
-    high = key.step * SITES + site
-    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=tf.stack([samples, counts, 4]),
-        key=tf.constant([key.seed], tf.uint64),
-        counter=tf.cast(tf.stack([low, high]), tf.uint64),
-        alg=PHILOX,
-        dtype=tf.uint32,
-    )
-    return tf.reshape(tf.bitcast(words, tf.uint16), [-1, counts * ELEMENTS_PER_COUNT])[:, :elements]

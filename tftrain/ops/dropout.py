@@ -98,6 +98,38 @@ def _bias_dropout_add_gradient(op, dy):
     return dx, dbias, dy, None
 
 
+def random_bits(samples: tf.Tensor, elements: int, key, site: int) -> tf.Tensor:
+    """Draws sixteen bits for every element of a micro-batch.
+
+    A sample takes ceil(elements / 8) consecutive counts, whatever remains of the last one unused.
+
+    Args:
+        samples: int32 scalar tensor, the number b of samples.
+        elements: elements of one sample.
+        key: what the draw depends on, beside the site: anything with seed, step and first_sample, see DropoutMasks.
+        site: a number below 65536 of its own for every place in the model that drops.
+
+    Returns:
+        uint16 [b, elements].
+
+    Raises:
+        ValueError: the site is out of range.
+    """
+    if not 0 <= site < SITES:
+        raise ValueError(f"dropout site {site}: expected a number from 0 to {SITES - 1}")
+    counts = -(-elements // ELEMENTS_PER_COUNT)
+    low = tf.cast(key.first_sample, tf.int64) * counts
+    high = tf.cast(key.step, tf.int64) * SITES + site
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=tf.stack([samples, counts, 4]),
+        key=tf.bitcast(tf.constant([key.seed], tf.int64), tf.uint64),
+        counter=tf.bitcast(tf.stack([low, high]), tf.uint64),
+        alg=PHILOX,
+        dtype=tf.uint32,
+    )
+    return tf.reshape(tf.bitcast(words, tf.uint16), [-1, counts * ELEMENTS_PER_COUNT])[:, :elements]
+
+
 def reference_kept(shape: list, masks: DropoutMasks) -> tf.Tensor:
     """Draws the mask of a whole micro-batch in plain TensorFlow.
 
@@ -108,19 +140,8 @@ def reference_kept(shape: list, masks: DropoutMasks) -> tf.Tensor:
     Returns:
         bool, of that shape: True where the element is kept.
     """
-    elements = math.prod(shape[1:])
-    counts = -(-elements // ELEMENTS_PER_COUNT)
-    low = tf.cast(masks.first_sample, tf.int64) * counts
-    high = tf.cast(masks.step, tf.int64) * SITES + masks.site
-    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=tf.stack([shape[0], counts, 4]),
-        key=tf.bitcast(tf.constant([masks.seed], tf.int64), tf.uint64),
-        counter=tf.bitcast(tf.stack([low, high]), tf.uint64),
-        alg=PHILOX,
-        dtype=tf.uint32,
-    )
-    bits = tf.reshape(tf.bitcast(words, tf.uint16), [shape[0], counts * ELEMENTS_PER_COUNT])
-    return tf.reshape(bits[:, :elements] >= masks.drop_below, shape)
+    bits = random_bits(shape[0], math.prod(shape[1:]), masks, masks.site)
+    return tf.reshape(bits >= masks.drop_below, shape)
 
 
 def reference_bias_dropout_add(
