@@ -165,9 +165,22 @@ class ComputeConfig:
     jit_compile: str = flag(
         "auto", "Compile the step with XLA; auto: on GPU yes, on CPU no.", choices=("auto", "true", "false")
     )
+    activation_checkpointing: str = flag(
+        "none",
+        "Compute activations again in backward instead of keeping them: the attention core's, or all of each block.",
+        choices=("none", "selective", "full"),
+    )
+    memory_optimization: str = flag(
+        "default",
+        "Grappler's memory optimizer in graph mode: off, TensorFlow's default, or one of its heuristics.",
+        choices=("none", "default", "heuristics", "recomputation", "scheduling", "swapping"),
+    )
+    suppress_grappler: bool = flag(False, "Graph mode without any of Grappler's graph rewriting.")
+    enable_resource_variables: bool = flag(True, "Always true: tf.function of TensorFlow 2 has no other variables.")
     hvd_fp16_compression: bool = flag(False, "Gradients travel between ranks in fp16, under a dynamic loss scale.")
     sparse_as_dense: bool = flag(True, "Reduce the embedding's gradient as one dense tensor, not as gathered rows.")
     cpu_threads: int = flag(0, "TensorFlow's threads on each rank; 0: the host's cores shared by its ranks.", minimum=0)
+    huge_pages: bool = flag(True, "On the CPU, tensors lie in pages of 2 MiB where kernel and C library offer them.")
     device_peak_tflops: float | None = flag(
         None, "The device's peak rate, for mfu, where it is not a known GPU.", above=0
     )
@@ -231,6 +244,9 @@ class TrainConfig:
             found.append(Problem("end_learning_rate", optimizer.end_learning_rate, expected))
         if (optimizer.warmup_steps or 0) > run.max_steps:
             found.append(Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={run.max_steps}"))
+        if not self.compute.enable_resource_variables:
+            expected = "expected true: tf.function of TensorFlow 2 has resource variables only"
+            found.append(Problem("enable_resource_variables", False, expected))
         if not run.output_dir:
             found.append(Problem("output_dir", run.output_dir, "expected a folder for what the run writes"))
         if not any(problem.flag in {f.name for f in dataclasses.fields(self.batch)} for problem in found):

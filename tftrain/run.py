@@ -8,13 +8,14 @@ import os
 import sys
 import tempfile
 
-from tftrain import flags
+from tftrain import flags, huge_pages
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
 
 EXIT_FAILED = 1
+LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 EXIT_INTERRUPTED = 130
 
 
@@ -29,9 +30,15 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
 
+    gpu = os.path.exists("/dev/nvidiactl")
+    if __name__ == "__main__" and config.compute.huge_pages and not gpu:
+        huge_pages.restart()
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    if config.compute.activation_checkpointing != "none":
+        # XLA on the CPU starts what it can as early as it can, recomputation too, which then saves nothing.
+        os.environ["XLA_FLAGS"] = f"{LOW_MEMORY_XLA} {os.environ.get('XLA_FLAGS', '')}"
     # Where there is no GPU, TensorFlow reports that as an error.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if gpu else "3")
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     import tensorflow as tf
 

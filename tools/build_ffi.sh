@@ -43,10 +43,7 @@ for source in custom_ops/kernels/*.cc; do
 done
 libraries=(-pthread)
 if [[ "$platform" == cuda ]]; then
-  sources+=(custom_ops/ffi/cuda_handlers.cc)
-  for source in custom_ops/kernels/*.cu; do
-    [[ "$source" == *_check.cu ]] || sources+=("$source")
-  done
+  sources+=(custom_ops/ffi/cuda_handlers.cc custom_ops/kernels/*.cu)
 fi
 printf '%s\n' "${sources[@]}" | xargs -P "${JOBS:-$(nproc)}" -I{} bash -euc 'compile "$1"' _ {}
 

@@ -39,7 +39,9 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
     """
     random = np.random.default_rng(seed)
     for name, dtype in types.items():
-        for rows, hidden in [(1, 1), (67, 7), (33, 64), (13, 768), (1000, 1024), (5, 1001), (7, 2560), (3, 8192)]:
+        narrow = [(1, 1), (67, 7), (33, 64), (13, 768), (1000, 1024), (5, 1001), (7, 2560), (3, 8192)]
+        long = [(3, 5121), (5, 8193), (700, 10007), (9, 16384)]  # do not fit into a block's registers
+        for rows, hidden in narrow + long:
             for residual in (False, True):
                 yield from _layer_norm(random, name, dtype, rows, hidden, residual)
         for batch, heads, queries, keys in [
@@ -48,6 +50,9 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
             (2, 4, 128, 128),
             (1, 2, 512, 512),
             (2, 1, 5, 2049),
+            (2, 1, 3, 8193),
+            (2, 1, 300, 10007),
+            (1, 2, 2, 16384),
         ]:
             for drop_below in (0, 6554):
                 yield from _softmax(random, name, dtype, (batch, heads, queries, keys), drop_below)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "custom_ops/interface/check.h"
+#include "custom_ops/interface/gelu.h"
 #include "custom_ops/interface/op.h"
 #include "custom_ops/kernels/geglu.h"
 
@@ -34,15 +35,8 @@ inline Dims CheckGegluInputs(Check& check, const std::vector<Spec>& in, size_t f
 }
 
 // gate, up [..., columns], and none or two biases [columns], the gate's and up's -> y like gate.
-struct GegluOp {
+struct GegluOp : GeluAttributes {
   static constexpr char kName[] = "TftrainGeglu";
-
-  int64_t approximate = 0;  // 1 for the tanh form
-
-  template <typename Visitor>
-  void VisitAttributes(Visitor& visit) {
-    visit("approximate", &approximate);
-  }
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     Check check;
@@ -68,15 +62,8 @@ struct GegluOp {
 
 // dy, gate, up [..., columns], and none or two biases [columns] -> dgate and dup like gate, and the gradients of the
 // biases like these if there are any.
-struct GegluGradOp {
+struct GegluGradOp : GeluAttributes {
   static constexpr char kName[] = "TftrainGegluGrad";
-
-  int64_t approximate = 0;
-
-  template <typename Visitor>
-  void VisitAttributes(Visitor& visit) {
-    visit("approximate", &approximate);
-  }
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     Check check;

@@ -11,16 +11,19 @@
 
 namespace tftrain {
 
-// x [..., columns], and none or one bias [columns] -> y like x.
-struct GeluOp {
-  static constexpr char kName[] = "TftrainGelu";
-
+// What GeLU and GeGLU have in common in both directions.
+struct GeluAttributes {
   int64_t approximate = 0;  // 1 for the tanh form
 
   template <typename Visitor>
   void VisitAttributes(Visitor& visit) {
     visit("approximate", &approximate);
   }
+};
+
+// x [..., columns], and none or one bias [columns] -> y like x.
+struct GeluOp : GeluAttributes {
+  static constexpr char kName[] = "TftrainGelu";
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     Check check;
@@ -54,15 +57,8 @@ struct GeluOp {
 };
 
 // dy, x [..., columns], and none or one bias [columns] -> dx like x, and dbias like the bias if there is one.
-struct GeluGradOp {
+struct GeluGradOp : GeluAttributes {
   static constexpr char kName[] = "TftrainGeluGrad";
-
-  int64_t approximate = 0;
-
-  template <typename Visitor>
-  void VisitAttributes(Visitor& visit) {
-    visit("approximate", &approximate);
-  }
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     Check check;

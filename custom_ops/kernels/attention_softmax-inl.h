@@ -18,7 +18,7 @@ inline void MakeBias(const int32_t* mask, int64_t keys, float* bias) {
   for (int64_t i = keys; i < keys + kLanes; ++i) bias[i] = -INFINITY;
 }
 
-// Scaled and masked scores into `values`; returns the largest.
+// Scores, scaled and masked, into `values`, as powers of 2; returns the largest.
 template <typename T>
 TFTRAIN_INLINE float ScaleRow(const T* scores, float scale, const float* bias, int64_t keys, float* values) {
   F largest = Set(-INFINITY);
@@ -40,37 +40,38 @@ TFTRAIN_INLINE float ScaleRow(const T* scores, float scale, const float* bias, i
 TFTRAIN_INLINE float ExponentialRow(float largest, int64_t keys, float* values) {
   F sum = {};
   for (int64_t i = 0; i < keys; i += kLanes) {
-    const F value = Exp(Load(values + i) - largest);
+    const F value = Exp2(Load(values + i) - largest);
     sum += value;
     Store(value, values + i);
   }
   return Sum(sum);
 }
 
-template <bool kStream, typename T>
-TFTRAIN_INLINE void WriteRow(const float* values, float factor, int64_t keys, T* to) {
-  int64_t i = 0;
-  for (; i + kLanes <= keys; i += kLanes) Put<kStream>(Load(values + i) * factor, to + i);
-  if (i < keys) StoreSome(Load(values + i) * factor, to + i, keys - i);
-}
-
-template <bool kStream, typename T>
-TFTRAIN_INLINE void WriteDroppedRow(const float* values, float factor, const uint16_t* draws, int32_t drop_below,
-                                    int64_t keys, T* to) {
+// The probabilities, and with dropout the dropped ones, from a row of exponentials.
+template <bool kStream, bool kDropout, typename T>
+TFTRAIN_INLINE void WriteRow(const float* values, float factor, const uint16_t* draws, int32_t drop_below,
+                             float keep_scale, int64_t keys, T* probabilities, T* dropped) {
   int64_t i = 0;
   for (; i + kLanes <= keys; i += kLanes) {
-    Put<kStream>(Zero(Kept(draws + i, drop_below), Load(values + i) * factor), to + i);
+    const F p = Load(values + i) * factor;
+    Put<kStream>(p, probabilities + i);
+    if (kDropout) Put<kStream>(Zero(Kept(draws + i, drop_below), p * keep_scale), dropped + i);
   }
-  if (i < keys) StoreSome(Zero(Kept(draws + i, drop_below), Load(values + i) * factor), to + i, keys - i);
+  if (i < keys) {
+    const F p = Load(values + i) * factor;
+    StoreSome(p, probabilities + i, keys - i);
+    if (kDropout) StoreSome(Zero(Kept(draws + i, drop_below), p * keep_scale), dropped + i, keys - i);
+  }
 }
 
-template <bool kStream, typename T>
+template <bool kStream, bool kDropout, typename T>
 void SoftmaxRows(const AttentionSoftmaxForward& args, int64_t begin, int64_t end) {
   const AttentionShape& shape = args.shape;
   const int64_t keys = shape.keys;
   RowScratch scratch(keys);
   float* values = scratch.values.data();
   const float keep_scale = KeepScale(args.dropout);
+  const RoundKeys round_keys(args.dropout);
   int64_t sample = -1;
   for (int64_t row = begin; row < end; ++row) {
     if (shape.SampleOf(row) != sample) {
@@ -78,19 +79,22 @@ void SoftmaxRows(const AttentionSoftmaxForward& args, int64_t begin, int64_t end
       MakeBias(args.key_mask + sample * keys, keys, scratch.bias.data());
     }
     const T* scores = static_cast<const T*>(args.scores) + row * keys;
-    const float largest = ScaleRow(scores, args.scale, scratch.bias.data(), keys, values);
+    const float largest = ScaleRow(scores, args.scale * kLog2E, scratch.bias.data(), keys, values);
     float factor = 0;
     if (largest == -INFINITY) {
       std::fill(scratch.values.begin(), scratch.values.end(), 0.0f);
     } else {
       factor = 1.0f / ExponentialRow(largest, keys, values);
     }
-    WriteRow<kStream>(values, factor, keys, static_cast<T*>(args.probabilities) + row * keys);
-    if (args.dropped == nullptr) continue;
-    const SampleDraws sample_draws(args.dropout, sample, shape.ElementsPerSample());
-    const uint16_t* draws = DrawRange(sample_draws, shape.ElementOf(row), keys, scratch.draws.data());
-    WriteDroppedRow<kStream>(values, factor * keep_scale, draws, args.dropout.drop_below, keys,
-                             static_cast<T*>(args.dropped) + row * keys);
+    T* probabilities = static_cast<T*>(args.probabilities) + row * keys;
+    const uint16_t* draws = nullptr;
+    T* dropped = nullptr;
+    if (kDropout) {
+      const SampleDraws sample_draws(args.dropout, sample, shape.ElementsPerSample());
+      draws = DrawRange(round_keys, sample_draws, shape.ElementOf(row), keys, scratch.draws.data());
+      dropped = static_cast<T*>(args.dropped) + row * keys;
+    }
+    WriteRow<kStream, kDropout>(values, factor, draws, args.dropout.drop_below, keep_scale, keys, probabilities, dropped);
   }
   if (kStream) FinishStreams();
 }
@@ -123,6 +127,7 @@ void SoftmaxGradientRows(const AttentionSoftmaxBackward& args, int64_t begin, in
   RowScratch scratch(keys);
   float* values = scratch.values.data();
   const float keep_scale = KeepScale(args.dropout);
+  const RoundKeys round_keys(args.dropout);
   const int32_t drop_below = args.dropout.drop_below;
   for (int64_t row = begin; row < end; ++row) {
     const T* ddropped = static_cast<const T*>(args.ddropped) + row * keys;
@@ -131,7 +136,7 @@ void SoftmaxGradientRows(const AttentionSoftmaxBackward& args, int64_t begin, in
     const uint16_t* draws = nullptr;
     if (kDropout) {
       const SampleDraws sample_draws(args.dropout, shape.SampleOf(row), shape.ElementsPerSample());
-      draws = DrawRange(sample_draws, shape.ElementOf(row), keys, scratch.draws.data());
+      draws = DrawRange(round_keys, sample_draws, shape.ElementOf(row), keys, scratch.draws.data());
     }
     const float sum = GradientRow<kDropout>(ddropped, probabilities, keep_scale, draws, drop_below, keys, values);
     T* dropped = kDropout ? static_cast<T*>(args.dropped) + row * keys : nullptr;
@@ -153,9 +158,11 @@ void SoftmaxGradientRows(const AttentionSoftmaxBackward& args, int64_t begin, in
 inline void RunAttentionSoftmax(const AttentionSoftmaxForward& args, const ParallelFor& parallel_for) {
   const int64_t row_bytes = args.shape.keys * SizeOf(args.dtype);
   const bool stream = ShouldStream(args.shape.rows() * row_bytes, row_bytes, {args.probabilities, args.dropped});
+  const bool dropout = args.dropped != nullptr;
   WithType(args.dtype, [&](auto t) {
     using T = decltype(t);
-    const auto rows = stream ? &SoftmaxRows<true, T> : &SoftmaxRows<false, T>;
+    const auto rows = dropout ? (stream ? &SoftmaxRows<true, true, T> : &SoftmaxRows<false, true, T>)
+                              : (stream ? &SoftmaxRows<true, false, T> : &SoftmaxRows<false, false, T>);
     parallel_for(args.shape.rows(), 2 * args.shape.keys,
                  [&](int64_t begin, int64_t end) { rows(args, begin, end); });
   });

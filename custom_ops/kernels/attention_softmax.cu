@@ -1,11 +1,12 @@
 // Attention softmax on the GPU; see attention_softmax.h. A row of keys lies in the registers of a warp, or of a block where
 // it is longer than 512 keys. Each of these teams runs down rows that lie one behind the other: a warp loads the next while
-// it works on one, and the mask of a sample's keys is read once for all of them and kept as one bit for each key.
+// it works on one, and the mask of a sample's keys is read once for all of them and kept as one bit for each key. For rows
+// that do not fit there is attention_softmax_long.cuh.
 #include <algorithm>
 
-#include "custom_ops/kernels/cuda_device.cuh"
+#include "custom_ops/kernels/attention_softmax_long.cuh"
+#include "custom_ops/kernels/attention_softmax_row.cuh"
 #include "custom_ops/kernels/cuda_kernels.h"
-#include "custom_ops/kernels/philox.cuh"
 
 namespace tftrain {
 namespace {
@@ -16,7 +17,6 @@ constexpr int kBlockThreads = 128;  // where a team is a warp
 constexpr int kMostThreads = 512;
 constexpr int kMostKeys = 16;  // of a thread; with more, its registers run out
 constexpr int kRun = 8;        // rows
-constexpr CudaError kTooWide = "attention softmax: rows of more than 8192 keys are not supported on the GPU";
 
 // The threads that share a row.
 template <bool kWarpTeam>
@@ -82,29 +82,13 @@ struct RowCursor {
   int64_t row_of_sample;
 };
 
-// Scales what is kept and zeroes the rest.
-template <int kSize>
-__device__ __forceinline__ void Drop(const SampleDraws& draws, int64_t element, int64_t drop_below, float keep_scale,
-                                     float (&values)[kSize]) {
-  uint32_t draw[kSize];
-  DrawPack(draws, element, draw);
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) {
-    values[i] = draw[i] >= static_cast<uint32_t>(drop_below) ? values[i] * keep_scale : 0.0f;
-  }
-}
-
 template <bool kWarpTeam, typename T, int kSize, int kPacks>
-__device__ __forceinline__ uint32_t KeyBits(const int32_t* key_mask, int64_t sample, int keys) {
+__device__ __forceinline__ uint32_t OwnKeyBits(const int32_t* key_mask, int64_t sample, int keys) {
   using Part = RowPart<kWarpTeam, T, kSize, kPacks>;
   uint32_t bits = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    if (Part::KeyOf(p) >= keys) continue;
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-      bits |= static_cast<uint32_t>(key_mask[sample * keys + Part::KeyOf(p) + i] > 0) << (p * kSize + i);
-    }
+    if (Part::KeyOf(p) < keys) bits |= KeyBits<kSize>(key_mask, sample * keys + Part::KeyOf(p)) << (p * kSize);
   }
   return bits;
 }
@@ -117,12 +101,12 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
   const Team<kWarpTeam> team;
   const int keys = static_cast<int>(args.shape.keys);
   const int64_t rows = args.shape.rows();
-  const float factor = args.scale * 1.44269504f;  // powers of 2 from here on
+  const float factor = args.scale * kLog2E;  // powers of 2 from here on
   const Position position(args.dropout);
   for (int64_t begin = team.number() * kRun; begin < rows; begin += team.teams() * kRun) {
     const int64_t end = begin + kRun < rows ? begin + kRun : rows;
     RowCursor cursor(args.shape, begin);
-    uint32_t bits = KeyBits<kWarpTeam, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
+    uint32_t bits = OwnKeyBits<kWarpTeam, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
     Part next = {};
     if (kWarpTeam) next.Load(args.scores, begin, keys);
     for (int64_t row = begin; row < end; ++row) {
@@ -134,26 +118,20 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         part.pack[p].Decode(value[p]);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          if (bits >> (p * kSize + i) & 1) largest = Larger::Join(value[p][i] * factor, largest);
-        }
+        largest = LargestOf(value[p], bits >> (p * kSize), factor, largest);
       }
       largest = team.template Reduce<Larger>(largest, scratch[0]);
       float sum = 0;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
+        Powers(bits >> (p * kSize), factor, largest, value[p]);
 #pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          // In one rounding, so that the row's common part of the error is exactly common.
-          const float power = Exp2Approx(fmaf(value[p][i], factor, -largest));
-          value[p][i] = bits >> (p * kSize + i) & 1 && largest > -INFINITY ? power : 0.0f;
-          sum += value[p][i];
-        }
+        for (int i = 0; i < kSize; ++i) sum += value[p][i];
       }
       sum = team.template Reduce<Add>(sum, scratch[1]);
-      const float inverse = sum == 0 ? 0.0f : 1.0f / sum;
-      const SampleDraws draws = position.DrawsOf(cursor.sample, args.shape.ElementsPerSample());
+      const float inverse = InverseOf(sum);
+      const DropMask mask = {position.DrawsOf(cursor.sample, args.shape.ElementsPerSample()), args.dropout.drop_below,
+                             keep_scale};
       const int64_t element = cursor.Element(args.shape);
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
@@ -162,12 +140,12 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
         for (int i = 0; i < kSize; ++i) value[p][i] *= inverse;
         Part::Store(value[p], args.probabilities, row, keys, p);
         if (kDropout) {
-          Drop(draws, element + Part::KeyOf(p), args.dropout.drop_below, keep_scale, value[p]);
+          mask.Apply(element + Part::KeyOf(p), value[p]);
           Part::Store(value[p], args.dropped, row, keys, p);
         }
       }
       if (row + 1 < end && cursor.Next()) {
-        bits = KeyBits<kWarpTeam, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
+        bits = OwnKeyBits<kWarpTeam, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
       }
     }
   }
@@ -197,7 +175,8 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
       const Part gradient = next_gradient;
       const Part probabilities = next_probabilities;
       if (kWarpTeam && row + 1 < end) load(row + 1);
-      const SampleDraws draws = position.DrawsOf(cursor.sample, args.shape.ElementsPerSample());
+      const DropMask mask = {position.DrawsOf(cursor.sample, args.shape.ElementsPerSample()), args.dropout.drop_below,
+                             keep_scale};
       const int64_t element = cursor.Element(args.shape);
       // Of what reaches the probabilities through the mask.
       float value[kPacks][kSize];
@@ -209,18 +188,11 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
         probabilities.pack[p].Decode(probability);
         if (kDropout && Part::KeyOf(p) < keys) {
           float dropped[kSize];
-          uint32_t draw[kSize];
-          DrawPack(draws, element + Part::KeyOf(p), draw);
-#pragma unroll
-          for (int i = 0; i < kSize; ++i) {
-            const bool kept = draw[i] >= static_cast<uint32_t>(args.dropout.drop_below);
-            value[p][i] = kept ? value[p][i] * keep_scale : 0.0f;
-            dropped[i] = kept ? probability[i] * keep_scale : 0.0f;
-          }
+          probabilities.pack[p].Decode(dropped);
+          mask.Apply(element + Part::KeyOf(p), value[p], dropped);
           Part::Store(dropped, args.dropped, row, keys, p);
         }
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) sum = fmaf(value[p][i], probability[i], sum);
+        sum = AddProducts(value[p], probability, sum);
       }
       sum = team.template Reduce<Add>(sum, scratch[turn]);
       turn ^= 1;
@@ -229,8 +201,7 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
         if (Part::KeyOf(p) >= keys) continue;
         float probability[kSize];
         probabilities.pack[p].Decode(probability);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) value[p][i] = (value[p][i] - sum) * (probability[i] * args.scale);
+        ScoreGradient(probability, sum, args.scale, value[p]);
         Part::Store(value[p], args.dscores, row, keys, p);
       }
       cursor.Next();
@@ -255,37 +226,58 @@ bool WithPacks(int64_t keys, const Run& run) {
   }
 }
 
-template <template <bool, bool, typename, int, int> class Kernel, typename Args>
-CudaError Run(const Args& args, bool aligned, const CudaStream& stream) {
+// The kernels of one direction: Direction::Short for rows in registers, Direction::Long for others.
+template <typename Direction, bool kDropout, typename T, int kSize, typename Args>
+void Run(const Args& args, const CudaStream& stream) {
   const int64_t rows = args.shape.rows();
-  if (rows == 0 || args.shape.keys == 0) return nullptr;
-  bool fits = false;
-  WithType(args.dtype, [&](auto t) {
-    using T = decltype(t);
-    const auto launch = [&](auto warp_team, auto size, auto packs, int threads) {
-      constexpr bool kWarpTeam = decltype(warp_team)::value;
-      constexpr int kSize = size, kPacks = packs;
-      const auto kernel = args.dropped == nullptr ? Kernel<false, kWarpTeam, T, kSize, kPacks>::Function()
-                                                  : Kernel<true, kWarpTeam, T, kSize, kPacks>::Function();
-      const int teams = DivideUp(rows, kRun);
-      const int blocks = kWarpTeam ? DivideUp(teams, kBlockThreads / kWarp) : teams;
-      LaunchKernel(kernel, {std::min(blocks, BlocksThatFit(kernel, threads))}, threads, stream.handle, args,
-                   KeepScale(args.dropout));
-    };
-    const bool wide = aligned && args.shape.keys * sizeof(T) % 16 == 0;
-    fits = wide ? WithPacks<kWidest<T>, 1>(args.shape.keys, launch) : WithPacks<1, 1>(args.shape.keys, launch);
-  });
-  return fits ? LastError() : kTooWide;
+  const float keep_scale = KeepScale(args.dropout);
+  const auto launch = [&](auto warp_team, auto size, auto packs, int threads) {
+    constexpr bool kWarpTeam = decltype(warp_team)::value;
+    const auto kernel = Direction::template Short<kDropout, kWarpTeam, T, size, packs>();
+    const int teams = DivideUp(rows, kRun);
+    const int blocks = kWarpTeam ? DivideUp(teams, kBlockThreads / kWarp) : teams;
+    LaunchKernel(kernel, {std::min(blocks, BlocksThatFit(kernel, threads))}, threads, stream.handle, args, keep_scale);
+  };
+  if (WithPacks<kSize, 1>(args.shape.keys, launch)) return;
+  const auto kernel = Direction::template Long<kDropout, T, kSize>();
+  LaunchKernel(kernel, {LongRowBlocks(kernel, rows)}, kLongRowThreads, stream.handle, args, keep_scale);
 }
 
-template <bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+template <typename Direction, typename Args>
+CudaError Run(const Args& args, bool aligned, const CudaStream& stream) {
+  if (args.shape.rows() == 0 || args.shape.keys == 0) return nullptr;
+  WithType(args.dtype, [&](auto t) {
+    using T = decltype(t);
+    const auto run = [&](auto dropout) {
+      constexpr bool kDropout = decltype(dropout)::value;
+      const bool wide = aligned && args.shape.keys * sizeof(T) % 16 == 0;
+      wide ? Run<Direction, kDropout, T, kWidest<T>>(args, stream) : Run<Direction, kDropout, T, 1>(args, stream);
+    };
+    args.dropped == nullptr ? run(std::false_type()) : run(std::true_type());
+  });
+  return LastError();
+}
+
 struct Forward {
-  static auto Function() { return SoftmaxKernel<kDropout, kWarpTeam, T, kSize, kPacks>; }
+  template <bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+  static auto Short() {
+    return SoftmaxKernel<kDropout, kWarpTeam, T, kSize, kPacks>;
+  }
+  template <bool kDropout, typename T, int kSize>
+  static auto Long() {
+    return LongSoftmaxKernel<kDropout, T, kSize>;
+  }
 };
 
-template <bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
 struct Backward {
-  static auto Function() { return SoftmaxGradientKernel<kDropout, kWarpTeam, T, kSize, kPacks>; }
+  template <bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+  static auto Short() {
+    return SoftmaxGradientKernel<kDropout, kWarpTeam, T, kSize, kPacks>;
+  }
+  template <bool kDropout, typename T, int kSize>
+  static auto Long() {
+    return LongSoftmaxGradientKernel<kDropout, T, kSize>;
+  }
 };
 
 }  // namespace

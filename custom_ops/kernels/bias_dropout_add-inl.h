@@ -8,16 +8,17 @@ template <typename Args>
 class RowDraws {
  public:
   explicit RowDraws(const Args& args)
-      : args_(args), buffer_(args.hidden + kElementsPerCount + kDrawSlack + kLanes) {}
+      : args_(args), keys_(args.dropout), buffer_(args.hidden + kElementsPerCount + kDrawSlack + kLanes) {}
 
   const uint16_t* operator()(int64_t row) {
     if (args_.dropout.drop_below == 0) return buffer_.data();
     const SampleDraws draws(args_.dropout, row / args_.rows, args_.rows * args_.hidden);
-    return DrawRange(draws, row % args_.rows * args_.hidden, args_.hidden, buffer_.data());
+    return DrawRange(keys_, draws, row % args_.rows * args_.hidden, args_.hidden, buffer_.data());
   }
 
  private:
   const Args& args_;
+  const RoundKeys keys_;
   std::vector<uint16_t> buffer_;
 };
 

@@ -19,24 +19,9 @@ struct GeluTail {
   F slope;      // d
 };
 
-constexpr float kLog2E = 1.44269504f;
 constexpr float kNormalDensity = 0.398942280f;  // 1 / sqrt(2 pi)
 constexpr float kTanhLinear = 1.59576912f;      // 2 sqrt(2 / pi)
 constexpr float kTanhCubic = 0.0713548163f;     // 0.044715 times that
-
-// 2^t for t <= 0, 0 below -125; a minimax polynomial between integers with a relative error of 1.6e-7.
-TFTRAIN_INLINE F ShortExp2(F t) {
-  const F shifted = t + 12582912.0f;  // 1.5 * 2^23 leaves the nearest integer in the lowest bits
-  const F r = t - (shifted - 12582912.0f);
-  F sum = Set(0.0013276469f);
-  sum = Fma(sum, r, Set(0.00967554189f));
-  sum = Fma(sum, r, Set(0.0555071346f));
-  sum = Fma(sum, r, Set(0.240221202f));
-  sum = Fma(sum, r, Set(0.693146944f));
-  sum = Fma(sum, r, Set(1.00000012f));
-  const F result = Bits<F>(Bits<I>(sum) + (Bits<I>(shifted) << 23));
-  return Select(t < -125.0f, F{}, result);
-}
 
 // R(a) with a relative error of 3.8e-7.
 TFTRAIN_INLINE F ShortRatio(F a) {
@@ -80,7 +65,7 @@ TFTRAIN_INLINE GeluTail ErfTail(F a) {
     exponential = Fma(rounded, lost * -0.5f, rounded);
     ratio = LongRatio(a);
   } else {
-    exponential = ShortExp2(a * a * (-0.5f * kLog2E));
+    exponential = Exp2(a * a * (-0.5f * kLog2E));
     ratio = ShortRatio(a);
   }
   return {a, exponential * ratio, exponential * Fma(a, Set(-kNormalDensity), ratio)};
@@ -94,7 +79,7 @@ TFTRAIN_INLINE GeluTail TanhTail(F a) {
   if constexpr (kLong) {
     e = Exp(-(a * Fma(square, Set(kTanhCubic), Set(kTanhLinear))));
   } else {
-    e = ShortExp2(a * Fma(square, Set(-kTanhCubic * kLog2E), Set(-kTanhLinear * kLog2E)));
+    e = Exp2(a * Fma(square, Set(-kTanhCubic * kLog2E), Set(-kTanhLinear * kLog2E)));
   }
   const F rest = 1.0f / (1.0f + e);
   const F tail = e * rest;
@@ -105,8 +90,7 @@ TFTRAIN_INLINE GeluTail TanhTail(F a) {
 template <bool kTanh, typename T>
 TFTRAIN_INLINE GeluTail TailOf(F x) {
   constexpr bool kLong = std::is_same_v<T, float>;
-  const F magnitude = Abs(x);
-  const F a = Select(magnitude > 14.0f, Set(14.0f), magnitude);  // NaN stays
+  const F a = Min(Set(14.0f), Abs(x));  // NaN stays
   return kTanh ? TanhTail<kLong>(a) : ErfTail<kLong>(a);
 }
 
@@ -161,8 +145,7 @@ TFTRAIN_INLINE F GeluFor(F x) {
     return Gelu(x, TailOf<kTanh, T>(x));
   } else {
     constexpr float kLargest = kTanh ? 10 : 14;
-    const F magnitude = Abs(x);
-    const F a = Select(magnitude > kLargest, Set(kLargest), magnitude);  // NaN stays
+    const F a = Min(Set(kLargest), Abs(x));  // NaN stays
     return Fma(-a, kTanh ? CoarseTanhTail(a) : CoarseErfTail(a), Max(x, F{}));
   }
 }

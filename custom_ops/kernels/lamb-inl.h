@@ -1,16 +1,5 @@
 // LAMB and AdamW on the CPU; see lamb.h.
 
-TFTRAIN_INLINE F SquareRoot(F v) {
-#if TFTRAIN_VECTOR_BYTES == 64
-  return _mm512_sqrt_ps(v);
-#elif TFTRAIN_VECTOR_BYTES == 32
-  return _mm256_sqrt_ps(v);
-#else
-  for (int i = 0; i < kLanes; ++i) v[i] = std::sqrt(v[i]);
-  return v;
-#endif
-}
-
 struct Moments {
   F m;
   F v;

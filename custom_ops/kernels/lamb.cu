@@ -44,30 +44,53 @@ struct Numbers {
   float v[kSize];
 };
 
-struct Moments {
-  float m;
-  float v;
-};
-
-__device__ __forceinline__ Moments NextMoments(const UpdateScalars& at, float gradient, float m, float v) {
-  const float g = gradient * at.gradient_factor;
-  return {fmaf(m, at.beta1, -(g * at.minus_one_minus_beta1)), fmaf(v, at.beta2, g * g * at.one_minus_beta2)};
+template <int kSize>
+__device__ __forceinline__ void NextMoments(const UpdateScalars& at, const Numbers<kSize>& gradient, Numbers<kSize>* m,
+                                            Numbers<kSize>* v) {
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) {
+    const float g = gradient.v[k] * at.gradient_factor;
+    m->v[k] = fmaf(m->v[k], at.beta1, -(g * at.minus_one_minus_beta1));
+    v->v[k] = fmaf(v->v[k], at.beta2, g * g * at.one_minus_beta2);
+  }
 }
 
 // u of lamb.h.
-__device__ __forceinline__ float Direction(const UpdateScalars& at, float epsilon, float decay, Moments moments,
-                                           float weight) {
-  const float adam = __fdiv_rn(moments.m * at.m_correction, __fsqrt_rn(moments.v * at.v_correction) + epsilon);
-  return fmaf(weight, decay, adam);
+template <int kSize>
+__device__ __forceinline__ Numbers<kSize> Direction(const UpdateScalars& at, float epsilon, float decay,
+                                                    const Numbers<kSize>& m, const Numbers<kSize>& v,
+                                                    const Numbers<kSize>& w) {
+  Numbers<kSize> u;
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) {
+    const float adam = __fdiv_rn(m.v[k] * at.m_correction, __fsqrt_rn(v.v[k] * at.v_correction) + epsilon);
+    u.v[k] = fmaf(w.v[k], decay, adam);
+  }
+  return u;
 }
 
-// The passes. `Start` reads what is the same for the whole tensor, `Step` works on kSize elements from i on.
-struct MomentsPass {
-  static constexpr int kSums = 2;
-  float epsilon;
-  const UpdateScalars* scalars;
-  const float* weight_decays;
+template <int kSize>
+__device__ __forceinline__ void Move(const Numbers<kSize>& direction, float rate, Numbers<kSize>* w) {
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) w->v[k] = fmaf(direction.v[k], -rate, w->v[k]);
+}
+
+template <int kSize>
+__device__ __forceinline__ void AddSquares(const Numbers<kSize>& numbers, float* sum) {
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) *sum = fmaf(numbers.v[k], numbers.v[k], *sum);
+}
+
+// The passes. `Step` works on kSize elements from i on; decay and rate are those of the whole tensor.
+struct PassInputs {
+  float epsilon = 0;
+  const UpdateScalars* scalars = nullptr;
+  const float* weight_decays = nullptr;
   const float* rates = nullptr;
+};
+
+struct MomentsPass : PassInputs {
+  static constexpr int kSums = 2;
 
   template <int kSize>
   __device__ void Step(const UpdateScalars& at, float decay, float, const UpdateTensor& tensor, int64_t i,
@@ -77,26 +100,16 @@ struct MomentsPass {
     m.Load(tensor.m + i);
     v.Load(tensor.v + i);
     w.Load(tensor.weight + i);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      const Moments moments = NextMoments(at, g.v[k], m.v[k], v.v[k]);
-      m.v[k] = moments.m;
-      v.v[k] = moments.v;
-      const float update = Direction(at, epsilon, decay, moments, w.v[k]);
-      sums[0] = fmaf(w.v[k], w.v[k], sums[0]);
-      sums[1] = fmaf(update, update, sums[1]);
-    }
+    NextMoments(at, g, &m, &v);
+    AddSquares(w, &sums[0]);
+    AddSquares(Direction(at, epsilon, decay, m, v, w), &sums[1]);
     m.Store(tensor.m + i);
     v.Store(tensor.v + i);
   }
 };
 
-struct WeightsPass {
+struct WeightsPass : PassInputs {
   static constexpr int kSums = 0;
-  float epsilon;
-  const UpdateScalars* scalars;
-  const float* weight_decays;
-  const float* rates;
 
   template <int kSize>
   __device__ void Step(const UpdateScalars& at, float decay, float rate, const UpdateTensor& tensor, int64_t i,
@@ -105,20 +118,13 @@ struct WeightsPass {
     m.Load(tensor.m + i);
     v.Load(tensor.v + i);
     w.Load(tensor.weight + i);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      w.v[k] = fmaf(Direction(at, epsilon, decay, {m.v[k], v.v[k]}, w.v[k]), -rate, w.v[k]);
-    }
+    Move(Direction(at, epsilon, decay, m, v, w), rate, &w);
     w.Store(tensor.weight + i);
   }
 };
 
-struct AdamWPass {
+struct AdamWPass : PassInputs {
   static constexpr int kSums = 0;
-  float epsilon;
-  const UpdateScalars* scalars;
-  const float* weight_decays;
-  const float* rates = nullptr;
 
   template <int kSize>
   __device__ void Step(const UpdateScalars& at, float decay, float, const UpdateTensor& tensor, int64_t i,
@@ -128,13 +134,8 @@ struct AdamWPass {
     m.Load(tensor.m + i);
     v.Load(tensor.v + i);
     w.Load(tensor.weight + i);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      const Moments moments = NextMoments(at, g.v[k], m.v[k], v.v[k]);
-      m.v[k] = moments.m;
-      v.v[k] = moments.v;
-      w.v[k] = fmaf(Direction(at, epsilon, decay, moments, w.v[k]), -at.learning_rate, w.v[k]);
-    }
+    NextMoments(at, g, &m, &v);
+    Move(Direction(at, epsilon, decay, m, v, w), at.learning_rate, &w);
     m.Store(tensor.m + i);
     v.Store(tensor.v + i);
     w.Store(tensor.weight + i);
@@ -142,20 +143,15 @@ struct AdamWPass {
 };
 
 // Sums of squares of tensor.gradient.
-struct NormsPass {
+struct NormsPass : PassInputs {
   static constexpr int kSums = 1;
-  float epsilon = 0;
-  const UpdateScalars* scalars = nullptr;
-  const float* weight_decays = nullptr;
-  const float* rates = nullptr;
 
   template <int kSize>
   __device__ void Step(const UpdateScalars&, float, float, const UpdateTensor& tensor, int64_t i,
                        float (&sums)[2]) const {
     Numbers<kSize> g;
     g.Load(tensor.gradient + i);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) sums[0] = fmaf(g.v[k], g.v[k], sums[0]);
+    AddSquares(g, &sums[0]);
   }
 };
 
@@ -262,17 +258,17 @@ CudaError Run(const std::vector<UpdateTensor>& tensors, const Pass& pass, float*
 }  // namespace
 
 CudaError Launch(const LambMoments& args, const CudaStream& stream) {
-  return Run(args.tensors, MomentsPass{args.epsilon, args.scalars, args.weight_decays}, args.weight_squares,
+  return Run(args.tensors, MomentsPass{{args.epsilon, args.scalars, args.weight_decays}}, args.weight_squares,
              args.update_squares, stream);
 }
 
 CudaError Launch(const LambWeights& args, const CudaStream& stream) {
-  return Run(args.tensors, WeightsPass{args.epsilon, args.scalars, args.weight_decays, args.rates}, nullptr, nullptr,
+  return Run(args.tensors, WeightsPass{{args.epsilon, args.scalars, args.weight_decays, args.rates}}, nullptr, nullptr,
              stream);
 }
 
 CudaError Launch(const AdamW& args, const CudaStream& stream) {
-  return Run(args.tensors, AdamWPass{args.epsilon, args.scalars, args.weight_decays}, nullptr, nullptr, stream);
+  return Run(args.tensors, AdamWPass{{args.epsilon, args.scalars, args.weight_decays}}, nullptr, nullptr, stream);
 }
 
 CudaError Launch(const SquaredNorms& args, const CudaStream& stream) {

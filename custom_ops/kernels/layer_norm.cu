@@ -1,9 +1,12 @@
 // Layer normalization on the GPU; see layer_norm.h. A block takes a few rows at a time and stays on the GPU for many: each
 // thread keeps its columns of gamma, beta and their gradients in registers, and the rows' packs until they are normalized.
+// For rows that do not fit there is layer_norm_long.cuh.
 #include <algorithm>
 
 #include "custom_ops/kernels/column_sums.cuh"
 #include "custom_ops/kernels/cuda_kernels.h"
+#include "custom_ops/kernels/layer_norm_long.cuh"
+#include "custom_ops/kernels/layer_norm_row.cuh"
 
 namespace tftrain {
 namespace {
@@ -12,9 +15,6 @@ using namespace tftrain::cuda;
 
 constexpr int kMostWarps = 640 / kWarp;
 constexpr int kMostColumns = 16;  // of a thread; with more, its registers run out
-
-constexpr CudaError kTooWide =
-    "layer norm: rows of more than 8192 elements, or 5120 if not in multiples of 16 bytes, are not supported on the GPU";
 
 // Several rows are loaded before the first is used, if their packs fit.
 template <bool kResidual, int kPacks>
@@ -31,7 +31,6 @@ constexpr int kBlocksAtLeast = kPacks == 1 ? 2 : 1;
 
 // The first column of a thread's pack p.
 __device__ __forceinline__ int ColumnOf(int p, int size) { return (p * blockDim.x + threadIdx.x) * size; }
-
 
 template <bool kResidual, typename T, int kSize, int kPacks>
 __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kPacks>)
@@ -77,12 +76,7 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
 #pragma unroll
         for (int p = 0; p < kPacks; ++p) {
           if (first + r >= args.rows || ColumnOf(p, kSize) >= hidden) continue;
-          float a[kSize], b[kSize];
-          pack[r][p].Decode(a);
-          added[r][p].Decode(b);
-#pragma unroll
-          for (int i = 0; i < kSize; ++i) a[i] += b[i];
-          pack[r][p] = Pack<T, kSize>::Encode(a);
+          pack[r][p] = SumOf(pack[r][p], added[r][p]);
           pack[r][p].Store(static_cast<T*>(args.sum) + (first + r) * args.hidden + ColumnOf(p, kSize));
         }
       }
@@ -95,8 +89,7 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
       for (int p = 0; p < kPacks; ++p) {
         float v[kSize];
         pack[r][p].Decode(v);  // zeros behind the row's end
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) mean[r] += v[i];
+        AddValues(v, &mean[r]);
       }
     }
     ReduceBlock<Add>(mean, scratch[0]);
@@ -108,15 +101,14 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
         if (ColumnOf(p, kSize) >= hidden) continue;
         float v[kSize];
         pack[r][p].Decode(v);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) rstd[r] = fmaf(v[i] - mean[r], v[i] - mean[r], rstd[r]);
+        AddSquares(v, mean[r], &rstd[r]);
       }
     }
     ReduceBlock<Add>(rstd, scratch[1]);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (first + r >= args.rows) break;
-      rstd[r] = rsqrtf(fmaf(rstd[r], inverse, args.epsilon));
+      rstd[r] = RstdOf(rstd[r], inverse, args.epsilon);
       if (threadIdx.x == 0) {
         args.mean[first + r] = mean[r];
         args.rstd[first + r] = rstd[r];
@@ -126,8 +118,7 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
         if (ColumnOf(p, kSize) >= hidden) continue;
         float v[kSize];
         pack[r][p].Decode(v);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) v[i] = fmaf((v[i] - mean[r]) * rstd[r], gamma[p][i], beta[p][i]);
+        Normalize(mean[r], rstd[r], gamma[p], beta[p], v);
         Pack<T, kSize>::Encode(v).Store(static_cast<T*>(args.y) + (first + r) * args.hidden + ColumnOf(p, kSize));
       }
     }
@@ -179,15 +170,7 @@ __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAt
         float d[kSize], v[kSize];
         dy[r][p].Decode(d);  // zeros where there is no element, so that all sums stay as they are
         x[r][p].Decode(v);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          const float normal = (v[i] - mean[r]) * rstd[r];
-          const float g = d[i] * gamma[p][i];
-          dgamma[p][i] = fmaf(d[i], normal, dgamma[p][i]);
-          dbeta[p][i] += d[i];
-          sums[2 * r] += g;
-          sums[2 * r + 1] = fmaf(g, normal, sums[2 * r + 1]);
-        }
+        AddGradients(d, v, mean[r], rstd[r], gamma[p], &sums[2 * r], &sums[2 * r + 1], dgamma[p], dbeta[p]);
       }
     }
     ReduceBlock<Add>(sums, scratch[turn]);
@@ -195,8 +178,7 @@ __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAt
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (first + r >= args.rows) break;
-      const float mean_g = sums[2 * r] * inverse;
-      const float mean_gn = sums[2 * r + 1] * inverse;
+      const GradientRow at_row = {mean[r], rstd[r], sums[2 * r] * inverse, sums[2 * r + 1] * inverse};
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         if (ColumnOf(p, kSize) >= hidden) continue;
@@ -204,17 +186,8 @@ __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAt
         float d[kSize], v[kSize];
         dy[r][p].Decode(d);
         x[r][p].Decode(v);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          const float normal = (v[i] - mean[r]) * rstd[r];
-          v[i] = rstd[r] * fmaf(-normal, mean_gn, d[i] * gamma[p][i] - mean_g);
-        }
-        if (args.dsum != nullptr) {
-          float dsum[kSize];
-          Pack<T, kSize>::Load(static_cast<const T*>(args.dsum) + at).Decode(dsum);
-#pragma unroll
-          for (int i = 0; i < kSize; ++i) v[i] += dsum[i];
-        }
+        const T* const dsum = args.dsum == nullptr ? nullptr : static_cast<const T*>(args.dsum) + at;
+        InputGradient(d, gamma[p], at_row, dsum, v);
         Pack<T, kSize>::Encode(v).Store(static_cast<T*>(args.dx) + at);
       }
     }
@@ -245,55 +218,68 @@ bool WithPacks(int64_t hidden, bool gradient, const Run& run) {
   return false;
 }
 
-template <typename T, typename Run>
-bool Spread(int64_t hidden, bool wide, bool gradient, const Run& run) {
-  return wide ? WithPacks<kWidest<T>, 1>(hidden, gradient, run) : WithPacks<1, 1>(hidden, gradient, run);
+// As WithPacks, or calls run_long(pack size).
+template <typename T, typename Run, typename RunLong>
+void Spread(int64_t hidden, bool wide, bool gradient, const Run& run, const RunLong& run_long) {
+  if (wide) {
+    if (!WithPacks<kWidest<T>, 1>(hidden, gradient, run)) run_long(Number<kWidest<T>>());
+  } else {
+    if (!WithPacks<1, 1>(hidden, gradient, run)) run_long(Number<1>());
+  }
+}
+
+template <bool kResidual, typename T>
+void Run(const LayerNormForward& args, void* stream) {
+  const bool wide = Aligned16(args.hidden * sizeof(T), args.x, args.residual, args.y, args.sum);
+  const auto run = [&](auto size, auto packs, int threads) {
+    constexpr int kSize = size, kPacks = packs;
+    const auto kernel = LayerNormKernel<kResidual, T, kSize, kPacks>;
+    const int groups = DivideUp(args.rows, kRowsAtOnce<kResidual, kPacks>);
+    LaunchKernel(kernel, {std::min(groups, BlocksThatFit(kernel, threads))}, threads, stream, args);
+  };
+  const auto run_long = [&](auto size) {
+    const auto kernel = LongLayerNormKernel<kResidual, T, size>;
+    LaunchKernel(kernel, {LongRowBlocks(kernel, args.rows)}, kLongRowThreads, stream, args);
+  };
+  Spread<T>(args.hidden, wide, false, run, run_long);
 }
 
 }  // namespace
 
 CudaError Launch(const LayerNormForward& args, const CudaStream& stream) {
   if (args.rows == 0 || args.hidden == 0) return nullptr;
-  bool fits = false;
   WithType(args.dtype, [&](auto t) {
     using T = decltype(t);
-    const bool wide = Aligned16(args.hidden * sizeof(T), args.x, args.residual, args.y, args.sum);
-    fits = Spread<T>(args.hidden, wide, false, [&](auto size, auto packs, int threads) {
-      constexpr int kSize = size, kPacks = packs;
-      const auto launch = [&](auto kernel, int rows_at_once) {
-        const int blocks = std::min(DivideUp(args.rows, rows_at_once), BlocksThatFit(kernel, threads));
-        LaunchKernel(kernel, {blocks}, threads, stream.handle, args);
-      };
-      if (args.residual == nullptr) {
-        launch(LayerNormKernel<false, T, kSize, kPacks>, kRowsAtOnce<false, kPacks>);
-      } else {
-        launch(LayerNormKernel<true, T, kSize, kPacks>, kRowsAtOnce<true, kPacks>);
-      }
-    });
+    args.residual == nullptr ? Run<false, T>(args, stream.handle) : Run<true, T>(args, stream.handle);
   });
-  return fits ? LastError() : kTooWide;
+  return LastError();
 }
 
 CudaError Launch(const LayerNormBackward& args, const CudaStream& stream) {
   if (args.hidden == 0) return nullptr;
-  bool fits = false;
   float* parts = nullptr;
+  const auto launch = [&](auto kernel, int blocks, int threads) {
+    parts = static_cast<float*>(stream.allocate(blocks * 2 * args.hidden * sizeof(float)));
+    if (parts == nullptr) return;
+    LaunchKernel(kernel, {blocks}, threads, stream.handle, args, parts);
+    SumParts(parts, blocks, {args.hidden, args.parameter_dtype, {args.dgamma, args.dbeta}}, stream);
+  };
   WithType(args.dtype, [&](auto t) {
     using T = decltype(t);
     const bool wide = Aligned16(args.hidden * sizeof(T), args.dy, args.dsum, args.sum, args.dx);
-    fits = Spread<T>(args.hidden, wide, true, [&](auto size, auto packs, int threads) {
+    const auto run = [&](auto size, auto packs, int threads) {
       constexpr int kSize = size, kPacks = packs;
       const auto kernel = LayerNormGradientKernel<T, kSize, kPacks>;
       // Without rows one block still writes the zeros.
       const int groups = std::max(1, DivideUp(args.rows, kGradientRows<kPacks>));
-      const int blocks = std::min(groups, BlocksThatFit(kernel, threads));
-      parts = static_cast<float*>(stream.allocate(blocks * 2 * args.hidden * sizeof(float)));
-      if (parts == nullptr) return;
-      LaunchKernel(kernel, {blocks}, threads, stream.handle, args, parts);
-      SumParts(parts, blocks, {args.hidden, args.parameter_dtype, {args.dgamma, args.dbeta}}, stream);
-    });
+      launch(kernel, std::min(groups, BlocksThatFit(kernel, threads)), threads);
+    };
+    const auto run_long = [&](auto size) {
+      const auto kernel = LongLayerNormGradientKernel<T, size>;
+      launch(kernel, LongRowBlocks(kernel, args.rows), kLongRowThreads);
+    };
+    Spread<T>(args.hidden, wide, true, run, run_long);
   });
-  if (!fits) return kTooWide;
   return parts == nullptr ? kNoWorkspace : LastError();
 }
 

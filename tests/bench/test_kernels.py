@@ -7,7 +7,7 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels import table, traffic
 from tftrain.bench.kernels.copy import Copy
-from tftrain.bench.kernels.worker import alternate, figures
+from tftrain.bench.kernels.worker import WARM_UP, alternate, figures
 from tftrain.bench.table import Row
 from tftrain.ops.library import candidates
 
@@ -61,7 +61,7 @@ def test_implementations_and_the_copy_take_turns():
     calls = []
     run = {name: lambda name=name: calls.append(name) for name in ("fused", "reference")}
     timed = alternate(run, lambda: calls.append("copy") or 1.0, steps=3)
-    assert calls == ["fused", "reference", "copy"] * 5  # two rounds to warm up
+    assert calls == ["fused", "reference", "copy"] * (WARM_UP + 3)
     assert {name: len(values) for name, values in timed.items()} == {"fused": 3, "reference": 3, "copy": 3}
 
 

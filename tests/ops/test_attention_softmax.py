@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -182,15 +184,55 @@ def test_shapes_are_inferred_from_what_is_known(shape):
     assert inferred == [*([None, None, None] if shape is None else shape[:3]), 8]
 
 
+GOOD = {"scores": ([2, 3, 4, 5], "float32"), "key_mask": ([2, 5], "int32"), "values": ([2, 3, 5, 2], "float32")}
+BAD = [
+    ("scores", [2, 3, 4, 5], "float64"),
+    ("scores", [2, 3, 4, 5], "int32"),
+    ("scores", [2, 4, 5], "float32"),
+    ("key_mask", [2, 5], "int64"),
+    ("key_mask", [2, 5], "float32"),
+    ("key_mask", [2, 5], "bool"),
+    ("key_mask", [5], "int32"),
+    ("key_mask", [2, 4], "int32"),
+    ("key_mask", [1, 5], "int32"),
+    ("values", [2, 3, 5, 2], "bfloat16"),
+    ("values", [2, 3, 5, 2], "float64"),
+    ("values", [2, 3, 5], "float32"),
+    ("values", [2, 3, 4, 2], "float32"),
+    ("values", [2, 1, 5, 2], "float32"),
+    ("values", [1, 3, 5, 2], "float32"),
+]
+
+
+@pytest.mark.parametrize("way", ["eager", "graph", "xla"])
+@pytest.mark.parametrize(("name", "shape", "dtype"), BAD)
+def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
+    tensors = {key: tf.cast(tf.ones(size), kind) for key, (size, kind) in (GOOD | {name: (shape, dtype)}).items()}
+    functions = [lambda scores, key_mask, values: attention_context(scores, key_mask, values, SCALE)]
+    if name != "values":
+        functions.append(lambda scores, key_mask, values: attention_softmax(scores, key_mask, SCALE))
+    # Of what is found out while a graph is built, TensorFlow makes a ValueError.
+    errors = tf.errors.InvalidArgumentError if way == "eager" else (tf.errors.InvalidArgumentError, ValueError)
+    for function in functions:
+        with pytest.raises(errors, match=rf"\b{name} (is|has)\b"):
+            ways(function)[way](**tensors)
+
+
+@pytest.mark.parametrize("way", ["eager", "graph", "xla"])
 @pytest.mark.parametrize(
-    ("name", "scores", "mask", "rate"),
+    ("name", "change"),
     [
-        ("scores", tf.ones([2, 3, 4]), tf.ones([2, 4], tf.int32), 0.0),
-        ("key_mask", tf.ones([2, 1, 4, 4]), tf.ones([2, 5], tf.int32), 0.0),
-        ("rate", tf.ones([2, 1, 4, 4]), tf.ones([2, 4], tf.int32), 1.0),
+        ("rate", {"masks": masks(1.0)}),
+        ("rate", {"masks": masks(-0.1)}),
+        ("rate", {"masks": masks(math.nan)}),
+        ("site", {"masks": masks(0.1, site=1 << 16)}),
+        ("scale", {"scale": math.inf}),
+        ("first_head", {"heads": HeadRange(1, 3)}),
     ],
 )
-def test_bad_input_is_refused_by_name(name, scores, mask, rate):
-    values = tf.ones([2, 1, 4, 2])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\b{name} (is|has)\b"):
-        attention_context(scores, mask, values, SCALE, masks(rate))
+def test_a_number_out_of_range_is_refused_by_name(name, change, way):
+    tensors = {key: tf.cast(tf.ones(size), kind) for key, (size, kind) in GOOD.items()}
+    function = ways(lambda **tensors: attention_context(**tensors, **{"scale": SCALE} | change))[way]
+    errors = tf.errors.InvalidArgumentError if way == "eager" else (tf.errors.InvalidArgumentError, ValueError)
+    with pytest.raises(errors, match=rf"\b{name} is\b"):
+        function(**tensors)

@@ -9,6 +9,7 @@ from tests.ops.comparison import (
     assert_close,
     assert_not_much_worse,
     exact,
+    gradients,
     normal,
     optimized_hlo,
     ways,
@@ -27,13 +28,6 @@ def specification(x, gamma, beta):
     x, gamma, beta = exact(x), exact(gamma), exact(beta)
     centred = x - x.mean(-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON) * gamma + beta
-
-
-def gradients(function, arguments, dy):
-    with tf.GradientTape() as tape:
-        tape.watch(arguments)
-        y = function(*arguments)
-    return tape.gradient(y, arguments, output_gradients=dy)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -189,22 +183,29 @@ BAD = {
     "gamma": ([3, 8], [7], [8], EPSILON),
     "beta": ([3, 8], [8], [8, 1], EPSILON),
     "epsilon": ([3, 8], [8], [8], 0.0),
+    "negative epsilon": ([3, 8], [8], [8], -1e-5),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_refused_by_name(name):
-    *tensors, epsilon = BAD[name]
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_by_name(case):
+    name = case.split()[-1]
+    *tensors, epsilon = BAD[case]
     x, gamma, beta = (tf.ones(tensor) if isinstance(tensor, list) else tensor for tensor in tensors)
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\b{name} (is|has)\b"):
         layer_norm(x, gamma, beta, epsilon)
-    with pytest.raises(ValueError, match=rf"\b{name} (is|has)\b"):
-        tf.function(lambda: layer_norm(x, gamma, beta, epsilon))()
+    for jit_compile in (False, True):
+        with pytest.raises(ValueError, match=rf"\b{name} (is|has)\b"):
+            tf.function(lambda: layer_norm(x, gamma, beta, epsilon), jit_compile=jit_compile)()
 
 
-@pytest.mark.parametrize(("name", "dtypes"), [("beta", ("float32", "float16", "float32")), ("residual", (
-    "float32", "float32", "bfloat16"))])  # fmt: skip
-def test_a_wrong_dtype_is_refused_by_name(name, dtypes):
-    x, beta, residual = tf.ones([2, 4]), tf.ones([4], dtypes[1]), tf.ones([2, 4], dtypes[2])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"{name} is {dtypes[1 if name == 'beta' else 2]}"):
-        add_layer_norm(x, residual, tf.ones([4]), beta, EPSILON)
+WRONG_DTYPES = {"x": "float64", "gamma": "int32", "beta": "float16", "residual": "bfloat16"}
+
+
+@pytest.mark.parametrize("way", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("name", WRONG_DTYPES)
+def test_a_wrong_dtype_is_refused_by_name(name, way):
+    tensors = {"x": tf.ones([2, 4]), "residual": tf.ones([2, 4]), "gamma": tf.ones([4]), "beta": tf.ones([4])}
+    tensors[name] = tf.cast(tensors[name], WRONG_DTYPES[name])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\b{name} is {WRONG_DTYPES[name]}"):
+        ways(lambda **tensors: add_layer_norm(**tensors, epsilon=EPSILON))[way](**tensors)

@@ -20,10 +20,15 @@ SHAPES = {
     "zero_gradient/kernel": (3, 2),
     "zero_weight/kernel": (2, 5),
     "all_zero/kernel": (2, 2),
+    "single/kernel": (1,),
+    "single/bias": (1,),
+    "prime/kernel": (8209,),
+    "prime_matrix/kernel": (37, 101),
 }
 EXCLUDED = ("bias", "beta", "gamma")
 CONFIG = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, clip_global_norm=0.0)
 MAX_STEPS = 12
+RULES = ("lamb", "adamw", "fused_lamb", "fused_adamw")
 
 
 def initial_weights(seed=0):
@@ -65,6 +70,12 @@ def compiled(optimizer, how, loss_scale=None):
     )
 
 
+def assert_equal_after_ten_updates(actual, expected, name, rtol=3e-6):
+    """Each update rounds a few times; what then cancels was once as large as the tensor's largest number."""
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=10 * 2**-24 * largest, err_msg=name)
+
+
 class Reference:
     """Both papers' algorithms in float64 NumPy, one tensor after the other, with the schedule and clipping."""
 
@@ -95,13 +106,13 @@ class Reference:
             if not excluded:
                 update = update + config.weight_decay * w
             ratio = 1.0
-            if config.optimizer == "lamb" and not excluded and np.any(w) and np.any(update):
+            if config.optimizer.endswith("lamb") and not excluded and np.any(w) and np.any(update):
                 ratio = np.linalg.norm(w) / np.linalg.norm(update)
             self.w[name] = w - rate * ratio * update
         return rate, norm
 
 
-@pytest.mark.parametrize("rule", ["lamb", "adamw"])
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
     ("how", "flags"),
     [
@@ -125,16 +136,16 @@ def test_ten_updates_equal_the_papers_formulas_in_double_precision(rule, flags, 
         np.testing.assert_allclose(info.grad_norm, norm, rtol=1e-6)
     state = optimizer.state()
     for name, variable in zip(SHAPES, variables, strict=True):
-        # Ten steps of a few roundings each; the absolute part is for weights that pass near zero.
-        np.testing.assert_allclose(variable, reference.w[name], rtol=3e-6, atol=1e-8, err_msg=name)
-        np.testing.assert_allclose(state[f"adam_m/{name}"], reference.m[name], rtol=3e-6, atol=1e-8, err_msg=name)
-        np.testing.assert_allclose(state[f"adam_v/{name}"], reference.v[name], rtol=3e-6, atol=1e-9, err_msg=name)
+        assert_equal_after_ten_updates(variable, reference.w[name], name)
+        assert_equal_after_ten_updates(state[f"adam_m/{name}"], reference.m[name], name)
+        assert_equal_after_ten_updates(state[f"adam_v/{name}"], reference.v[name], name)
     assert int(optimizer.step) == 10
 
 
+@pytest.mark.parametrize("rule", ["lamb", "fused_lamb"])
 @pytest.mark.parametrize(("weight_decay", "clip"), [(0.01, 0.0), (0.0, 0.0), (0.1, 0.5)])
-def test_ten_updates_equal_the_lamb_of_tf_models(weight_decay, clip):
-    config = dataclasses.replace(CONFIG, weight_decay=weight_decay, clip_global_norm=clip)
+def test_ten_updates_equal_the_lamb_of_tf_models(weight_decay, clip, rule):
+    config = dataclasses.replace(CONFIG, optimizer=rule, weight_decay=weight_decay, clip_global_norm=clip)
     optimizer, variables = make(config)
     twins = [tf.Variable(value, name=name) for name, value in initial_weights().items()]
     excluded = [f"{ending}$" for ending in EXCLUDED]
@@ -153,9 +164,10 @@ def test_ten_updates_equal_the_lamb_of_tf_models(weight_decay, clip):
         np.testing.assert_allclose(variable, twin, rtol=1e-5, atol=1e-8, err_msg=name)
 
 
-def test_ten_updates_equal_the_adamw_of_tf_keras():
+@pytest.mark.parametrize("rule", ["adamw", "fused_adamw"])
+def test_ten_updates_equal_the_adamw_of_tf_keras(rule):
     # tf-keras adds epsilon to the root of the moment before its bias correction; a small one makes the two agree.
-    config = dataclasses.replace(CONFIG, optimizer="adamw", adam_epsilon=1e-12)
+    config = dataclasses.replace(CONFIG, optimizer=rule, adam_epsilon=1e-12)
     names = [name for name in SHAPES if not name.startswith("all_zero")]
     weights = {name: initial_weights()[name] for name in names}
     optimizer, variables = make(config, weights=weights)
@@ -171,11 +183,13 @@ def test_ten_updates_equal_the_adamw_of_tf_keras():
         oracle.learning_rate = optimizer.apply(values).learning_rate
         oracle.apply_gradients(zip(values, twins, strict=True))
     for name, variable, twin in zip(names, variables, twins, strict=True):
-        np.testing.assert_allclose(variable, twin, rtol=1e-5, atol=1e-7, err_msg=name)
+        # tf-keras takes 1 - beta2 ** t in fp32, which leaves five digits of the corrections.
+        assert_equal_after_ten_updates(variable, twin, name, rtol=1e-5)
 
 
-def test_lamb_leaves_a_zero_tensor_with_zero_gradient_at_zero():
-    optimizer, variables = make()
+@pytest.mark.parametrize("rule", ["lamb", "fused_lamb"])
+def test_lamb_leaves_a_zero_tensor_with_zero_gradient_at_zero(rule):
+    optimizer, variables = make(dataclasses.replace(CONFIG, optimizer=rule))
     for gradients in gradient_steps(3):
         apply(optimizer, gradients)
     assert not np.any(variables[list(SHAPES).index("all_zero/kernel")])
@@ -204,7 +218,7 @@ def test_sparse_gradients_count_each_row_as_often_as_it_occurs():
 
 def test_gradients_and_names_that_do_not_match_are_refused():
     optimizer, variables = make()
-    with pytest.raises(ValueError, match="expected 8 gradients, given 1"):
+    with pytest.raises(ValueError, match=f"expected {len(SHAPES)} gradients, given 1"):
         optimizer.apply([tf.zeros(3)])
     with pytest.raises(ValueError, match="no gradient for embeddings/word"):
         optimizer.apply([None, *[tf.zeros(variable.shape) for variable in variables[1:]]])

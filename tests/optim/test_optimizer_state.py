@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.optim.test_optimizer import CONFIG, SHAPES, apply, compiled, gradient_steps, initial_weights, make
+from tests.optim.test_optimizer import (
+    CONFIG,
+    RULES,
+    SHAPES,
+    apply,
+    compiled,
+    gradient_steps,
+    initial_weights,
+    make,
+)
 from tftrain.optim.loss_scale import DynamicLossScale
 
 
@@ -23,6 +32,11 @@ def bits(variables):
         ("graph", "adamw", np.nan),
         ("xla", "lamb", np.inf),
         ("xla", "adamw", np.nan),
+        ("eager", "fused_lamb", np.inf),
+        ("graph", "fused_lamb", np.nan),
+        ("xla", "fused_lamb", -np.inf),
+        ("graph", "fused_adamw", np.inf),
+        ("xla", "fused_adamw", np.nan),
     ],
 )
 def test_a_non_finite_gradient_changes_no_bit_and_backs_the_scale_off(rule, poison, how):
@@ -50,9 +64,10 @@ def test_a_non_finite_gradient_changes_no_bit_and_backs_the_scale_off(rule, pois
     assert bits(optimizer.state()) != before[0]
 
 
-def test_a_skipped_step_leaves_no_trace_in_the_updates_after_it():
-    plain, expected = make()
-    skipping, variables = make()
+@pytest.mark.parametrize("rule", RULES)
+def test_a_skipped_step_leaves_no_trace_in_the_updates_after_it(rule):
+    plain, expected = make(dataclasses.replace(CONFIG, optimizer=rule))
+    skipping, variables = make(dataclasses.replace(CONFIG, optimizer=rule))
     first, second = gradient_steps(2)
     for optimizer in (plain, skipping):
         apply(optimizer, first)
@@ -61,6 +76,19 @@ def test_a_skipped_step_leaves_no_trace_in_the_updates_after_it():
         apply(optimizer, second)
     for variable, twin in zip(variables, expected, strict=True):
         np.testing.assert_array_equal(variable, twin)
+
+
+@pytest.mark.parametrize("how", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("rule", RULES)
+def test_two_runs_are_bitwise_equal(rule, how):
+    states = []
+    for _ in range(2):
+        optimizer, _variables = make(dataclasses.replace(CONFIG, optimizer=rule, clip_global_norm=0.5))
+        step = compiled(optimizer, how)
+        for gradients in gradient_steps(4):
+            step(*[tf.constant(value) for value in gradients.values()])
+        states.append(bits(optimizer.state()))
+    assert states[0] == states[1]
 
 
 def test_unscaling_undoes_the_loss_scale_exactly():
@@ -74,12 +102,14 @@ def test_unscaling_undoes_the_loss_scale_exactly():
         np.testing.assert_array_equal(variable, twin)
 
 
+@pytest.mark.parametrize("rule", ["lamb", "fused_lamb"])
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
-def test_variables_of_low_precision_are_the_rounded_master_weights(dtype):
+def test_variables_of_low_precision_are_the_rounded_master_weights(dtype, rule):
+    config = dataclasses.replace(CONFIG, optimizer=rule)
     weights = initial_weights()
     rounded = {name: np.asarray(tf.cast(tf.cast(value, dtype), tf.float32)) for name, value in weights.items()}
-    low, variables = make(dtype=dtype)
-    full, expected = make(weights=rounded)
+    low, variables = make(config, dtype=dtype)
+    full, expected = make(config, weights=rounded)
     for gradients in gradient_steps(5):
         apply(low, gradients)
         apply(full, gradients)

@@ -15,7 +15,7 @@ both = [np.arange(6, dtype=np.float32).reshape(2, 3) + 10 * rank for rank in ran
 
 @tf.function
 def reduced(tensors, wire):
-    return collectives.all_reduce_sum(mesh, tensors, f"sum_{wire.name}", wire)
+    return collectives.all_reduce_sum(mesh.world, tensors, f"sum_{wire.name}", wire)
 
 
 for wire in (tf.float32, tf.float16):
@@ -25,12 +25,12 @@ for wire in (tf.float32, tf.float16):
     np.testing.assert_array_equal(matrix, both[0] + both[1])
     assert float(scalar) == 1.0
 
-rows = collectives.all_gather_rows(mesh, tf.constant(mine[: 1 + mesh.rank]), "rows")
+rows = collectives.all_gather_rows(mesh.world, tf.constant(mine[: 1 + mesh.rank]), "rows")
 np.testing.assert_array_equal(rows, np.concatenate([both[0][:1], both[1]]))
-np.testing.assert_array_equal(collectives.gather_numbers(mesh, 5.0 + mesh.rank, "numbers"), [5.0, 6.0])
+np.testing.assert_array_equal(collectives.gather_numbers(mesh.world, 5.0 + mesh.rank, "numbers"), [5.0, 6.0])
 
 variables = {name: tf.Variable(tf.cast(mine, dtype)) for name, dtype in (("a", tf.float32), ("b", tf.int64))}
-collectives.broadcast_variables(mesh, variables)
+collectives.broadcast_variables(mesh.world, variables)
 for variable in variables.values():
     np.testing.assert_array_equal(variable, both[0])
 print("two ranks agree", flush=True)

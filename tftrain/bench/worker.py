@@ -1,7 +1,8 @@
 """A process that measures, and stays: it answers one line of json with another until its input ends.
 
 Several of them can take turns, each with its model built and warm, while the others wait for a line and do nothing.
-This module needs the standard library alone, because an interpreter without TensorFlow runs workers too.
+This module needs the standard library alone, because an interpreter without TensorFlow runs workers too. All of them
+allocate in huge pages, as `tftrain.run` does, so that no implementation wins by that.
 """
 
 import contextlib
@@ -14,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tftrain.huge_pages import with_huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT_LINES = 40
@@ -28,13 +31,14 @@ class WorkerError(RuntimeError):
 class Worker:
     """A measuring process, seen from the one that asks."""
 
-    def __init__(self, module: str, settings: dict[str, Any], python: str = sys.executable):
+    def __init__(self, module: str, settings: dict[str, Any], python: str = sys.executable, environ=None):
         """Starts the process; `ask` waits until it is ready.
 
         Args:
             module: which `serve`s, such as `tftrain.bench.kernels.worker`.
             settings: its argument.
             python: the interpreter.
+            environ: the environment; by default this process's, with huge pages.
 
         Raises:
             WorkerError: there is no such interpreter.
@@ -48,7 +52,7 @@ class Worker:
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                env={**os.environ, "PYTHONPATH": path},
+                env={**(environ or with_huge_pages(os.environ)), "PYTHONPATH": path},
             )
         except OSError as error:
             raise WorkerError(f"cannot start {python}: {error}") from error

@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
+from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.dense import Dense
 from tftrain.model.dropout import DropoutKey, dropout, masks
 from tftrain.model.parameters import Parameters
@@ -63,17 +64,25 @@ def attention_probabilities(scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 class SelfAttention(tf_keras.layers.Layer):
     """Queries, keys and values from one input, softmax attention within each head, and the output projection."""
 
-    def __init__(self, parameters: Parameters, config: ModelConfig, probabilities_site: int):
+    def __init__(
+        self,
+        parameters: Parameters,
+        config: ModelConfig,
+        probabilities_site: int,
+        checkpointing: Checkpointing = KEEP_ALL,
+    ):
         """Makes the projections `query`, `key`, `value` and `output`, each with a [H, H] kernel.
 
         Args:
             parameters: where the variables come from.
             config: sizes, the attention dropout, and whether keys have a bias.
             probabilities_site: dropout site of the attention probabilities.
+            checkpointing: whether backward computes scores, probabilities and context again.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.heads, self.head_size = config.num_attention_heads, config.head_size
-        self.fused = config.attn_softmax_impl == "fused"
+        self.core = self._fused_context if config.attn_softmax_impl == "fused" else self._context
+        self.checkpointing = checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
         hidden = config.hidden_size
         self.query = Dense(parameters.scope("query"), hidden, hidden)
@@ -96,7 +105,7 @@ class SelfAttention(tf_keras.layers.Layer):
             [b, S, H]; for a sample without tokens, the output projection of zeros.
         """
         query, key, value = self.query(x), self._split_heads(self.key(x)), self._split_heads(self.value(x))
-        context = (self._fused_context if self.fused else self._context)(query, key, value, mask, dropout_key)
+        context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout_key)
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, *x.shape[1:]])  # [b, S, H]
         return self.output_projection(context, with_bias=with_bias)
 

@@ -13,6 +13,7 @@ import tf_keras
 from tftrain.config import ModelConfig
 from tftrain.model.attention import attention_mask
 from tftrain.model.block import SITES_PER_BLOCK, Block
+from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.dropout import DropoutKey
 from tftrain.model.embedding import Embedding
 from tftrain.model.heads import MaskedLMHead, NextSentenceHead
@@ -37,7 +38,14 @@ class Outputs(NamedTuple):
 class BertPretrainer(tf_keras.Model):
     """The whole model; all variables exist once it is constructed."""
 
-    def __init__(self, config: ModelConfig, vocab_size: int, dtype: str, seed: int):
+    def __init__(
+        self,
+        config: ModelConfig,
+        vocab_size: int,
+        dtype: str,
+        seed: int,
+        checkpointing: Checkpointing = KEEP_ALL,
+    ):
         """Builds the model with its initial weights.
 
         Args:
@@ -45,13 +53,14 @@ class BertPretrainer(tf_keras.Model):
             vocab_size: rows of the word embedding.
             dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             seed: seed of the initial weights.
+            checkpointing: what backward computes again.
         """
         super().__init__(dtype=dtype, autocast=False)
         parameters = Parameters(dtype, seed, config.initializer_range)
-        self._parameters = parameters
+        self._parameters, self._checkpointing = parameters, checkpointing
         self.embedding = Embedding(parameters.scope("embeddings"), config, vocab_size, EMBEDDING_SITE)
         self.blocks = [
-            Block(parameters.scope(f"layer_{layer:02d}"), config, first_site=SITES_PER_BLOCK * (layer + 1))
+            Block(parameters.scope(f"layer_{layer:02d}"), config, SITES_PER_BLOCK * (layer + 1), checkpointing)
             for layer in range(config.num_hidden_layers)
         ]
         self.final_norm = None
@@ -96,7 +105,7 @@ class BertPretrainer(tf_keras.Model):
         mask = attention_mask(batch["input_mask"], self.dtype)
         x = self.embedding(batch["input_ids"], batch["segment_ids"], dropout, lookup_table)  # [b, S, H]
         for block in self.blocks:
-            x = block(x, mask, dropout)
+            x = self._checkpointing.block(block, x, mask, dropout)
         if self.final_norm is not None:
             x = self.final_norm(x)
         mlm_logits = self.masked_lm(x, batch["masked_lm_positions"], self.embedding.word)

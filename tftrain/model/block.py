@@ -5,6 +5,7 @@ import tf_keras
 
 from tftrain.config import ModelConfig
 from tftrain.model.attention import AttentionMask, SelfAttention
+from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.dropout import DropoutKey, dropout, masks
 from tftrain.model.feed_forward import FeedForward
 from tftrain.model.normalization import LayerNorm
@@ -17,13 +18,20 @@ SITES_PER_BLOCK = 4  # dropout sites; the fourth is free
 class Block(tf_keras.layers.Layer):
     """Post-norm as BERT, norm(x + sublayer(x)); or pre-norm (Xiong et al., arXiv 2002.04745), x + sublayer(norm(x))."""
 
-    def __init__(self, parameters: Parameters, config: ModelConfig, first_site: int):
+    def __init__(
+        self,
+        parameters: Parameters,
+        config: ModelConfig,
+        first_site: int,
+        checkpointing: Checkpointing = KEEP_ALL,
+    ):
         """Makes the sub-layers `attention` and `feed_forward`, each with its `norm`.
 
         Args:
             parameters: where the variables come from.
             config: sizes and the place of the norms.
             first_site: first of the block's SITES_PER_BLOCK dropout sites.
+            checkpointing: what backward computes again.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.pre_norm = config.norm_position == "pre"
@@ -31,7 +39,7 @@ class Block(tf_keras.layers.Layer):
         self.fused_add = config.dropout_add_impl == "fused"
         self.attention_site, self.feed_forward_site = first_site + 1, first_site + 2
         attention, feed_forward = parameters.scope("attention"), parameters.scope("feed_forward")
-        self.attention = SelfAttention(attention, config, probabilities_site=first_site)
+        self.attention = SelfAttention(attention, config, first_site, checkpointing)
         self.attention_norm = LayerNorm(attention.scope("norm"), config)
         self.feed_forward = FeedForward(feed_forward, config)
         self.feed_forward_norm = LayerNorm(feed_forward.scope("norm"), config)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.ops.checks import check_dtype, check_shape, check_storage
 from tftrain.ops.dropout import DropoutMasks, masks_or_none, reference_kept
 from tftrain.ops.library import library
 
@@ -39,7 +40,7 @@ def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> t
     Raises:
         tf.errors.InvalidArgumentError: a shape or dtype is not as above (ValueError while a graph is built).
     """
-    scores = tf.convert_to_tensor(scores)
+    scores, key_mask = _checked(scores, key_mask)
     attributes, position = masks_or_none(None)
     return (
         library()
@@ -78,7 +79,12 @@ def attention_context(
     Raises:
         tf.errors.InvalidArgumentError: see `attention_softmax`; or the rate is not in [0, 1).
     """
-    scores = tf.convert_to_tensor(scores)
+    scores, key_mask = _checked(scores, key_mask)
+    values = tf.convert_to_tensor(values)
+    check_dtype("values", values, scores.dtype, "as scores")
+    if scores.shape.rank == 4:  # if not, the op says so
+        batch, number, _queries, keys = scores.shape
+        check_shape("values", values, [batch, number, keys, None], "as scores")
     attributes, position = masks_or_none(masks)
     attributes |= {"scale": scale, "dropouts": int(attributes["drop_below"] > 0), **_heads(scores, heads)}
 
@@ -97,6 +103,13 @@ def attention_context(
         return tf.matmul(_dropped(made, probabilities), values), gradient
 
     return context(scores, values)
+
+
+def _checked(scores, key_mask):
+    scores, key_mask = tf.convert_to_tensor(scores), tf.convert_to_tensor(key_mask)
+    check_storage("scores", scores)
+    check_dtype("key_mask", key_mask, tf.int32)
+    return scores, key_mask
 
 
 def _dropped(made, probabilities):

@@ -1,9 +1,27 @@
 """Checks of arguments that TensorFlow itself makes, but reports without their names."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
+STORAGE = (tf.float32, tf.float16, tf.bfloat16)
 
-def check_dtype(name: str, tensor: tf.Tensor, expected: tf.DType, why: str) -> None:
+
+def check_storage(name: str, tensor: tf.Tensor) -> None:
+    """Checks that one argument has a dtype in which ops store data.
+
+    Args:
+        name: the argument's name, for the message.
+        tensor: the argument.
+
+    Raises:
+        tf.errors.InvalidArgumentError: it is neither fp32 nor fp16 nor bf16.
+    """
+    if tensor.dtype not in STORAGE:
+        _refuse(f"{name} is {tensor.dtype.name}, expected float32, float16 or bfloat16")
+
+
+def check_dtype(name: str, tensor: tf.Tensor, expected: tf.DType, why: str = "") -> None:
     """Checks the dtype of one argument.
 
     Args:
@@ -16,5 +34,24 @@ def check_dtype(name: str, tensor: tf.Tensor, expected: tf.DType, why: str) -> N
         tf.errors.InvalidArgumentError: it has another dtype.
     """
     if tensor.dtype != expected:
-        message = f"{name} is {tensor.dtype.name}, expected {expected.name}, {why}"
-        raise tf.errors.InvalidArgumentError(None, None, message)
+        _refuse(f"{name} is {tensor.dtype.name}, expected {expected.name}" + (why and f", {why}"))
+
+
+def check_shape(name: str, tensor: tf.Tensor, expected: Sequence[int | None], why: str) -> None:
+    """Checks the shape of one argument, as far as it is known.
+
+    Args:
+        name: the argument's name, for the message.
+        tensor: the argument.
+        expected: the shape it must have; None where any size will do.
+        why: where that comes from, such as "as scores".
+
+    Raises:
+        tf.errors.InvalidArgumentError: it has another rank or size.
+    """
+    if not tensor.shape.is_compatible_with(expected):
+        _refuse(f"{name} has shape {tensor.shape}, expected {tf.TensorShape(expected)}, {why}")
+
+
+def _refuse(message):
+    raise tf.errors.InvalidArgumentError(None, None, message)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.checks import check_dtype
+from tftrain.ops.checks import check_dtype, check_storage
 from tftrain.ops.library import library
 
 PHILOX = 1
@@ -84,6 +84,8 @@ def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, masks: 
         tf.errors.InvalidArgumentError: a shape, dtype or rate is not as above (ValueError while a graph is built).
     """
     x, bias, residual = (tf.convert_to_tensor(tensor) for tensor in (x, bias, residual))
+    check_storage("x", x)
+    check_storage("bias", bias)
     check_dtype("residual", residual, x.dtype, "as x")
     attributes, position = masks_or_none(masks)
     return library().tftrain_bias_dropout_add(x=x, bias=bias, residual=residual, position=position, **attributes)

@@ -8,7 +8,7 @@ import math
 
 import tensorflow as tf
 
-from tftrain.ops.checks import check_dtype
+from tftrain.ops.checks import check_dtype, check_storage
 from tftrain.ops.library import library
 
 FORMS = ("erf", "tanh")
@@ -29,7 +29,11 @@ def bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
         tf.errors.InvalidArgumentError: a shape, dtype or the form is not as above (ValueError for a shape while a graph
             is built).
     """
+    x = tf.convert_to_tensor(x)
+    check_storage("x", x)
     biases = [] if bias is None else [tf.convert_to_tensor(bias)]
+    if biases:
+        check_storage("bias", biases[0])
     return library().tftrain_gelu(x=x, bias=biases, approximate=_approximate(form))
 
 
@@ -52,12 +56,14 @@ def geglu(
         tf.errors.InvalidArgumentError: see `bias_gelu`.
     """
     gate, up = tf.convert_to_tensor(gate), tf.convert_to_tensor(up)
+    check_storage("gate", gate)
     check_dtype("up", up, gate.dtype, "as gate")
     biases = [tf.convert_to_tensor(bias) for bias in (gate_bias, up_bias) if bias is not None]
     if len(biases) == 1:
         given, missing = ("gate_bias", "up_bias") if up_bias is None else ("up_bias", "gate_bias")
         raise tf.errors.InvalidArgumentError(None, None, f"{missing} is None and {given} is not: give both, or neither")
     if biases:
+        check_storage("gate_bias", biases[0])
         check_dtype("up_bias", biases[1], biases[0].dtype, "as gate_bias")
     return library().tftrain_geglu(gate=gate, up=up, bias=biases, approximate=_approximate(form))
 

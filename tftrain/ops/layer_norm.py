@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.checks import check_dtype
+from tftrain.ops.checks import check_dtype, check_storage
 from tftrain.ops.library import library
 
 
@@ -80,6 +80,8 @@ def add_layer_norm_with_sum(
 def _op(x, residual, gamma, beta, epsilon, sum_gradient):
     x, gamma, beta = (tf.convert_to_tensor(tensor) for tensor in (x, gamma, beta))
     residual = [tf.convert_to_tensor(tensor) for tensor in residual]
+    check_storage("x", x)
+    check_storage("gamma", gamma)
     check_dtype("beta", beta, gamma.dtype, "as gamma")
     for tensor in residual:
         check_dtype("residual", tensor, x.dtype, "as x")
@@ -114,5 +116,7 @@ def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilo
     centred = tf.cast(x, wide)
     centred -= tf.reduce_mean(centred, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    normal = centred * tf.math.rsqrt(variance + epsilon)
-    return tf.cast(normal * tf.cast(gamma, wide) + tf.cast(beta, wide), x.dtype)
+    # Grappler regroups products of products, where nothing else needs the inner one; it does not look past a reshape.
+    # So the result is bit-equal with and without a backward pass that keeps `normal`.
+    normal = tf.reshape(centred * tf.math.rsqrt(variance + epsilon), [-1, x.shape[-1]])
+    return tf.reshape(tf.cast(normal * tf.cast(gamma, wide) + tf.cast(beta, wide), x.dtype), tf.shape(x))

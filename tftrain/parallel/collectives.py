@@ -1,8 +1,8 @@
-"""What ranks say to each other: Horovod's collectives, each a plain function of a mesh and tensors.
+"""What ranks say to each other: Horovod's collectives, each a plain function of a group and tensors.
 
-On one rank every function returns what it was given, so the callers have no second path. Horovod matches collectives
-by name across ranks, hence the explicit names. They must stay out of XLA-compiled functions, and their results must be
-used, or tf.function prunes them on some ranks only.
+In a group of one rank every function returns what it was given, so the callers have no second path. Horovod matches
+collectives by name across ranks, hence the explicit names, to which the group's is added. They must stay out of
+XLA-compiled functions, and their results must be used, or tf.function prunes them on some ranks only.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.mesh import Group
 
 # A group is reduced as soon as all its gradients exist: groups small enough for the first to travel while backward
 # still computes the last, large enough for the network to run at its full rate.
 BUCKET_BYTES = 32 * 2**20
 
 
-def all_reduce_sum(mesh: Mesh, tensors: Sequence[tf.Tensor], name: str, wire_dtype=tf.float32) -> list[tf.Tensor]:
-    """Sums each tensor over all ranks.
+def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_dtype=tf.float32) -> list[tf.Tensor]:
+    """Sums each tensor over the ranks of a group.
 
     Args:
-        mesh: the ranks.
+        group: the ranks.
         tensors: any shapes and floating dtypes, the same on every rank, in the order in which they become ready.
         name: of the collective; unique in the graph and equal on every rank.
         wire_dtype: float32, or float16 to halve the bytes that travel. Horovod sends no bfloat16.
@@ -29,14 +29,14 @@ def all_reduce_sum(mesh: Mesh, tensors: Sequence[tf.Tensor], name: str, wire_dty
     Returns:
         The sums, in wire_dtype; on one rank, the tensors as they are.
     """
-    if mesh.size == 1:
+    if group.size == 1:
         return list(tensors)
     from horovod.tensorflow import mpi_ops
 
     summed: list[tf.Tensor] = []
     for index, bucket in enumerate(buckets(tensors, BUCKET_BYTES)):
         sent = [tf.cast(tensor, wire_dtype) for tensor in bucket]
-        summed += mpi_ops._grouped_allreduce(sent, name=f"{name}.{index}", op=mpi_ops.Sum, ignore_name_scope=True)
+        summed += mpi_ops._grouped_allreduce(sent, op=mpi_ops.Sum, **_options(group, f"{name}.{index}"))
     return summed
 
 
@@ -54,29 +54,63 @@ def buckets(tensors: Sequence[tf.Tensor], limit: int) -> list[list[tf.Tensor]]:
     return groups
 
 
-def all_gather_rows(mesh: Mesh, tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """Concatenates `tensor`, shape [rows, ...], over all ranks along its first dimension, in rank order."""
-    if mesh.size == 1:
+def reduce_scatter_sum(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Sums a tensor over the ranks of a group and leaves each with its part of the sum.
+
+    Args:
+        group: the ranks.
+        tensor: fp32 or fp16 [n], n a multiple of the group's size; equal parts lie in the order of the ranks.
+        name: of the collective; unique in the graph and equal on every rank.
+
+    Returns:
+        [n / group.size], in the tensor's dtype.
+
+    Raises:
+        ValueError: n is no multiple of the group's size.
+    """
+    if tensor.shape[0] % group.size:
+        raise ValueError(f"{name}: {tensor.shape[0]} elements can't be split evenly over {group.size} ranks")
+    if group.size == 1:
         return tensor
     from horovod.tensorflow import mpi_ops
 
-    return mpi_ops.allgather(tensor, name=name, ignore_name_scope=True)
+    part = mpi_ops._reducescatter(tensor, op=mpi_ops.Sum, **_options(group, name))
+    return tf.ensure_shape(part, [tensor.shape[0] // group.size])
 
 
-def broadcast_variables(mesh: Mesh, variables: dict[str, tf.Variable]) -> None:
-    """Gives every rank the chief's values of named variables. Call eagerly, on every rank with the same names."""
-    if mesh.size == 1:
+def all_gather_rows(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Concatenates `tensor`, shape [rows, ...], over a group's ranks along its first dimension, in rank order."""
+    if group.size == 1:
+        return tensor
+    from horovod.tensorflow import mpi_ops
+
+    return mpi_ops.allgather(tensor, **_options(group, name))
+
+
+def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None:
+    """Gives every rank the values that the group's first rank has of named variables.
+
+    Call eagerly, on every rank with the same names.
+    """
+    if group.size == 1:
         return
     from horovod.tensorflow import mpi_ops
 
     handles = [
-        (variable, mpi_ops.broadcast(variable, root_rank=0, name=f"broadcast/{name}"))
+        (variable, mpi_ops.broadcast(variable, root_rank=group.ranks[0], **_options(group, f"broadcast/{name}")))
         for name, variable in variables.items()
     ]
     for variable, value in handles:
         variable.assign(value)
 
 
-def gather_numbers(mesh: Mesh, value: float, name: str) -> np.ndarray:
+def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:
     """Returns one number of every rank as float64 [size]. Call eagerly, on every rank."""
-    return all_gather_rows(mesh, tf.constant([value], tf.float64), name).numpy()
+    return all_gather_rows(group, tf.constant([value], tf.float64), name).numpy()
+
+
+def _options(group, name):
+    options = {"name": f"{group.name}/{name}", "ignore_name_scope": True}
+    if group.process_set is not None:
+        options["process_set"] = group.process_set
+    return options

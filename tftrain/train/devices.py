@@ -42,6 +42,11 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
     return None
 
 
+def has_gpu() -> bool:
+    """Whether this process sees a GPU."""
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
 def device_name() -> str:
     """Returns the name of the first GPU that this process sees, else the processor's."""
     gpus = tf.config.get_visible_devices("GPU")

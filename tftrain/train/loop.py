@@ -8,7 +8,7 @@ from tftrain.data import pipeline
 from tftrain.data.manifest import read_manifest
 from tftrain.model.bert import BertPretrainer
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import checkpoint
+from tftrain.train import checkpoint, devices, grappler
 from tftrain.train.evaluate import Evaluation, Evaluator
 from tftrain.train.metrics import EvalRow, MetricsWriter
 from tftrain.train.plot import loss_curve
@@ -29,10 +29,10 @@ class HeldOut:
     def __call__(self) -> Evaluation:
         """Evaluates the model as it is now; every rank must call it."""
         # One forward pass takes a micro-batch: evaluation needs no more memory than training.
-        samples = self._config.batch.micro_batch_size * self._mesh.data_parallel_size
+        samples = self._config.batch.micro_batch_size * self._mesh.data.size
         limit = self._config.run.eval_batches * self._config.batch.global_batch_size // samples
         return self._evaluate(
-            pipeline.eval_batches(self._source, self._config.data, samples, *self._mesh.share(samples), limit)
+            pipeline.eval_batches(self._source, self._config.data, samples, *self._mesh.data.share(samples), limit)
         )
 
 
@@ -46,11 +46,14 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
     Raises:
         DataError, CheckpointError: the message names the file.
     """
+    grappler.configure(config.compute)
     run, settings = Run(config, mesh), config.run
     source = pipeline.open_source(config.data, "train", config.model.vocab_size, settings.seed)
     resumed = run.restore()
     done = int(run.progress.step)
     say(mesh, describe(run, source.num_examples))
+    if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
+        say(mesh, note)
     say(mesh, f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
     if done >= settings.max_steps:
         say(mesh, f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
@@ -67,7 +70,7 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
         settings.seed,
         int(run.progress.consumed_samples),
         config.batch.global_batch_size,
-        *mesh.share(config.batch.global_batch_size),
+        *mesh.data.share(config.batch.global_batch_size),
     )
     say(mesh, "compiling the step ...")
     clock = Clock()

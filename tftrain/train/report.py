@@ -45,7 +45,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:
     work = flops.step_flops(config.model, config.model.vocab_size, length, config.data.max_predictions_per_seq, samples)
     achieved = work / seconds / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
-    memory = collectives.gather_numbers(run.mesh, devices.peak_memory_gb(), "peak_memory")
+    memory = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
     mlm = sums.mlm_sum / sums.mlm_weight if sums.mlm_weight else math.nan
     nsp = sums.nsp_sum / sums.examples if sums.examples else math.nan
     return TrainRow(
@@ -92,7 +92,7 @@ def describe(run: Run, examples: int) -> str:
         ),
         "batch": (
             f"{batch.global_batch_size} = {batch.micro_batch_size} samples x {batch.grad_accum_steps} micro-batches "
-            f"x {run.mesh.data_parallel_size} ranks",
+            f"x {run.mesh.data.size} ranks",
             f"{work / 1e12:.3f} TFLOP a step",
         ),
         "compute": (

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tftrain.config import TrainConfig
 from tftrain.model.bert import BertPretrainer
+from tftrain.model.checkpointing import Checkpointing
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer
 from tftrain.parallel import collectives
@@ -65,7 +66,7 @@ class Run:
             aside = checkpoint.set_aside(self.config.run.output_dir, int(self.progress.step))
             if aside:
                 say(self.mesh, f"checkpoints of later steps were moved to {aside}")
-        collectives.broadcast_variables(self.mesh, state)
+        collectives.broadcast_variables(self.mesh.world, state)
         self.optimizer.cast_masters()
         return path
 
@@ -108,7 +109,13 @@ def check_same_mathematics(config: TrainConfig, manifest: dict, path: Path) -> N
 
 def make_model(config: TrainConfig) -> BertPretrainer:
     """Builds the model of a filled-in configuration, with its initial weights."""
-    return BertPretrainer(config.model, config.model.vocab_size, DTYPES[config.compute.precision], config.run.seed)
+    return BertPretrainer(
+        config.model,
+        config.model.vocab_size,
+        DTYPES[config.compute.precision],
+        config.run.seed,
+        Checkpointing(config.compute.activation_checkpointing, wants_jit(config)),
+    )
 
 
 def wants_jit(config: TrainConfig) -> bool:

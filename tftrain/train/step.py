@@ -93,21 +93,21 @@ class TrainStep:
         Args:
             batch: this rank's share of the global batch: micro_batch_size * grad_accum_steps samples, in order.
         """
-        mesh, scale, step = self._mesh, self._loss_scale.value, self._progress.step.read_value()
+        data, scale, step = self._mesh.data, self._loss_scale.value, self._progress.step.read_value()
         masked = tf.reduce_sum(batch["masked_lm_weights"])
-        masked = tf.reshape(collectives.all_reduce_sum(mesh, [masked], "masked_tokens")[0], [])
+        masked = tf.reshape(collectives.all_reduce_sum(data, [masked], "masked_tokens")[0], [])
         local = self._compute_gradients(batch, step, tf.maximum(masked, 1.0), scale)
         # Backward ends with the embeddings: in reverse, the first bucket is ready first.
-        dense = collectives.all_reduce_sum(mesh, local.dense[::-1], "gradients", self._wire)[::-1]
+        dense = collectives.all_reduce_sum(data, local.dense[::-1], "gradients", self._wire)[::-1]
         dense = [tf.cast(gradient, tf.float32) for gradient in dense]
         if self._sparse:
-            ids = collectives.all_gather_rows(mesh, local.row_ids, "row_ids")
+            ids = collectives.all_gather_rows(data, local.row_ids, "row_ids")
             rows = collectives.all_gather_rows(
-                mesh, tf.cast(local.rows, self._wire) if mesh.size > 1 else local.rows, "rows"
+                data, tf.cast(local.rows, self._wire) if data.size > 1 else local.rows, "rows"
             )
             word = self._word
             dense[word] = tf.tensor_scatter_nd_add(dense[word], ids[:, tf.newaxis], tf.cast(rows, tf.float32))
-        sums = tf.reshape(collectives.all_reduce_sum(mesh, [local.sums], "loss_sums")[0], [SUMS])
+        sums = tf.reshape(collectives.all_reduce_sum(data, [local.sums], "loss_sums")[0], [SUMS])
         info = self._update(dense)
         self._progress.count(self._config.batch.global_batch_size, sums, info.found_inf)
         return StepInfo(sums, info.learning_rate, info.grad_norm, info.loss_scale, info.found_inf)
@@ -115,7 +115,7 @@ class TrainStep:
     def _accumulate(self, batch, step, masked_tokens, scale) -> _Gradients:
         """Sums the gradients of this rank's micro-batches in one loop on the device."""
         steps, size = self._config.batch.grad_accum_steps, self._config.batch.micro_batch_size
-        start, _ = self._mesh.share(self._config.batch.global_batch_size)
+        start, _ = self._mesh.data.share(self._config.batch.global_batch_size)
         if steps == 1:
             return self._micro_batch(batch, step, tf.constant(start, tf.int64), masked_tokens, scale)
 

@@ -41,27 +41,6 @@ def cuda_library(name, src, hdrs, deps):
         deps = deps,
     )
 
-def cuda_binary(name, src, objects, libraries, hdrs):
-    """A program of one .cu file.
-
-    Args:
-        name: the program's name.
-        src: the .cu file.
-        objects: the object files of CUDA libraries, made by `cuda_library`.
-        libraries: C++ source files to compile with it.
-        hdrs: all files that these include.
-    """
-    native.genrule(
-        name = name,
-        srcs = [src] + objects + libraries + hdrs,
-        outs = [name + ".exe"],
-        cmd = _NVCC + " -cudart static -Xcompiler -ffp-contract=off {} -o $@".format(
-            " ".join(["$(location {})".format(file) for file in [src] + objects + libraries]),
-        ),
-        executable = True,
-        target_compatible_with = _WITH_CUDA,
-    )
-
 def cuda_runtime(name):
     """The static CUDA runtime that comes with nvcc, in a toolkit's lib64 or in the lib of its PyPI packages."""
     native.genrule(

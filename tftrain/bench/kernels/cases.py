@@ -26,7 +26,8 @@ class Pass(NamedTuple):
 
     Attributes:
         bytes: the least that it moves.
-        run: by implementation, a function that computes it once in graph mode.
+        run: by implementation, a function that computes it once in graph mode; if it has an attribute `prepare`, that
+            is called before, outside the time that is taken.
     """
 
     bytes: int
@@ -75,7 +76,7 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
     for name, function in made.by_name.items():
         compiled = tf.function(function, autograph=False)
         forward[name] = _forward(compiled, made.inputs)
-        backward[name] = (made.backward or {}).get(name) or _backward(compiled, made.inputs)
+        backward[name] = (made.backward or {}).get(name) or _Backward(compiled, made.inputs)
     passes = {"forward": Pass(moved.forward, forward), "backward": Pass(moved.backward, backward)}
     return Case("x".join(map(str, [batch, *shape])), passes)
 
@@ -91,18 +92,29 @@ def _forward(compiled, inputs):
     return lambda: compiled(*inputs)
 
 
-def _backward(compiled, inputs):
-    """Returns backward by itself, to be run any number of times.
+class _Backward:
+    """Backward by itself: a `tf.function` under a tape runs as two graphs, and the second is what a call runs.
 
-    A `tf.function` under a tape runs as two graphs, the second of which starts from what the first has kept. A tape
-    that persists runs the second again and again.
+    A persistent tape would do with one forward pass, but asks for the gradients of all that forward keeps as well, and
+    feeds zeros for them.
     """
-    floats = [tensor for tensor in inputs if tensor.dtype.is_floating]
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(floats)
-        y = compiled(*inputs)
-    dy = normal(7, y.shape, y.dtype)
-    return lambda: tape.gradient(y, floats, dy)
+
+    def __init__(self, compiled, inputs):
+        self._compiled, self._inputs, self._dy = compiled, inputs, None
+        self._floats = [tensor for tensor in inputs if tensor.dtype.is_floating]
+
+    def prepare(self) -> None:
+        """Runs forward; before each call."""
+        with tf.GradientTape() as self._tape:
+            self._tape.watch(self._floats)
+            self._y = self._compiled(*self._inputs)
+        if self._dy is None:
+            self._dy = normal(7, self._y.shape, self._y.dtype)
+
+    def __call__(self):
+        gradients = self._tape.gradient(self._y, self._floats, self._dy)
+        self._tape = self._y = None  # else what forward has kept lives on while others run
+        return gradients
 
 
 def _fused_softmax_backward(inputs, sizes):

@@ -1,5 +1,6 @@
 """The rows of table `kernels`, one process each: an op in one dtype at the shapes of one model, all of its passes."""
 
+import os
 from collections.abc import Callable, Iterator
 
 from tftrain.bench import host
@@ -7,6 +8,7 @@ from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
 from tftrain.bench.table import Column, Outcome, Row, Table
 from tftrain.bench.worker import Worker, WorkerError
+from tftrain.huge_pages import with_kept_memory
 
 STEPS = 21
 CACHE_MULTIPLE = 8
@@ -51,7 +53,8 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
     }
     for row in group:
         try:
-            with Worker("tftrain.bench.kernels.worker", {**row.settings, **shared}) as worker:
+            settings = {**row.settings, **shared}
+            with Worker("tftrain.bench.kernels.worker", settings, environ=with_kept_memory(os.environ)) as worker:
                 records = worker.ask("measure")
         except WorkerError as error:
             yield Outcome(row.name, [], str(error))

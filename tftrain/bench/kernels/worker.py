@@ -8,7 +8,7 @@ from typing import Any
 from tftrain.bench.report import spread
 from tftrain.bench.worker import serve
 
-WARM_UP = 2
+WARM_UP = 3
 
 
 def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
@@ -64,6 +64,7 @@ def alternate(run: dict[str, Callable[[], Any]], copy: Callable[[], float], step
     timed: dict[str, list[float]] = {name: [] for name in (*run, "copy")}
     for number in range(WARM_UP + steps):
         for name, function in run.items():
+            getattr(function, "prepare", lambda: None)()
             start = time.perf_counter()
             result = function()
             seconds = time.perf_counter() - start

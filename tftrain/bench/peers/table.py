@@ -13,17 +13,18 @@ from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task
 from tftrain.bench.report import spread
 from tftrain.bench.table import Column, Outcome, Row, Table
-from tftrain.bench.worker import Worker, WorkerError
+from tftrain.bench.worker import ROOT, Worker, WorkerError
 
 OURS = "tftrain"
 STEPS = 10
 WARM_UP = 3
 MEMORY_GB = 6.5  # that one implementation may take
+FUSED = ROOT / "configs" / "fused.flags"
 
 COLUMNS = (Column("implementation"), Column("dtype"), Column("samples_per_sec", 3), Column("ratio_to_best_peer", 3))
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
-    OURS: {"module": "tftrain.bench.peers.tftrain_worker"},
+    OURS: {"module": "tftrain.bench.peers.tftrain_worker", "flags": f"--flagfile={FUSED}"},
     "tf_models_graph": {"module": "tftrain.bench.peers.tf_models_worker", "jit": False},
     "tf_models_xla": {"module": "tftrain.bench.peers.tf_models_worker", "jit": True},
     "hugging_face_eager": {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True},

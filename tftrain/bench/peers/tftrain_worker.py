@@ -9,10 +9,11 @@ from tftrain.bench.worker import serve
 
 
 def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
-    """Builds the step; settings hold precision, threads and extra_flags."""
+    """Builds the step; settings hold precision, threads, flags, and extra_flags, which win."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    config = training.configuration(settings["precision"], settings["threads"], settings["extra_flags"])
+    given = f"{settings['flags']} {settings['extra_flags']}"
+    config = training.configuration(settings["precision"], settings["threads"], given)
     return task.turns(training.make_step(config))
 
 

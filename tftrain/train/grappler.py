@@ -1,0 +1,57 @@
+"""Grappler, TensorFlow's graph rewriter, as the flags want it.
+
+`tf.config.optimizer.set_experimental_options` has no key for the memory optimizer. What reaches the rewriter is the
+ConfigProto that every call of a `tf.function` carries along, so the setting is made there. The recomputation heuristic
+looks for gradients by the name scope of TensorFlow 1, and finds none unless it is told the one of `tf.GradientTape`.
+"""
+
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.eager import context
+
+from tftrain.config import ComputeConfig
+
+MEMORY_OPTIMIZATIONS = {
+    "none": RewriterConfig.NO_MEM_OPT,
+    "default": RewriterConfig.DEFAULT_MEM_OPT,
+    "heuristics": RewriterConfig.HEURISTICS,
+    "recomputation": RewriterConfig.RECOMPUTATION_HEURISTICS,
+    "scheduling": RewriterConfig.SCHEDULING_HEURISTICS,
+    "swapping": RewriterConfig.SWAPPING_HEURISTICS,
+}
+GRADIENT_SCOPE = "gradient_tape/"
+
+
+def configure(compute: ComputeConfig) -> None:
+    """Makes every function that this thread calls from now on be rewritten as `compute` says.
+
+    Later changes by `tf.config.optimizer` and the like undo it.
+    """
+    eager = context.context()
+    eager.function_call_options = None  # Start from TensorFlow's own, not from an earlier call's.
+    options = eager.function_call_options
+    config = eager.config
+    config.MergeFromString(options.config_proto_serialized)
+    rewriter = config.graph_options.rewrite_options
+    rewriter.memory_optimization = MEMORY_OPTIMIZATIONS[compute.memory_optimization]
+    rewriter.memory_optimizer_target_node_name_scope = GRADIENT_SCOPE
+    rewriter.disable_meta_optimizer = compute.suppress_grappler
+    options.config_proto_serialized = config
+
+
+def without_effect(compute: ComputeConfig, jit: bool, gpu: bool) -> str | None:
+    """Returns a line on the settings that do nothing in this run, or None.
+
+    Args:
+        compute: the flags.
+        jit: whether the step is compiled by XLA.
+        gpu: whether it runs on a GPU.
+    """
+    given = [] if compute.memory_optimization == "default" else [f"--memory_optimization={compute.memory_optimization}"]
+    if jit:
+        given += ["--suppress_grappler"] if compute.suppress_grappler else []
+        return f"{' and '.join(given)}: no effect, XLA compiles the step, not Grappler" if given else None
+    if given and compute.suppress_grappler:
+        return f"{given[0]}: no effect, --suppress_grappler turns the rewriter off"
+    if compute.memory_optimization == "swapping" and not gpu:
+        return f"{given[0]}: no effect, Grappler swaps from GPU memory only"
+    return None
