@@ -5,6 +5,7 @@ TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
@@ -119,6 +120,11 @@ class BatchConfig:
         None, "Micro-batches accumulated into one update; 1 if it does not follow.", minimum=1
     )
     global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
+    grad_accum_dtype: str = flag(
+        "fp32",
+        "Gradients of the micro-batches are added up in this format; fp16 scales the loss.",
+        choices=("fp32", "fp16", "bf16"),
+    )
 
     def resolve(self, data_parallel_size: int) -> "BatchConfig":
         """Fills in what is not stated.
@@ -136,7 +142,8 @@ class BatchConfig:
         ranks = data_parallel_size
         if total is None:
             micro, accum = micro or 8, accum or 1
-            return BatchConfig(micro, accum, micro * accum * ranks)
+            total = micro * accum * ranks
+            return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum, global_batch_size=total)
         if micro is None:
             accum = accum or 1
             micro = total // (accum * ranks)
@@ -150,7 +157,53 @@ class BatchConfig:
             ]
             expected = f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}"
             raise ConfigError([Problem("global_batch_size", total, expected)])
-        return BatchConfig(micro, accum, total)
+        return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How layers, optimizer state and gradients are divided among the ranks."""
+
+    tensor_parallel_size: int = flag(
+        1, "Ranks that split every layer between them; the others share the global batch.", minimum=1
+    )
+    split_opt_state: bool = flag(
+        False, "Master weights and moments are divided among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
+    )
+    split_grad_accum: bool = flag(
+        False, "So are the gradients that accumulate over micro-batches (ZeRO-2); implies split_opt_state."
+    )
+    state_split_strategy: str = flag(
+        "even",
+        "Who owns what: even, equal bytes of flat buckets; or whole tensors: naive, layer i on rank i modulo ranks; "
+        "greedy:K, the largest first on the emptiest of K ranks.",
+    )
+
+    @property
+    def splits_state(self) -> bool:
+        """Whether master weights and moments are divided."""
+        return self.split_opt_state or self.split_grad_accum
+
+    def problems(self, ranks: int, model: ModelConfig) -> list[Problem]:
+        """Returns every reason why so many ranks can't divide such a model so."""
+        found, size = [], self.tensor_parallel_size
+        if size > 0 and ranks % size:
+            found.append(Problem("tensor_parallel_size", size, f"expected a divisor of the {ranks} ranks"))
+        for name, width in (
+            ("num_attention_heads", model.num_attention_heads),
+            ("intermediate_size", model.feed_forward_size),
+        ):
+            if size > 0 and width % size:
+                found.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
+        if not re.fullmatch(r"even|naive|greedy:[1-9]\d*", self.state_split_strategy):
+            expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
+            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        elif self.state_split_strategy.startswith("greedy") and size > 0:
+            owners, data_ranks = int(self.state_split_strategy.partition(":")[2]), max(ranks // size, 1)
+            if self.splits_state and owners > data_ranks:
+                expected = f"expected at most the {data_ranks} data parallel ranks"
+                found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        return found
 
 
 @dataclass(frozen=True)
@@ -214,11 +267,12 @@ class TrainConfig:
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     batch: BatchConfig = BatchConfig()
+    parallel: ParallelConfig = ParallelConfig()
     compute: ComputeConfig = ComputeConfig()
     run: RunConfig = RunConfig()
 
-    def problems(self, data_parallel_size: int) -> list[Problem]:
-        """Returns every reason to refuse this configuration on so many data parallel ranks."""
+    def problems(self, ranks: int) -> list[Problem]:
+        """Returns every reason to refuse this configuration on so many ranks."""
         found = [problem for section in sections(self) for problem in field_problems(section)]
         model, data, optimizer, run = self.model, self.data, self.optimizer, self.run
         if model.hidden_size % model.num_attention_heads:
@@ -244,23 +298,28 @@ class TrainConfig:
             found.append(Problem("end_learning_rate", optimizer.end_learning_rate, expected))
         if (optimizer.warmup_steps or 0) > run.max_steps:
             found.append(Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={run.max_steps}"))
+        found += self.parallel.problems(ranks, model)
+        if self.parallel.tensor_parallel_size > 1 and self.compute.jit_compile == "true":
+            expected = "expected auto or false with tensor_parallel_size > 1: XLA can't compile Horovod's collectives"
+            found.append(Problem("jit_compile", "true", expected))
         if not self.compute.enable_resource_variables:
             expected = "expected true: tf.function of TensorFlow 2 has resource variables only"
             found.append(Problem("enable_resource_variables", False, expected))
         if not run.output_dir:
             found.append(Problem("output_dir", run.output_dir, "expected a folder for what the run writes"))
-        if not any(problem.flag in {f.name for f in dataclasses.fields(self.batch)} for problem in found):
+        batch_flags = {field.name for field in dataclasses.fields(self.batch)}
+        if not any(problem.flag in batch_flags | {"tensor_parallel_size"} for problem in found):
             try:
-                self.batch.resolve(data_parallel_size)
+                self.batch.resolve(ranks // self.parallel.tensor_parallel_size)
             except ConfigError as error:
                 found += error.problems
         return found
 
-    def resolve(self, data_parallel_size: int) -> "TrainConfig":
+    def resolve(self, ranks: int) -> "TrainConfig":
         """Fills in what follows from the rest: the batch sizes and the warm-up.
 
         Args:
-            data_parallel_size: ranks that share a global batch.
+            ranks: all of them.
 
         Returns:
             This configuration with no batch size and no warm-up left open.
@@ -268,14 +327,14 @@ class TrainConfig:
         Raises:
             ConfigError: it has problems; all of them.
         """
-        found = self.problems(data_parallel_size)
+        found = self.problems(ranks)
         if found:
             raise ConfigError(found)
         warmup = self.optimizer.warmup_steps
         warmup = self.run.max_steps // 10 if warmup is None else warmup
         return dataclasses.replace(
             self,
-            batch=self.batch.resolve(data_parallel_size),
+            batch=self.batch.resolve(ranks // self.parallel.tensor_parallel_size),
             optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup),
         )
 

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     from tftrain.train.checkpoint import CheckpointError
 
     try:
-        ranks = mesh.start(launch, config.compute.cpu_threads)
+        ranks = mesh.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
         {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks)
     except (DataError, CheckpointError, mesh.MeshError, OSError) as error:
         return failed(launch.rank, error)

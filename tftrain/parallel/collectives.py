@@ -97,7 +97,7 @@ def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None
     from horovod.tensorflow import mpi_ops
 
     handles = [
-        (variable, mpi_ops.broadcast(variable, root_rank=group.ranks[0], **_options(group, f"broadcast/{name}")))
+        (variable, mpi_ops.broadcast(variable, root_rank=group.ranks[0], **_options(group, f"broadcast.{name}")))
         for name, variable in variables.items()
     ]
     for variable, value in handles:
@@ -110,7 +110,8 @@ def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:
 
 
 def _options(group, name):
-    options = {"name": f"{group.name}/{name}", "ignore_name_scope": True}
+    # Without a slash: Horovod drops what is before the last one together with the name scope.
+    options = {"name": f"{group.name}.{name}".replace("/", "."), "ignore_name_scope": True}
     if group.process_set is not None:
         options["process_set"] = group.process_set
     return options
