@@ -98,7 +98,7 @@ def test_outputs_with_dropout_do_not_depend_on_the_micro_batch():
 def test_every_dropout_place_of_the_model_has_a_mask_of_its_own(monkeypatch):
     sites = []
 
-    def record(x, rate, key, site):
+    def record(x, rate, key, site, heads=None):
         sites.append((site, rate))
         return x
 

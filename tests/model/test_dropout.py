@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.model.samples import dropout_key
 from tftrain.model.dropout import dropout, random_bits
+from tftrain.ops.attention_softmax import HeadRange
 
 MODES = {
     "eager": lambda function: function,
@@ -33,6 +34,12 @@ def mask(samples, sample_shape, rate=0.3, site=6, mode="eager", **key):
 def test_part_of_a_batch_has_the_mask_of_its_rows(mode, shape):
     whole, part = mask(8, shape, mode=mode), mask(4, shape, mode=mode, first_sample=4)
     np.testing.assert_array_equal(part, whole[4:8])
+
+
+def test_some_heads_have_their_masks_among_all_heads():
+    whole = mask(2, (5, 3, 3))
+    part = dropout(tf.ones([2, 2, 3, 3]), 0.3, dropout_key(), 6, HeadRange(3, 5))
+    np.testing.assert_array_equal(part, whole[:, 3:])
 
 
 @pytest.mark.parametrize("mode", ["graph", "jit"])

@@ -2,6 +2,9 @@
 
 Variables and activations are in one dtype, the compute dtype, with no casts between them; the float32 master weights
 of mixed precision live in the optimizer's state. LayerNorm, softmax and the losses are float32 inside.
+
+The ranks of a tensor parallel group divide between them the heads, the feed-forward layers and the vocabulary. What is
+left, norms, small tables, the heads' own layers, each of them has and computes alike.
 """
 
 from collections.abc import Mapping
@@ -18,7 +21,10 @@ from tftrain.model.dropout import DropoutKey
 from tftrain.model.embedding import Embedding
 from tftrain.model.heads import MaskedLMHead, NextSentenceHead
 from tftrain.model.normalization import LayerNorm
-from tftrain.model.parameters import Parameters
+from tftrain.model.parameters import ONE_RANK, Parameters
+from tftrain.model.vocabulary import SlicedLogits
+from tftrain.parallel.mesh import Group
+from tftrain.parallel.tensor import Slice
 
 EMBEDDING_SITE = 0  # dropout site; the blocks' follow
 
@@ -27,11 +33,12 @@ class Outputs(NamedTuple):
     """What the model predicts for a micro-batch.
 
     Attributes:
-        mlm_logits: [b, P, vocab], float32 (float64 in a float64 model), for the masked positions.
+        mlm_logits: [b, P, vocab], float32 (float64 in a float64 model), for the masked positions; SlicedLogits where
+            ranks divide the vocabulary.
         nsp_logits: [b, 2], likewise; class 1 is a random next sentence.
     """
 
-    mlm_logits: tf.Tensor
+    mlm_logits: tf.Tensor | SlicedLogits
     nsp_logits: tf.Tensor
 
 
@@ -45,18 +52,30 @@ class BertPretrainer(tf_keras.Model):
         dtype: str,
         seed: int,
         checkpointing: Checkpointing = KEEP_ALL,
+        tensor: Group = ONE_RANK,
     ):
         """Builds the model with its initial weights.
 
         Args:
             config: sizes, and what the blocks are made of.
-            vocab_size: rows of the word embedding.
+            vocab_size: rows of the word embedding, over all ranks.
             dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             seed: seed of the initial weights.
             checkpointing: what backward computes again.
+            tensor: the ranks that divide the model between them. Its collectives can't be compiled by XLA, and a graph
+                may hold the model once, or collectives of one name could meet.
+
+        Raises:
+            ValueError: there is not a head, an element of the feed-forward layer and a word for every rank.
         """
         super().__init__(dtype=dtype, autocast=False)
-        parameters = Parameters(dtype, seed, config.initializer_range)
+        least = min(config.num_attention_heads, config.feed_forward_size, vocab_size)
+        if least < tensor.size:
+            raise ValueError(
+                f"--tensor_parallel_size={tensor.size}: expected at most {least}, the least of num_attention_heads, "
+                f"intermediate_size and vocab_size"
+            )
+        parameters = Parameters(dtype, seed, config.initializer_range, tensor)
         self._parameters, self._checkpointing = parameters, checkpointing
         self.embedding = Embedding(parameters.scope("embeddings"), config, vocab_size, EMBEDDING_SITE)
         self.blocks = [
@@ -76,6 +95,11 @@ class BertPretrainer(tf_keras.Model):
         """Returns global name -> variable, from the input to the output, in the same order for the same config."""
         return dict(self._parameters.variables)
 
+    @property
+    def slices(self) -> dict[str, Slice]:
+        """Global name -> place in the whole, of the variables of which this rank has a part."""
+        return dict(self._parameters.slices)
+
     def call(
         self,
         batch: Mapping[str, tf.Tensor],
@@ -88,7 +112,7 @@ class BertPretrainer(tf_keras.Model):
             batch: input_ids, input_mask and segment_ids, int32 [b, S]; masked_lm_positions, int32 [b, P]. Other
                 entries are not looked at. Only b may be unknown when a function is traced.
             dropout: what the dropout masks depend on; None is inference.
-            lookup_table: the word embedding as a tensor [vocab, H], read before the gradient tape starts. If given,
+            lookup_table: this rank's word embedding as a tensor, read before the gradient tape starts. If given,
                 input words are looked up in it rather than in the variable, and its gradient is `tf.IndexedSlices`,
                 apart from the variable's, which then is that of the tied output alone. Else the variable's gradient
                 is one dense sum of both.

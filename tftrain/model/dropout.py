@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.ops.attention_softmax import HeadRange
 from tftrain.ops.dropout import DropoutMasks, random_bits
 
 
@@ -32,7 +33,7 @@ class DropoutKey(NamedTuple):
     first_sample: tf.Tensor
 
 
-def dropout(x: tf.Tensor, rate: float, key: DropoutKey | None, site: int) -> tf.Tensor:
+def dropout(x: tf.Tensor, rate: float, key: DropoutKey | None, site: int, heads: HeadRange | None = None) -> tf.Tensor:
     """Zeroes a share of the elements and scales the others up, so that the expectation stays.
 
     Args:
@@ -40,6 +41,7 @@ def dropout(x: tf.Tensor, rate: float, key: DropoutKey | None, site: int) -> tf.
         rate: share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536.
         key: None in inference: then `x` comes back.
         site: a number below 65536 of its own for every place in the model that drops.
+        heads: which heads the second axis holds, where ranks divide them; None: all there are.
 
     Returns:
         A tensor like `x`.
@@ -47,7 +49,10 @@ def dropout(x: tf.Tensor, rate: float, key: DropoutKey | None, site: int) -> tf.
     drop_below = round(rate * 2**16)  # of 65536 values
     if key is None or drop_below == 0:
         return x
-    bits = tf.reshape(random_bits(tf.shape(x)[0], math.prod(x.shape[1:]), key, site), [-1, *x.shape[1:]])
+    drawn = x.shape[1:] if heads is None else [heads.total, *x.shape[2:]]
+    bits = tf.reshape(random_bits(tf.shape(x)[0], math.prod(drawn), key, site), [-1, *drawn])
+    if heads is not None:  # a count of the draw may reach over two heads, so they are all drawn
+        bits = bits[:, heads.first : heads.first + x.shape[1]]
     kept = tf.cast(bits >= drop_below, x.dtype)
     return x * (kept * (2**16 / (2**16 - drop_below)))
 

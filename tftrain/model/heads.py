@@ -10,6 +10,8 @@ from tftrain.model.lookup import lookup
 from tftrain.model.normalization import LayerNorm
 from tftrain.model.parameters import Parameters
 from tftrain.model.precision import wide_dtype
+from tftrain.model.vocabulary import SlicedLogits
+from tftrain.parallel.tensor import copy_to_ranks
 
 
 class MaskedLMHead(tf_keras.layers.Layer):
@@ -21,34 +23,37 @@ class MaskedLMHead(tf_keras.layers.Layer):
         Args:
             parameters: where the variables come from.
             config: sizes, and the form of the GeLU.
-            vocab_size: number of classes.
+            vocab_size: number of classes, over all ranks.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.config = config
+        self.config, self.group, self.place = config, parameters.tensor, parameters.place
         hidden = config.hidden_size
         self.transform = Dense(parameters.scope("transform"), hidden, hidden)
         self.norm = LayerNorm(parameters.scope("norm"), config)
-        self.bias = parameters.zeros("bias", [vocab_size])
+        self.bias = parameters.zeros("bias", [vocab_size], axis=0)
+        self.first_class = parameters.offset("bias")
 
-    def call(self, x: tf.Tensor, positions: tf.Tensor, word_table: tf.Tensor) -> tf.Tensor:
+    def call(self, x: tf.Tensor, positions: tf.Tensor, word_table: tf.Tensor) -> tf.Tensor | SlicedLogits:
         """Predicts the words at some positions.
 
         Args:
             x: [b, S, H], the encoder's output.
             positions: int32 [b, P], each below S.
-            word_table: [vocab, H], the word embedding.
+            word_table: [vocab, H], the word embedding, or this rank's rows of it.
 
         Returns:
-            Logits [b, P, vocab], float32 (float64 for float64).
+            Logits [b, P, vocab], float32 (float64 for float64); SlicedLogits where ranks divide the vocabulary.
         """
         length, hidden = x.shape[1:]
         starts = tf.range(tf.shape(positions)[0]) * length
         rows = tf.reshape(positions + starts[:, None], [-1])
         picked = lookup(tf.reshape(x, [-1, hidden]), rows)  # [b * P, H]
         picked = self.norm(dense_gelu(self.transform, picked, self.config))
+        picked = copy_to_ranks(self.group, picked, self.place)
         logits = tf.nn.bias_add(tf.matmul(picked, word_table, transpose_b=True), self.bias)  # [b * P, vocab]
         logits = tf.cast(logits, wide_dtype(logits.dtype))
-        return tf.reshape(logits, [-1, positions.shape[1], self.bias.shape[0]])
+        logits = tf.reshape(logits, [-1, positions.shape[1], self.bias.shape[0]])
+        return logits if self.group.size == 1 else SlicedLogits(logits, self.first_class, self.group, self.place)
 
 
 class NextSentenceHead(tf_keras.layers.Layer):

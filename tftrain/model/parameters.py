@@ -1,14 +1,20 @@
 """Where every variable of the model is made: a global name, a dtype, and a draw that depends on the name alone.
 
 The initial value of a variable is keyed by the seed and its global name, drawn in float32 and then cast. So it is the
-same in every dtype, in whatever order the layers are built, and whichever rank builds them. Names look like
-`layer_00/attention/query/kernel`; checkpoints and optimizers know variables by them.
+same in every dtype, in whatever order the layers are built, and whichever rank builds them: where ranks divide a
+variable, each draws the whole and keeps its slice. Names look like `layer_00/attention/query/kernel`; checkpoints and
+optimizers know variables by them.
 """
 
 import zlib
 from collections.abc import Sequence
 
 import tensorflow as tf
+
+from tftrain.parallel.mesh import Group
+from tftrain.parallel.tensor import Slice
+
+ONE_RANK = Group()
 
 
 def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) -> tf.Tensor:
@@ -32,19 +38,23 @@ class Parameters:
 
     Attributes:
         dtype: name of the variables' dtype, which is also what the layers compute in.
+        tensor: the ranks that divide the model between them.
         variables: global name -> variable, shared by all scopes of one model.
+        slices: global name -> place in the whole, of the variables that are divided; shared likewise.
     """
 
-    def __init__(self, dtype: str, seed: int, initializer_range: float):
+    def __init__(self, dtype: str, seed: int, initializer_range: float, tensor: Group = ONE_RANK):
         """Starts a model without variables.
 
         Args:
             dtype: "float32", "bfloat16", "float16" or "float64".
             seed: the run's seed.
             initializer_range: standard deviation of the truncated normal that kernels and tables are drawn from.
+            tensor: the ranks that divide the model between them.
         """
-        self.dtype = dtype
+        self.dtype, self.tensor = dtype, tensor
         self.variables: dict[str, tf.Variable] = {}
+        self.slices: dict[str, Slice] = {}
         self._seed = seed
         self._initializer_range = initializer_range
         self._prefix = ""
@@ -55,18 +65,47 @@ class Parameters:
         inner.__dict__.update(self.__dict__, _prefix=f"{self._prefix}{name}/")
         return inner
 
-    def normal(self, name: str, shape: Sequence[int]) -> tf.Variable:
-        """Makes a variable drawn from the truncated normal."""
-        drawn = truncated_normal(self._prefix + name, shape, self._initializer_range, self._seed)
-        return self._make(name, tf.cast(drawn, self.dtype))
+    @property
+    def place(self) -> str:
+        """The global name of what is made here: a layer."""
+        return self._prefix.removesuffix("/")
 
-    def zeros(self, name: str, shape: Sequence[int]) -> tf.Variable:
-        """Makes a variable of zeros: a bias, or the shift of a norm."""
-        return self._make(name, tf.zeros(shape, self.dtype))
+    def normal(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
+        """Makes a variable drawn from the truncated normal.
+
+        Args:
+            name: within this scope.
+            shape: of the whole.
+            axis: the one that ranks divide; None: every rank has the whole.
+            unit: elements along the axis that stay together.
+
+        Returns:
+            The variable: this rank's part.
+        """
+        part = self._divide(name, shape, axis, unit)
+        drawn = truncated_normal(self._prefix + name, shape, self._initializer_range, self._seed)
+        return self._make(name, tf.cast(part.take(drawn, self.tensor.rank) if part else drawn, self.dtype))
+
+    def zeros(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
+        """Makes a variable of zeros: a bias, or the shift of a norm; see `normal`."""
+        part = self._divide(name, shape, axis, unit)
+        return self._make(name, tf.zeros(part.shape(self.tensor.rank) if part else shape, self.dtype))
 
     def ones(self, name: str, shape: Sequence[int]) -> tf.Variable:
         """Makes a variable of ones: the scale of a norm."""
         return self._make(name, tf.ones(shape, self.dtype))
+
+    def offset(self, name: str) -> int:
+        """Returns where this rank's part of a variable begins in the whole, along the axis that ranks divide."""
+        part = self.slices.get(self._prefix + name)
+        return part.bounds[self.tensor.rank] if part else 0
+
+    def _divide(self, name, shape, axis, unit) -> Slice | None:
+        """Returns the place of a variable in the whole, and remembers it; None where this rank has the whole."""
+        if axis is None or self.tensor.size == 1:
+            return None
+        part = self.slices[self._prefix + name] = Slice.even(shape, axis, self.tensor.size, unit)
+        return part
 
     def _make(self, name: str, value: tf.Tensor) -> tf.Variable:
         full_name = self._prefix + name

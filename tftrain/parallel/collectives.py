@@ -54,6 +54,26 @@ def buckets(tensors: Sequence[tf.Tensor], limit: int) -> list[list[tf.Tensor]]:
     return groups
 
 
+def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum") -> tf.Tensor:
+    """Adds up one tensor over the ranks of a group, or finds each element's maximum; dimensions may be unknown.
+
+    Args:
+        group: the ranks.
+        tensor: fp32, fp16 or fp64, of the same shape on every rank.
+        name: of the collective; unique in the graph and equal on every rank.
+        operation: "sum" or "max".
+
+    Returns:
+        A tensor like `tensor`.
+    """
+    if group.size == 1:
+        return tensor
+    from horovod.tensorflow import mpi_ops
+
+    reduction = {"sum": mpi_ops.Sum, "max": mpi_ops.Max}[operation]
+    return mpi_ops._allreduce(tensor, op=reduction, **_options(group, name))
+
+
 def reduce_scatter_sum(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Sums a tensor over the ranks of a group and leaves each with its part of the sum.
 

@@ -1,0 +1,155 @@
+"""What each rank does in `test_tensor`: loss sums and gradients of a divided model against those of a whole one.
+
+The whole model is computed in the same process by the code for one rank, eagerly and without recomputation.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tests.model.samples import half_unit, small_batch, small_config, small_model
+from tftrain.config import ModelConfig
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.checkpointing import Checkpointing
+from tftrain.model.dropout import DropoutKey
+from tftrain.model.losses import pretraining_loss_sums
+from tftrain.parallel.launcher import launch_from_environment
+from tftrain.parallel.mesh import Group, start
+
+SEED, SAMPLES, VOCAB = 1, 6, 59  # words that no number of ranks divides
+FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
+PRE = {"activation": "geglu", "norm_position": "pre", "gelu_form": "erf"}
+# See tests/model/test_precision.py: about 50 results are rounded forward, and as many backward.
+HALF_ROUNDINGS = 100
+LOSS_SCALE = 64  # keeps small gradients within fp16's range
+
+
+class Case(NamedTuple):
+    """A model and the way its gradients are made."""
+
+    model: Mapping = MappingProxyType({})
+    dtype: str = "float32"
+    checkpointing: str = "none"
+    micro_batches: int = 1
+    sparse_rows: bool = False
+    ranks: tuple[int, ...] = (2, 4)  # sizes of the run
+    pairs: bool = False  # groups of two ranks in a run of four
+
+
+CASES = {
+    "reference": Case(),
+    "reference, pre-norm geglu": Case(PRE, ranks=(2,)),
+    "fused": Case(FUSED, ranks=(2,)),
+    "fused, pre-norm geglu": Case({**FUSED, **PRE}, ranks=(2,)),
+    "key bias": Case({"use_bias_in_keys": True}, ranks=(2,)),
+    "full checkpointing": Case(PRE, checkpointing="full", ranks=(2,)),
+    "full checkpointing, fused, micro-batches": Case(FUSED, checkpointing="full", micro_batches=3),
+    "selective checkpointing": Case(checkpointing="selective", ranks=(2,)),
+    "selective checkpointing, fused": Case({**FUSED, **PRE}, checkpointing="selective", ranks=(2,)),
+    "sparse rows": Case(sparse_rows=True, micro_batches=2),
+    "bfloat16": Case(dtype="bfloat16", ranks=(2,)),
+    "bfloat16, fused": Case(FUSED, dtype="bfloat16"),
+    "float16": Case(dtype="float16", ranks=(2,)),
+    "pairs": Case(FUSED, ranks=(4,), pairs=True),
+    "wide": Case({"hidden_size": 2560, "num_attention_heads": 40, "intermediate_size": 5120, "num_hidden_layers": 1,
+                  "initializer_range": 0.02}, ranks=(2,)),
+}  # fmt: skip
+
+
+def config(case: Case) -> ModelConfig:
+    sizes = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 36}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    return small_config(**{**sizes, **dropout, "use_bias_in_keys": False, **case.model})
+
+
+def divided_model(case: Case, group: Group, whole: BertPretrainer) -> BertPretrainer:
+    """A model with the weights of a whole one, after a look at the initial ones."""
+    checkpointing = Checkpointing(case.checkpointing)
+    model = BertPretrainer(config(case), VOCAB, case.dtype, SEED, checkpointing, group)
+    initial = BertPretrainer(config(case), VOCAB, case.dtype, SEED).named_variables()
+    assert list(model.named_variables()) == list(initial)
+    for name, variable in model.named_variables().items():
+        np.testing.assert_array_equal(variable, own_part(model, group, name, initial[name]), err_msg=name)
+        variable.assign(own_part(model, group, name, whole.named_variables()[name]))
+    return model
+
+
+def own_part(model, group, name, whole):
+    whole = tf.convert_to_tensor(whole)
+    return model.slices[name].take(whole, group.rank) if name in model.slices else whole
+
+
+def contribution(model, batch, first, masked, sparse_rows):
+    """Loss sums of some samples, and gradients of their share of the loss of all, scaled."""
+    named = model.named_variables()
+    table = tf.identity(model.embedding.word) if sparse_rows else None
+    watched = [*named.values(), table] if sparse_rows else [*named.values()]
+    key = DropoutKey(3, tf.constant(5, tf.int64), first)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(watched)
+        sums = pretraining_loss_sums(model(batch, key, table), batch)
+        loss = LOSS_SCALE * (sums.mlm_sum / masked + sums.nsp_sum / SAMPLES)
+    gradients = [tf.cast(tf.convert_to_tensor(gradient), tf.float32) for gradient in tape.gradient(loss, watched)]
+    if sparse_rows:
+        gradients[list(named).index("embeddings/word")] += gradients.pop()
+    return [tf.stack(sums), *gradients]
+
+
+@tf.function(autograph=False)
+def accumulated(model, batch, masked, sparse_rows, steps):
+    """The same over all samples, in a loop over micro-batches."""
+    if steps == 1:
+        return contribution(model, batch, tf.constant(0, tf.int64), masked, sparse_rows)
+    size = SAMPLES // steps
+
+    def body(index, *totals):
+        micro = {name: tf.reshape(value, [steps, size, *value.shape[1:]])[index] for name, value in batch.items()}
+        new = contribution(model, micro, tf.cast(index, tf.int64) * size, masked, sparse_rows)
+        return index + 1, *(total + part for total, part in zip(totals, new, strict=True))
+
+    shapes = [[6], *(variable.shape for variable in model.named_variables().values())]
+    zeros = [tf.zeros(shape) for shape in shapes]
+    return tf.while_loop(lambda index, *_: index < steps, body, (0, *zeros), parallel_iterations=1)[1:]
+
+
+def distance(actual, expected, dtype):
+    """How far tensors are from each other, 1 is just near enough."""
+    difference, expected = np.asarray(actual, np.float64) - expected, np.asarray(expected, np.float64)
+    if dtype == "float32":
+        return np.abs(difference).max() / (1e-5 * np.abs(expected).max())
+    return np.linalg.norm(difference) / (HALF_ROUNDINGS * half_unit(dtype) * np.linalg.norm(expected))
+
+
+def check(case: Case, group: Group) -> float:
+    """Compares, and returns the largest distance of a tensor."""
+    whole = small_model(config(case), case.dtype, SEED)
+    model = divided_model(case, group, whole)
+    if case.dtype != "float32":  # both in full precision, from the same rounded weights
+        rounded, whole = whole, small_model(config(case), "float32", SEED)
+        for name, variable in whole.named_variables().items():
+            variable.assign(tf.cast(rounded.named_variables()[name], tf.float32))
+    batch = small_batch(samples=SAMPLES)
+    masked = tf.reduce_sum(batch["masked_lm_weights"])
+    expected = contribution(whole, batch, tf.constant(0, tf.int64), masked, False)
+    actual = accumulated(model, batch, masked, case.sparse_rows, case.micro_batches)
+    distances = {"loss sums": distance(actual[0], expected[0], case.dtype)}
+    for name, ours, reference in zip(whole.named_variables(), actual[1:], expected[1:], strict=True):
+        if not name.endswith("key/bias"):  # 0 but for rounding
+            distances[name] = distance(ours, own_part(model, group, name, reference), case.dtype)
+    far = {name: round(float(value), 2) for name, value in distances.items() if not value <= 1}
+    assert not far, f"rank {group.rank}: {far}"
+    return max(distances.values())
+
+
+if __name__ == "__main__":
+    launch = launch_from_environment()
+    mesh = start(launch, tensor_parallel_size=2)
+    everyone = Group("tensor", tuple(range(mesh.size)), mesh.rank)
+    for title, case in CASES.items():
+        if mesh.size in case.ranks:
+            worst = check(case, mesh.tensor if case.pairs else everyone)
+            print(f"{title}: {worst:.2f} of the tolerance", flush=True)
+    print("the divided model is the whole one", flush=True)

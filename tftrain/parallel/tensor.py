@@ -1,0 +1,121 @@
+"""Layers divided among ranks (Megatron-LM, Shoeybi et al., arXiv 1909.08053): places in the whole, and two functions.
+
+A sub-layer is two matrices with something between them that needs no neighbour: a head, or an element of the wide
+layer. Of the first matrix each rank has some outputs, of the second the rows of the same inputs:
+
+    x --copy_to_ranks--> its heads or columns --> its part of a sum --sum_over_ranks--> y
+
+x and y are equal on all ranks. The two functions are each other's gradient: what is copied forward is used by every
+rank, so its gradient is a sum; what is summed forward receives one gradient, which every rank needs. Horovod's own
+gradients assume replicas with losses of their own, hence the custom ones here.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Group
+
+
+class Slice(NamedTuple):
+    """A variable's place in the whole that the ranks of a tensor parallel group hold together.
+
+    Attributes:
+        whole: the shape of the whole.
+        axis: the one that is divided.
+        bounds: one offset more than ranks, ascending from 0 to whole[axis]; rank r holds [bounds[r], bounds[r + 1]),
+            which may be empty.
+    """
+
+    whole: tuple[int, ...]
+    axis: int
+    bounds: tuple[int, ...]
+
+    @staticmethod
+    def even(whole: Sequence[int], axis: int, ranks: int, unit: int = 1) -> "Slice":
+        """Divides an axis as evenly as its size permits.
+
+        Args:
+            whole: the shape of the whole.
+            axis: the one to divide.
+            ranks: how many share it.
+            unit: elements that stay together, such as those of a head; a divisor of whole[axis].
+
+        Returns:
+            The Slice; ranks hold numbers of units that differ by one at most.
+        """
+        units = whole[axis] // unit
+        return Slice(tuple(whole), axis, tuple(units * rank // ranks * unit for rank in range(ranks + 1)))
+
+    def shape(self, rank: int) -> tuple[int, ...]:
+        """Returns the shape of a rank's part."""
+        size = self.bounds[rank + 1] - self.bounds[rank]
+        return (*self.whole[: self.axis], size, *self.whole[self.axis + 1 :])
+
+    def take(self, array, rank: int):
+        """Returns a rank's part of the whole, a NumPy array or a tensor."""
+        return array[(slice(None),) * self.axis + (slice(self.bounds[rank], self.bounds[rank + 1]),)]
+
+    def join(self, parts: Sequence):
+        """Returns the whole from the parts of all ranks in their order, NumPy arrays or tensors.
+
+        Raises:
+            ValueError: a part has not the shape of its rank's.
+        """
+        shapes = [tuple(part.shape) for part in parts]
+        expected = [self.shape(rank) for rank in range(len(self.bounds) - 1)]
+        if shapes != expected:
+            raise ValueError(f"parts of shapes {shapes} can't be joined to {self.whole}, expected {expected}")
+        return tf.concat(parts, self.axis) if tf.is_tensor(parts[0]) else np.concatenate(parts, self.axis)
+
+
+def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns x, of which every rank computes something different; the gradient is the sum of the ranks' gradients.
+
+    Args:
+        group: the ranks that divide the layer.
+        x: any shape and floating dtype, equal on every rank.
+        name: of the place in the model, unique in it; the collective is `name` with "/gradient" behind.
+
+    Returns:
+        A tensor like `x`; in a group of one, `x` itself.
+    """
+    if group.size == 1:
+        return x
+
+    @tf.custom_gradient
+    def copy(x):
+        return tf.identity(x), lambda upstream: _sum(group, upstream, f"{name}/gradient")
+
+    return copy(x)
+
+
+def sum_over_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns the sum of the ranks' tensors, equal on every rank; the gradient is that of the sum.
+
+    Args:
+        group: the ranks that divide the layer.
+        x: any shape and floating dtype, the same on every rank; half precision is added up in fp32.
+        name: of the place in the model and of the collective.
+
+    Returns:
+        A tensor like `x`; in a group of one, `x` itself.
+    """
+    if group.size == 1:
+        return x
+
+    @tf.custom_gradient
+    def total(x):
+        return _sum(group, x, name), lambda upstream: upstream
+
+    return total(x)
+
+
+def _sum(group, x, name):
+    # Horovod sends no bf16. fp16 could travel, but each of the additions would round, where one rank's matrix product
+    # rounds once, and scaled gradients could overflow on the way to a sum that does not.
+    wire = tf.float64 if x.dtype == tf.float64 else tf.float32
+    return tf.cast(collectives.all_reduce(group, tf.cast(x, wire), name), x.dtype)
