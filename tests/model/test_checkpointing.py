@@ -7,9 +7,14 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
 
+from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.train.test_step import BASE, SAMPLES, batches, trained
 from tftrain.config import BatchConfig, ComputeConfig
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.checkpointing import Checkpointing
 from tftrain.run import LOW_MEMORY_XLA
 
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
@@ -50,6 +55,51 @@ def test_losses_under_xla_are_equal_but_for_other_fusions():
     kept = losses("none", {}, jit_compile="true")
     for mode in ("selective", "full"):
         np.testing.assert_allclose(losses(mode, {}, jit_compile="true"), kept, rtol=1e-5, err_msg=mode)
+
+
+def optimized_nodes(function):
+    """Name -> node of the graph that is executed, as Grappler leaves it."""
+    context.context().enable_run_metadata()
+    tf.function(function, autograph=False)()
+    metadata = context.context().export_run_metadata()
+    context.context().disable_run_metadata()
+    return {node.name: node for node in metadata.partition_graphs[-1].node}
+
+
+def ancestors(nodes, name):
+    """What a node waits for; in a loop, within one iteration."""
+    found, left = set(), [name]
+    while left:
+        name = left.pop()
+        if name not in found and nodes[name].op != "NextIteration":
+            found.add(name)
+            left += [edge.partition(":")[0].removeprefix("^") for edge in nodes[name].input]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("mode", ["selective", "full"])
+def test_recomputation_in_graph_mode_waits_for_the_loss(mode, micro_batches):
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    config = small_config(**FUSED, **dropout)
+    model, batch = BertPretrainer(config, VOCAB, "float32", 1, Checkpointing(mode)), small_batch()
+
+    def body(index, total):
+        key = dropout_key()._replace(first_sample=tf.cast(index, tf.int64) * 5)
+        gradients = loss_and_gradients(model, batch, key)[1].values()
+        return index + 1, total + sum(tf.reduce_sum(gradient) for gradient in gradients)
+
+    def loop():
+        if micro_batches == 1:
+            return body(0, 0.0)
+        return tf.while_loop(lambda index, _: index < micro_batches, body, (0, 0.0), parallel_iterations=1)
+
+    nodes = optimized_nodes(loop)
+    losses = {name for name, node in nodes.items() if node.op == "SparseSoftmaxCrossEntropyWithLogits"}
+    cores = [name for name, node in nodes.items() if node.op == "TftrainAttentionSoftmax"]
+    waiting = [name for name in cores if losses & ancestors(nodes, name)]
+    assert (len(cores), len(waiting)) == (2 * 3, 3)
 
 
 COMPILE = """

@@ -6,9 +6,10 @@ et al., arXiv 2205.05198): only the attention core, whose tensors of heads x S x
 `tf.recompute_grad` does not do this under XLA: forward and recomputation are the same expressions of the same inputs,
 so common-subexpression elimination makes them one again, and the activations stay. Here the recomputation sees its
 inputs through an optimization barrier, together with the gradient that comes from above: other operands, which exist
-only when backward has come this far. Outside XLA one IdentityN over all of them does the same. What the dropout masks
-depend on goes through the barrier too, or the masks, which depend on nothing else, would stay. They are drawn from the
-same key, so the second run equals the first.
+only when backward has come this far. Outside XLA control dependencies do the same; an IdentityN over all of them would
+not, since Grappler removes it where it has few inputs. What the dropout masks depend on goes through the barrier too,
+or the masks, which depend on nothing else, would stay. They are drawn from the same key, so the second run equals the
+first.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,4 +84,7 @@ def recompute(
 
 def _barrier(tensors: list[tf.Tensor], jit: bool) -> list[tf.Tensor]:
     """Returns the tensors such that no optimizer sees through, and none is there before the first one is."""
-    return xla.optimization_barrier(*tensors) if jit else tf.identity_n(tensors)
+    if jit:
+        return xla.optimization_barrier(*tensors)
+    with tf.control_dependencies(tensors):
+        return [tf.identity(tensor) for tensor in tensors]
