@@ -23,7 +23,7 @@ from tftrain.parallel.mesh import Group, start
 SEED, SAMPLES, VOCAB = 1, 6, 59  # words that no number of ranks divides
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
 PRE = {"activation": "geglu", "norm_position": "pre", "gelu_form": "erf"}
-WIDE = {"hidden_size": 2560, "num_attention_heads": 40, "intermediate_size": 5120, "initializer_range": 0.02}
+WIDE = {"hidden_size": 2560, "num_attention_heads": 40, "intermediate_size": 1280, "initializer_range": 0.02}
 # See tests/model/test_precision.py: about 50 results are rounded forward, and as many backward.
 HALF_ROUNDINGS = 100
 LOSS_SCALE = 64  # keeps small gradients within fp16's range

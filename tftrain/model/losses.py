@@ -48,11 +48,14 @@ def pretraining_loss_sums(outputs: Outputs, batch: Mapping[str, tf.Tensor]) -> L
     wide = outputs.nsp_logits.dtype
     mlm_labels = tf.reshape(batch["masked_lm_ids"], [-1])
     mlm_weights = tf.cast(tf.reshape(batch["masked_lm_weights"], [-1]), wide)
+    mlm_logits = outputs.mlm_logits
+    if not isinstance(mlm_logits, SlicedLogits):
+        mlm_logits = tf.reshape(mlm_logits, [-1, mlm_logits.shape[-1]])
     nsp_labels = tf.reshape(batch["next_sentence_labels"], [-1])
     nsp_weights = batch.get("example_weights")
     nsp_weights = tf.ones_like(nsp_labels, wide) if nsp_weights is None else tf.cast(nsp_weights, wide)
 
-    mlm_sum, mlm_correct = _weighted_sums(outputs.mlm_logits, mlm_labels, mlm_weights)
+    mlm_sum, mlm_correct = _weighted_sums(mlm_logits, mlm_labels, mlm_weights)
     nsp_sum, nsp_correct = _weighted_sums(outputs.nsp_logits, nsp_labels, nsp_weights)
     return LossSums(
         mlm_sum=mlm_sum,
@@ -67,11 +70,10 @@ def pretraining_loss_sums(outputs: Outputs, batch: Mapping[str, tf.Tensor]) -> L
 def _weighted_sums(
     logits: tf.Tensor | SlicedLogits, labels: tf.Tensor, weights: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy and correct predictions of logits [..., classes] against labels [n], both weighted and summed."""
+    """Cross-entropy and correct predictions of logits [n, classes] against labels [n], both weighted and summed."""
     if isinstance(logits, SlicedLogits):
         entropy, correct = sliced_cross_entropy(logits, labels)
     else:
-        logits = tf.reshape(logits, [-1, logits.shape[-1]])
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         correct = tf.cast(tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels), weights.dtype)
     return tf.reduce_sum(entropy * weights), tf.reduce_sum(correct * weights)
