@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tftrain.config import ComputeConfig
+from tftrain.config import BatchConfig, ComputeConfig, TrainConfig
 from tftrain.optim.loss_scale import DynamicLossScale, FixedLossScale, make_loss_scale
 
 
@@ -69,4 +69,8 @@ def test_a_fixed_scale_is_one_and_stateless():
     ],
 )
 def test_scale_is_dynamic_where_gradients_pass_through_fp16(flags, kind):
-    assert type(make_loss_scale(ComputeConfig(**flags))) is kind
+    assert type(make_loss_scale(TrainConfig(compute=ComputeConfig(**flags)))) is kind
+
+
+def test_scale_is_dynamic_where_gradients_add_up_in_fp16():
+    assert type(make_loss_scale(TrainConfig(batch=BatchConfig(grad_accum_dtype="fp16")))) is DynamicLossScale

@@ -10,6 +10,7 @@ from official.modeling.optimization.lamb import LAMB
 
 from tftrain.config import OptimizerConfig
 from tftrain.optim.optimizer import Optimizer
+from tftrain.parallel import collectives
 
 SHAPES = {
     "embeddings/word": (11, 4),
@@ -56,6 +57,11 @@ def make(config=CONFIG, dtype=tf.float32, weights=None, **options):
     weights = weights or initial_weights()
     variables = [tf.Variable(tf.cast(value, dtype)) for value in weights.values()]
     return Optimizer(config, MAX_STEPS, list(weights), variables, **options), variables
+
+
+def whole(optimizer):
+    """Returns the whole state by name."""
+    return {"optimizer/step": np.asarray(optimizer.step), **dict(optimizer.state.collect())}
 
 
 def apply(optimizer, gradients, loss_scale=None):
@@ -134,7 +140,7 @@ def test_ten_updates_equal_the_papers_formulas_in_double_precision(rule, flags, 
         rate, norm = reference.apply(gradients)
         np.testing.assert_allclose(info.learning_rate, rate, rtol=1e-6)
         np.testing.assert_allclose(info.grad_norm, norm, rtol=1e-6)
-    state = optimizer.state()
+    state = whole(optimizer)
     for name, variable in zip(SHAPES, variables, strict=True):
         assert_equal_after_ten_updates(variable, reference.w[name], name)
         assert_equal_after_ten_updates(state[f"adam_m/{name}"], reference.m[name], name)
@@ -187,6 +193,24 @@ def test_ten_updates_equal_the_adamw_of_tf_keras(rule):
         assert_equal_after_ten_updates(variable, twin, name, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_flat_buckets_are_updated_as_their_tensors_are(rule, monkeypatch):
+    monkeypatch.setattr(collectives, "BUCKET_BYTES", 4 * 40)  # several, and tensors larger than one
+    config = dataclasses.replace(CONFIG, optimizer=rule, clip_global_norm=0.25)
+    optimizer, variables = make(config, split_strategy="even")
+    assert len(optimizer.state.split.buckets) > 3
+    reference = Reference(config, initial_weights())
+    step = compiled(optimizer, "graph")
+    for gradients in gradient_steps(10):
+        step(*optimizer.state.split.take([tf.constant(value) for value in gradients.values()]))
+        reference.apply(gradients)
+    state = whole(optimizer)
+    for name, variable in zip(SHAPES, variables, strict=True):
+        assert_equal_after_ten_updates(variable, reference.w[name], name)
+        np.testing.assert_array_equal(variable, state[f"master/{name}"])
+        assert_equal_after_ten_updates(state[f"adam_m/{name}"], reference.m[name], name)
+
+
 @pytest.mark.parametrize("rule", ["lamb", "fused_lamb"])
 def test_lamb_leaves_a_zero_tensor_with_zero_gradient_at_zero(rule):
     optimizer, variables = make(dataclasses.replace(CONFIG, optimizer=rule))
@@ -201,7 +225,7 @@ def test_clipping_bounds_the_moments_and_reports_the_norm_before_it():
     norm = np.sqrt(sum(np.sum(np.square(value, dtype=np.float64)) for value in gradients.values()))
     assert norm > 1
     np.testing.assert_allclose(apply(optimizer, gradients).grad_norm, norm, rtol=1e-6)
-    moments = [np.asarray(value, np.float64) for name, value in optimizer.state().items() if name.startswith("adam_m")]
+    moments = [np.asarray(value, np.float64) for name, value in whole(optimizer).items() if name.startswith("adam_m")]
     np.testing.assert_allclose(np.sqrt(sum(np.sum(m**2) for m in moments)), 0.25, rtol=1e-6)
 
 

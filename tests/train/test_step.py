@@ -59,11 +59,10 @@ def accumulating(steps, config=BASE):
 
 
 def assert_same_weights(run, other, tolerance):
-    for name, variable in run.optimizer.state().items():
+    expected = other.collect()
+    for name, value in run.collect().items():
         if name.startswith("master/"):
-            np.testing.assert_allclose(
-                variable, other.optimizer.state()[name], rtol=tolerance, atol=tolerance, err_msg=name
-            )
+            np.testing.assert_allclose(value, expected[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 def norms(infos):
@@ -132,7 +131,7 @@ def test_half_precisions_follow_fp32(whole, precision, epsilon):
 def test_fp16_scales_the_loss_and_reports_the_unscaled_norm(whole):
     run, infos = trained(with_compute(precision="fp16"))
     assert float(infos[0].loss_scale) == 2**15
-    assert "loss_scale/scale" in run.state()
+    assert "loss_scale/scale" in run.counters()
     np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=8 * 2**-11)
 
 
@@ -143,12 +142,12 @@ def test_a_nan_skips_the_update_and_is_counted(precision):
     weights = poisoned["masked_lm_weights"].numpy()
     weights[3] = np.nan
     run, (info,) = trained(config, data=[first])
-    before = {name: variable.numpy() for name, variable in run.optimizer.state().items()}
+    before = dict(run.optimizer.state.collect())
     step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, wants_jit(config))
     info = step({**poisoned, "masked_lm_weights": tf.constant(weights)})
     assert bool(info.skipped)
-    for name, variable in run.optimizer.state().items():
-        np.testing.assert_array_equal(variable, before[name], err_msg=name)
+    for name, value in run.optimizer.state.collect():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
     assert (int(run.progress.step), int(run.progress.skipped_steps), int(run.progress.nan_steps)) == (2, 1, 1)
     assert np.isfinite(run.progress.interval_sums).all()
     assert float(run.loss_scale.value) == (2**14 if precision == "fp16" else 1)

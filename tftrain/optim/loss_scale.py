@@ -7,7 +7,7 @@ so it changes inside the graph; its transitions take no branch.
 
 import tensorflow as tf
 
-from tftrain.config import ComputeConfig
+from tftrain.config import TrainConfig
 
 
 class FixedLossScale(tf.Module):
@@ -75,8 +75,9 @@ class DynamicLossScale(tf.Module):
 LossScale = FixedLossScale | DynamicLossScale
 
 
-def make_loss_scale(compute: ComputeConfig) -> LossScale:
-    """Returns a dynamic scale where gradients pass through fp16 (in the model or between ranks), else a fixed one."""
-    if compute.precision == "fp16" or compute.hvd_fp16_compression:
+def make_loss_scale(config: TrainConfig) -> LossScale:
+    """Returns a dynamic scale where gradients pass through fp16: in the model, in buffers, or between ranks."""
+    compute = config.compute
+    if compute.precision == "fp16" or compute.hvd_fp16_compression or config.batch.grad_accum_dtype == "fp16":
         return DynamicLossScale()
     return FixedLossScale()

@@ -1,11 +1,13 @@
-"""The optimizer: master weights, moments and step as plain variables, and one call that updates them.
+"""The optimizer: one call that unscales, clips and applies gradients to master weights, whole or divided among ranks.
 
-It is not Keras's Optimizer: the state will be cut into shards over ranks, so the mathematics are the pure functions of
-`tftrain.optim.rules` and this class only holds the variables and puts the functions in order. The gradients' global
-norm does three jobs in one pass over them: it is reported, it clips, and it is finite exactly when the update is safe.
+It is not Keras's Optimizer: the mathematics are the pure functions of `tftrain.optim.rules`, the variables those of
+`OptimizerState`, and this class puts the functions in order. The gradients' global norm does three jobs in one pass
+over them: it is reported, it clips, and it is finite exactly when the update is safe. Where ranks hold parts of a
+tensor, all norms of an update are summed over them in one small vector.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -13,7 +15,12 @@ from tftrain.config import OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
+from tftrain.optim.norms import Norms
 from tftrain.optim.schedule import learning_rate
+from tftrain.optim.state import OptimizerState
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.state_split import StateSplit
+from tftrain.parallel.tensor import Slice
 
 EXCLUDED = ("bias", "beta", "gamma")
 
@@ -27,10 +34,39 @@ class UpdateInfo(NamedTuple):
     found_inf: tf.Tensor  # bool, whether the update was skipped
 
 
-class Optimizer(tf.Module):
-    """LAMB or AdamW over named variables, with fp32 state."""
+class _Call(NamedTuple):
+    """Arguments of a fused op.
 
-    def __init__(self, config: OptimizerConfig, max_steps: int, names: list[str], variables: list[tf.Variable]):
+    Attributes:
+        tensors: of which tensor each of its norms and weight decays is; None for padding.
+        gradients, stores, how: the arguments that all, some, or no passes share.
+    """
+
+    tensors: list[int | None]
+    gradients: dict[str, list[tf.Tensor]]
+    stores: dict[str, list[tf.Variable]]
+    how: dict[str, Any]
+
+
+class Optimizer(tf.Module):
+    """LAMB or AdamW over named variables, with fp32 state.
+
+    Attributes:
+        state: master weights and moments.
+        step: int64, applied updates.
+        communicates: whether an update talks to other ranks, and so can't be an XLA cluster.
+    """
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        max_steps: int,
+        names: list[str],
+        variables: list[tf.Variable],
+        mesh: Mesh | None = None,
+        split_strategy: str | None = None,
+        slices: Mapping[str, Slice] | None = None,
+    ):
         """Creates the state: two fp32 moments a variable, and an fp32 master weight for each that is not fp32 itself.
 
         Args:
@@ -39,6 +75,9 @@ class Optimizer(tf.Module):
             names: a unique global name for each variable, such as `layer_00/attention/query/kernel`. Those that end in
                 bias, beta or gamma have neither weight decay nor layer adaptation.
             variables: the model's variables in the same order, of any floating dtype.
+            mesh: the ranks; by default this one alone.
+            split_strategy: how state is divided among the data parallel ranks, see `ParallelConfig`; None: not.
+            slices: of variables that the tensor parallel ranks hold slices of, by name.
 
         Raises:
             ValueError: names and variables do not match, or a name occurs twice.
@@ -49,71 +88,53 @@ class Optimizer(tf.Module):
                 f"expected one unique name for each of {len(variables)} variables, "
                 f"given {len(names)} names of which {len(set(names))} differ"
             )
-        self.config, self.max_steps, self.names = config, max_steps, list(names)
-        self.variables_to_update = list(variables)
-        self.step = self._state("optimizer/step", tf.zeros([], tf.int64))
-        self.masters = [
-            variable if variable.dtype == tf.float32 else self._state(f"master/{name}", tf.cast(variable, tf.float32))
-            for name, variable in zip(names, variables, strict=True)
-        ]
-        self.m = [self._state(f"adam_m/{name}", tf.zeros(variable.shape)) for name, variable in self._named()]
-        self.v = [self._state(f"adam_v/{name}", tf.zeros(variable.shape)) for name, variable in self._named()]
+        mesh, slices = mesh or Mesh(), slices or {}
+        self.config, self.max_steps = config, max_steps
+        self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="optimizer/step")
+        sliced = [name in slices for name in names]
+        split = None
+        if split_strategy:
+            shapes = [variable.shape for variable in variables]
+            split = StateSplit(mesh.data, names, shapes, split_strategy, sliced)
+        self.state = OptimizerState(names, variables, split, mesh.tensor, slices)
+        self._norms = Norms(mesh, bool(split), self.state.segments, sliced)
+        self.communicates = self._norms.communicates or bool(split)
+        self._adapted = [not name.endswith(EXCLUDED) for name in names]
+        self._decays = [config.weight_decay if adapted else 0.0 for adapted in self._adapted]
 
     def apply(self, gradients: list[tf.Tensor], loss_scale: LossScale | None = None) -> UpdateInfo:
         """Unscales, clips and applies gradients unless one is not finite, and moves the loss scale on either way.
 
-        Works the same eagerly, in a tf.function, and in one compiled by XLA; nothing is read back to the host.
+        Works the same eagerly, in a tf.function, and, unless it communicates, in one compiled by XLA; nothing is read
+        back to the host.
 
         Args:
-            gradients: one fp32 tensor of each variable's shape (or tf.IndexedSlices), in the variables' order, already
-                reduced over ranks and still multiplied by the loss scale.
+            gradients: one fp32 tensor (or tf.IndexedSlices) for each store of the state, already reduced over ranks
+                and still multiplied by the loss scale.
             loss_scale: the scale that the loss was multiplied by; None: 1.
 
         Returns:
             Learning rate, gradient norm, loss scale and whether the update was skipped.
 
         Raises:
-            ValueError: the gradients do not match the variables.
+            ValueError: the gradients do not match the stores.
         """
-        if len(gradients) != len(self.masters):
-            raise ValueError(f"expected {len(self.masters)} gradients, given {len(gradients)}")
-        missing = [name for name, gradient in zip(self.names, gradients, strict=True) if gradient is None]
-        if missing:
-            raise ValueError(f"no gradient for {', '.join(missing)}: every variable must take part in the loss")
+        if len(gradients) != len(self.state.masters):
+            raise ValueError(f"expected {len(self.state.masters)} gradients, given {len(gradients)}")
+        if not self.state.split:
+            missing = [name for name, gradient in zip(self.state.names, gradients, strict=True) if gradient is None]
+            if missing:
+                raise ValueError(f"no gradient for {', '.join(missing)}: every variable must take part in the loss")
         loss_scale = loss_scale or FixedLossScale()
         scale = loss_scale.value
         info = self._update([tf.convert_to_tensor(gradient) for gradient in gradients], scale)
         loss_scale.update(info.found_inf)
         return info
 
-    def state(self) -> dict[str, tf.Variable]:
-        """Returns every variable that a checkpoint must hold, by its global name.
-
-        `master/NAME` is the fp32 weight (the model's own variable where that is fp32), `adam_m/NAME` and `adam_v/NAME`
-        the moments, `optimizer/step` the int64 count of applied updates. After restoring, call `cast_masters`.
-        """
-        state = {"optimizer/step": self.step}
-        for kind, variables in (("master", self.masters), ("adam_m", self.m), ("adam_v", self.v)):
-            state.update({f"{kind}/{name}": variable for name, variable in zip(self.names, variables, strict=True)})
-        return state
-
-    def cast_masters(self) -> None:
-        """Writes the master weights, rounded, to those of the model's variables that are not fp32."""
-        for variable, master in zip(self.variables_to_update, self.masters, strict=True):
-            if variable is not master:
-                variable.assign(tf.cast(master, variable.dtype))
-
-    def _named(self):
-        return zip(self.names, self.variables_to_update, strict=True)
-
-    @staticmethod
-    def _state(name: str, initial: tf.Tensor) -> tf.Variable:
-        return tf.Variable(initial, trainable=False, name=name)
-
     def _update(self, gradients: list[tf.Tensor], scale: tf.Tensor) -> UpdateInfo:
         fused = self.config.optimizer.startswith("fused")
         squares = lamb.squared_norms(gradients) if fused else tf.stack([rules.squared_norm(g) for g in gradients])
-        grad_norm = tf.sqrt(tf.reduce_sum(squares)) / scale
+        grad_norm = tf.sqrt(self._norms.total(squares)) / scale
         found_inf = tf.logical_not(tf.math.is_finite(grad_norm))
         clip = self.config.clip_global_norm
         factor = (clip / tf.maximum(grad_norm, clip) if clip else 1.0) / scale
@@ -121,27 +142,107 @@ class Optimizer(tf.Module):
         at = rules.scalars(self.config, rate, self.step, factor, found_inf)
         if fused:
             self._fused_update(gradients, at)
+        elif self.communicates:
+            self._update_parts(gradients, at)
         else:
             self._update_each(gradients, at)
         self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
         return UpdateInfo(rate, grad_norm, scale, found_inf)
 
     def _fused_update(self, gradients: list[tf.Tensor], at: rules.Scalars) -> None:
-        """Updates all weights with their moments by the ops that take them all at once, in place."""
-        adapted = [not name.endswith(EXCLUDED) for name in self.names]
-        decays = [self.config.weight_decay if each else 0.0 for each in adapted]
+        """Updates stores by the ops that take many tensors, or all segments of one, at once and in place."""
         scalars = lamb.UpdateScalars(*at[: len(lamb.UpdateScalars._fields)])
+        calls = list(self._calls(gradients, scalars))
         if self.config.optimizer == "fused_adamw":
-            lamb.adamw(gradients, self.m, self.v, self.masters, scalars, decays, at.epsilon)
+            for call in calls:
+                lamb.adamw(**call.gradients, **call.stores, **call.how)
         else:
-            squares = lamb.lamb_moments(gradients, self.m, self.v, self.masters, scalars, decays, at.epsilon)
-            ratios = tf.where(adapted, rules.trust_ratio(squares.weights, squares.updates), 1.0)
-            rates = at.learning_rate * ratios
-            lamb.lamb_weights(self.m, self.v, self.masters, rates, scalars, decays, at.epsilon)
-        self.cast_masters()
+            squares = [lamb.lamb_moments(**call.gradients, **call.stores, **call.how) for call in calls]
+            rates = self._rates(
+                [tensor for call in calls for tensor in call.tensors],
+                tf.concat([each.weights for each in squares], 0),
+                tf.concat([each.updates for each in squares], 0),
+                at,
+            )
+            rates = tf.split(rates, [len(call.tensors) for call in calls])
+            for call, own in zip(calls, rates, strict=True):
+                lamb.lamb_weights(rates=own, **call.stores, **call.how)
+        self.state.publish()
+
+    def _calls(self, gradients: list[tf.Tensor], scalars: lamb.UpdateScalars) -> Iterator["_Call"]:
+        """Yields the calls of a fused op: a single one for whole tensors, one for each bucket of parts."""
+        state, parts = self.state, [(slice(None), list(range(len(self.state.names))), [])]
+        if state.split:
+            parts = [
+                (slice(number, number + 1), [segment.tensor for segment in store], [segment.size for segment in store])
+                for number, store in enumerate(state.segments)
+            ]
+        for stores, tensors, sizes in parts:
+            yield _Call(
+                tensors,
+                {"gradients": gradients[stores]},
+                {"m": state.m[stores], "v": state.v[stores], "weights": state.masters[stores]},
+                {
+                    "scalars": scalars,
+                    "weight_decays": [self._decay(tensor) for tensor in tensors],
+                    "epsilon": self.config.adam_epsilon,
+                    "segments": sizes,
+                },
+            )
+
+    def _rates(self, tensors: list[int | None], weights: tf.Tensor, updates: tf.Tensor, at: rules.Scalars) -> tf.Tensor:
+        """Returns the learning rate of each segment times the trust ratio of its tensor.
+
+        Args:
+            tensors: [n], the tensor of each segment; None for padding.
+            weights, updates: fp32 [n], sums of squares of this rank's segments.
+            at: the update's scalars.
+        """
+        weights, updates = self._norms.of_tensors(tensors, weights, updates)
+        adapted = [tensor is not None and self._adapted[tensor] for tensor in tensors]
+        return at.learning_rate * tf.where(adapted, rules.trust_ratio(weights, updates), 1.0)
+
+    def _decay(self, tensor: int | None) -> float:
+        return 0.0 if tensor is None else self._decays[tensor]
+
+    def _update_parts(self, gradients: list[tf.Tensor], at: rules.Scalars) -> None:
+        """Updates stores in two passes, as the fused ops do: LAMB's trust ratios need all ranks in between."""
+        state = self.state
+        tensors, squares, done = [], [], []
+        for gradient, m, v, master, segments in self._stores(gradients):
+            with tf.control_dependencies(done):
+                new_m, new_v = rules.next_moments(gradient, m.read_value(), v.read_value(), at)
+                for segment, (weight, update) in self._directions(master, new_m, new_v, segments, at):
+                    tensors.append(segment.tensor)
+                    squares.append((rules.squared_norm(weight), rules.squared_norm(update)))
+                done = [m.assign(new_m, read_value=False), v.assign(new_v, read_value=False)]
+        rates = [at.learning_rate] * len(tensors)
+        if self.config.optimizer == "lamb":
+            weights, updates = zip(*squares, strict=True)
+            rates = tf.unstack(self._rates(tensors, tf.stack(weights), tf.stack(updates), at))
+        rates = iter(rates)
+        for _, m, v, master, segments in self._stores(gradients):
+            with tf.control_dependencies(done):
+                pieces = [
+                    tf.reshape(rules.next_weight(weight, update, next(rates)), [-1])
+                    for _, (weight, update) in self._directions(master, m.read_value(), v.read_value(), segments, at)
+                ]
+                done = [master.assign(tf.reshape(tf.concat(pieces, 0), master.shape), read_value=False)]
+        with tf.control_dependencies(done):
+            state.publish()
+
+    def _stores(self, gradients):
+        return zip(gradients, self.state.m, self.state.v, self.state.masters, self.state.segments, strict=True)
+
+    def _directions(self, master, m, v, segments, at):
+        """Yields each segment of a store with its weight and its update before the learning rate, both flat."""
+        sizes = [segment.size for segment in segments]
+        flat = [tf.split(tf.reshape(each, [-1]), sizes) for each in (master.read_value(), m, v)]
+        for segment, weight, m_part, v_part in zip(segments, *flat, strict=True):
+            yield segment, (weight, rules.direction(weight, m_part, v_part, at, self._decay(segment.tensor)))
 
     def _update_each(self, gradients: list[tf.Tensor], at: rules.Scalars) -> None:
-        """Updates the weights one after the other."""
+        """Updates whole tensors one after the other."""
         done = []
         for index, gradient in enumerate(gradients):
             # One tensor after the other: TensorFlow's executor would else start all of them at once and hold the
@@ -151,16 +252,16 @@ class Optimizer(tf.Module):
 
     def _update_tensor(self, index: int, gradient: tf.Tensor, at: rules.Scalars) -> list[tf.Operation]:
         """Updates one weight with its moments and returns the operations that did."""
-        excluded = self.names[index].endswith(EXCLUDED)
-        variable, master = self.variables_to_update[index], self.masters[index]
+        state = self.state
+        variable, master = state.targets[index], state.masters[index]
         weight = master.read_value()
-        m, v = rules.next_moments(gradient, self.m[index].read_value(), self.v[index].read_value(), at)
-        update = rules.direction(weight, m, v, at, 0.0 if excluded else self.config.weight_decay)
+        m, v = rules.next_moments(gradient, state.m[index].read_value(), state.v[index].read_value(), at)
+        update = rules.direction(weight, m, v, at, self._decays[index])
         rate = at.learning_rate
-        if self.config.optimizer == "lamb" and not excluded:
+        if self.config.optimizer == "lamb" and self._adapted[index]:
             rate *= rules.trust_ratio(rules.squared_norm(weight), rules.squared_norm(update))
         weight = rules.next_weight(weight, update, rate)
-        targets = [(self.m[index], m), (self.v[index], v), (master, weight)]
+        targets = [(state.m[index], m), (state.v[index], v), (master, weight)]
         if variable is not master:
             targets.append((variable, tf.cast(weight, variable.dtype)))
         return [target.assign(value, read_value=False) for target, value in targets]

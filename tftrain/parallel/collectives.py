@@ -98,6 +98,18 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     return tf.ensure_shape(part, [tensor.shape[0] // group.size])
 
 
+def keep(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a collective's result such that the collective takes place even where nothing is made of it.
+
+    Graph optimizers take Horovod's operations for functions without effects and drop one whose result is of no
+    consequence; if that is so on some ranks only, the others wait for ever.
+    """
+    if tf.executing_eagerly():
+        return tensor
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=True, data=[tensor])]):
+        return tf.identity(tensor)
+
+
 def all_gather_rows(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Concatenates `tensor`, shape [rows, ...], over a group's ranks along its first dimension, in rank order."""
     if group.size == 1:
@@ -122,6 +134,16 @@ def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None
     ]
     for variable, value in handles:
         variable.assign(value)
+
+
+def broadcast(group: Group, array: np.ndarray, name: str) -> np.ndarray:
+    """Returns the array that the group's first rank has; all give one of its shape and dtype. Call eagerly."""
+    if group.size == 1:
+        return array
+    from horovod.tensorflow import mpi_ops
+
+    sent = tf.constant(array)
+    return mpi_ops.broadcast(sent, root_rank=group.ranks[0], **_options(group, name)).numpy()
 
 
 def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:

@@ -13,8 +13,8 @@ from tftrain.train.evaluate import Evaluation, Evaluator
 from tftrain.train.metrics import EvalRow, MetricsWriter
 from tftrain.train.plot import loss_curve
 from tftrain.train.report import Clock, describe, train_row
-from tftrain.train.session import Run, assign, make_model, say, wants_jit, write_config
-from tftrain.train.step import TrainStep
+from tftrain.train.session import Run, load_weights, make_model, say, wants_jit, write_config
+from tftrain.train.step import TrainStep, keeps_rows_sparse
 
 
 class HeldOut:
@@ -54,6 +54,8 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
     say(mesh, describe(run, source.num_examples))
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
         say(mesh, note)
+    if not config.compute.sparse_as_dense and not keeps_rows_sparse(config):
+        say(mesh, "--sparse_as_dense=false has no effect: with split state, gradients travel dense to their owners")
     say(mesh, f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
     if done >= settings.max_steps:
         say(mesh, f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
@@ -115,11 +117,9 @@ def evaluate(config: TrainConfig, mesh: Mesh) -> None:
         raise checkpoint.CheckpointError(
             f"--output_dir={config.run.output_dir}: no checkpoint to evaluate; train first, or name one with --resume"
         )
-    model = make_model(config)
+    model = make_model(config, mesh)
     tensors, manifest = checkpoint.load(path)
-    assign(
-        {f"master/{name}": variable for name, variable in model.named_variables().items()}, tensors, path, whole=False
-    )
+    load_weights(model, tensors, mesh, path)
     result = HeldOut(config, model, mesh, wants_jit(config))()
     lines = {
         "checkpoint": f"{path} (step {manifest['step']})",

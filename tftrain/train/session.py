@@ -17,10 +17,10 @@ from tftrain.optim.optimizer import Optimizer
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import checkpoint, devices
+from tftrain.train.precision import DTYPES
 from tftrain.train.state import Progress
 
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-LOSS_SCALE = "loss_scale/"
+STEP = "optimizer/step"
 PACKAGES = ("tensorflow", "tf-keras", "tensorflow-text", "horovod", "numpy", "safetensors")
 
 
@@ -31,15 +31,33 @@ class Run:
         """Builds the model with its initial weights and an optimizer over them; `config` is resolved and filled in."""
         self.config, self.mesh = config, mesh
         self.jit = wants_jit(config)
-        self.model = make_model(config)
-        named = self.model.named_variables()
-        self.optimizer = Optimizer(config.optimizer, config.run.max_steps, list(named), list(named.values()))
-        self.loss_scale = make_loss_scale(config.compute)
+        self.model = make_model(config, mesh)
+        named, parallel = self.model.named_variables(), config.parallel
+        # The chief's, should another host's draws differ in a bit; slices have a first rank each.
+        collectives.broadcast_variables(mesh.world, {n: v for n, v in named.items() if n not in self.model.slices})
+        collectives.broadcast_variables(mesh.data, {n: v for n, v in named.items() if n in self.model.slices})
+        self.optimizer = Optimizer(
+            config.optimizer,
+            config.run.max_steps,
+            list(named),
+            list(named.values()),
+            mesh,
+            parallel.state_split_strategy if parallel.splits_state else None,
+            self.model.slices,
+        )
+        self.loss_scale = make_loss_scale(config)
         self.progress = Progress()
 
-    def state(self) -> dict[str, tf.Variable]:
-        """Returns all that a checkpoint holds, by global name."""
-        return {**self.optimizer.state(), **self.loss_scale.state(), **self.progress.state()}
+    def counters(self) -> dict[str, tf.Variable]:
+        """Returns the state that is the same on every rank, by global name: all but master weights and moments."""
+        return {STEP: self.optimizer.step, **self.loss_scale.state(), **self.progress.state()}
+
+    def collect(self) -> dict[str, np.ndarray]:
+        """Returns all that a checkpoint holds, whole tensors by global name, on the chief; every rank must call it."""
+        counters = {name: np.asarray(variable) for name, variable in self.counters().items()}
+        tensors = self.optimizer.state.collect()
+        kept = {name: value for name, value in tensors if self.mesh.is_chief}
+        return {**counters, **kept}
 
     def restore(self) -> Path | None:
         """Gives every rank the state of the checkpoint that `--resume` means, or the chief's initial state.
@@ -50,31 +68,47 @@ class Run:
         Raises:
             CheckpointError: it is missing or damaged, or holds another model or optimizer.
         """
-        path, state = None, self.state()
+        path, tensors = None, {}
         if self.mesh.is_chief:
             path = checkpoint.locate(self.config.run.resume, self.config.run.output_dir)
         if path:
             tensors, manifest = checkpoint.load(path)
             check_same_mathematics(self.config, manifest, path)
-            # A loss scale comes and goes with fp16, and finds its value again by itself.
-            assign(
-                {name: state[name] for name in state if name in tensors or not name.startswith(LOSS_SCALE)},
-                {name: tensors[name] for name in tensors if name in state or not name.startswith(LOSS_SCALE)},
-                path,
-            )
+            self._check_shapes(tensors, path)
+        if collectives.gather_numbers(self.mesh.world, float(path is not None), "resumes")[0]:
+            self._take(tensors)
         if self.mesh.is_chief:
             aside = checkpoint.set_aside(self.config.run.output_dir, int(self.progress.step))
             if aside:
                 say(self.mesh, f"checkpoints of later steps were moved to {aside}")
-        collectives.broadcast_variables(self.mesh.world, state)
-        self.optimizer.cast_masters()
         return path
 
+    def _check_shapes(self, tensors: dict[str, np.ndarray], path: Path) -> None:
+        """Refuses a checkpoint that holds other tensors than this run's state."""
+        shapes = self.optimizer.state.shapes()
+        shapes |= {name: variable.shape.as_list() for name, variable in self.counters().items()}
+        # A loss scale comes and goes with fp16, and finds its value again by itself.
+        expected = {name: shape for name, shape in shapes.items() if name in tensors or not _is_loss_scale(name)}
+        found = {name: tensors[name] for name in tensors if name in shapes or not _is_loss_scale(name)}
+        check_tensors(expected, found, path)
+
+    def _take(self, tensors: dict[str, np.ndarray]) -> None:
+        """Gives every rank its part of the tensors that the chief has read."""
+        counters, state = self.counters(), self.optimizer.state
+        for name, variable in counters.items():
+            if name in tensors:
+                variable.assign(tf.cast(tensors[name], variable.dtype))
+        collectives.broadcast_variables(self.mesh.world, counters)
+        for name, shape in state.shapes().items():
+            whole = tensors.pop(name) if self.mesh.is_chief else np.zeros(shape, np.float32)
+            state.load(name, collectives.broadcast(self.mesh.world, whole.astype(np.float32), f"restore.{name}"))
+        state.publish()
+
     def save(self) -> None:
-        """Writes a checkpoint of this moment; the chief does, since every rank holds the same."""
+        """Writes a checkpoint of this moment: the chief does, with what every rank has."""
+        tensors = self.collect()
         if not self.mesh.is_chief:
             return
-        tensors = {name: np.asarray(variable.numpy()) for name, variable in self.state().items()}
         about = {"config": dataclasses.asdict(self.config), "packages": versions()}
         path = checkpoint.save(
             self.config.run.output_dir, int(self.progress.step), tensors, about, self.config.run.keep_last
@@ -107,50 +141,69 @@ def check_same_mathematics(config: TrainConfig, manifest: dict, path: Path) -> N
         raise checkpoint.CheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}")
 
 
-def make_model(config: TrainConfig) -> BertPretrainer:
-    """Builds the model of a filled-in configuration, with its initial weights."""
+def _is_loss_scale(name: str) -> bool:
+    return name.startswith("loss_scale/")
+
+
+def make_model(config: TrainConfig, mesh: Mesh) -> BertPretrainer:
+    """Builds this rank's part of the model of a filled-in configuration, with its initial weights."""
     return BertPretrainer(
         config.model,
         config.model.vocab_size,
         DTYPES[config.compute.precision],
         config.run.seed,
         Checkpointing(config.compute.activation_checkpointing, wants_jit(config)),
+        mesh.tensor,
     )
 
 
 def wants_jit(config: TrainConfig) -> bool:
-    """Whether the step is compiled by XLA: as the flag says, and by default on a GPU only."""
+    """Whether the step is compiled by XLA: as the flag says, by default on a GPU and if no collective is in the way."""
     if config.compute.jit_compile == "auto":
-        return bool(tf.config.get_visible_devices("GPU"))
+        return bool(tf.config.get_visible_devices("GPU")) and config.parallel.tensor_parallel_size == 1
     return config.compute.jit_compile == "true"
 
 
-def assign(variables: dict[str, tf.Variable], tensors: dict[str, np.ndarray], path: Path, whole: bool = True) -> None:
-    """Writes a checkpoint's tensors into variables of the same names, converting to each variable's dtype.
+def check_tensors(shapes: dict[str, list[int]], tensors: dict[str, np.ndarray], path: Path, whole: bool = True) -> None:
+    """Refuses a checkpoint that does not hold what is asked of it.
 
     Args:
-        variables: what is written to, by global name.
-        tensors: the checkpoint's, by global name.
+        shapes: what is asked, by global name.
+        tensors: the checkpoint's.
         path: the checkpoint, for the message.
-        whole: whether a tensor that no variable takes is an error.
+        whole: whether a tensor that nobody asks for is an error.
 
     Raises:
         CheckpointError: names or shapes do not match; the message lists the first differences.
     """
-    wrong = [f"{name} is missing" for name in variables if name not in tensors]
-    wrong += [f"{name} is unknown here" for name in tensors if whole and name not in variables]
+    wrong = [f"{name} is missing" for name in shapes if name not in tensors]
+    wrong += [f"{name} is unknown here" for name in tensors if whole and name not in shapes]
     wrong += [
-        f"{name} has shape {list(tensors[name].shape)}, expected {variable.shape.as_list()}"
-        for name, variable in variables.items()
-        if name in tensors and list(tensors[name].shape) != variable.shape.as_list()
+        f"{name} has shape {list(tensors[name].shape)}, expected {shape}"
+        for name, shape in shapes.items()
+        if name in tensors and list(tensors[name].shape) != shape
     ]
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise checkpoint.CheckpointError(
             f"{path}: not a checkpoint of this configuration: {'; '.join(wrong[:5])}{more}"
         )
-    for name, variable in variables.items():
-        variable.assign(tf.cast(tensors[name], variable.dtype))
+
+
+def load_weights(model: BertPretrainer, tensors: dict[str, np.ndarray], mesh: Mesh, path: Path) -> None:
+    """Gives a model its part of a checkpoint's weights, rounded to its dtype.
+
+    Raises:
+        CheckpointError: the checkpoint holds other weights.
+    """
+    named, slices = model.named_variables(), model.slices
+    shapes = {name: variable.shape.as_list() for name, variable in named.items()}
+    shapes |= {name: list(part.whole) for name, part in slices.items()}
+    check_tensors({f"master/{name}": shape for name, shape in shapes.items()}, tensors, path, whole=False)
+    for name, variable in named.items():
+        whole = tensors[f"master/{name}"]
+        value = slices[name].take(whole, mesh.tensor.rank) if name in slices else whole
+        variable.assign(tf.cast(value, variable.dtype))
 
 
 def versions() -> dict[str, str | None]:

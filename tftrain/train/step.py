@@ -19,6 +19,7 @@ from tftrain.optim.loss_scale import LossScale
 from tftrain.optim.optimizer import Optimizer
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
+from tftrain.train.precision import DTYPES
 from tftrain.train.state import Progress
 
 SUMS = len(LossSums._fields)
@@ -49,6 +50,11 @@ class _Gradients(NamedTuple):
     sums: tf.Tensor
 
 
+def keeps_rows_sparse(config: TrainConfig) -> bool:
+    """Whether looked-up rows travel as such. Where state is split they can't: their owners are not all ranks."""
+    return not config.compute.sparse_as_dense and not config.parallel.splits_state
+
+
 class TrainStep:
     """The compiled update of a model."""
 
@@ -74,15 +80,24 @@ class TrainStep:
             jit: whether gradients and update are XLA clusters.
         """
         self._config, self._model, self._mesh = config, model, mesh
-        self._loss_scale, self._progress = loss_scale, progress
+        self._optimizer, self._loss_scale, self._progress = optimizer, loss_scale, progress
         self._variables = list(model.named_variables().values())
         self._word = next(i for i, variable in enumerate(self._variables) if variable is model.embedding.word)
-        self._sparse = not config.compute.sparse_as_dense
         self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
-        self._compute_gradients = tf.function(self._accumulate, jit_compile=jit, autograph=False)
+        self._split = optimizer.state.split
+        self._sparse = keeps_rows_sparse(config)
+        # With split accumulation, each micro-batch's gradients go to their owners at once: collectives in the loop.
+        self._reduce_each = config.parallel.split_grad_accum and config.batch.grad_accum_steps > 1
+        self._buffer_dtype = tf.as_dtype(DTYPES[config.batch.grad_accum_dtype])
+        self._micro_gradients = self._micro_batch
+        self._compute_gradients = tf.function(
+            self._accumulate, jit_compile=jit and not self._reduce_each, autograph=False
+        )
+        if self._reduce_each:
+            self._micro_gradients = tf.function(self._micro_batch, jit_compile=jit, autograph=False)
         self._update = tf.function(
             lambda gradients: optimizer.apply(gradients, loss_scale),
-            jit_compile=jit and not config.optimizer.optimizer.startswith("fused"),
+            jit_compile=jit and not config.optimizer.optimizer.startswith("fused") and not optimizer.communicates,
             autograph=False,
         )
 
@@ -97,20 +112,30 @@ class TrainStep:
         masked = tf.reduce_sum(batch["masked_lm_weights"])
         masked = tf.reshape(collectives.all_reduce_sum(data, [masked], "masked_tokens")[0], [])
         local = self._compute_gradients(batch, step, tf.maximum(masked, 1.0), scale)
-        # Backward ends with the embeddings: in reverse, the first bucket is ready first.
-        dense = collectives.all_reduce_sum(data, local.dense[::-1], "gradients", self._wire)[::-1]
-        dense = [tf.cast(gradient, tf.float32) for gradient in dense]
+        reduced = local.dense if self._reduce_each else self._reduce(local.dense)
+        gradients = [tf.cast(gradient, tf.float32) for gradient in reduced]
         if self._sparse:
-            ids = collectives.all_gather_rows(data, local.row_ids, "row_ids")
-            rows = collectives.all_gather_rows(
-                data, tf.cast(local.rows, self._wire) if data.size > 1 else local.rows, "rows"
-            )
-            word = self._word
-            dense[word] = tf.tensor_scatter_nd_add(dense[word], ids[:, tf.newaxis], tf.cast(rows, tf.float32))
+            gradients = self._add_rows(gradients, local)
         sums = tf.reshape(collectives.all_reduce_sum(data, [local.sums], "loss_sums")[0], [SUMS])
-        info = self._update(dense)
+        info = self._update(gradients)
         self._progress.count(self._config.batch.global_batch_size, sums, info.found_inf)
         return StepInfo(sums, info.learning_rate, info.grad_norm, info.loss_scale, info.found_inf)
+
+    def _reduce(self, dense: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the sum over ranks: whole tensors; or where state is split, this rank's part of each bucket."""
+        if self._split:
+            return self._split.reduce(dense, "gradients", self._wire)
+        # Backward ends with the embeddings: in reverse, the first bucket is ready first.
+        return collectives.all_reduce_sum(self._mesh.data, dense[::-1], "gradients", self._wire)[::-1]
+
+    def _add_rows(self, gradients: list[tf.Tensor], local: _Gradients) -> list[tf.Tensor]:
+        """Adds the looked-up rows of all ranks to the word embedding's gradient."""
+        data, word = self._mesh.data, self._word
+        rows = tf.cast(local.rows, self._wire) if data.size > 1 else local.rows
+        ids = collectives.all_gather_rows(data, local.row_ids, "row_ids")
+        rows = tf.cast(collectives.all_gather_rows(data, rows, "rows"), tf.float32)
+        added = tf.tensor_scatter_nd_add(gradients[word], ids[:, tf.newaxis], rows)
+        return [added if index == word else gradient for index, gradient in enumerate(gradients)]
 
     def _accumulate(self, batch, step, masked_tokens, scale) -> _Gradients:
         """Sums the gradients of this rank's micro-batches in one loop on the device."""
@@ -124,13 +149,15 @@ class TrainStep:
                 name: tf.reshape(tensor, [steps, size, *tensor.shape[1:]])[index] for name, tensor in batch.items()
             }
             first = start + tf.cast(index, tf.int64) * size
-            new = self._micro_batch(micro, step, first, masked_tokens, scale)
-            dense = [total + tf.cast(gradient, tf.float32) for total, gradient in zip(dense, new.dense, strict=True)]
+            new = self._micro_gradients(micro, step, first, masked_tokens, scale)
+            found = self._reduce(new.dense) if self._reduce_each else new.dense
+            dense = [total + tf.cast(each, total.dtype) for total, each in zip(dense, found, strict=True)]
             if self._sparse:
                 row_ids, rows = row_ids.write(index, new.row_ids), rows.write(index, new.rows)
             return index + 1, dense, row_ids, rows, sums + new.sums
 
-        zeros = [tf.zeros(variable.shape, tf.float32) for variable in self._variables]
+        buffers = self._optimizer.state.masters if self._reduce_each else self._variables
+        zeros = [tf.zeros(buffer.shape, self._buffer_dtype) for buffer in buffers]
         dtype = self._variables[0].dtype
         initial = (
             tf.constant(0),

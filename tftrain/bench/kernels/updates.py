@@ -41,7 +41,7 @@ def update_case(op: str, sizes: dict[str, int]) -> Case:
         rate = tf.constant(config.learning_rate)
         at = rules.scalars(config, rate, optimizer.step, factor, tf.constant(False))
         scalars = lamb.UpdateScalars(*at[: len(lamb.UpdateScalars._fields)])
-        state = {"m": optimizer.m, "v": optimizer.v, "weights": optimizer.masters}
+        state = {"m": optimizer.state.m, "v": optimizer.state.v, "weights": optimizer.state.masters}
         common = {"scalars": scalars, "weight_decays": decays, "epsilon": config.adam_epsilon}
         if op == "adamw":
             lamb.adamw(gradients, **state, **common)

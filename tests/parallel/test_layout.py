@@ -1,0 +1,72 @@
+"""Every element has one owner, whatever the tensors and the strategy; even parts are equal."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tftrain.parallel.layout import layout
+
+STRATEGIES = some.sampled_from(["even", "naive", "greedy:1", "greedy:2"])
+SIZES = some.lists(some.integers(1, 60), min_size=1, max_size=20)
+
+
+def names_of(sizes):
+    return [f"layer_{index // 3:02d}/kernel_{index}" for index in range(len(sizes))]
+
+
+@given(
+    SIZES,
+    some.integers(1, 6),
+    some.integers(1, 80),
+    STRATEGIES,
+    some.data(),
+)
+def test_segments_of_all_ranks_hold_every_element_once(sizes, ranks, limit, strategy, data):
+    if strategy == "greedy:2" and ranks < 2:
+        strategy = "greedy:1"
+    apart = data.draw(some.lists(some.booleans(), min_size=len(sizes), max_size=len(sizes)))
+    found = dict.fromkeys(range(len(sizes)), 0)
+    for bucket in layout(strategy, names_of(sizes), sizes, apart, ranks, limit):
+        assert len({apart[tensor] for tensor in bucket.tensors}) == 1
+        taken = sum(sizes[tensor] for tensor in bucket.tensors)
+        assert taken <= limit or len(bucket.tensors) == 1
+        for rank in range(ranks):
+            segments = bucket.segments(rank, sizes)
+            assert sum(segment.size for segment in segments) == bucket.part_sizes[rank] >= 1
+            for segment in segments:
+                if segment.tensor is not None:
+                    found[segment.tensor] += segment.size
+                    # By owners, tensors stay whole.
+                    assert strategy == "even" or segment.size == sizes[segment.tensor]
+    assert found == dict(enumerate(sizes))
+
+
+@given(SIZES, some.integers(1, 6), some.integers(1, 80))
+def test_even_parts_are_equal_and_padded_by_less_than_one_element_a_rank(sizes, ranks, limit):
+    buckets = layout("even", names_of(sizes), sizes, [False] * len(sizes), ranks, limit)
+    for bucket in buckets:
+        assert bucket.is_even
+        assert bucket.bounds[-1] - sum(sizes[tensor] for tensor in bucket.tensors) < ranks
+
+
+def owned(strategy, names, sizes, ranks):
+    (bucket,) = layout(strategy, names, sizes, [False] * len(sizes), ranks, limit=10**6)
+    return [[s.tensor for s in bucket.segments(rank, sizes) if s.tensor is not None] for rank in range(ranks)]
+
+
+NAMES, WEIGHTS = (
+    ["embeddings/word", "embeddings/norm/beta", "layer_00/kernel", "layer_01/kernel", "head/bias"],
+    [9, 1, 4, 4, 2],
+)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("naive", [{0, 1, 4}, {2}, {3}]),  # four layers in turn
+        ("greedy:2", [{0, 1}, {2, 3, 4}, set()]),  # 9, then 4, 4 and 2 on the other, then 1
+        ("greedy:1", [{0, 1, 2, 3, 4}, set(), set()]),
+    ],
+)
+def test_owners_of_whole_tensors(strategy, expected):
+    assert [set(part) for part in owned(strategy, NAMES, WEIGHTS, 3)] == expected

@@ -1,0 +1,25 @@
+"""Losses, gradients and updates are the same however ranks divide the work; see `layouts` for what is compared."""
+
+import pytest
+
+from tests.distributed import run_ranks
+from tests.train.layouts import CASES
+
+# One of each kind; `python -m tests.train.layouts` has the rest.
+CHOSEN = (
+    "dp-accumulate",
+    "zero1-naive",
+    "zero1-even-fused-accumulate",
+    "zero2-greedy:2-fused-accumulate",
+    "tp2-zero1-even-fused",
+    "tp2-zero2-even-accumulate",
+    "tp4",
+)
+
+
+@pytest.mark.multirank
+def test_four_ranks_train_as_one_does_in_every_layout():
+    assert set(CHOSEN) <= set(CASES)
+    output = run_ranks(4, ["-m", "tests.train.layouts", *CHOSEN], seconds=400)
+    for name in CHOSEN:
+        assert f"{name} agrees" in output

@@ -1,0 +1,81 @@
+"""Norms of tensors of which ranks hold parts: sums of squares, added up over all of them in one small vector.
+
+Two ways of dividing meet here. A split state gives each data parallel rank a part of every gradient and weight; tensor
+parallelism gives each tensor parallel rank a slice of some and the whole of the others, which must count once.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tftrain.parallel import collectives
+from tftrain.parallel.layout import Segment
+from tftrain.parallel.mesh import Group, Mesh
+
+
+class Norms:
+    """Adds up squares over the ranks that hold parts.
+
+    Attributes:
+        communicates: whether there are other ranks that do.
+    """
+
+    def __init__(self, mesh: Mesh, split: bool, segments: Sequence[Sequence[Segment]], sliced: Sequence[bool]):
+        """Finds out who holds what.
+
+        Args:
+            mesh: the ranks.
+            split: whether the data parallel ranks hold parts.
+            segments: what each store of the optimizer's state is made of, of tensors either all sliced or all whole.
+            sliced: by tensor, whether the tensor parallel ranks hold slices.
+        """
+        self._group = _group(mesh, split)
+        self.communicates = self._group.size > 1
+        # A tensor that is whole on every tensor parallel rank counts on the first one.
+        self._counts = [1.0 if is_sliced or mesh.tensor.rank == 0 else 0.0 for is_sliced in sliced]
+        self._store_counts = [self._counts[self._first_tensor(store)] for store in segments]
+
+    def total(self, squares: tf.Tensor) -> tf.Tensor:
+        """Returns the sum over all stores and ranks, fp32 scalar, of the squares of this rank's stores, fp32 [n]."""
+        if not self.communicates:
+            return tf.reduce_sum(squares)
+        own = tf.reduce_sum(squares * self._store_counts)
+        return self._over_ranks(tf.reshape(own, [1]), "squared_gradients")[0]
+
+    def of_tensors(
+        self, tensors: Sequence[int | None], weights: tf.Tensor, updates: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Adds up, for each segment, the squares of all segments of its tensor on all ranks.
+
+        Args:
+            tensors: [n], the tensor of each segment, None for padding.
+            weights, updates: fp32 [n], squares of this rank's segments.
+
+        Returns:
+            Both sums over the whole tensor of each segment, fp32 [n].
+        """
+        if not self.communicates and len(set(tensors)) == len(tensors):
+            return weights, updates
+        count = len(self._counts)
+        ids = [count if tensor is None else tensor for tensor in tensors]
+        both = tf.math.unsorted_segment_sum(tf.stack([weights, updates], axis=1), ids, count + 1)  # [tensors + 1, 2]
+        if self.communicates:
+            both *= tf.constant([*self._counts, 0.0])[:, None]
+            both = tf.reshape(self._over_ranks(tf.reshape(both, [-1]), "squared_weights_and_updates"), both.shape)
+        mine = tf.gather(both, ids)
+        return mine[:, 0], mine[:, 1]
+
+    def _over_ranks(self, squares, name):
+        # A rank that owns nothing but padding makes nothing of them.
+        return collectives.keep(collectives.all_reduce_sum(self._group, [squares], name)[0])
+
+    @staticmethod
+    def _first_tensor(segments):
+        return next((segment.tensor for segment in segments if segment.tensor is not None), 0)
+
+
+def _group(mesh: Mesh, split: bool) -> Group:
+    """Returns the ranks that together hold every tensor once."""
+    if split and mesh.tensor.size > 1:
+        return mesh.world
+    return mesh.data if split else mesh.tensor

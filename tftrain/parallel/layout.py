@@ -1,0 +1,132 @@
+"""Which rank owns which elements of the optimizer's state: flat buckets over all tensors, cut among the ranks.
+
+A bucket is a row of whole tensors, flattened, one behind the other; rank r owns one stretch of it. Cut evenly,
+stretches are equally long whatever the tensors are, and a tensor may lie on several ranks. Cut by owners, a stretch
+holds whole tensors. Every stretch has at least one element, of padding if need be: no rank is left out of a collective.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Segment(NamedTuple):
+    """A stretch of one tensor.
+
+    Attributes:
+        tensor: its index; None for padding.
+        size: elements.
+    """
+
+    tensor: int | None
+    size: int
+
+
+class Bucket(NamedTuple):
+    """Tensors that travel together.
+
+    Attributes:
+        tensors: their indices.
+        offsets: where each begins in the bucket; between them lies padding, if anything.
+        bounds: rank r owns the elements from bounds[r] to bounds[r + 1]; the last bound is the bucket's size.
+    """
+
+    tensors: tuple[int, ...]
+    offsets: tuple[int, ...]
+    bounds: tuple[int, ...]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all ranks own as much."""
+        return len(set(self.part_sizes)) == 1
+
+    @property
+    def part_sizes(self) -> list[int]:
+        """Elements that each rank owns."""
+        return [stop - start for start, stop in zip(self.bounds, self.bounds[1:], strict=False)]
+
+    def segments(self, rank: int, sizes: Sequence[int]) -> list[Segment]:
+        """Returns what a rank's part is made of, in order; `sizes` are those of all tensors."""
+        position, stop = self.bounds[rank], self.bounds[rank + 1]
+        found = []
+        for tensor, offset in zip(self.tensors, self.offsets, strict=True):
+            first, last = max(offset, position), min(offset + sizes[tensor], stop)
+            if first < last:
+                if first > position:
+                    found.append(Segment(None, first - position))
+                found.append(Segment(tensor, last - first))
+                position = last
+        return [*found, Segment(None, stop - position)] if position < stop else found
+
+
+def layout(
+    strategy: str, names: Sequence[str], sizes: Sequence[int], apart: Sequence[bool], ranks: int, limit: int
+) -> list[Bucket]:
+    """Divides tensors among ranks.
+
+    Args:
+        strategy: `even`, `naive` or `greedy:K`, see `ParallelConfig.state_split_strategy`.
+        names: of the tensors, such as `layer_00/attention/query/kernel`; all below one first word are a layer.
+        sizes: elements of each tensor, all positive.
+        apart: by tensor; no bucket holds both some that are and some that are not.
+        ranks: how many own something.
+        limit: elements of a bucket at most, unless a single tensor has more.
+
+    Returns:
+        The buckets, from the last tensor to the first, as backward makes their gradients.
+    """
+    groups: list[list[int]] = []
+    for kind in (True, False):
+        room = 0
+        for tensor in reversed(range(len(sizes))):
+            if apart[tensor] != kind:
+                continue
+            if sizes[tensor] > room:
+                groups.append([])
+                room = max(limit, sizes[tensor])
+            groups[-1].append(tensor)
+            room -= sizes[tensor]
+    if strategy == "even":
+        return [_even(group, sizes, ranks) for group in groups]
+    if strategy == "naive":
+        owners = _by_layer(names, ranks)
+    else:
+        owners = _largest_first(sizes, int(strategy.removeprefix("greedy:")))
+    return [_by_owner(group, sizes, owners, ranks) for group in groups]
+
+
+def _even(tensors, sizes, ranks):
+    offsets, position = [], 0
+    for tensor in tensors:
+        offsets.append(position)
+        position += sizes[tensor]
+    part = -(-position // ranks)
+    return Bucket(tuple(tensors), tuple(offsets), tuple(part * rank for rank in range(ranks + 1)))
+
+
+def _by_owner(tensors, sizes, owners, ranks):
+    order, offsets, bounds, position = [], [], [0], 0
+    for rank in range(ranks):
+        for tensor in tensors:
+            if owners[tensor] == rank:
+                order.append(tensor)
+                offsets.append(position)
+                position += sizes[tensor]
+        position = max(position, bounds[-1] + 1)
+        bounds.append(position)
+    return Bucket(tuple(order), tuple(offsets), tuple(bounds))
+
+
+def _by_layer(names, ranks):
+    layers = list(dict.fromkeys(name.split("/")[0] for name in names))
+    return [layers.index(name.split("/")[0]) % ranks for name in names]
+
+
+def _largest_first(sizes, owners):
+    loads = [(0, rank) for rank in range(owners)]
+    owner_of = [0] * len(sizes)
+    for tensor in sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor]):
+        load, rank = heapq.heappop(loads)
+        owner_of[tensor] = rank
+        heapq.heappush(loads, (load + sizes[tensor], rank))
+    return owner_of
