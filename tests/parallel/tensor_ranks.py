@@ -3,6 +3,7 @@
 The whole model is computed in the same process by the code for one rank, eagerly and without recomputation.
 """
 
+import zlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -122,6 +123,12 @@ def distance(actual, expected, dtype):
     return np.linalg.norm(difference) / (HALF_ROUNDINGS * half_unit(dtype) * np.linalg.norm(expected))
 
 
+def check_bits(group, arrays):
+    """What every rank has must be the same on all of them to the last bit, or they drift apart."""
+    digest = zlib.crc32(b"".join(array.tobytes() for array in arrays))
+    assert len(set(collectives.gather_numbers(group, digest, "digest"))) == 1
+
+
 def check(case: Case, group: Group) -> float:
     """Compares, and returns the largest distance of a tensor."""
     whole = small_model(config(case), case.dtype, SEED)
@@ -134,6 +141,10 @@ def check(case: Case, group: Group) -> float:
     masked = tf.reduce_sum(batch["masked_lm_weights"])
     expected = contribution(whole, batch, tf.constant(0, tf.int64), masked, False)
     actual = accumulated(model, batch, masked, case.sparse_rows, case.micro_batches)
+    shared = [
+        g.numpy() for name, g in zip(model.named_variables(), actual[1:], strict=True) if name not in model.slices
+    ]
+    check_bits(group, [actual[0].numpy(), *shared])
     distances = {"loss sums": distance(actual[0], expected[0], case.dtype)}
     for name, ours, reference in zip(whole.named_variables(), actual[1:], expected[1:], strict=True):
         if not name.endswith("key/bias"):  # 0 but for rounding
