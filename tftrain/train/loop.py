@@ -64,22 +64,20 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
         write_config(config, mesh)
     held_out = HeldOut(config, run.model, mesh, run.jit) if has_held_out(config.data) else None
     step = TrainStep(config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
-    batches = pipeline.train_batches(
+    batches = pipeline.ramped_batches(
         source,
         config.data,
         settings.seed,
         int(run.progress.consumed_samples),
-        config.batch.global_batch_size,
-        *mesh.data.share(config.batch.global_batch_size),
+        config.batch.ramp,
+        mesh.data.share,
+        settings.max_steps - done,
     )
     say(mesh, "compiling the step ...")
     clock = Clock()
-    for number, batch in enumerate(batches.take(settings.max_steps - done), start=done + 1):
-        info = step(batch)
-        if number == done + 1:
-            clock.start()  # Compilation is no part of a step's time.
-        else:
-            clock.steps += 1
+    for number, batch in enumerate(batches, start=done + 1):
+        with clock.step(batch["input_ids"].shape[0] * mesh.data.size):
+            info = step(batch)
         if writer:
             writer.advance(number)
         last = number == settings.max_steps

@@ -14,6 +14,7 @@ from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer
+from tftrain.optim.schedule import run_length
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import checkpoint, devices
@@ -33,7 +34,7 @@ class Run:
         self.jit = wants_jit(config)
         self.model = make_model(config)
         named = self.model.named_variables()
-        self.optimizer = Optimizer(config.optimizer, config.run.max_steps, list(named), list(named.values()))
+        self.optimizer = Optimizer(config.optimizer, run_length(config), list(named), list(named.values()))
         self.loss_scale = make_loss_scale(config.compute)
         self.progress = Progress()
 
