@@ -8,7 +8,7 @@ from tftrain.data import pipeline
 from tftrain.data.manifest import read_manifest
 from tftrain.model.bert import BertPretrainer
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import checkpoint, devices, grappler
+from tftrain.train import agreed, checkpoint, devices, grappler
 from tftrain.train.evaluate import Evaluation, Evaluator
 from tftrain.train.metrics import EvalRow, MetricsWriter
 from tftrain.train.plot import loss_curve
@@ -76,6 +76,8 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
     say(mesh, "compiling the step ...")
     clock = Clock()
     for number, batch in enumerate(batches, start=done + 1):
+        if number == done + 1:
+            agreed.before_first_step(step, batch, mesh)
         with clock.step(batch["input_ids"].shape[0] * mesh.data.size):
             info = step(batch)
         if writer:
