@@ -8,7 +8,7 @@ from tftrain.data import pipeline
 from tftrain.data.manifest import read_manifest
 from tftrain.model.bert import BertPretrainer
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import agreed, checkpoint, devices, grappler
+from tftrain.train import agreed, checkpoint, devices, grappler, memory
 from tftrain.train.evaluate import Evaluation, Evaluator
 from tftrain.train.metrics import EvalRow, MetricsWriter
 from tftrain.train.plot import loss_curve
@@ -47,6 +47,7 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
         DataError, CheckpointError: the message names the file.
     """
     grappler.configure(config.compute)
+    baseline = memory.measure().now
     run, settings = Run(config, mesh), config.run
     source = pipeline.open_source(config.data, "train", config.model.vocab_size, settings.seed)
     resumed = run.restore()
@@ -58,6 +59,7 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
     if done >= settings.max_steps:
         say(mesh, f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
         return
+    say(mesh, memory.state_line(run))
     writer = MetricsWriter(settings.output_dir, settings.max_steps) if mesh.is_chief else None
     if writer:
         writer.truncate_after(done)
@@ -83,6 +85,11 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
         if writer:
             writer.advance(number)
         last = number == settings.max_steps
+        if number == min(done + 2, settings.max_steps):  # The first step has held what compilation took, too.
+            with clock.pause():
+                row, table = memory.report(run, number, baseline)
+                if writer:
+                    writer.memory(row, table)
         if last or due(number, settings.log_every):
             row = train_row(run, info, clock)
             if writer:
