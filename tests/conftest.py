@@ -10,7 +10,15 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 ROOT = Path(__file__).parent
-SLOW = ("bench", "ops", "test_run.py", "train/test_fused.py", "train/test_step.py", "model/test_precision.py")
+SLOW = (
+    "bench",
+    "ops",
+    "test_run.py",
+    "train/test_fused.py",
+    "train/test_ramp.py",
+    "train/test_step.py",
+    "model/test_precision.py",
+)
 
 
 def pytest_collection_modifyitems(items):

@@ -8,6 +8,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
+from tftrain import ramp
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 
 IMPLEMENTATIONS = ("reference", "fused")
@@ -125,6 +126,16 @@ class BatchConfig:
         "Gradients of the micro-batches are added up in this format; fp16 scales the loss.",
         choices=("fp32", "fp16", "bf16"),
     )
+    batch_rampup: str = flag(
+        "none",
+        "start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first "
+        "samples; the learning rate's schedule then counts samples. The other sizes are the full batch's.",
+    )
+
+    @property
+    def ramp(self) -> ramp.Ramp:
+        """The batch sizes of the run's updates; only when resolved."""
+        return ramp.read(self.batch_rampup, self.global_batch_size)
 
     def resolve(self, data_parallel_size: int) -> "BatchConfig":
         """Fills in what is not stated.
@@ -133,11 +144,21 @@ class BatchConfig:
             data_parallel_size: ranks that share a global batch.
 
         Returns:
-            A BatchConfig with all three sizes.
+            A BatchConfig with all three sizes; grad_accum_steps is that of the full batch.
 
         Raises:
-            ConfigError: the sizes contradict each other or do not divide.
+            ConfigError: the sizes contradict each other or do not divide, or a batch ramp can't lead to them.
         """
+        try:
+            sized, found = self._with_sizes(data_parallel_size), []
+        except ConfigError as error:
+            sized, found = dataclasses.replace(self, micro_batch_size=None), list(error.problems)
+        found += ramp.problems(self.batch_rampup, sized.global_batch_size, sized.micro_batch_size, data_parallel_size)
+        if found:
+            raise ConfigError(found)
+        return sized
+
+    def _with_sizes(self, data_parallel_size):
         micro, accum, total = self.micro_batch_size, self.grad_accum_steps, self.global_batch_size
         ranks = data_parallel_size
         if total is None:

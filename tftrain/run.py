@@ -44,11 +44,12 @@ def main(argv: list[str]) -> int:
 
     from tftrain.data.errors import DataError, data_error
     from tftrain.parallel import mesh
-    from tftrain.train import loop
+    from tftrain.train import agreed, loop
     from tftrain.train.checkpoint import CheckpointError
 
     try:
         ranks = mesh.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
+        agreed.before_start(config, ranks)
         {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks)
     except (DataError, CheckpointError, mesh.MeshError, OSError) as error:
         return failed(launch.rank, error)

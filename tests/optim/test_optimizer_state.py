@@ -140,8 +140,6 @@ def test_state_has_one_copy_of_an_fp32_weight_and_names_for_everything():
     for variable, master in zip(variables, optimizer.state.masters, strict=True):
         assert master is variable
     assert len({id(variable) for variable in optimizer.variables}) == 3 * len(SHAPES) + 1
-    elements = sum(int(np.prod(shape)) for shape in SHAPES.values())
-    assert optimizer.state.bytes_by_kind() == {"weights": 4 * elements, "master weights": 0, "moments": 8 * elements}
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])

@@ -6,7 +6,8 @@ import tensorflow as tf
 from official.modeling.optimization import lr_schedule
 
 from tftrain.config import OptimizerConfig
-from tftrain.optim.schedule import learning_rate
+from tftrain.optim.schedule import RampedSteps, learning_rate
+from tftrain.ramp import Ramp
 
 EPSILON = float(np.finfo(np.float32).eps)
 
@@ -61,3 +62,20 @@ def test_a_run_may_be_all_warm_up():
 def test_an_unresolved_or_too_long_warm_up_is_refused_by_name(warmup):
     with pytest.raises(ValueError, match=f"--warmup_steps={warmup}.*max_steps=10"):
         learning_rate(OptimizerConfig(warmup_steps=warmup), 10, tf.constant(0, tf.int64))
+
+
+def test_with_a_ramp_the_schedule_counts_samples():
+    # Two increments, at 12 and 24 samples: batches of 4, 4, 4, 8, 8, then 12.
+    sizes = [4, 4, 4, 8, 8, 12, 12, 12, 12, 12]
+    consumed = np.concatenate([[0], np.cumsum(sizes)])
+    config = OptimizerConfig(learning_rate=1e-3, end_learning_rate=1e-5, warmup_steps=4, decay_power=2.0)
+    warmup, total = consumed[4], consumed[10]
+    position = np.minimum(consumed, total)
+    expected = np.where(
+        position < warmup,
+        1e-3 * np.maximum(position, 4) / warmup,
+        (1e-3 - 1e-5) * (np.minimum(total - position, total - warmup) / (total - warmup)) ** 2 + 1e-5,
+    )
+    found = rates(config, RampedSteps(10, Ramp(4, 4, 24, 12)), range(11))
+    np.testing.assert_allclose(found, expected, rtol=8 * EPSILON)
+    np.testing.assert_allclose(found[[4, 10]], [1e-3, 1e-5], rtol=EPSILON)

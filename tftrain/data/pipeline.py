@@ -5,14 +5,17 @@ is a range of it. Nothing here is drawn at random: the order (`order`) and the m
 seed and the sample's number, so the batches do not depend on the number of ranks, and a resumed run goes on exactly.
 """
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import tensorflow as tf
 
 from tftrain.config import DataConfig
 from tftrain.data.order import example_ids
 from tftrain.data.source import Batch, ExampleSource, open_source
+from tftrain.ramp import Ramp
 
-__all__ = ["eval_batches", "open_source", "train_batches"]
+__all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
 
 
 def train_batches(
@@ -42,6 +45,31 @@ def train_batches(
         return _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
 
     return _dataset(tf.data.Dataset.counter(), batch, data)
+
+
+def ramped_batches(
+    source: ExampleSource,
+    data: DataConfig,
+    seed: int,
+    first_sample: int,
+    ramp: Ramp,
+    share: Callable[[int], tuple[int, int]],
+    steps: int,
+) -> Iterator[Batch]:
+    """Yields this rank's part of so many global batches whose size may grow.
+
+    Args:
+        source, data, seed: as for `train_batches`.
+        first_sample: consumed samples, the global number of the first sample; the first batch's size follows from it.
+        ramp: the batch sizes.
+        share: from a global batch's size to this rank's samples of it, [start, stop).
+        steps: how many batches.
+    """
+    stages = ramp.stages(first_sample)
+    for stage, end in zip(stages, [*(stage.first_step for stage in stages[1:]), steps], strict=True):
+        size, count = stage.batch_size, min(end, steps) - stage.first_step
+        if count > 0:
+            yield from train_batches(source, data, seed, stage.first_sample, size, *share(size)).take(count)
 
 
 def eval_batches(

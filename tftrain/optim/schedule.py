@@ -3,22 +3,48 @@
 The decay starts where the warm-up ends, so `learning_rate` is reached exactly once, at step `warmup_steps`, and
 `end_learning_rate` exactly at `max_steps`. The first update is not wasted on a learning rate of zero: it uses the
 second one's, as tf-models' BERT pre-training does (`PolynomialWarmUp` over `PolynomialDecayWithOffset`).
+
+With a batch ramp the schedule counts samples: an early, small update is a small part of the way, as in Megatron-LM with
+its `--rampup-batch-size`. `warmup_steps` and `max_steps` go on to mean updates, and stand for the samples that so many
+updates consume.
 """
+
+import itertools
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.config import OptimizerConfig
+from tftrain.config import OptimizerConfig, TrainConfig
+from tftrain.ramp import Ramp
 
 
-def learning_rate(config: OptimizerConfig, max_steps: int, step: tf.Tensor) -> tf.Tensor:
+class RampedSteps(NamedTuple):
+    """The length of a run whose schedule counts samples: its updates, and the batch sizes that they have."""
+
+    max_steps: int
+    ramp: Ramp
+
+
+def run_length(config: TrainConfig) -> int | RampedSteps:
+    """Returns the length of a run of resolved configuration, as `learning_rate` takes it."""
+    if config.batch.batch_rampup == "none":
+        return config.run.max_steps
+    return RampedSteps(config.run.max_steps, config.batch.ramp)
+
+
+def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: tf.Tensor) -> tf.Tensor:
     """Returns the learning rate of the update that follows `step` applied updates.
 
     With W = warmup_steps, N = max_steps and s = min(step, N):
     peak * max(s, 1) / W while s < W, then (peak - end) * ((N - s) / (N - W)) ** decay_power + end.
 
+    With a ramp, W, N, s and the 1 are replaced by the samples of so many updates from the start of the run. Skipped
+    updates do not count, with a ramp or without: s is what the applied updates would have consumed alone, which is
+    consumed_samples where none was skipped.
+
     Args:
         config: peak, end, decay power and `warmup_steps`, which must be resolved (not None).
-        max_steps: updates of the whole run.
+        max_steps: updates of the whole run, with the ramp if there is one.
         step: int64 scalar, the number of updates applied so far.
 
     Returns:
@@ -27,13 +53,27 @@ def learning_rate(config: OptimizerConfig, max_steps: int, step: tf.Tensor) -> t
     Raises:
         ValueError: `warmup_steps` is None or larger than `max_steps`.
     """
-    warmup = config.warmup_steps
+    warmup, first = config.warmup_steps, 1
+    max_steps, ramp = max_steps if isinstance(max_steps, RampedSteps) else (max_steps, None)
     if warmup is None or warmup > max_steps:
         raise ValueError(f"--warmup_steps={warmup}: expected a number from 0 to max_steps={max_steps}")
     peak, end = config.learning_rate, config.end_learning_rate
     step = tf.minimum(tf.cast(step, tf.int64), max_steps)
+    if ramp:
+        first, warmup, max_steps = map(ramp.samples_after, (first, warmup, max_steps))
+        step = _samples_after(ramp, step)
     # Differences are taken among integers: in fp32, 1 - step / max_steps loses its digits at the end of a long run.
     remaining = tf.cast(max_steps - step, tf.float32) / max(max_steps - warmup, 1)
     decayed = (peak - end) * tf.pow(tf.minimum(remaining, 1.0), config.decay_power) + end
-    warming = peak * tf.cast(tf.maximum(step, 1), tf.float32) / max(warmup, 1)
+    warming = peak * tf.cast(tf.maximum(step, first), tf.float32) / max(warmup, 1)
     return tf.where(step < warmup, warming, decayed)
+
+
+def _samples_after(ramp: Ramp, steps: tf.Tensor) -> tf.Tensor:
+    """Does what `ramp.samples_after` does, with int64 scalars on the device."""
+    stages = ramp.stages()
+    sizes = [0, *(stage.batch_size for stage in stages)]
+    growth = tf.constant([size - before for before, size in itertools.pairwise(sizes)], tf.int64)
+    # Every update from a stage's first on has the samples by which the batch grew there.
+    updates = tf.maximum(steps - tf.constant([stage.first_step for stage in stages], tf.int64), 0)
+    return tf.reduce_sum(growth * updates)

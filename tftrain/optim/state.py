@@ -109,12 +109,6 @@ class OptimizerState(tf.Module):
         for number, part, stretch in self.split.place(index):
             stores[number][part].assign(tf.cast(flat[stretch], tf.float32))
 
-    def bytes_by_kind(self) -> dict[str, int]:
-        """Returns the bytes that this rank holds: weights, master weights, moments."""
-        own = [master for master in self.masters if not any(master is variable for variable in self.targets)]
-        kinds = {"weights": self.targets, "master weights": own, "moments": [*self.m, *self.v]}
-        return {kind: sum(v.shape.num_elements() * v.dtype.size for v in found) for kind, found in kinds.items()}
-
     def _make(self, kind: str, values: Sequence[tf.Tensor]) -> list[tf.Variable]:
         places = [f"bucket_{number}" for number in range(len(values))] if self.split else self.names
         return [_state(f"{kind}/{place}", value) for place, value in zip(places, values, strict=True)]

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tftrain.parallel.launcher import Launch
+from tftrain.parallel.rendezvous import value_of_rank_0
 
 # A rank that waits longer than this for another ends the run instead of hanging for ever.
 STALL_WARNING_SECONDS = 60
@@ -120,7 +121,8 @@ def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1) -
         The mesh.
 
     Raises:
-        MeshError: several processes were launched and Horovod is not installed, or it counts them differently.
+        MeshError: several processes were launched and Horovod is not installed, or it counts them differently, or rank
+            0 has another tensor_parallel_size.
     """
     mesh = Mesh(*launch, tensor_parallel_size)
     if mesh.size > 1:
@@ -139,6 +141,12 @@ def _connect(launch: Launch, tensor_parallel_size: int) -> Mesh:
         raise MeshError(
             f"{launch.size} processes were launched, but Horovod can't be imported ({error}); `make setup` builds it"
         ) from error
+    first = value_of_rank_0(launch, "tensor_parallel_size", str(tensor_parallel_size))
+    if first != str(tensor_parallel_size):
+        raise MeshError(
+            f"the ranks disagree: on rank {launch.rank} --tensor_parallel_size is {tensor_parallel_size}, "
+            f"but {first} on rank 0; start all with the same flags, environment, packages and data"
+        )
     groups = data_ranks(launch.size, tensor_parallel_size) + tensor_ranks(launch.size, tensor_parallel_size)
     # A set of all ranks would be a second name for the one that always exists.
     sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}

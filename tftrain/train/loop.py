@@ -8,7 +8,7 @@ from tftrain.data import pipeline
 from tftrain.data.manifest import read_manifest
 from tftrain.model.bert import BertPretrainer
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import checkpoint, devices, grappler
+from tftrain.train import agreed, checkpoint, devices, grappler, memory
 from tftrain.train.evaluate import Evaluation, Evaluator
 from tftrain.train.metrics import EvalRow, MetricsWriter
 from tftrain.train.plot import loss_curve
@@ -47,6 +47,7 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
         DataError, CheckpointError: the message names the file.
     """
     grappler.configure(config.compute)
+    baseline = memory.measure().now
     run, settings = Run(config, mesh), config.run
     source = pipeline.open_source(config.data, "train", config.model.vocab_size, settings.seed)
     resumed = run.restore()
@@ -60,31 +61,37 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
     if done >= settings.max_steps:
         say(mesh, f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
         return
+    say(mesh, memory.state_line(run))
     writer = MetricsWriter(settings.output_dir, settings.max_steps) if mesh.is_chief else None
     if writer:
         writer.truncate_after(done)
         write_config(config, mesh)
     held_out = HeldOut(config, run.model, mesh, run.jit) if has_held_out(config.data) else None
     step = TrainStep(config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
-    batches = pipeline.train_batches(
+    batches = pipeline.ramped_batches(
         source,
         config.data,
         settings.seed,
         int(run.progress.consumed_samples),
-        config.batch.global_batch_size,
-        *mesh.data.share(config.batch.global_batch_size),
+        config.batch.ramp,
+        mesh.data.share,
+        settings.max_steps - done,
     )
     say(mesh, "compiling the step ...")
     clock = Clock()
-    for number, batch in enumerate(batches.take(settings.max_steps - done), start=done + 1):
-        info = step(batch)
+    for number, batch in enumerate(batches, start=done + 1):
         if number == done + 1:
-            clock.start()  # Compilation is no part of a step's time.
-        else:
-            clock.steps += 1
+            agreed.before_first_step(step, batch, mesh)
+        with clock.step(batch["input_ids"].shape[0] * mesh.data.size):
+            info = step(batch)
         if writer:
             writer.advance(number)
         last = number == settings.max_steps
+        if number == min(done + 2, settings.max_steps):  # The first step has held what compilation took, too.
+            with clock.pause():
+                row, table = memory.report(run, number, baseline)
+                if writer:
+                    writer.memory(row, table)
         if last or due(number, settings.log_every):
             row = train_row(run, info, clock)
             if writer:

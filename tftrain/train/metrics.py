@@ -1,12 +1,13 @@
 """What a run reports: metrics.jsonl for programs, TensorBoard events for browsers, one line a step for people.
 
-All three show the same two rows. The rank that writes is the one that owns the output folder, so only one exists.
+All three show the same rows. The rank that writes is the one that owns the output folder, so only one exists.
 """
 
 import dataclasses
 import json
 import math
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from typing import Any, TextIO
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
+
+# Of the fields that make a section of their own in TensorBoard.
+_BEGIN = re.compile(r"^(eval|memory)_")
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,32 @@ class EvalRow:
     eval_unigram_nats: float
     eval_mlm_accuracy: float
     eval_nsp_accuracy: float
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """The memory of the fullest rank, which `memory_rank` names, in bytes by kind; once in a run.
+
+    Attributes:
+        step: updates so far.
+        memory_baseline_bytes: held before the model was built.
+        memory_weights_bytes, memory_master_weights_bytes, memory_moments_bytes: the state, from its variables.
+        memory_gradients_bytes, memory_accumulation_bytes, memory_communication_bytes: by their formulas.
+        memory_activations_bytes: what is left of the peak: activations and temporaries.
+        memory_peak_bytes: the most held so far, the sum of the others.
+    """
+
+    step: int
+    memory_rank: int
+    memory_baseline_bytes: int
+    memory_weights_bytes: int
+    memory_master_weights_bytes: int
+    memory_moments_bytes: int
+    memory_gradients_bytes: int
+    memory_accumulation_bytes: int
+    memory_communication_bytes: int
+    memory_activations_bytes: int
+    memory_peak_bytes: int
 
 
 def train_line(row: TrainRow, max_steps: int) -> str:
@@ -196,13 +226,18 @@ class MetricsWriter:
         self._write(row, "")
         self._show(eval_line(row, self.max_steps))
 
+    def memory(self, row: MemoryRow, shown: str) -> None:
+        """Writes where the memory goes, and shows it in the given words."""
+        self._write(row, "")
+        self._show(shown)
+
     def close(self) -> None:
         """Ends the progress bar and the TensorBoard file."""
         if self._bar is not None:
             self._bar.close()
         self._events.close()
 
-    def _write(self, row: TrainRow | EvalRow, prefix: str) -> None:
+    def _write(self, row: TrainRow | EvalRow | MemoryRow, prefix: str) -> None:
         fields = dataclasses.asdict(row)
         # JSON has no NaN and no infinity: null says that there was no number.
         finite = {name: value if value is None or math.isfinite(value) else None for name, value in fields.items()}
@@ -210,7 +245,7 @@ class MetricsWriter:
             file.write(json.dumps(finite, allow_nan=False) + "\n")
         step = fields.pop("step")
         values = [
-            summary_pb2.Summary.Value(tag=prefix + name.replace("eval_", "eval/", 1), simple_value=value)
+            summary_pb2.Summary.Value(tag=prefix + _BEGIN.sub(r"\1/", name), simple_value=value)
             for name, value in fields.items()
             if value is not None
         ]

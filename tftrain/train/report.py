@@ -6,6 +6,7 @@ import time
 
 from tftrain.parallel import collectives
 from tftrain.plan import flops, parameters
+from tftrain.ramp import Ramp
 from tftrain.train import devices
 from tftrain.train.metrics import TrainRow
 from tftrain.train.session import Run
@@ -13,15 +14,35 @@ from tftrain.train.step import StepInfo
 
 
 class Clock:
-    """Counts steps and the seconds that they took, without what happens between them."""
+    """Counts steps, their samples and the seconds that they took, without what happens between them.
+
+    Attributes:
+        steps, samples: counted since the start.
+        batch_size: samples of the last step, counted or not; 0 before the first.
+    """
 
     def __init__(self):
         """Starts now."""
+        self.batch_size, self._compiled = 0, set()
         self.start()
 
     def start(self) -> None:
         """Forgets what it has counted and starts now."""
-        self.steps, self._start, self._paused = 0, time.perf_counter(), 0.0
+        self.steps, self.samples, self._start, self._paused = 0, 0, time.perf_counter(), 0.0
+
+    @contextlib.contextmanager
+    def step(self, samples: int):
+        """Counts the step inside a `with` statement, unless it is the first with so many samples: that one compiles."""
+        self.batch_size = samples
+        if samples in self._compiled:
+            yield
+            self.steps, self.samples = self.steps + 1, self.samples + samples
+            return
+        with self.pause():
+            yield
+        if not self._compiled:
+            self.start()  # The first batch took its time as well.
+        self._compiled.add(samples)
 
     @contextlib.contextmanager
     def pause(self):
@@ -40,10 +61,10 @@ def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:
     """Reads the device and returns what is logged of the steps since the last row; every rank must call it."""
     config, progress = run.config, run.progress
     sums = progress.take_interval()
-    seconds = clock.seconds_per_step()
-    samples, length = config.batch.global_batch_size, config.data.max_seq_length
-    work = flops.step_flops(config.model, config.model.vocab_size, length, config.data.max_predictions_per_seq, samples)
-    achieved = work / seconds / run.mesh.size / 1e12
+    seconds, length = clock.seconds_per_step(), config.data.max_seq_length
+    rate = clock.samples / clock.steps / seconds if clock.steps else math.nan
+    work = flops.step_flops(config.model, config.model.vocab_size, length, config.data.max_predictions_per_seq, 1)
+    achieved = work * rate / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
     memory = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
     mlm = sums.mlm_sum / sums.mlm_weight if sums.mlm_weight else math.nan
@@ -57,12 +78,12 @@ def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:
         learning_rate=float(info.learning_rate),
         grad_norm=float(info.grad_norm),
         loss_scale=float(info.loss_scale),
-        global_batch_size=samples,
+        global_batch_size=clock.batch_size,
         consumed_samples=int(progress.consumed_samples),
         consumed_tokens=int(progress.consumed_samples) * length,
         step_time_s=seconds,
-        samples_per_sec=samples / seconds,
-        tokens_per_sec=samples * length / seconds,
+        samples_per_sec=rate,
+        tokens_per_sec=rate * length,
         tflops_per_device=achieved,
         mfu=achieved / peak if peak else None,
         peak_memory_gb=float(memory.max()),
@@ -95,6 +116,7 @@ def describe(run: Run, examples: int) -> str:
             f"x {run.mesh.data.size} ranks",
             f"{work / 1e12:.3f} TFLOP a step",
         ),
+        "ramp": ramp_words(batch.ramp),
         "compute": (
             config.compute.precision,
             devices.device_name(),
@@ -102,4 +124,16 @@ def describe(run: Run, examples: int) -> str:
             config.optimizer.optimizer,
         ),
     }
-    return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items())
+    return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items() if words)
+
+
+def ramp_words(ramp: Ramp) -> tuple[str, ...]:
+    """Returns what there is to say of a batch ramp; nothing if the batch is full from the start."""
+    stages = ramp.stages()
+    if len(stages) == 1:
+        return ()
+    return (
+        f"batches of {ramp.start} samples, then of {ramp.increment} more at a time over {ramp.samples} samples",
+        f"{len(stages)} sizes",
+        f"full after {stages[-1].first_step} updates",
+    )

@@ -14,6 +14,7 @@ from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer
+from tftrain.optim.schedule import run_length
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import checkpoint, devices
@@ -38,7 +39,7 @@ class Run:
         collectives.broadcast_variables(mesh.data, {n: v for n, v in named.items() if n in self.model.slices})
         self.optimizer = Optimizer(
             config.optimizer,
-            config.run.max_steps,
+            run_length(config),
             list(named),
             list(named.values()),
             mesh,

@@ -71,7 +71,7 @@ class TrainStep:
         """Prepares the update; nothing is traced before the first call.
 
         Args:
-            config: resolved; its batch sizes are those of every batch to come.
+            config: resolved; the batches to come are made of micro-batches of its micro_batch_size.
             model: with its variables in the compute dtype.
             optimizer: over the same variables, in the order of `model.named_variables()`.
             loss_scale: the loss is multiplied by it, and the optimizer moves it on.
@@ -86,15 +86,13 @@ class TrainStep:
         self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
         self._split = optimizer.state.split
         self._sparse = keeps_rows_sparse(config)
-        # With split accumulation, each micro-batch's gradients go to their owners at once: collectives in the loop.
-        self._reduce_each = config.parallel.split_grad_accum and config.batch.grad_accum_steps > 1
+        self._reduce_each = config.parallel.split_grad_accum
         self._buffer_dtype = tf.as_dtype(DTYPES[config.batch.grad_accum_dtype])
-        self._micro_gradients = self._micro_batch
+        # With split accumulation, there are collectives in the loop over micro-batches: then XLA gets its body only.
         self._compute_gradients = tf.function(
             self._accumulate, jit_compile=jit and not self._reduce_each, autograph=False
         )
-        if self._reduce_each:
-            self._micro_gradients = tf.function(self._micro_batch, jit_compile=jit, autograph=False)
+        self._compiled_micro_batch = tf.function(self._micro_batch, jit_compile=jit, autograph=False)
         self._update = tf.function(
             lambda gradients: optimizer.apply(gradients, loss_scale),
             jit_compile=jit and not config.optimizer.optimizer.startswith("fused") and not optimizer.communicates,
@@ -103,10 +101,10 @@ class TrainStep:
 
     @tf.function(autograph=False)
     def __call__(self, batch: dict[str, tf.Tensor]) -> StepInfo:
-        """Does one update.
+        """Does one update; a batch of another size is another graph.
 
         Args:
-            batch: this rank's share of the global batch: micro_batch_size * grad_accum_steps samples, in order.
+            batch: this rank's share of the global batch: some times micro_batch_size samples, in order.
         """
         data, scale, step = self._mesh.data, self._loss_scale.value, self._progress.step.read_value()
         masked = tf.reduce_sum(batch["masked_lm_weights"])
@@ -118,8 +116,12 @@ class TrainStep:
             gradients = self._add_rows(gradients, local)
         sums = tf.reshape(collectives.all_reduce_sum(data, [local.sums], "loss_sums")[0], [SUMS])
         info = self._update(gradients)
-        self._progress.count(self._config.batch.global_batch_size, sums, info.found_inf)
+        self._progress.count(self._samples(batch), sums, info.found_inf)
         return StepInfo(sums, info.learning_rate, info.grad_norm, info.loss_scale, info.found_inf)
+
+    def _samples(self, batch) -> int:
+        """Returns how many samples the global batch has of which `batch` is this rank's share."""
+        return batch["input_ids"].shape[0] * self._mesh.data.size
 
     def _reduce(self, dense: list[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the sum over ranks: whole tensors; or where state is split, this rank's part of each bucket."""
@@ -139,19 +141,19 @@ class TrainStep:
 
     def _accumulate(self, batch, step, masked_tokens, scale) -> _Gradients:
         """Sums the gradients of this rank's micro-batches in one loop on the device."""
-        steps, size = self._config.batch.grad_accum_steps, self._config.batch.micro_batch_size
-        start, _ = self._mesh.data.share(self._config.batch.global_batch_size)
+        samples, size = self._samples(batch), self._config.batch.micro_batch_size
+        steps = samples // (size * self._mesh.data.size)
+        start, _ = self._mesh.data.share(samples)
         if steps == 1:
-            return self._micro_batch(batch, step, tf.constant(start, tf.int64), masked_tokens, scale)
+            return self._micro_gradients(batch, step, tf.constant(start, tf.int64), samples, masked_tokens, scale)
 
         def body(index, dense, row_ids, rows, sums):
             micro = {
                 name: tf.reshape(tensor, [steps, size, *tensor.shape[1:]])[index] for name, tensor in batch.items()
             }
             first = start + tf.cast(index, tf.int64) * size
-            new = self._micro_gradients(micro, step, first, masked_tokens, scale)
-            found = self._reduce(new.dense) if self._reduce_each else new.dense
-            dense = [total + tf.cast(each, total.dtype) for total, each in zip(dense, found, strict=True)]
+            new = self._micro_gradients(micro, step, first, samples, masked_tokens, scale)
+            dense = [total + tf.cast(each, total.dtype) for total, each in zip(dense, new.dense, strict=True)]
             if self._sparse:
                 row_ids, rows = row_ids.write(index, new.row_ids), rows.write(index, new.rows)
             return index + 1, dense, row_ids, rows, sums + new.sums
@@ -173,7 +175,14 @@ class TrainStep:
             return _Gradients(dense, tf.zeros([0], tf.int32), tf.zeros([0, 1]), sums)
         return _Gradients(dense, row_ids.concat(), rows.concat(), sums)
 
-    def _micro_batch(self, batch, step, first_sample, masked_tokens, scale) -> _Gradients:
+    def _micro_gradients(self, *args) -> _Gradients:
+        """Returns what `_micro_batch` does; with split accumulation, this rank's part of the sum over ranks."""
+        if not self._reduce_each:
+            return self._micro_batch(*args)
+        found = self._compiled_micro_batch(*args)
+        return found._replace(dense=self._reduce(found.dense))
+
+    def _micro_batch(self, batch, step, first_sample, samples, masked_tokens, scale) -> _Gradients:
         """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""
         key = DropoutKey(self._config.run.seed, step, first_sample)
         # Made outside the tape, so that the rows' gradient stops at the table and does not reach the variable as well.
@@ -182,7 +191,7 @@ class TrainStep:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(watched)
             sums = pretraining_loss_sums(self._model(batch, dropout=key, lookup_table=table), batch)
-            loss = sums.mlm_sum / masked_tokens + sums.nsp_sum / self._config.batch.global_batch_size
+            loss = sums.mlm_sum / masked_tokens + sums.nsp_sum / samples
             loss *= scale
         gradients = tape.gradient(loss, watched)
         if not self._sparse:

@@ -1,0 +1,45 @@
+"""What rank 0 says before Horovod starts reaches the others through the launcher's own store."""
+
+import threading
+
+import pytest
+from horovod.runner.http.http_server import KVStoreServer
+
+from tftrain.parallel import mesh
+from tftrain.parallel.launcher import Launch
+from tftrain.parallel.rendezvous import value_of_rank_0
+
+
+@pytest.fixture
+def store():
+    """The environment that horovodrun gives to its ranks."""
+    server = KVStoreServer(verbose=0)
+    port = server.start_server()
+    yield {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
+    server.shutdown_server()
+
+
+def test_other_ranks_wait_for_what_rank_0_says(store):
+    late = threading.Timer(0.3, value_of_rank_0, (Launch(0, 3), "width", "2", store))
+    late.start()
+    assert value_of_rank_0(Launch(2, 3), "width", "4", store, seconds=20) == "2"
+    late.join()
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}]
+)
+def test_without_a_store_there_is_nothing_to_compare(environ):
+    assert value_of_rank_0(Launch(1, 2), "width", "4", environ, seconds=5) == "4"
+
+
+def test_a_rank_that_says_nothing_is_not_waited_for_for_ever(store):
+    assert value_of_rank_0(Launch(1, 2), "width", "4", store, seconds=0.3) == "4"
+
+
+def test_ranks_that_want_other_groups_are_named_before_horovod_makes_any(store, monkeypatch):
+    for name, value in store.items():
+        monkeypatch.setenv(name, value)
+    value_of_rank_0(Launch(0, 4), "tensor_parallel_size", "2")
+    with pytest.raises(mesh.MeshError, match="on rank 3 --tensor_parallel_size is 1, but 2 on rank 0"):
+        mesh.start(Launch(3, 4, 3, 4), 1, 1)

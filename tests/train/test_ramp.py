@@ -1,0 +1,68 @@
+"""A run whose batch grows: it is the sequence of updates that one would make by hand, and resumes in the middle."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tests.test_run import configured, losses, rows
+from tests.train.conftest import RAMP
+from tftrain.data import pipeline
+from tftrain.parallel.mesh import Mesh
+from tftrain.train import checkpoint, loop
+from tftrain.train.session import Run
+from tftrain.train.step import TrainStep
+
+# One increment, at 12 consumed samples.
+SIZES = [4, 4, 4, 8, 8]
+
+
+def test_rows_count_the_samples_that_were_there(ramped):
+    train, _ = rows(ramped)
+    assert [row["global_batch_size"] for row in train] == SIZES
+    assert [row["consumed_samples"] for row in train] == np.cumsum(SIZES).tolist()
+    # The first step of each size compiles and is timed no more than the very first.
+    assert [row["step_time_s"] is None for row in train] == [True, False, False, True, False]
+    for row in train:
+        if row["step_time_s"]:
+            np.testing.assert_allclose(row["samples_per_sec"] * row["step_time_s"], row["global_batch_size"])
+
+
+def test_it_is_the_sequence_of_batches_that_one_would_make_by_hand(ramped):
+    config = configured(*RAMP, f"--output_dir={ramped}")
+    run, consumed, expected = Run(config, Mesh()), 0, []
+    source = pipeline.open_source(config.data, "train", config.model.vocab_size, config.run.seed)
+    steps = {}
+    for size in SIZES:
+        if size not in steps:
+            fixed = configured(*RAMP, "--batch_rampup=none", f"--global_batch_size={size}", f"--output_dir={ramped}")
+            steps[size] = TrainStep(fixed, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, run.jit)
+        batches = pipeline.train_batches(source, config.data, config.run.seed, consumed, size, 0, size)
+        sums = steps[size](next(iter(batches.take(1)))).sums.numpy().astype(np.float64)
+        expected.append(sums[0] / sums[1] + sums[3] / size)
+        consumed += size
+    np.testing.assert_allclose(losses(ramped), expected, rtol=1e-6)
+
+
+def test_a_run_resumed_within_the_ramp_is_bitwise_the_uninterrupted_one(ramped, tmp_path):
+    first = checkpoint.find(ramped)[0]
+    assert json.loads((first / "manifest.json").read_text())["step"] == 2
+    shutil.copytree(first, checkpoint.folder(tmp_path) / first.name)
+    shutil.copy(ramped / "metrics.jsonl", tmp_path)
+    loop.train(configured(*RAMP, f"--output_dir={tmp_path}"), Mesh())
+    assert losses(tmp_path) == losses(ramped)
+    expected, found = (
+        safetensors.numpy.load_file(checkpoint.find(folder)[-1] / "state.safetensors") for folder in (ramped, tmp_path)
+    )
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+@pytest.mark.multirank
+def test_two_ranks_have_the_losses_of_one(ramped, ramped_on_two):
+    folder, _ = ramped_on_two
+    assert [row["global_batch_size"] for row in rows(folder)[0]] == SIZES
+    np.testing.assert_allclose(losses(folder), losses(ramped), rtol=1e-4)

@@ -1,0 +1,48 @@
+"""The collectives of a traced function, in the order of its graph.
+
+Horovod matches collectives by name: a rank that lacks one, or has it with another shape, lets the others wait for ever.
+A traced function shows all that it will ever do before it does anything.
+"""
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+
+def collectives_of(function) -> dict[int, list[str]]:
+    """Returns the collectives of a function and of all that it calls.
+
+    Args:
+        function: a concrete function, from `tf.function(...).get_concrete_function(...)`.
+
+    Returns:
+        By Horovod's number of the process set (0: all ranks), what each collective does, its name, and the dtypes and
+        shapes that this rank gives to it.
+    """
+    found: dict[int, list[str]] = {}
+    for op in _operations(function.graph, function.graph, {}):
+        # Horovod drops the name scope, which depends on what else was traced.
+        # What is gathered may have another number of rows on each rank.
+        free = 1 if op.type == "HorovodAllgather" else 0
+        given = ", ".join(f"{tensor.dtype.name}{tensor.shape[free:]}" for tensor in op.inputs)
+        words = f"{op.type.removeprefix('Horovod')} {op.name.rpartition('/')[2]} of {given}"
+        found.setdefault(op.node_def.attr["process_set_id"].i, []).append(words)
+    return found
+
+
+def _operations(graph: tf.Graph, root: tf.Graph, function_attributes: dict[str, list[str]]) -> Iterator[tf.Operation]:
+    """Yields Horovod's operations; `function_attributes` remembers which attributes of a type are functions."""
+    for op in graph.get_operations():
+        kind = op.type
+        if kind.startswith("Horovod"):
+            yield op
+            continue
+        if kind not in function_attributes:
+            attributes = op.op_def.attr if op.op_def else []
+            function_attributes[kind] = [each.name for each in attributes if each.type in ("func", "list(func)")]
+        for attribute in function_attributes[kind]:
+            value = op.get_attr(attribute)
+            for called in value if isinstance(value, list | tuple) else [value]:
+                inner = graph._get_function(called.name) or root._get_function(called.name)
+                if inner is not None:
+                    yield from _operations(inner.graph, root, function_attributes)

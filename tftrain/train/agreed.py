@@ -1,0 +1,56 @@
+"""What all ranks of a run must agree on, and when they are asked: before anything else, and before the first step."""
+
+from tftrain.config import TrainConfig
+from tftrain.data.identity import identity
+from tftrain.parallel import agreement, traced
+from tftrain.parallel.mesh import Mesh
+from tftrain.train import devices
+from tftrain.train.session import versions, wants_jit
+from tftrain.train.step import TrainStep
+
+
+def before_start(config: TrainConfig, mesh: Mesh) -> None:
+    """Compares configuration, packages, device and data of all ranks; before any other collective.
+
+    Args:
+        config: resolved, with the sizes that the data gives.
+        mesh: the ranks, already connected.
+
+    Raises:
+        MeshError: they differ; on every rank.
+        DataError: the data can't be read.
+    """
+    if mesh.size == 1:
+        return
+    packages = {**versions(), "python": ".".join(versions()["python"].split(".")[:2])}
+    facts = {
+        **agreement.settings(config),
+        **{f"package {name}": str(version) for name, version in packages.items()},
+        "the device": "a GPU" if devices.has_gpu() else "a CPU",
+        "compilation by XLA": str(wants_jit(config)),
+        **identity(config.data),
+    }
+    agreement.require_same(mesh, {"world": facts}, "start")
+
+
+def before_first_step(step: TrainStep, batch: dict, mesh: Mesh) -> None:
+    """Traces the step, and compares the collectives that each process set is about to do.
+
+    Args:
+        step: not called yet.
+        batch: this rank's share of the first global batch.
+        mesh: the ranks.
+
+    Raises:
+        MeshError: they differ in order, name, dtype or shape; on every rank, with the first that does.
+    """
+    if mesh.size == 1:
+        return
+    found = traced.collectives_of(step.__call__.get_concrete_function(batch))
+    facts = {}
+    for group in (mesh.world, mesh.data, mesh.tensor):
+        number = 0 if group.name == "world" else getattr(group.process_set, "process_set_id", None)
+        facts[group.name] = {
+            f"collective {place} of the {group.name} group": words for place, words in enumerate(found.get(number, []))
+        }
+    agreement.require_same(mesh, facts, "step", most=1)
