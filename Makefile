@@ -32,10 +32,10 @@ $(QUICKSTART)/data/manifest.json: | setup
 
 test: lint ## Run lint and every test
 	tools/bazel test //custom_ops/...
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
 test-fast: setup ## Run the tests that are not slow
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile -m "not slow"
 
 lint: setup ## Check style, formatting and which module imports which
 	$(BIN)/ruff check .

@@ -37,7 +37,10 @@ def test_two_ranks():
 @pytest.mark.multirank
 def test_a_failing_rank_ends_the_run_and_its_output_is_seen():
     output = run_ranks(
-        2, ["-c", "import os, sys; print('rank', os.environ['HOROVOD_RANK'], 'speaks'); sys.exit(3)"], expected_code=3
+        2,
+        ["-c", "import os, sys; print('rank', os.environ['HOROVOD_RANK'], 'speaks'); sys.exit(3)"],
+        expected_code=3,
+        horovodrun=True,
     )
     assert "rank 0 speaks" in output or "rank 1 speaks" in output
 
