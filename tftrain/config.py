@@ -37,6 +37,11 @@ class ModelConfig:
         "tanh", "GeLU by the tanh approximation of the original BERT, or exactly by erf.", choices=("tanh", "erf")
     )
     ln_impl: str = flag("reference", "LayerNorm by the fused op or by plain TensorFlow.", choices=IMPLEMENTATIONS)
+    ln_dtype: str = flag(
+        "compute",
+        "Format of scale and shift of every LayerNorm; its statistics are fp32 in any case.",
+        choices=("compute", "fp32"),
+    )
     attn_softmax_impl: str = flag(
         "reference",
         "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow.",

@@ -24,10 +24,10 @@ def names_of(sizes):
 def test_segments_of_all_ranks_hold_every_element_once(sizes, ranks, limit, strategy, data):
     if strategy == "greedy:2" and ranks < 2:
         strategy = "greedy:1"
-    apart = data.draw(some.lists(some.booleans(), min_size=len(sizes), max_size=len(sizes)))
+    kinds = data.draw(some.lists(some.booleans(), min_size=len(sizes), max_size=len(sizes)))
     found = dict.fromkeys(range(len(sizes)), 0)
-    for bucket in layout(strategy, names_of(sizes), sizes, apart, ranks, limit):
-        assert len({apart[tensor] for tensor in bucket.tensors}) == 1
+    for bucket in layout(strategy, names_of(sizes), sizes, kinds, ranks, limit):
+        assert len({kinds[tensor] for tensor in bucket.tensors}) == 1
         taken = sum(sizes[tensor] for tensor in bucket.tensors)
         assert taken <= limit or len(bucket.tensors) == 1
         for rank in range(ranks):

@@ -13,63 +13,74 @@ import time
 import horovod.tensorflow as hvd
 import numpy as np
 
-from tests.train.test_step import BASE, SAMPLES, accumulating, batches
-from tftrain.config import ParallelConfig
+from tests.train.test_step import BASE, batches
+from tftrain.config import BatchConfig, ParallelConfig
+from tftrain.parallel import mesh as meshes
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh, start
 from tftrain.train.session import Run
 from tftrain.train.step import TrainStep
 
-STEPS = 20
+STEPS, SAMPLES, ACCUMULATE = 20, 16, 4
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
-# The key biases' gradients are nothing but roundings, which Adam turns into steps of full length.
-PLAIN = dataclasses.replace(BASE, model=dataclasses.replace(BASE.model, use_bias_in_keys=False))
-FOUR_HEADS = dataclasses.replace(PLAIN, model=dataclasses.replace(PLAIN.model, num_attention_heads=4))
+# The key biases' gradients are nothing but roundings, which Adam turns into steps of full length. The vocabulary of 67
+# divides by nothing.
+MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_attention_heads=4)
+WIDE = {"hidden_size": 2560, "num_hidden_layers": 1, "intermediate_size": 64}
+ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
 
 
-def case(config=PLAIN, accumulate=1, optimizer="lamb", model=(), compute=(), grad_accum_dtype="fp32", **parallel):
+def case(accumulate=1, optimizer="lamb", model=(), compute=(), grad_accum_dtype="fp32", **parallel):
     """Returns a configuration, of which `parallel` is all that the one-rank run does without."""
-    config = accumulating(accumulate, config)
     return dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, **dict(model)),
-        batch=dataclasses.replace(config.batch, grad_accum_dtype=grad_accum_dtype),
-        optimizer=dataclasses.replace(config.optimizer, optimizer=optimizer),
-        compute=dataclasses.replace(config.compute, **dict(compute)),
+        BASE,
+        model=dataclasses.replace(MODEL, **dict(model)),
+        batch=BatchConfig(None, accumulate, SAMPLES, grad_accum_dtype=grad_accum_dtype),
+        optimizer=dataclasses.replace(BASE.optimizer, optimizer=optimizer),
+        compute=dataclasses.replace(BASE.compute, **dict(compute)),
         parallel=ParallelConfig(**parallel),
     )
 
 
-ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
+def matrix():
+    """Returns every way of dividing the state, with and without micro-batches, by tensor parallel size."""
+    found = {}
+    for tensor in (1, 2, 4):
+        for accumulate in (1, ACCUMULATE):
+            name = f"tp{tensor}-accumulate{accumulate}"
+            found[f"{name}-zero0"] = case(accumulate, tensor_parallel_size=tensor)
+            for stage, flags in (("zero1", ZERO_1), ("zero2", ZERO_2)):
+                for strategy in ("even", "naive", "greedy:1"):
+                    found[f"{name}-{stage}-{strategy}"] = case(
+                        accumulate, tensor_parallel_size=tensor, state_split_strategy=strategy, **flags
+                    )
+    return found
+
+
 CASES = {
-    "dp": case(),
-    "dp-accumulate": case(accumulate=3),
-    "zero1-even": case(**ZERO_1),
+    **matrix(),
     "zero1-even-adamw": case(**ZERO_1, optimizer="adamw"),
-    "zero1-even-fused-accumulate": case(**ZERO_1, accumulate=3, optimizer="fused_lamb", model=FUSED),
     "zero1-even-fused_adamw": case(**ZERO_1, optimizer="fused_adamw"),
     "zero1-even-sparse": case(**ZERO_1, compute={"sparse_as_dense": False}),
-    "zero1-naive": case(**ZERO_1, state_split_strategy="naive"),
-    "zero1-greedy:1": case(**ZERO_1, state_split_strategy="greedy:1"),
-    "zero2-even": case(**ZERO_2),
-    "zero2-even-accumulate": case(**ZERO_2, accumulate=3),
-    "zero2-even-accumulate-xla": case(**ZERO_2, accumulate=3, compute={"jit_compile": "true"}),
-    "zero2-greedy:2-fused-accumulate": case(
-        **ZERO_2, accumulate=3, optimizer="fused_lamb", state_split_strategy="greedy:2"
+    "zero1-even-fused-accumulate": case(ACCUMULATE, **ZERO_1, optimizer="fused_lamb", model=FUSED),
+    "zero1-even-wide": case(**ZERO_1, model=WIDE),
+    "zero2-even-accumulate-xla": case(ACCUMULATE, **ZERO_2, compute={"jit_compile": "true"}),
+    "zero2-greedy:1-fused-accumulate": case(
+        ACCUMULATE, **ZERO_2, optimizer="fused_lamb", state_split_strategy="greedy:1"
     ),
-    "tp2": case(tensor_parallel_size=2),
-    "tp2-sparse-accumulate": case(tensor_parallel_size=2, accumulate=3, compute={"sparse_as_dense": False}),
+    "tp2-sparse-accumulate": case(ACCUMULATE, tensor_parallel_size=2, compute={"sparse_as_dense": False}),
     "tp2-zero1-even-fused": case(**ZERO_1, tensor_parallel_size=2, optimizer="fused_lamb", model=FUSED),
-    "tp2-zero2-even-accumulate": case(**ZERO_2, tensor_parallel_size=2, accumulate=3),
-    "tp2-zero2-greedy:1-adamw": case(
-        **ZERO_2, tensor_parallel_size=2, optimizer="adamw", state_split_strategy="greedy:1"
+    "tp2-zero1-even-wide-geglu": case(**ZERO_1, tensor_parallel_size=2, model={**WIDE, "activation": "geglu"}),
+    "tp4-zero2-fused_adamw-accumulate": case(
+        ACCUMULATE, **ZERO_2, tensor_parallel_size=4, optimizer="fused_adamw", model=FUSED
     ),
-    "tp4": case(FOUR_HEADS, tensor_parallel_size=4),
-    "tp4-zero1-fused-accumulate": case(
-        FOUR_HEADS, **ZERO_1, tensor_parallel_size=4, accumulate=3, optimizer="fused_lamb", model=FUSED
+    "zero2-bf16-accumulate": case(ACCUMULATE, **ZERO_2, compute={"precision": "bf16"}, model={"ln_dtype": "fp32"}),
+    "tp2-zero2-fp16-accumulate": case(
+        ACCUMULATE, **ZERO_2, tensor_parallel_size=2, compute={"precision": "fp16"}, model=FUSED
     ),
-    "zero2-naive-accumulate": case(**ZERO_2, accumulate=3, state_split_strategy="naive"),
 }
+# Of 16-bit weights, a gradient is a sum over many roundings of either sign: a few of them are left.
+TOLERANCES = {"fp32": (1e-5, 1e-4), "bf16": (8 * 2**-8, 4 * 2**-8), "fp16": (8 * 2**-11, 4 * 2**-11)}
 
 
 def train(config, mesh):
@@ -78,7 +89,7 @@ def train(config, mesh):
     step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
     begin, end = mesh.data.share(SAMPLES)
     infos, states = [], [snapshot(run)]
-    for number, batch in enumerate(batches(STEPS)):
+    for number, batch in enumerate(batches(STEPS, samples=SAMPLES)):
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
         infos.append((*np.asarray(info.sums), float(info.grad_norm)))
         if number == 0:
@@ -103,22 +114,29 @@ def compare(name, config, mesh):
     if not mesh.is_chief:
         return
     expected, expected_states = alone(dataclasses.replace(config, parallel=ParallelConfig()))
-    sums = slice(0, -1)
-    np.testing.assert_allclose(infos[0], expected[0], rtol=1e-5, err_msg=name)
-    np.testing.assert_allclose(infos[:, sums], expected[:, sums], rtol=1e-4, err_msg=name)
+    at_once, later = TOLERANCES[config.compute.precision]
+    counts = expected[:, [1, 5]]  # masked words and samples, which nothing rounds
+    np.testing.assert_array_equal(infos[:, [1, 5]], counts, err_msg=name)
+    losses = [0, 3, -1]  # masked-LM and next-sentence loss, gradient norm
+    np.testing.assert_allclose(infos[0, losses], expected[0, losses], rtol=at_once, err_msg=name)
+    np.testing.assert_allclose(infos[:, losses[:2]], expected[:, losses[:2]], rtol=later, err_msg=name)
     (before, after), (expected_before, expected_after) = states, expected_states
     for tensor, value in expected_after.items():
         np.testing.assert_array_equal(before[tensor], expected_before[tensor], err_msg=f"{name}: {tensor}")
+        if config.compute.precision != "fp32" and not tensor.startswith("adam_m"):
+            continue  # Where a gradient is next to nothing, its roundings decide the direction of the first update.
         # Moments after one update are the gradients and their squares.
         change, expected_change = after[tensor] - before[tensor], value - expected_before[tensor]
         error = np.linalg.norm(change - expected_change)
-        assert error <= 1e-5 * np.linalg.norm(expected_change), f"{name}: {tensor}: {error}"
+        assert error <= at_once * np.linalg.norm(expected_change), f"{name}: {tensor}: {error}"
 
 
 def main(names):
-    """Runs the named cases, all by default, by the sizes of their tensor parallel groups."""
+    """Runs the named cases, by default all that so many ranks can, by the sizes of their tensor parallel groups."""
     mesh, launch = None, launch_from_environment()
-    for name in sorted(names or CASES, key=lambda name: CASES[name].parallel.tensor_parallel_size):
+    meshes.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
+    names = names or [name for name in CASES if launch.size % CASES[name].parallel.tensor_parallel_size == 0]
+    for name in sorted(names, key=lambda name: CASES[name].parallel.tensor_parallel_size):
         size = CASES[name].parallel.tensor_parallel_size
         if mesh is None or mesh.tensor_parallel_size != size:
             if mesh is not None:

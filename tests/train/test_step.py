@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tftrain.config import BatchConfig, ComputeConfig, DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrainConfig
+from tftrain.config import (
+    BatchConfig,
+    ComputeConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    RunConfig,
+    TrainConfig,
+)
 from tftrain.model.losses import LossSums, pretraining_loss_sums
 from tftrain.parallel.mesh import Mesh
 from tftrain.train.session import Run, wants_jit
@@ -22,24 +31,24 @@ BASE = TrainConfig(
 )
 
 
-def batches(count, seed=0):
+def batches(count, seed=0, samples=SAMPLES):
     """Random batches whose samples differ widely in how many masked tokens they have; the first sample has none."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        masked = rng.integers(0, PREDICTIONS + 1, SAMPLES)
+        masked = rng.integers(0, PREDICTIONS + 1, samples)
         masked[0] = 0
-        lengths = rng.integers(4, SEQ + 1, SAMPLES)
+        lengths = rng.integers(4, SEQ + 1, samples)
         integers = {
-            "input_ids": rng.integers(1, VOCAB, (SAMPLES, SEQ)),
+            "input_ids": rng.integers(1, VOCAB, (samples, SEQ)),
             "input_mask": np.arange(SEQ) < lengths[:, None],
-            "segment_ids": rng.integers(0, 2, (SAMPLES, SEQ)),
-            "masked_lm_positions": rng.integers(0, 4, (SAMPLES, PREDICTIONS)),
-            "masked_lm_ids": rng.integers(1, VOCAB, (SAMPLES, PREDICTIONS)),
-            "next_sentence_labels": rng.integers(0, 2, SAMPLES),
+            "segment_ids": rng.integers(0, 2, (samples, SEQ)),
+            "masked_lm_positions": rng.integers(0, 4, (samples, PREDICTIONS)),
+            "masked_lm_ids": rng.integers(1, VOCAB, (samples, PREDICTIONS)),
+            "next_sentence_labels": rng.integers(0, 2, samples),
         }
         batch = {name: tf.constant(value, tf.int32) for name, value in integers.items()}
         batch["masked_lm_weights"] = tf.constant(np.arange(PREDICTIONS) < masked[:, None], tf.float32)
-        batch["example_weights"] = tf.ones([SAMPLES])
+        batch["example_weights"] = tf.ones([samples])
         yield batch
 
 
@@ -126,6 +135,34 @@ def test_half_precisions_follow_fp32(whole, precision, epsilon):
     np.testing.assert_allclose(
         found.mlm_sum / found.mlm_weight, expected.mlm_sum / expected.mlm_weight, rtol=4 * epsilon
     )
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "fused_lamb"])
+def test_split_state_and_fp32_norms_change_no_weight_of_bf16(optimizer):
+    """One rank that owns all of every bucket, in two dtypes, against variables of their own."""
+    config = dataclasses.replace(
+        with_compute(precision="bf16"),
+        model=dataclasses.replace(BASE.model, ln_dtype="fp32"),
+        optimizer=dataclasses.replace(BASE.optimizer, optimizer=optimizer),
+    )
+    run, _ = trained(config)
+    split, _ = trained(dataclasses.replace(config, parallel=ParallelConfig(split_grad_accum=True)))
+    assert_same_weights(split, run, 1e-6)
+    masters = split.collect()
+    for name, variable in split.model.named_variables().items():
+        is_norm = name.endswith(("gamma", "beta"))
+        assert variable.dtype == (tf.float32 if is_norm else tf.bfloat16)
+        np.testing.assert_array_equal(variable, tf.cast(masters[f"master/{name}"], variable.dtype))
+
+
+@pytest.mark.parametrize(("dtype", "epsilon"), [("fp32", 2**-24), ("bf16", 2**-8), ("fp16", 2**-11)])
+def test_buffers_of_each_dtype_add_up_the_gradients(whole, dtype, epsilon):
+    batch = BatchConfig(grad_accum_steps=12, global_batch_size=SAMPLES, grad_accum_dtype=dtype)
+    _, infos = trained(dataclasses.replace(BASE, batch=batch), steps=1)
+    assert float(infos[0].loss_scale) == (2**15 if dtype == "fp16" else 1)
+    # Each of 12 additions rounds; between one and two of them are left in a norm.
+    np.testing.assert_allclose(norms(infos), norms(whole[1])[:1], rtol=max(2 * epsilon, 1e-6))
+    assert dtype == "fp32" or norms(infos)[0] != norms(whole[1])[0]
 
 
 def test_fp16_scales_the_loss_and_reports_the_unscaled_norm(whole):

@@ -5,6 +5,7 @@ import tf_keras
 
 from tftrain.config import ModelConfig
 from tftrain.model.parameters import Parameters
+from tftrain.model.precision import wide_dtype
 from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
 
 
@@ -16,9 +17,11 @@ class LayerNorm(tf_keras.layers.Layer):
 
         Args:
             parameters: where the variables come from.
-            config: the width H, what is added to the variance, and the implementation.
+            config: the width H, what is added to the variance, the variables' dtype and the implementation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
+        if config.ln_dtype == "fp32":
+            parameters = parameters.in_dtype(wide_dtype(parameters.dtype).name)
         self.epsilon, width = config.layer_norm_epsilon, config.hidden_size
         self.normalize = layer_norm if config.ln_impl == "fused" else reference_layer_norm
         self.gamma = parameters.ones("gamma", [width])

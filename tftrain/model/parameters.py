@@ -65,6 +65,12 @@ class Parameters:
         inner.__dict__.update(self.__dict__, _prefix=f"{self._prefix}{name}/")
         return inner
 
+    def in_dtype(self, dtype: str) -> "Parameters":
+        """Returns the same collection, for variables of another dtype."""
+        inner = object.__new__(Parameters)
+        inner.__dict__.update(self.__dict__, dtype=dtype)
+        return inner
+
     @property
     def place(self) -> str:
         """The global name of what is made here: a layer."""

@@ -65,8 +65,8 @@ class OptimizerState(tf.Module):
     def publish(self) -> None:
         """Writes the master weights, rounded, to the model's variables; every rank of a split must call it."""
         if self.split:
-            dtype = self.targets[0].dtype
-            parts = [tf.cast(master, dtype) for master in self.masters]
+            dtypes = [self.targets[bucket.tensors[0]].dtype for bucket in self.split.buckets]
+            parts = [tf.cast(master, dtype) for master, dtype in zip(self.masters, dtypes, strict=True)]
             for index, value in self.split.gather(parts, "weights"):
                 self.targets[index].assign(value, read_value=False)
             return

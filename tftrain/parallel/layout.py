@@ -6,7 +6,7 @@ holds whole tensors. Every stretch has at least one element, of padding if need 
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 
@@ -60,7 +60,7 @@ class Bucket(NamedTuple):
 
 
 def layout(
-    strategy: str, names: Sequence[str], sizes: Sequence[int], apart: Sequence[bool], ranks: int, limit: int
+    strategy: str, names: Sequence[str], sizes: Sequence[int], kinds: Sequence[Hashable], ranks: int, limit: int
 ) -> list[Bucket]:
     """Divides tensors among ranks.
 
@@ -68,7 +68,7 @@ def layout(
         strategy: `even`, `naive` or `greedy:K`, see `ParallelConfig.state_split_strategy`.
         names: of the tensors, such as `layer_00/attention/query/kernel`; all below one first word are a layer.
         sizes: elements of each tensor, all positive.
-        apart: by tensor; no bucket holds both some that are and some that are not.
+        kinds: of the tensors; no bucket holds tensors of two kinds.
         ranks: how many own something.
         limit: elements of a bucket at most, unless a single tensor has more.
 
@@ -76,10 +76,10 @@ def layout(
         The buckets, from the last tensor to the first, as backward makes their gradients.
     """
     groups: list[list[int]] = []
-    for kind in (True, False):
+    for kind in dict.fromkeys(kinds):
         room = 0
         for tensor in reversed(range(len(sizes))):
-            if apart[tensor] != kind:
+            if kinds[tensor] != kind:
                 continue
             if sizes[tensor] > room:
                 groups.append([])

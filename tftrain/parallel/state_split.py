@@ -5,7 +5,7 @@ when the owners have updated their parts, all ranks collect them (an all-gather)
 and half of the second half where weights have 16 bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -30,13 +30,13 @@ class StateSplit:
         names: Sequence[str],
         shapes: Sequence[tf.TensorShape],
         strategy: str,
-        apart: Sequence[bool] | None = None,
+        kinds: Sequence[Hashable] | None = None,
     ):
         """Divides tensors of these names and shapes, which are the same on all ranks of the group, see `layout`."""
         self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
         self._sizes = [shape.num_elements() for shape in self._shapes]
-        apart = apart or [False] * len(names)
-        self.buckets = layout(strategy, names, self._sizes, apart, group.size, collectives.BUCKET_BYTES // 4)
+        kinds = kinds or [None] * len(names)
+        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, collectives.BUCKET_BYTES // 4)
         self.segments: list[list[Segment]] = [bucket.segments(group.rank, self._sizes) for bucket in self.buckets]
 
     def take(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -69,7 +69,7 @@ class StateSplit:
         """Collects tensors from the parts of all ranks.
 
         Args:
-            parts: this rank's part of each bucket, of one dtype.
+            parts: this rank's part of each bucket.
             name: of the collectives; unique in the graph and equal on every rank.
 
         Yields:

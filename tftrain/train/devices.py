@@ -1,7 +1,6 @@
 """What this process runs on: the device's name, its peak rate, and the most memory it has held."""
 
 import platform
-import resource
 from pathlib import Path
 
 import tensorflow as tf
@@ -63,12 +62,13 @@ def device_name() -> str:
 def peak_memory_gb() -> float:
     """Returns the most memory that this process has held so far.
 
-    On a GPU, what TensorFlow's allocator had handed out at its peak; else the resident set of the whole process, which
-    the operating system reports in KiB.
+    On a GPU, what TensorFlow's allocator had handed out at its peak; else the resident set of the whole process. Linux
+    knows that of the program itself, in KiB; `getrusage` would begin with that of whoever started it.
 
     Returns:
         GB of 1e9 bytes.
     """
     if tf.config.get_visible_devices("GPU"):
         return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e9

@@ -1,0 +1,38 @@
+"""Many ranks on one machine: they start, train as one rank does, and what they save, one rank can go on from."""
+
+import numpy as np
+import pytest
+
+from tests.distributed import run_ranks
+from tests.test_run import SMALL, configured, losses
+from tftrain.parallel.mesh import Mesh
+from tftrain.train import loop
+
+# With a constant learning rate, it does not matter how long a run means to be.
+BATCH = (
+    "--num_hidden_layers=1",
+    "--global_batch_size=16",
+    "--nouse_bias_in_keys",
+    "--eval_batches=1",
+    "--cpu_threads=1",
+    "--warmup_steps=1",
+    "--end_learning_rate=0.01",
+)
+LAYOUT = ("--tensor_parallel_size=2", "--split_opt_state")
+
+
+@pytest.mark.slow
+@pytest.mark.multirank
+def test_sixteen_ranks_train_as_one_and_one_goes_on_from_their_checkpoint(tmp_path):
+    many, one = tmp_path / "many", tmp_path / "one"
+    output = run_ranks(
+        16,
+        ["-m", "tftrain.run", *SMALL, *BATCH, *LAYOUT, f"--output_dir={many}", "--max_steps=3"],
+        seconds=500,
+        environ={"HOROVOD_GLOO_TIMEOUT_SECONDS": "300"},
+    )
+    assert "x 8 ranks" in output
+    for folder in (one, many):
+        loop.train(configured(*BATCH, f"--output_dir={folder}", "--max_steps=5"), Mesh())
+    assert len(losses(one)) == 5
+    np.testing.assert_allclose(losses(many), losses(one), rtol=1e-4)
