@@ -7,9 +7,10 @@ import pytest
 
 from tests.distributed import ROOT
 from tftrain import flags
-from tftrain.config import PrepareConfig, TrainConfig
+from tftrain.config import TrainConfig
 from tftrain.fields import field_problems, sections
 from tftrain.plan import parameters
+from tftrain.prepare_config import PrepareConfig
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
 SIZES = {"base": 110_106_428, "large": 336_226_108}  # with BERT's vocabulary of 30,522

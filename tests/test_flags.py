@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from tftrain import flags
-from tftrain.config import BatchConfig, TrainConfig
+from tftrain.config import TrainConfig
+from tftrain.division import BatchConfig
 from tftrain.fields import ConfigError, sections
 
 

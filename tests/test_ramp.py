@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tftrain import ramp
-from tftrain.config import BatchConfig
+from tftrain.division import BatchConfig
 from tftrain.fields import ConfigError
 from tftrain.ramp import Ramp
 

@@ -5,10 +5,9 @@ TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
 import dataclasses
-import re
 from dataclasses import dataclass
 
-from tftrain import ramp
+from tftrain.division import BatchConfig, ParallelConfig
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 
 IMPLEMENTATIONS = ("reference", "fused")
@@ -116,123 +115,6 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class BatchConfig:
-    """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: state two, the third follows."""
-
-    micro_batch_size: int | None = flag(
-        None, "Samples of one forward pass on one rank; 8 if no batch size is given.", minimum=1
-    )
-    grad_accum_steps: int | None = flag(
-        None, "Micro-batches accumulated into one update; 1 if it does not follow.", minimum=1
-    )
-    global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
-    grad_accum_dtype: str = flag(
-        "fp32",
-        "Gradients of the micro-batches are added up in this format; fp16 scales the loss.",
-        choices=("fp32", "fp16", "bf16"),
-    )
-    batch_rampup: str = flag(
-        "none",
-        "start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first "
-        "samples; the learning rate's schedule then counts samples. The other sizes are the full batch's.",
-    )
-
-    @property
-    def ramp(self) -> ramp.Ramp:
-        """The batch sizes of the run's updates; only when resolved."""
-        return ramp.read(self.batch_rampup, self.global_batch_size)
-
-    def resolve(self, data_parallel_size: int) -> "BatchConfig":
-        """Fills in what is not stated.
-
-        Args:
-            data_parallel_size: ranks that share a global batch.
-
-        Returns:
-            A BatchConfig with all three sizes; grad_accum_steps is that of the full batch.
-
-        Raises:
-            ConfigError: the sizes contradict each other or do not divide, or a batch ramp can't lead to them.
-        """
-        try:
-            sized, found = self._with_sizes(data_parallel_size), []
-        except ConfigError as error:
-            sized, found = dataclasses.replace(self, micro_batch_size=None), list(error.problems)
-        found += ramp.problems(self.batch_rampup, sized.global_batch_size, sized.micro_batch_size, data_parallel_size)
-        if found:
-            raise ConfigError(found)
-        return sized
-
-    def _with_sizes(self, data_parallel_size):
-        micro, accum, total = self.micro_batch_size, self.grad_accum_steps, self.global_batch_size
-        ranks = data_parallel_size
-        if total is None:
-            micro, accum = micro or 8, accum or 1
-            total = micro * accum * ranks
-            return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum, global_batch_size=total)
-        if micro is None:
-            accum = accum or 1
-            micro = total // (accum * ranks)
-        elif accum is None:
-            accum = total // (micro * ranks)
-        if micro * accum * ranks != total:
-            stated = (self.micro_batch_size, self.grad_accum_steps)
-            shown = [
-                f"{name}={'any' if value is None else value}"
-                for name, value in zip(("micro_batch_size", "grad_accum_steps"), stated, strict=True)
-            ]
-            expected = f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}"
-            raise ConfigError([Problem("global_batch_size", total, expected)])
-        return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)
-
-
-@dataclass(frozen=True)
-class ParallelConfig:
-    """How layers, optimizer state and gradients are divided among the ranks."""
-
-    tensor_parallel_size: int = flag(
-        1, "Ranks that split every layer between them; the others share the global batch.", minimum=1
-    )
-    split_opt_state: bool = flag(
-        False, "Master weights and moments are divided among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
-    )
-    split_grad_accum: bool = flag(
-        False, "So are the gradients that accumulate over micro-batches (ZeRO-2); implies split_opt_state."
-    )
-    state_split_strategy: str = flag(
-        "even",
-        "Who owns what: even, equal bytes of flat buckets; or whole tensors: naive, layer i on rank i modulo ranks; "
-        "greedy:K, the largest first on the emptiest of K ranks.",
-    )
-
-    @property
-    def splits_state(self) -> bool:
-        """Whether master weights and moments are divided."""
-        return self.split_opt_state or self.split_grad_accum
-
-    def problems(self, ranks: int, model: ModelConfig) -> list[Problem]:
-        """Returns every reason why so many ranks can't divide such a model so."""
-        found, size = [], self.tensor_parallel_size
-        if size > 0 and ranks % size:
-            found.append(Problem("tensor_parallel_size", size, f"expected a divisor of the {ranks} ranks"))
-        for name, width in (
-            ("num_attention_heads", model.num_attention_heads),
-            ("intermediate_size", model.feed_forward_size),
-        ):
-            if size > 0 and width % size:
-                found.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
-        if not re.fullmatch(r"even|naive|greedy:[1-9]\d*", self.state_split_strategy):
-            expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
-            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
-        elif self.state_split_strategy.startswith("greedy") and size > 0:
-            owners, data_ranks = int(self.state_split_strategy.partition(":")[2]), max(ranks // size, 1)
-            if self.splits_state and owners > data_ranks:
-                expected = f"expected at most the {data_ranks} data parallel ranks"
-                found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
-        return found
-
-
-@dataclass(frozen=True)
 class ComputeConfig:
     """Number formats, compilation and communication."""
 
@@ -324,7 +206,8 @@ class TrainConfig:
             found.append(Problem("end_learning_rate", optimizer.end_learning_rate, expected))
         if (optimizer.warmup_steps or 0) > run.max_steps:
             found.append(Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={run.max_steps}"))
-        found += self.parallel.problems(ranks, model)
+        widths = {"num_attention_heads": model.num_attention_heads, "intermediate_size": model.feed_forward_size}
+        found += self.parallel.problems(ranks, widths)
         if self.parallel.tensor_parallel_size > 1 and self.compute.jit_compile == "true":
             expected = "expected auto or false with tensor_parallel_size > 1: XLA can't compile Horovod's collectives"
             found.append(Problem("jit_compile", "true", expected))
@@ -363,73 +246,3 @@ class TrainConfig:
             batch=self.batch.resolve(ranks // self.parallel.tensor_parallel_size),
             optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup),
         )
-
-
-@dataclass(frozen=True)
-class PrepareConfig:
-    """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
-
-    input_files: str | None = flag(None, "Glob of UTF-8 text files, plain or .gz.")
-    builtin_corpus: bool = flag(False, "Use the English documentation inside the installed Python packages.")
-    builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
-    document_separator: str = flag(
-        "blank_line",
-        "Blank lines part documents, whose lines are paragraphs; or a file is a document, and blank "
-        "lines part its paragraphs.",
-        choices=("blank_line", "file"),
-    )
-    output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
-    overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
-    tokenizer_type: str = flag("wordpiece", "Tokenizer of the text.", choices=("wordpiece", "sentencepiece"))
-    vocab_file: str | None = flag(None, "Use this vocabulary (vocab.txt, or a sentencepiece .model) and learn none.")
-    vocab_size: int | None = flag(
-        None, "Tokens of the learned vocabulary; by default 30522.", minimum=64, maximum=1 << 20
-    )
-    lower_case: bool = flag(True, "Lower-case the text and strip its accents.")
-    max_seq_length: int = flag(128, "Tokens of an example, [CLS] and both [SEP] included.", minimum=8, maximum=1 << 16)
-    short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
-    masking: str = flag(
-        "dynamic",
-        "Mask while training, or write masked records in the standard BERT format.",
-        choices=("dynamic", "static"),
-    )
-    masked_lm_prob: float = flag(0.15, "Share of the tokens that static masking selects.", above=0, below=1)
-    max_predictions_per_seq: int | None = flag(
-        None, "Masked tokens of a static example at most; by default max_seq_length x masked_lm_prob.", minimum=1
-    )
-    whole_word_masking: bool = flag(False, "Static masking selects words, not pieces of words.")
-    dupe_factor: int | None = flag(
-        None,
-        "Times that the text is used, each with new pairs and, if static, masks; by default 10 if static, else 1.",
-        minimum=1,
-    )
-    eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
-    shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", above=0)
-    num_workers: int | None = flag(None, "Processes; by default one a core. The output is the same for any.", minimum=1)
-    seed: int = flag(
-        1, "Seed of the split, the mixture of documents, the pairs and static masks.", minimum=0, maximum=2**31 - 1
-    )
-
-    def problems(self) -> list[Problem]:
-        """Returns every reason to refuse this configuration."""
-        found = field_problems(self)
-        if bool(self.input_files) == self.builtin_corpus:
-            found.append(Problem("input_files", self.input_files, "expected either input_files or builtin_corpus"))
-        if not self.output_dir:
-            found.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
-        if self.vocab_file and self.vocab_size:
-            found.append(Problem("vocab_size", self.vocab_size, "expected nothing, as vocab_file is given"))
-        if self.masking == "dynamic":
-            for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
-                if getattr(self, name) != getattr(PrepareConfig, name):
-                    expected = "expected only with masking=static; dynamic masks follow the flag of training"
-                    found.append(Problem(name, getattr(self, name), expected))
-        elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
-            found.append(
-                Problem(
-                    "max_predictions_per_seq",
-                    self.max_predictions_per_seq,
-                    f"expected at most {self.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
-                )
-            )
-        return found

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from tftrain import flags
-from tftrain.config import PrepareConfig
 from tftrain.fields import ConfigError
+from tftrain.prepare_config import PrepareConfig
 
 PROGRAM = "python -m tftrain.prepare"
 EXIT_FAILED = 1

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from tests.data import corpora
-from tftrain.config import PrepareConfig
 from tftrain.data.preparation import prepare
+from tftrain.prepare_config import PrepareConfig
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ from tensorflow.python.eager import context
 
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.train.test_step import BASE, SAMPLES, batches, trained
-from tftrain.config import BatchConfig, ComputeConfig
+from tftrain.config import ComputeConfig
+from tftrain.division import BatchConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.run import LOW_MEMORY_XLA

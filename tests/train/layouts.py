@@ -14,7 +14,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 
 from tests.train.test_step import BASE, batches
-from tftrain.config import BatchConfig, ParallelConfig
+from tftrain.division import BatchConfig, ParallelConfig
 from tftrain.parallel import mesh as meshes
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh, start

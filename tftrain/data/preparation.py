@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tftrain.config import PrepareConfig
 from tftrain.data import builtin_corpus, manifest
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import Manifest, Shard
@@ -22,6 +21,7 @@ from tftrain.data.records import match_files
 from tftrain.data.spool import FilesTask, Spool, spool_files
 from tftrain.data.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.data.workers import Stage, Workers
+from tftrain.prepare_config import PrepareConfig
 
 UNFINISHED = ".unfinished"
 VOCAB_FILE = "vocab.txt"

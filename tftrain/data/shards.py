@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config import PrepareConfig
 from tftrain.data.example import encode
 from tftrain.data.masking import Masking, stream_key
 from tftrain.data.pairs import Document, Pair, make_pairs
@@ -16,6 +15,7 @@ from tftrain.data.sentences import split_sentences
 from tftrain.data.spool import Chunk, Spool
 from tftrain.data.tokenization import Tokenizer, count_words
 from tftrain.data.vocabulary import Vocabulary
+from tftrain.prepare_config import PrepareConfig
 
 _MASKED_AT_ONCE = 1024
 

@@ -1,0 +1,131 @@
+"""How the global batch, the layers and the state are divided: the sizes and their arithmetic.
+
+Part of `tftrain.config`, where the other sections of the configuration are.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tftrain import ramp
+from tftrain.fields import ConfigError, Problem, flag
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: state two, the third follows."""
+
+    micro_batch_size: int | None = flag(
+        None, "Samples of one forward pass on one rank; 8 if no batch size is given.", minimum=1
+    )
+    grad_accum_steps: int | None = flag(
+        None, "Micro-batches accumulated into one update; 1 if it does not follow.", minimum=1
+    )
+    global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
+    grad_accum_dtype: str = flag(
+        "fp32",
+        "Gradients of the micro-batches are added up in this format; fp16 scales the loss.",
+        choices=("fp32", "fp16", "bf16"),
+    )
+    batch_rampup: str = flag(
+        "none",
+        "start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first "
+        "samples; the learning rate's schedule then counts samples. The other sizes are the full batch's.",
+    )
+
+    @property
+    def ramp(self) -> ramp.Ramp:
+        """The batch sizes of the run's updates; only when resolved."""
+        return ramp.read(self.batch_rampup, self.global_batch_size)
+
+    def resolve(self, data_parallel_size: int) -> "BatchConfig":
+        """Fills in what is not stated.
+
+        Args:
+            data_parallel_size: ranks that share a global batch.
+
+        Returns:
+            A BatchConfig with all three sizes; grad_accum_steps is that of the full batch.
+
+        Raises:
+            ConfigError: the sizes contradict each other or do not divide, or a batch ramp can't lead to them.
+        """
+        try:
+            sized, found = self._with_sizes(data_parallel_size), []
+        except ConfigError as error:
+            sized, found = dataclasses.replace(self, micro_batch_size=None), list(error.problems)
+        found += ramp.problems(self.batch_rampup, sized.global_batch_size, sized.micro_batch_size, data_parallel_size)
+        if found:
+            raise ConfigError(found)
+        return sized
+
+    def _with_sizes(self, data_parallel_size):
+        micro, accum, total = self.micro_batch_size, self.grad_accum_steps, self.global_batch_size
+        ranks = data_parallel_size
+        if total is None:
+            micro, accum = micro or 8, accum or 1
+            total = micro * accum * ranks
+            return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum, global_batch_size=total)
+        if micro is None:
+            accum = accum or 1
+            micro = total // (accum * ranks)
+        elif accum is None:
+            accum = total // (micro * ranks)
+        if micro * accum * ranks != total:
+            stated = (self.micro_batch_size, self.grad_accum_steps)
+            shown = [
+                f"{name}={'any' if value is None else value}"
+                for name, value in zip(("micro_batch_size", "grad_accum_steps"), stated, strict=True)
+            ]
+            expected = f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}"
+            raise ConfigError([Problem("global_batch_size", total, expected)])
+        return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How layers, optimizer state and gradients are divided among the ranks."""
+
+    tensor_parallel_size: int = flag(
+        1, "Ranks that split every layer between them; the others share the global batch.", minimum=1
+    )
+    split_opt_state: bool = flag(
+        False, "Master weights and moments are divided among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
+    )
+    split_grad_accum: bool = flag(
+        False, "So are the gradients that accumulate over micro-batches (ZeRO-2); implies split_opt_state."
+    )
+    state_split_strategy: str = flag(
+        "even",
+        "Who owns what: even, equal bytes of flat buckets; or whole tensors: naive, layer i on rank i modulo ranks; "
+        "greedy:K, the largest first on the emptiest of K ranks.",
+    )
+
+    @property
+    def splits_state(self) -> bool:
+        """Whether master weights and moments are divided."""
+        return self.split_opt_state or self.split_grad_accum
+
+    def problems(self, ranks: int, widths: Mapping[str, int]) -> list[Problem]:
+        """Returns every reason why so many ranks can't divide the work so.
+
+        Args:
+            ranks: all of them.
+            widths: of the layers that tensor parallel ranks divide, by the flag that says them.
+        """
+        found, size = [], self.tensor_parallel_size
+        if size > 0 and ranks % size:
+            found.append(Problem("tensor_parallel_size", size, f"expected a divisor of the {ranks} ranks"))
+        for name, width in widths.items():
+            if size > 0 and width % size:
+                found.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
+        if not re.fullmatch(r"even|naive|greedy:[1-9]\d*", self.state_split_strategy):
+            expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
+            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        elif self.state_split_strategy.startswith("greedy") and size > 0:
+            owners, data_ranks = int(self.state_split_strategy.partition(":")[2]), max(ranks // size, 1)
+            if self.splits_state and owners > data_ranks:
+                expected = f"expected at most the {data_ranks} data parallel ranks"
+                found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        return found
