@@ -11,6 +11,7 @@ from tftrain.bench.levers.rows import BASE
 from tftrain.bench.table import Record
 
 STATE, REST, SPEED, LINE = "#1f4e79", "#8fb3d9", "#d98e4a", "#333333"
+PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.8}
 BAR, INCHES_A_ROW = 0.66, 0.3
 
 
@@ -28,18 +29,20 @@ def draw(records: Sequence[Record], path: Path) -> None:
     places = range(len(records))
     state = [record["state_gb_per_rank"] for record in records]
     memory.barh(places, [record["peak_gb"] for record in records], BAR, color=REST, label="peak")
-    memory.barh(places, state, BAR, color=STATE, label="of that: weights, master weights, moments")
+    memory.barh(places, state, BAR, color=STATE, label="weights, master weights, moments")
     speed.barh(places, [record["samples_per_sec"] for record in records], BAR, color=SPEED)
     base = next((record for record in records if record["row"] == BASE), {})
     for axes, name, digits in ((memory, "peak_gb", 2), (speed, "samples_per_sec", 1)):
         widest = max(record[name] for record in records)
         axes.set_xlim(0, 1.22 * widest)
         for place, record in zip(places, records, strict=True):
-            axes.text(record[name] + 0.012 * widest, place, label(record, name, digits), va="center", fontsize=8)
+            words = label(record, name, digits)
+            axes.text(record[name] + 0.014 * widest, place, words, va="center", fontsize=8, zorder=3, bbox=PAPER)
         if base:
             runs = base.get(f"base_{name}", [base[name]])
             axes.axvspan(min(runs), max(runs), color=LINE, alpha=0.14, linewidth=0)
             axes.axvline(base[name], color=LINE, linewidth=1, linestyle="--", label=f"{BASE}, and its spread")
+        axes.margins(y=0.015)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color="#dddddd", linewidth=0.8)
         axes.set_axisbelow(True)
