@@ -51,6 +51,10 @@ def main(argv: Sequence[str]) -> int:
     path.write_text(report)
     print(report, end="", flush=True)
     say(f"{path}; {host.load()}")
+    records = [record for outcome in store.outcomes() for record in outcome.records]
+    if table.draw and records:
+        table.draw(records, path.with_suffix(".png"))
+        say(str(path.with_suffix(".png")))
     return EXIT_FAILED if failed else 0
 
 

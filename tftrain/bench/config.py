@@ -17,6 +17,7 @@ class BenchConfig:
     steps: int | None = flag(
         None, "Measurements of each row, of which the median counts; by default the table's own.", minimum=1
     )
+    np: int | None = flag(None, "Ranks of every run, where rows are runs; by default the table's own.", minimum=1)
     output_dir: str = flag("build/bench", "Folder for the finished rows (TABLE.jsonl) and the report (TABLE.FORMAT).")
     format: str = flag("csv", "Format of the report.", choices=FORMATS)
     resume: bool = flag(False, "Keep the rows that output_dir already has, and measure only the others.")

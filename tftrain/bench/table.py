@@ -3,6 +3,7 @@
 import fnmatch
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tftrain.bench.config import BenchConfig
@@ -68,6 +69,7 @@ class Table:
         rows: all of them, those of one group one behind the other.
         measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
             progress; yields an Outcome for each row.
+        draw: makes a picture of the records that there are and writes it as png; None: the table has no picture.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     measure: Callable[[list[Row], BenchConfig, Callable[[str], None]], Iterator[Outcome]]
+    draw: Callable[[list[Record], Path], None] | None = None
 
     def matching(self, globs: str) -> list[Row]:
         """Returns the rows whose name matches one of the globs between the commas."""

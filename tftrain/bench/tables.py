@@ -1,8 +1,10 @@
 """All tables, by name."""
 
+from tftrain.bench.accumulation.table import ACCUMULATION
 from tftrain.bench.kernels.table import KERNELS
+from tftrain.bench.levers.table import LEVERS
 from tftrain.bench.peers.table import PEERS
 from tftrain.bench.profile.table import PROFILE
 from tftrain.bench.table import Table
 
-TABLES: dict[str, Table] = {table.name: table for table in (KERNELS, PEERS, PROFILE)}
+TABLES: dict[str, Table] = {table.name: table for table in (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION)}

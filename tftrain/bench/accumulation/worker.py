@@ -1,0 +1,73 @@
+"""The process that makes the gradients of a small model's micro-batches and adds them up in each kind of buffer."""
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tftrain import flags
+from tftrain.bench.worker import serve
+from tftrain.config import TrainConfig
+from tftrain.fields import ConfigError
+
+
+def build(settings: dict[str, Any]) -> Callable[[list[list[Any]]], list[list[list[Any]]]]:
+    """Builds model and data.
+
+    Args:
+        settings: the tftrain.run `flags` of the model, in one string, and `counts`, the micro-batches of each sum.
+
+    Returns:
+        A function from pairs of dtype and loss scale to a list of `curve.Point`s for each.
+    """
+    config = flags.parse(TrainConfig, ["tftrain.run", *shlex.split(settings["flags"])])
+    if problems := config.problems(1):
+        raise ConfigError(problems)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
+
+    def answer(pairs):
+        from tftrain.bench.accumulation.curve import Buffer, errors
+
+        counts = settings["counts"]
+        return errors(gradients(config.resolve(1), max(counts)), counts, [Buffer(*pair) for pair in pairs])
+
+    return answer
+
+
+def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
+    """Yields the gradient of the mean loss of one micro-batch after the other, all variables in one float32 vector.
+
+    Args:
+        config: resolved, its vocabulary and lengths stated; the model has its initial weights throughout.
+        count: micro-batches.
+    """
+    import tensorflow as tf
+
+    from tftrain.data import pipeline
+    from tftrain.model.dropout import DropoutKey
+    from tftrain.model.losses import pretraining_loss_sums
+    from tftrain.parallel.launcher import Launch
+    from tftrain.parallel.mesh import start
+    from tftrain.train.session import make_model
+
+    model = make_model(config, start(Launch(), config.compute.cpu_threads))
+    size, seed = config.batch.micro_batch_size, config.run.seed
+    source = pipeline.open_source(config.data, "train", config.model.vocab_size, seed)
+    variables = list(model.named_variables().values())
+
+    @tf.function(autograph=False)
+    def gradient(batch, first_sample):
+        with tf.GradientTape() as tape:
+            key = DropoutKey(seed, tf.constant(0, tf.int64), first_sample)
+            sums = pretraining_loss_sums(model(batch, dropout=key), batch)
+            loss = sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
+        return tf.concat([tf.reshape(each, [-1]) for each in tape.gradient(loss, variables)], 0)
+
+    batches = pipeline.train_batches(source, config.data, seed, 0, size, 0, size)
+    for number, batch in enumerate(batches.take(count)):
+        yield gradient(batch, tf.constant(number * size, tf.int64))
+
+
+if __name__ == "__main__":
+    serve(build)

@@ -1,0 +1,70 @@
+"""The picture of table `levers`: what every row takes and how fast it is, beside the base row as a line.
+
+A band around the line shows how far the base's own measurements lie apart; a bar that ends in it has changed nothing
+that this run could tell.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tftrain.bench.levers.rows import BASE
+from tftrain.bench.table import Record
+
+STATE, REST, SPEED, LINE = "#1f4e79", "#8fb3d9", "#d98e4a", "#333333"
+PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.8}
+BAR, INCHES_A_ROW = 0.66, 0.3
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Draws peak memory, the state within it in a darker colour, and samples/s, a bar each for every row.
+
+    Args:
+        records: of table `levers`; the line is drawn where the base is among them.
+        path: the png to write, 1760 pixels wide.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 1.4 + INCHES_A_ROW * len(records)), layout="constrained")
+    memory, speed = figure.subplots(1, 2, sharey=True)
+    places = range(len(records))
+    state = [record["state_gb_per_rank"] for record in records]
+    memory.barh(places, [record["peak_gb"] for record in records], BAR, color=REST, label="peak")
+    memory.barh(places, state, BAR, color=STATE, label="weights, master weights, moments")
+    speed.barh(places, [record["samples_per_sec"] for record in records], BAR, color=SPEED)
+    base = next((record for record in records if record["row"] == BASE), {})
+    for axes, name, digits in ((memory, "peak_gb", 2), (speed, "samples_per_sec", 1)):
+        widest = max(record[name] for record in records)
+        axes.set_xlim(0, 1.22 * widest)
+        for place, record in zip(places, records, strict=True):
+            words = label(record, name, digits)
+            axes.text(record[name] + 0.014 * widest, place, words, va="center", fontsize=8, zorder=3, bbox=PAPER)
+        if base:
+            runs = base.get(f"base_{name}", [base[name]])
+            axes.axvspan(min(runs), max(runs), color=LINE, alpha=0.14, linewidth=0)
+            axes.axvline(base[name], color=LINE, linewidth=1, linestyle="--", label=f"{BASE}, and its spread")
+        axes.margins(y=0.015)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", color="#dddddd", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(axis="y", length=0)
+    memory.set_yticks(places, [record["row"] for record in records], fontsize=9)
+    memory.invert_yaxis()
+    memory.set_title("Memory of the fullest rank (GB)", loc="left", fontweight="bold")
+    speed.set_title("Samples per second, all ranks", loc="left", fontweight="bold")
+    handles, labels = memory.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    figure.savefig(path, dpi=160, format="png")
+
+
+def label(record: Record, name: str, digits: int) -> str:
+    """Returns a bar's words: its figure, and its change against the base where there is one.
+
+    Args:
+        record: of a row.
+        name: peak_gb or samples_per_sec.
+        digits: of the figure, behind the point.
+    """
+    change, figure = record.get(f"{name}_change"), f"{record[name]:.{digits}f}"
+    if change is None:
+        return figure
+    return f"{figure} ({change:+.{digits}f})" if name == "peak_gb" else f"{figure} ({change:+.0f}%)"

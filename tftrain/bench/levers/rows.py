@@ -1,0 +1,52 @@
+"""The rows of table `levers`: one small model, and the flags of each lever or combination of levers.
+
+The model is large enough for its state to show beside TensorFlow's own memory, and small enough for a step of four
+ranks on two cores to take a second or two. Its vocabulary is prime. The global batch is the same for every row.
+"""
+
+from tftrain.bench.table import Row
+
+BASE = "base"
+FUSED = "--flagfile=configs/fused.flags"
+MODEL = (
+    "--synthetic_data",
+    "--num_hidden_layers=4",
+    "--hidden_size=512",
+    "--num_attention_heads=8",
+    "--vocab_size=8191",
+    "--max_seq_length=128",
+    "--global_batch_size=16",
+)
+
+FLAGS = {
+    BASE: "",
+    "bf16": "--precision=bf16",
+    "fp16": "--precision=fp16",
+    "fused": FUSED,
+    "selective": "--activation_checkpointing=selective",
+    "full": "--activation_checkpointing=full",
+    "fused_full": f"{FUSED} --activation_checkpointing=full",
+    "recomputation": "--memory_optimization=recomputation",
+    "no_grappler": "--suppress_grappler",
+    "xla": "--jit_compile=true",
+    "geglu": "--activation=geglu",
+    "no_key_bias": "--use_bias_in_keys=false",
+    "no_dropout": "--hidden_dropout_prob=0 --attention_probs_dropout_prob=0",
+    "accum_fp32": "--grad_accum_steps=4",
+    "accum_bf16": "--grad_accum_steps=4 --grad_accum_dtype=bf16",
+    "accum_fp16": "--grad_accum_steps=4 --grad_accum_dtype=fp16",
+    "accum_split": "--grad_accum_steps=4 --split_grad_accum",
+    "split": "--split_opt_state",
+    "split_naive": "--split_opt_state --state_split_strategy=naive",
+    "split_greedy_2": "--split_opt_state --state_split_strategy=greedy:2",
+    "fp16_wire": "--hvd_fp16_compression",
+    "sparse_rows": "--sparse_as_dense=false",
+    "tp_2": "--tensor_parallel_size=2",
+    "tp_4": "--tensor_parallel_size=4",
+    "tp_2_split": "--tensor_parallel_size=2 --split_opt_state",
+    "everything": f"{FUSED} --precision=bf16 --activation_checkpointing=full --use_bias_in_keys=false "
+    "--grad_accum_steps=4 --grad_accum_dtype=bf16 --split_grad_accum --tensor_parallel_size=2 --hvd_fp16_compression",
+}
+
+# One group: every row is compared with the base of the same run.
+ROWS = tuple(Row(name, "levers", {"flags": flags}) for name, flags in FLAGS.items())

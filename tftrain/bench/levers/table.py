@@ -1,0 +1,71 @@
+"""Measures the rows of table `levers`, each in a run of its own, in alternation with the base row."""
+
+import shlex
+from collections.abc import Callable, Iterator
+
+from tftrain.bench import host
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.levers.chart import draw
+from tftrain.bench.levers.rows import BASE, MODEL, ROWS
+from tftrain.bench.table import Column, Outcome, Row, Table
+from tftrain.bench.training import alternation, run
+
+RANKS = 4
+STEPS = 5
+BASE_EVERY = 5  # rows; a run takes the better part of a minute, most of it before its first step
+
+COLUMNS = (
+    Column("row"),
+    Column("levers"),
+    Column("peak_gb", 3),
+    Column("peak_rank", 0),
+    Column("state_gb_per_rank", 3),
+    Column("samples_per_sec", 2),
+    Column("samples_per_sec_change", 1),
+    Column("base_spread", 1),
+    Column("peak_gb_change", 3),
+    Column("base_peak_spread", 3),
+)
+
+
+def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Measures rows; the base is measured with them, whether it was chosen or not."""
+    base = next(row for row in ROWS if row.name == BASE)
+    others = [row for row in group if row.name != BASE]
+
+    def one(row: Row) -> run.Figures:
+        return run.measure(given(row, config), config.np or RANKS, config.steps or STEPS)
+
+    def progress(words: str) -> None:
+        say(f"{words}; {host.load()}")
+
+    for compared in alternation.in_alternation(base, others, one, progress, BASE_EVERY):
+        if compared.row is not base or base in group:
+            yield outcome(compared)
+
+
+def given(row: Row, config: BenchConfig) -> list[str]:
+    """Returns the flags of a row's run; `extra_flags` win."""
+    threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
+    return [*MODEL, *shlex.split(row.settings["flags"]), *threads, *shlex.split(config.extra_flags)]
+
+
+def outcome(compared: alternation.Compared) -> Outcome:
+    """Returns the line of a row, or why it has none."""
+    row = compared.row
+    if compared.figures is None:
+        return Outcome(row.name, [], compared.error)
+    found = {"row": row.name, "levers": row.settings["flags"] or "-", **alternation.record(compared)}
+    if row.name == BASE:  # It has not changed against itself; its spread is that of all of its runs.
+        found |= {"samples_per_sec_change": None, "peak_gb_change": None}
+    return Outcome(row.name, [found])
+
+
+LEVERS = Table(
+    "levers",
+    "memory and speed of a whole run with each lever, against plain data parallel ranks in fp32",
+    COLUMNS,
+    ROWS,
+    measure,
+    draw,
+)
