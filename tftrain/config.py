@@ -5,6 +5,7 @@ TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from tftrain.division import BatchConfig, ParallelConfig
@@ -208,6 +209,11 @@ class TrainConfig:
             found.append(Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={run.max_steps}"))
         widths = {"num_attention_heads": model.num_attention_heads, "intermediate_size": model.feed_forward_size}
         found += self.parallel.problems(ranks, widths)
+        if (model.vocab_size or math.inf) < self.parallel.tensor_parallel_size:
+            expected = (
+                f"expected at least one word for each of tensor_parallel_size={self.parallel.tensor_parallel_size}"
+            )
+            found.append(Problem("vocab_size", model.vocab_size, expected))
         if self.parallel.tensor_parallel_size > 1 and self.compute.jit_compile == "true":
             expected = "expected auto or false with tensor_parallel_size > 1: XLA can't compile Horovod's collectives"
             found.append(Problem("jit_compile", "true", expected))

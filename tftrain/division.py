@@ -123,9 +123,12 @@ class ParallelConfig:
         if not re.fullmatch(r"even|naive|greedy:[1-9]\d*", self.state_split_strategy):
             expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
             found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        elif self.state_split_strategy != "even" and not self.splits_state:
+            expected = "expected together with split_opt_state or split_grad_accum"
+            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy.startswith("greedy") and size > 0:
             owners, data_ranks = int(self.state_split_strategy.partition(":")[2]), max(ranks // size, 1)
-            if self.splits_state and owners > data_ranks:
+            if owners > data_ranks:
                 expected = f"expected at most the {data_ranks} data parallel ranks"
                 found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         return found

@@ -70,8 +70,10 @@ def test_a_fixed_scale_is_one_and_stateless():
     ],
 )
 def test_scale_is_dynamic_where_gradients_pass_through_fp16(flags, kind):
-    assert type(make_loss_scale(TrainConfig(compute=ComputeConfig(**flags)))) is kind
+    assert type(make_loss_scale(TrainConfig(batch=BatchConfig(8, 1, 8), compute=ComputeConfig(**flags)))) is kind
 
 
 def test_scale_is_dynamic_where_gradients_add_up_in_fp16():
-    assert type(make_loss_scale(TrainConfig(batch=BatchConfig(grad_accum_dtype="fp16")))) is DynamicLossScale
+    for steps, kind in ((2, DynamicLossScale), (1, FixedLossScale)):
+        batch = BatchConfig(8, steps, 8 * steps, grad_accum_dtype="fp16")
+        assert type(make_loss_scale(TrainConfig(batch=batch))) is kind

@@ -7,13 +7,13 @@ from tests.train.layouts import CASES
 
 # One of each kind; `python -m tests.train.layouts` has the rest.
 CHOSEN = (
-    "tp1-accumulate4-zero0",
     "tp1-accumulate1-zero1-naive",
     "zero1-even-fused-accumulate",
-    "zero2-greedy:1-fused-accumulate",
     "tp2-zero1-even-fused",
     "tp2-accumulate4-zero2-even",
     "tp4-accumulate1-zero0",
+    "tp2-zero1-greedy:2",
+    "zero2-bf16-accumulate",
 )
 
 

@@ -12,7 +12,6 @@ from tftrain.config import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,
-    ParallelConfig,
     RunConfig,
     TrainConfig,
 )
@@ -138,18 +137,15 @@ def test_half_precisions_follow_fp32(whole, precision, epsilon):
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "fused_lamb"])
-def test_split_state_and_fp32_norms_change_no_weight_of_bf16(optimizer):
-    """One rank that owns all of every bucket, in two dtypes, against variables of their own."""
+def test_norms_may_have_fp32_variables_beside_bf16_weights(optimizer):
     config = dataclasses.replace(
         with_compute(precision="bf16"),
         model=dataclasses.replace(BASE.model, ln_dtype="fp32"),
         optimizer=dataclasses.replace(BASE.optimizer, optimizer=optimizer),
     )
-    run, _ = trained(config)
-    split, _ = trained(dataclasses.replace(config, parallel=ParallelConfig(split_grad_accum=True)))
-    assert_same_weights(split, run, 1e-6)
-    masters = split.collect()
-    for name, variable in split.model.named_variables().items():
+    run, _ = trained(config, steps=2)
+    masters = run.collect()
+    for name, variable in run.model.named_variables().items():
         is_norm = name.endswith(("gamma", "beta"))
         assert variable.dtype == (tf.float32 if is_norm else tf.bfloat16)
         np.testing.assert_array_equal(variable, tf.cast(masters[f"master/{name}"], variable.dtype))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.tensor import Slice
+from tftrain.parallel.tensor import Slice, own_copy
 
 ONE_RANK = Group()
 
@@ -90,7 +90,7 @@ class Parameters:
         """
         part = self._divide(name, shape, axis, unit)
         drawn = truncated_normal(self._prefix + name, shape, self._initializer_range, self._seed)
-        return self._make(name, tf.cast(part.take(drawn, self.tensor.rank) if part else drawn, self.dtype))
+        return self._make(name, tf.cast(own_copy(part.take(drawn, self.tensor.rank)) if part else drawn, self.dtype))
 
     def zeros(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
         """Makes a variable of zeros: a bias, or the shift of a norm; see `normal`."""

@@ -76,8 +76,13 @@ LossScale = FixedLossScale | DynamicLossScale
 
 
 def make_loss_scale(config: TrainConfig) -> LossScale:
-    """Returns a dynamic scale where gradients pass through fp16: in the model, in buffers, or between ranks."""
+    """Returns a dynamic scale where gradients pass through fp16: in the model, in buffers, or between ranks.
+
+    Args:
+        config: resolved.
+    """
     compute = config.compute
-    if compute.precision == "fp16" or compute.hvd_fp16_compression or config.batch.grad_accum_dtype == "fp16":
+    buffers = config.batch.grad_accum_dtype if config.batch.grad_accum_steps > 1 else "fp32"
+    if compute.precision == "fp16" or compute.hvd_fp16_compression or buffers == "fp16":
         return DynamicLossScale()
     return FixedLossScale()

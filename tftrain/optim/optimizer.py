@@ -16,7 +16,7 @@ from tftrain.ops import lamb
 from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
 from tftrain.optim.norms import Norms
-from tftrain.optim.schedule import learning_rate
+from tftrain.optim.schedule import RampedSteps, learning_rate
 from tftrain.optim.state import OptimizerState
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.state_split import StateSplit
@@ -60,7 +60,7 @@ class Optimizer(tf.Module):
     def __init__(
         self,
         config: OptimizerConfig,
-        max_steps: int,
+        length: int | RampedSteps,
         names: list[str],
         variables: list[tf.Variable],
         mesh: Mesh | None = None,
@@ -71,7 +71,7 @@ class Optimizer(tf.Module):
 
         Args:
             config: rule and hyperparameters, with `warmup_steps` resolved.
-            max_steps: updates of the whole run, for the schedule.
+            length: of the whole run, for the schedule, see `learning_rate`.
             names: a unique global name for each variable, such as `layer_00/attention/query/kernel`. Those that end in
                 bias, beta or gamma have neither weight decay nor layer adaptation.
             variables: the model's variables in the same order, of any floating dtype.
@@ -89,7 +89,7 @@ class Optimizer(tf.Module):
                 f"given {len(names)} names of which {len(set(names))} differ"
             )
         mesh, slices = mesh or Mesh(), slices or {}
-        self.config, self.max_steps = config, max_steps
+        self.config, self._length = config, length
         self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="optimizer/step")
         sliced = [name in slices for name in names]
         split = None
@@ -140,7 +140,7 @@ class Optimizer(tf.Module):
         found_inf = tf.logical_not(tf.math.is_finite(grad_norm))
         clip = self.config.clip_global_norm
         factor = (clip / tf.maximum(grad_norm, clip) if clip else 1.0) / scale
-        rate = learning_rate(self.config, self.max_steps, self.step)
+        rate = learning_rate(self.config, self._length, self.step)
         at = rules.scalars(self.config, rate, self.step, factor, found_inf)
         if fused:
             self._fused_update(gradients, at)

@@ -14,7 +14,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.layout import Segment
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.state_split import StateSplit
-from tftrain.parallel.tensor import Slice
+from tftrain.parallel.tensor import Slice, own_copy
 
 KINDS = ("master", "adam_m", "adam_v")
 
@@ -86,6 +86,9 @@ class OptimizerState(tf.Module):
             local = enumerate(stores)
             if self.split:
                 local = self.split.gather([store.read_value() for store in stores], f"collect.{kind}")
+            if self._tensor.size > 1:
+                # Owners may differ between tensor parallel ranks, whose slices may: the joins need one order.
+                local = sorted(local, key=lambda pair: pair[0])
             for index, value in local:
                 name = self.names[index]
                 yield f"{kind}/{name}", self._join(name, value, f"collect.{kind}.{name}")
@@ -125,4 +128,4 @@ class OptimizerState(tf.Module):
 
 
 def _state(name: str, initial: tf.Tensor) -> tf.Variable:
-    return tf.Variable(initial, trainable=False, name=name)
+    return tf.Variable(own_copy(initial), trainable=False, name=name)

@@ -128,12 +128,10 @@ def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None
         return
     from horovod.tensorflow import mpi_ops
 
-    handles = [
-        (variable, mpi_ops.broadcast(variable, root_rank=group.ranks[0], **_options(group, f"broadcast.{name}")))
-        for name, variable in variables.items()
-    ]
-    for variable, value in handles:
-        variable.assign(value)
+    for name, variable in variables.items():
+        sent = as_sendable(variable.read_value())
+        value = mpi_ops.broadcast(sent, root_rank=group.ranks[0], **_options(group, f"broadcast.{name}"))
+        variable.assign(tf.bitcast(value, variable.dtype))
 
 
 def broadcast(group: Group, array: np.ndarray, name: str) -> np.ndarray:
@@ -144,6 +142,11 @@ def broadcast(group: Group, array: np.ndarray, name: str) -> np.ndarray:
 
     sent = tf.constant(array)
     return mpi_ops.broadcast(sent, root_rank=group.ranks[0], **_options(group, name)).numpy()
+
+
+def as_sendable(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor in a dtype that Horovod sends: where nothing is computed, bfloat16 may call itself float16."""
+    return tf.bitcast(tensor, tf.float16) if tensor.dtype == tf.bfloat16 else tensor
 
 
 def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:

@@ -5,6 +5,7 @@ time is up and every process aborts without a reason; no collective could tell t
 no such store.
 """
 
+import http.client
 import os
 import time
 import urllib.error
@@ -48,6 +49,6 @@ def value_of_rank_0(launch: Launch, name: str, value: str, environ=os.environ, s
                 if error.code != 404:
                     raise
             time.sleep(POLL_SECONDS)
-    except OSError:
+    except (OSError, http.client.HTTPException):
         pass  # Horovod needs the store too, and has its own words for the lack of it.
     return value

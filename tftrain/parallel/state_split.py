@@ -7,7 +7,6 @@ and half of the second half where weights have 16 bits.
 
 from collections.abc import Hashable, Iterator, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from tftrain.parallel import collectives
@@ -76,11 +75,8 @@ class StateSplit:
             Index and value of each tensor, bucket by bucket.
         """
         for number, (bucket, part) in enumerate(zip(self.buckets, parts, strict=True)):
-            # Nothing is computed on the way, so bfloat16, which Horovod does not send, may call itself float16.
-            sent = tf.bitcast(part, tf.float16) if part.dtype == tf.bfloat16 else part
-            flat = collectives.all_gather_rows(self.group, sent, f"{name}.{number}")
-            flat = tf.ensure_shape(flat, [bucket.bounds[-1]])
-            flat = tf.bitcast(flat, part.dtype) if part.dtype == tf.bfloat16 else flat
+            flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), f"{name}.{number}")
+            flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), part.dtype)
             for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
                 yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
@@ -93,10 +89,6 @@ class StateSplit:
                 first, last = max(start, offset), min(stop, offset + self._sizes[index])
                 if index == tensor and first < last:
                     yield number, slice(first - start, last - start), slice(first - offset, last - offset)
-
-    def part_elements(self) -> np.ndarray:
-        """Returns how many elements each rank owns in all, padding included, int64 [ranks]."""
-        return np.sum([bucket.part_sizes for bucket in self.buckets], axis=0)
 
     def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""

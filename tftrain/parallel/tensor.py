@@ -60,7 +60,7 @@ class Slice(NamedTuple):
         return array[(slice(None),) * self.axis + (slice(self.bounds[rank], self.bounds[rank + 1]),)]
 
     def join(self, parts: Sequence):
-        """Returns the whole from the parts of all ranks in their order, NumPy arrays or tensors.
+        """Returns the whole from the parts of all ranks in their order, NumPy arrays.
 
         Raises:
             ValueError: a part has not the shape of its rank's.
@@ -69,7 +69,12 @@ class Slice(NamedTuple):
         expected = [self.shape(rank) for rank in range(len(self.bounds) - 1)]
         if shapes != expected:
             raise ValueError(f"parts of shapes {shapes} can't be joined to {self.whole}, expected {expected}")
-        return tf.concat(parts, self.axis) if tf.is_tensor(parts[0]) else np.concatenate(parts, self.axis)
+        return np.concatenate(parts, self.axis)
+
+
+def own_copy(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a copy in memory of its own, eagerly: a slice may be a view, which keeps all that it was cut from."""
+    return tf.constant(tensor.numpy())
 
 
 def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:

@@ -14,7 +14,7 @@ from tftrain.train.metrics import EvalRow, MetricsWriter
 from tftrain.train.plot import loss_curve
 from tftrain.train.report import Clock, describe, train_row
 from tftrain.train.session import Run, load_weights, make_model, say, wants_jit, write_config
-from tftrain.train.step import TrainStep, keeps_rows_sparse
+from tftrain.train.step import TrainStep
 
 
 class HeldOut:
@@ -55,8 +55,10 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
     say(mesh, describe(run, source.num_examples))
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
         say(mesh, note)
-    if not config.compute.sparse_as_dense and not keeps_rows_sparse(config):
+    if not config.compute.sparse_as_dense and run.optimizer.state.split:
         say(mesh, "--sparse_as_dense=false has no effect: with split state, gradients travel dense to their owners")
+    if config.parallel.splits_state and not run.optimizer.state.split:
+        say(mesh, "--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
     say(mesh, f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
     if done >= settings.max_steps:
         say(mesh, f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
@@ -119,17 +121,20 @@ def evaluate(config: TrainConfig, mesh: Mesh) -> None:
     Raises:
         DataError, CheckpointError: the message names the file.
     """
-    path = checkpoint.locate(config.run.resume, config.run.output_dir)
-    if path is None:
-        raise checkpoint.CheckpointError(
-            f"--output_dir={config.run.output_dir}: no checkpoint to evaluate; train first, or name one with --resume"
-        )
+    path, tensors, manifest = None, {}, {}
+    if mesh.is_chief:
+        path = checkpoint.locate(config.run.resume, config.run.output_dir)
+        if path is None:
+            where = f"--output_dir={config.run.output_dir}"
+            raise checkpoint.CheckpointError(
+                f"{where}: no checkpoint to evaluate; train first, or name one with --resume"
+            )
+        tensors, manifest = checkpoint.load(path)
     model = make_model(config, mesh)
-    tensors, manifest = checkpoint.load(path)
     load_weights(model, tensors, mesh, path)
     result = HeldOut(config, model, mesh, wants_jit(config))()
     lines = {
-        "checkpoint": f"{path} (step {manifest['step']})",
+        "checkpoint": f"{path} (step {manifest.get('step')})",
         "held-out examples": f"{result.examples}",
         "masked-LM loss": f"{result.mlm_loss:.4f} nats (perplexity {math.exp(result.mlm_loss):.2f})",
         "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",

@@ -130,7 +130,7 @@ def expected_bytes(config: TrainConfig, data_ranks: int) -> dict[str, int | None
     if config.parallel.tensor_parallel_size > 1:
         return dict.fromkeys(KINDS)
     count = parameters.count(config.model, config.model.vocab_size).total
-    precision, split = config.compute.precision, config.parallel.splits_state
+    precision, split = config.compute.precision, config.parallel.splits_state and data_ranks > 1
     share = -(-count // data_ranks) if split else count
     state = {
         "weights": count * ITEM_BYTES[precision],

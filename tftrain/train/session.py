@@ -43,7 +43,7 @@ class Run:
             list(named),
             list(named.values()),
             mesh,
-            parallel.state_split_strategy if parallel.splits_state else None,
+            parallel.state_split_strategy if parallel.splits_state and mesh.data.size > 1 else None,
             self.model.slices,
         )
         self.loss_scale = make_loss_scale(config)
@@ -191,8 +191,14 @@ def check_tensors(shapes: dict[str, list[int]], tensors: dict[str, np.ndarray], 
         )
 
 
-def load_weights(model: BertPretrainer, tensors: dict[str, np.ndarray], mesh: Mesh, path: Path) -> None:
-    """Gives a model its part of a checkpoint's weights, rounded to its dtype.
+def load_weights(model: BertPretrainer, tensors: dict[str, np.ndarray], mesh: Mesh, path: Path | None) -> None:
+    """Gives every rank its part of the weights that the chief has read, rounded to the model's dtype.
+
+    Args:
+        model: this rank's part.
+        tensors: the checkpoint's, on the chief.
+        mesh: the ranks; all must call it.
+        path: the checkpoint, on the chief.
 
     Raises:
         CheckpointError: the checkpoint holds other weights.
@@ -200,9 +206,11 @@ def load_weights(model: BertPretrainer, tensors: dict[str, np.ndarray], mesh: Me
     named, slices = model.named_variables(), model.slices
     shapes = {name: variable.shape.as_list() for name, variable in named.items()}
     shapes |= {name: list(part.whole) for name, part in slices.items()}
-    check_tensors({f"master/{name}": shape for name, shape in shapes.items()}, tensors, path, whole=False)
+    if mesh.is_chief:
+        check_tensors({f"master/{name}": shape for name, shape in shapes.items()}, tensors, path, whole=False)
     for name, variable in named.items():
-        whole = tensors[f"master/{name}"]
+        whole = tensors[f"master/{name}"] if mesh.is_chief else np.zeros(shapes[name], np.float32)
+        whole = collectives.broadcast(mesh.world, whole.astype(np.float32), f"weights.{name}")
         value = slices[name].take(whole, mesh.tensor.rank) if name in slices else whole
         variable.assign(tf.cast(value, variable.dtype))
 

@@ -50,11 +50,6 @@ class _Gradients(NamedTuple):
     sums: tf.Tensor
 
 
-def keeps_rows_sparse(config: TrainConfig) -> bool:
-    """Whether looked-up rows travel as such. Where state is split they can't: their owners are not all ranks."""
-    return not config.compute.sparse_as_dense and not config.parallel.splits_state
-
-
 class TrainStep:
     """The compiled update of a model."""
 
@@ -85,8 +80,9 @@ class TrainStep:
         self._word = next(i for i, variable in enumerate(self._variables) if variable is model.embedding.word)
         self._wire = tf.float16 if config.compute.hvd_fp16_compression else tf.float32
         self._split = optimizer.state.split
-        self._sparse = keeps_rows_sparse(config)
-        self._reduce_each = config.parallel.split_grad_accum
+        # Split, rows can't travel as such: their owners are not all ranks.
+        self._sparse = not config.compute.sparse_as_dense and self._split is None
+        self._reduce_each = config.parallel.split_grad_accum and self._split is not None
         self._buffer_dtype = tf.as_dtype(DTYPES[config.batch.grad_accum_dtype])
         # With split accumulation, there are collectives in the loop over micro-batches: then XLA gets its body only.
         self._compute_gradients = tf.function(
