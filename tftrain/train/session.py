@@ -108,6 +108,8 @@ class Run:
     def save(self) -> None:
         """Writes a checkpoint of this moment: the chief does, with what every rank has."""
         tensors = self.collect()
+        # A rank that has given all it has may be the first to exit, and Horovod would end with it.
+        collectives.gather_numbers(self.mesh.world, 0.0, "collected")
         if not self.mesh.is_chief:
             return
         about = {"config": dataclasses.asdict(self.config), "packages": versions()}
