@@ -22,13 +22,6 @@ class RowDraws {
   std::vector<uint16_t> buffer_;
 };
 
-// Starts to load a row: while its draws are made, nothing else keeps memory busy, and the processor's own prefetching,
-// which follows loads, has lost the track.
-template <typename T>
-TFTRAIN_INLINE void Prefetch(const T* row, int64_t columns) {
-  for (int64_t i = 0; i < columns; i += 64 / sizeof(T)) __builtin_prefetch(row + i);
-}
-
 template <bool kStream, typename T>
 void AddRows(const BiasDropoutAddForward& args, const float* bias, int64_t begin, int64_t end) {
   const int64_t hidden = args.hidden;
