@@ -9,12 +9,6 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 
 
-def test_buckets_keep_order_and_limit():
-    tensors = [tf.zeros([n]) for n in (3, 2, 9, 1, 1, 4)]
-    sizes = [[t.shape[0] for t in group] for group in collectives.buckets(tensors, limit=20)]
-    assert sizes == [[3, 2], [9], [1, 1], [4]]
-
-
 def test_one_rank_talks_to_nobody():
     world = Mesh().world
     tensor = tf.constant([1.0, 2.0])

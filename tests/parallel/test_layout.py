@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tftrain.parallel.layout import layout
+from tftrain.parallel.layout import layout, pack
 
 STRATEGIES = some.sampled_from(["even", "naive", "greedy:1", "greedy:2"])
 SIZES = some.lists(some.integers(1, 60), min_size=1, max_size=20)
@@ -70,3 +70,7 @@ NAMES, WEIGHTS = (
 )
 def test_owners_of_whole_tensors(strategy, expected):
     assert [set(part) for part in owned(strategy, NAMES, WEIGHTS, 3)] == expected
+
+
+def test_packing_keeps_order_and_limit():
+    assert pack([3, 2, 9, 1, 1, 4], limit=5) == [[0, 1], [2], [3, 4], [5]]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tftrain.parallel.layout import pack
 from tftrain.parallel.mesh import Group
 
 # A group is reduced as soon as all its gradients exist: groups small enough for the first to travel while backward
@@ -34,24 +35,11 @@ def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_d
     from horovod.tensorflow import mpi_ops
 
     summed: list[tf.Tensor] = []
-    for index, bucket in enumerate(buckets(tensors, BUCKET_BYTES)):
-        sent = [tf.cast(tensor, wire_dtype) for tensor in bucket]
+    bytes_of_each = [4 * tensor.shape.num_elements() for tensor in tensors]
+    for index, bucket in enumerate(pack(bytes_of_each, BUCKET_BYTES)):
+        sent = [tf.cast(tensors[place], wire_dtype) for place in bucket]
         summed += mpi_ops._grouped_allreduce(sent, op=mpi_ops.Sum, **_options(group, f"{name}.{index}"))
     return summed
-
-
-def buckets(tensors: Sequence[tf.Tensor], limit: int) -> list[list[tf.Tensor]]:
-    """Splits tensors, in order, into groups of at most `limit` bytes of fp32 each, or of a single larger tensor."""
-    groups: list[list[tf.Tensor]] = []
-    room = 0
-    for tensor in tensors:
-        size = 4 * tensor.shape.num_elements()
-        if not groups or size > room:
-            groups.append([])
-            room = limit
-        groups[-1].append(tensor)
-        room -= size
-    return groups
 
 
 def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum") -> tf.Tensor:

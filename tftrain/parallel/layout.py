@@ -6,7 +6,7 @@ holds whole tensors. Every stretch has at least one element, of padding if need 
 """
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -45,18 +45,29 @@ class Bucket(NamedTuple):
         """Elements that each rank owns."""
         return [stop - start for start, stop in zip(self.bounds, self.bounds[1:], strict=False)]
 
+    def owned(self, rank: int, sizes: Sequence[int]) -> Iterator[tuple[int, slice, slice]]:
+        """Yields each tensor of which a rank owns something: its index, and the stretch of the rank's part and of it.
+
+        Args:
+            rank: of the owner.
+            sizes: elements of all tensors.
+        """
+        start, stop = self.bounds[rank], self.bounds[rank + 1]
+        for tensor, offset in zip(self.tensors, self.offsets, strict=True):
+            first, last = max(offset, start), min(offset + sizes[tensor], stop)
+            if first < last:
+                yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
+
     def segments(self, rank: int, sizes: Sequence[int]) -> list[Segment]:
         """Returns what a rank's part is made of, in order; `sizes` are those of all tensors."""
-        position, stop = self.bounds[rank], self.bounds[rank + 1]
-        found = []
-        for tensor, offset in zip(self.tensors, self.offsets, strict=True):
-            first, last = max(offset, position), min(offset + sizes[tensor], stop)
-            if first < last:
-                if first > position:
-                    found.append(Segment(None, first - position))
-                found.append(Segment(tensor, last - first))
-                position = last
-        return [*found, Segment(None, stop - position)] if position < stop else found
+        position, found = 0, []
+        for tensor, part, _ in self.owned(rank, sizes):
+            if part.start > position:
+                found.append(Segment(None, part.start - position))
+            found.append(Segment(tensor, part.stop - part.start))
+            position = part.stop
+        left = self.part_sizes[rank] - position
+        return [*found, Segment(None, left)] if left else found
 
 
 def layout(
@@ -77,15 +88,9 @@ def layout(
     """
     groups: list[list[int]] = []
     for kind in dict.fromkeys(kinds):
-        room = 0
-        for tensor in reversed(range(len(sizes))):
-            if kinds[tensor] != kind:
-                continue
-            if sizes[tensor] > room:
-                groups.append([])
-                room = max(limit, sizes[tensor])
-            groups[-1].append(tensor)
-            room -= sizes[tensor]
+        tensors = [tensor for tensor in reversed(range(len(sizes))) if kinds[tensor] == kind]
+        packed = pack([sizes[tensor] for tensor in tensors], limit)
+        groups += [[tensors[place] for place in places] for places in packed]
     if strategy == "even":
         return [_even(group, sizes, ranks) for group in groups]
     if strategy == "naive":
@@ -93,6 +98,19 @@ def layout(
     else:
         owners = _largest_first(sizes, int(strategy.removeprefix("greedy:")))
     return [_by_owner(group, sizes, owners, ranks) for group in groups]
+
+
+def pack(sizes: Sequence[int], limit: int) -> list[list[int]]:
+    """Packs things, in order, into groups of at most `limit`, or of a single larger one; returns their places."""
+    groups: list[list[int]] = []
+    room = 0
+    for place, size in enumerate(sizes):
+        if not groups or size > room:
+            groups.append([])
+            room = limit
+        groups[-1].append(place)
+        room -= size
+    return groups
 
 
 def _even(tensors, sizes, ranks):

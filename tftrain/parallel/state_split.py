@@ -82,13 +82,10 @@ class StateSplit:
 
     def place(self, tensor: int) -> Iterator[tuple[int, slice, slice]]:
         """Yields where this rank's elements of a tensor are: bucket, stretch of its part, stretch of the tensor."""
-        rank = self.group.rank
         for number, bucket in enumerate(self.buckets):
-            for index, offset in zip(bucket.tensors, bucket.offsets, strict=True):
-                start, stop = bucket.bounds[rank], bucket.bounds[rank + 1]
-                first, last = max(start, offset), min(stop, offset + self._sizes[index])
-                if index == tensor and first < last:
-                    yield number, slice(first - start, last - start), slice(first - offset, last - offset)
+            for index, part, stretch in bucket.owned(self.group.rank, self._sizes):
+                if index == tensor:
+                    yield number, part, stretch
 
     def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""
