@@ -342,7 +342,13 @@ def test_an_interrupt_ends_the_workers_and_leaves_nothing(tmp_path):
         "--shard_mb=0.01",
     ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell's background job, such as this test perhaps, hands on that it does not listen to interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         for line in process.stdout:
