@@ -61,14 +61,15 @@ class Parameters:
 
     def scope(self, name: str) -> "Parameters":
         """Returns the same collection with `name/` before every name that is made through it."""
-        inner = object.__new__(Parameters)
-        inner.__dict__.update(self.__dict__, _prefix=f"{self._prefix}{name}/")
-        return inner
+        return self._with(_prefix=f"{self._prefix}{name}/")
 
     def in_dtype(self, dtype: str) -> "Parameters":
         """Returns the same collection, for variables of another dtype."""
+        return self._with(dtype=dtype)
+
+    def _with(self, **changes) -> "Parameters":
         inner = object.__new__(Parameters)
-        inner.__dict__.update(self.__dict__, dtype=dtype)
+        inner.__dict__.update(self.__dict__, **changes)
         return inner
 
     @property

@@ -14,7 +14,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.layout import Segment
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.state_split import StateSplit
-from tftrain.parallel.tensor import Slice, own_copy
+from tftrain.parallel.tensor import Slice, own_copy, whole_shapes
 
 KINDS = ("master", "adam_m", "adam_v")
 
@@ -76,8 +76,7 @@ class OptimizerState(tf.Module):
 
     def shapes(self) -> dict[str, list[int]]:
         """Returns the shapes of the whole tensors, by name: `master/NAME`, `adam_m/NAME`, `adam_v/NAME`."""
-        whole = {name: v.shape.as_list() for name, v in zip(self.names, self.targets, strict=True)}
-        whole |= {name: list(part.whole) for name, part in self._slices.items()}
+        whole = whole_shapes(dict(zip(self.names, self.targets, strict=True)), self._slices)
         return {f"{kind}/{name}": whole[name] for kind in KINDS for name in self.names}
 
     def collect(self) -> Iterator[tuple[str, np.ndarray]]:

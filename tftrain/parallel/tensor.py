@@ -10,7 +10,7 @@ rank, so its gradient is a sum; what is summed forward receives one gradient, wh
 gradients assume replicas with losses of their own, hence the custom ones here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +70,14 @@ class Slice(NamedTuple):
         if shapes != expected:
             raise ValueError(f"parts of shapes {shapes} can't be joined to {self.whole}, expected {expected}")
         return np.concatenate(parts, self.axis)
+
+
+def whole_shapes(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice]) -> dict[str, list[int]]:
+    """Returns the shape of the whole of each named variable, of which `slices` says if this rank holds a slice."""
+    return {
+        name: list(slices[name].whole) if name in slices else variable.shape.as_list()
+        for name, variable in variables.items()
+    }
 
 
 def own_copy(tensor: tf.Tensor) -> tf.Tensor:

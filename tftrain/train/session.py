@@ -17,6 +17,7 @@ from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.schedule import run_length
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.tensor import whole_shapes
 from tftrain.train import checkpoint, devices
 from tftrain.train.precision import DTYPES
 from tftrain.train.state import Progress
@@ -206,8 +207,7 @@ def load_weights(model: BertPretrainer, tensors: dict[str, np.ndarray], mesh: Me
         CheckpointError: the checkpoint holds other weights.
     """
     named, slices = model.named_variables(), model.slices
-    shapes = {name: variable.shape.as_list() for name, variable in named.items()}
-    shapes |= {name: list(part.whole) for name, part in slices.items()}
+    shapes = whole_shapes(named, slices)
     if mesh.is_chief:
         check_tensors({f"master/{name}": shape for name, shape in shapes.items()}, tensors, path, whole=False)
     for name, variable in named.items():

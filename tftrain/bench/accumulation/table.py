@@ -9,9 +9,9 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Column, Outcome, Record, Row, Table
 from tftrain.bench.worker import Worker, WorkerError
+from tftrain.train.precision import DTYPES
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FLAGS = (
     "--synthetic_data --num_hidden_layers=2 --hidden_size=128 --num_attention_heads=2 --vocab_size=1009 "
     "--max_seq_length=64 --max_predictions_per_seq=10 --micro_batch_size=2 --output_dir=unused"
