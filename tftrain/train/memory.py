@@ -19,9 +19,9 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.plan import parameters
 from tftrain.train import devices
 from tftrain.train.metrics import MemoryRow
+from tftrain.train.precision import ITEM_BYTES
 from tftrain.train.session import Run
 
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 STATE = ("weights", "master_weights", "moments")
 PASSING = ("gradients", "accumulation", "communication")
 # In this order, where not all of it can have been there at once.

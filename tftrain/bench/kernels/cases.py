@@ -14,6 +14,7 @@ import tf_keras
 from tftrain.bench.kernels import traffic
 from tftrain.ops import attention_softmax, dropout, gelu, layer_norm
 from tftrain.ops.library import library
+from tftrain.train.precision import ITEM_BYTES
 
 DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 EPSILON = 1e-12
@@ -68,7 +69,7 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
         The case; its inputs are random.
     """
     shape = _sample_shape(op, sizes)
-    elements, columns, item = math.prod(shape), shape[-1], traffic.ITEM_SIZE[dtype]
+    elements, columns, item = math.prod(shape), shape[-1], ITEM_BYTES[dtype]
     batch = traffic.batch_for(op, elements, columns, item, working_set)
     moved = traffic.TRAFFIC[op](traffic.Extent(batch, elements, columns, item))
     made = MAKERS[op]([batch, *shape], DTYPES[dtype], sizes)

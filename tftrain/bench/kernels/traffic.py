@@ -7,7 +7,6 @@ So a share of 1 of copy bandwidth means that nothing was moved twice.
 from collections.abc import Callable
 from typing import NamedTuple
 
-ITEM_SIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 STATISTIC = 4  # bytes of a mean or a reciprocal deviation, and of an int32
 
 
