@@ -238,9 +238,10 @@ class TrainConfig:
         if not run.output_dir:
             found.append(Problem("output_dir", run.output_dir, "expected a folder for what the run writes"))
         batch_flags = {field.name for field in dataclasses.fields(self.batch)}
-        if not any(problem.flag in batch_flags | {"tensor_parallel_size"} for problem in found):
+        batch_flags |= {"tensor_parallel_size", "pipeline_parallel_size"}
+        if not any(problem.flag in batch_flags for problem in found):
             try:
-                self.batch.resolve(ranks // self.parallel.tensor_parallel_size)
+                self.batch.resolve(self.parallel.data_parallel_size(ranks))
             except ConfigError as error:
                 found += error.problems
         return found
@@ -264,6 +265,6 @@ class TrainConfig:
         warmup = self.run.max_steps // 10 if warmup is None else warmup
         return dataclasses.replace(
             self,
-            batch=self.batch.resolve(ranks // self.parallel.tensor_parallel_size),
+            batch=self.batch.resolve(self.parallel.data_parallel_size(ranks)),
             optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup),
         )

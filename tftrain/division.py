@@ -90,6 +90,9 @@ class ParallelConfig:
     tensor_parallel_size: int = flag(
         1, "Ranks that split every layer between them; the others share the global batch.", minimum=1
     )
+    pipeline_parallel_size: int = flag(
+        1, "Stages that the layers are divided into; only the planner knows more than one.", minimum=1
+    )
     split_opt_state: bool = flag(
         False, "Master weights and moments are divided among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
     )
@@ -107,6 +110,10 @@ class ParallelConfig:
         """Whether master weights and moments are divided."""
         return self.split_opt_state or self.split_grad_accum
 
+    def data_parallel_size(self, ranks: int) -> int:
+        """Returns how many of so many ranks share the global batch."""
+        return ranks // (self.tensor_parallel_size * self.pipeline_parallel_size)
+
     def problems(self, ranks: int, widths: Mapping[str, int]) -> list[Problem]:
         """Returns every reason why so many ranks can't divide the work so.
 
@@ -114,9 +121,12 @@ class ParallelConfig:
             ranks: all of them.
             widths: of the layers that tensor parallel ranks divide, by the flag that says them.
         """
-        found, size = [], self.tensor_parallel_size
+        found, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
         if size > 0 and ranks % size:
             found.append(Problem("tensor_parallel_size", size, f"expected a divisor of the {ranks} ranks"))
+        elif size > 0 and stages > 0 and ranks % (size * stages):
+            expected = f"expected a divisor of the {ranks} ranks by tensor_parallel_size={size}"
+            found.append(Problem("pipeline_parallel_size", stages, expected))
         for name, width in widths.items():
             if size > 0 and width % size:
                 found.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
@@ -126,8 +136,11 @@ class ParallelConfig:
         elif self.state_split_strategy != "even" and not self.splits_state:
             expected = "expected together with split_opt_state or split_grad_accum"
             found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
-        elif self.state_split_strategy.startswith("greedy") and size > 0:
-            owners, data_ranks = int(self.state_split_strategy.partition(":")[2]), max(ranks // size, 1)
+        elif self.state_split_strategy.startswith("greedy") and size > 0 and stages > 0:
+            owners, data_ranks = (
+                int(self.state_split_strategy.partition(":")[2]),
+                max(self.data_parallel_size(ranks), 1),
+            )
             if owners > data_ranks:
                 expected = f"expected at most the {data_ranks} data parallel ranks"
                 found.append(Problem("state_split_strategy", self.state_split_strategy, expected))

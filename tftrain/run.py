@@ -98,6 +98,9 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     """
     problems = [*misread, *(p for p in config.problems(launch.size) if p.flag not in {m.flag for m in misread})]
     wrong = {problem.flag for problem in problems}
+    if "pipeline_parallel_size" not in wrong and (stages := config.parallel.pipeline_parallel_size) > 1:
+        expected = "expected 1: training divides no layers into stages, only python -m tftrain.plan does"
+        problems.append(Problem("pipeline_parallel_size", stages, expected))
     # The data is looked at only where the flags that name it are sound.
     if wrong.isdisjoint(field.name for field in dataclasses.fields(config.data)):
         problems += [problem for problem in preflight.problems(config) if problem.flag not in wrong]

@@ -11,7 +11,7 @@ from tftrain import flags
 from tftrain.config import TrainConfig
 from tftrain.fields import sections
 from tftrain.parallel import agreement
-from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.mesh import Mesh, groups_of
 
 
 def test_every_flag_is_compared_but_those_of_the_host():
@@ -40,7 +40,7 @@ def test_one_rank_agrees_with_itself():
 
 
 def test_ranks_are_compared_within_their_group_and_named_together():
-    groups = agreement.groups_of(6, 2)
+    groups = groups_of(6, 2)
     # Data groups are ranks 0, 2, 4 and 1, 3, 5; what differs between them is none of the other's business.
     told = [{"data": {"a": f"tensor rank {rank % 2}", "b": "1", "c": "1"}} for rank in range(6)]
     assert agreement.differences(told, groups, most=8) == []

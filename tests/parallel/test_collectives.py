@@ -39,13 +39,21 @@ def test_a_failing_rank_ends_the_run_and_its_output_is_seen():
     assert "rank 0 speaks" in output or "rank 1 speaks" in output
 
 
-def test_every_rank_is_in_one_group_of_each_kind():
-    meshes = [Mesh(rank, 12, tensor_parallel_size=3) for rank in range(12)]
-    assert meshes[7].tensor.ranks == (6, 7, 8)
-    assert meshes[7].data.ranks == (1, 4, 7, 10)
-    assert (meshes[7].tensor.rank, meshes[7].data.rank) == (1, 2)
-    for kind in ("tensor", "data"):
+@pytest.mark.parametrize(("size", "tensor", "pipeline"), [(1, 1, 1), (12, 3, 1), (12, 3, 2), (16, 2, 4), (6, 1, 6)])
+def test_every_rank_is_in_one_group_of_each_kind(size, tensor, pipeline):
+    meshes = [Mesh(rank, size, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline) for rank in range(size)]
+    sizes = {"data": size // tensor // pipeline, "tensor": tensor, "pipeline": pipeline, "world": size}
+    for kind, expected in sizes.items():
         groups = {getattr(mesh, kind).ranks for mesh in meshes}
-        assert sorted(rank for ranks in groups for rank in ranks) == list(range(12))
+        assert sorted(rank for ranks in groups for rank in ranks) == list(range(size))
+        assert {len(ranks) for ranks in groups} == {expected}
+    for mesh in meshes:
+        places = mesh.tensor.rank, mesh.data.rank, mesh.pipeline.rank
+        assert mesh.rank == places[0] + tensor * (places[1] + sizes["data"] * places[2])
+
+
+def test_neighbours_split_layers_and_stages_lie_apart():
+    mesh = Mesh(7, 12, tensor_parallel_size=3, pipeline_parallel_size=2)
+    assert (mesh.tensor.ranks, mesh.data.ranks, mesh.pipeline.ranks) == ((6, 7, 8), (7, 10), (1, 7))
     # Ranks of one tensor parallel group see the same samples.
-    assert {mesh.data.share(8) for mesh in meshes if mesh.rank in (6, 7, 8)} == {(4, 6)}
+    assert {Mesh(rank, 12, tensor_parallel_size=3).data.share(8) for rank in (6, 7, 8)} == {(4, 6)}

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tftrain.config import TrainConfig
 from tftrain.fields import sections
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Group, Mesh, MeshError, data_ranks, tensor_ranks
+from tftrain.parallel.mesh import Group, Mesh, MeshError, groups_of
 
 Facts = Mapping[str, str]
 
@@ -73,15 +73,6 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, most: int = 
     told = [json.loads(row) for row in _gather_bytes(mesh.world, text.ljust(width), f"{name}.texts", width)]
     told_apart = "; ".join(differences(told, groups, most))
     raise MeshError(f"the ranks disagree: {told_apart}; start all with the same flags, environment, packages and data")
-
-
-def groups_of(size: int, tensor_parallel_size: int) -> dict[str, list[tuple[int, ...]]]:
-    """Returns all groups of ranks by their kind."""
-    return {
-        "world": [tuple(range(size))],
-        "data": data_ranks(size, tensor_parallel_size),
-        "tensor": tensor_ranks(size, tensor_parallel_size),
-    }
 
 
 def differences(

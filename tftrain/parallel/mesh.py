@@ -1,10 +1,12 @@
 """The ranks of a run, their coordinates, and the groups in which they talk to each other.
 
 One object holds every size, rank and group that the rest of the code asks for. The tensor coordinate runs fastest, so
-that the ranks which split a layer sit on one host, then the data coordinate. Horovod is imported only when several
-processes were launched together, so a run of one process needs none.
+that the ranks which split a layer sit on one host, then the data coordinate; stages of a pipeline, which say least to
+each other, lie farthest apart. Horovod is imported only when several processes were launched together, so a run of one
+process needs none.
 """
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ class Group:
     """Ranks that talk to each other.
 
     Attributes:
-        name: world, data or tensor.
+        name: world, data, tensor or pipeline.
         ranks: their global ranks, ascending.
         rank: this process's place among them.
         process_set: Horovod's name for them; None where they are all ranks.
@@ -55,12 +57,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Mesh:
-    """All ranks, by what they share: rank = tensor rank + tensor_parallel_size * data rank.
+    """All ranks, by what they share.
+
+    rank = tensor rank + tensor_parallel_size * (data rank + data parallel size * pipeline rank).
 
     Attributes:
         rank, size: of all processes.
         local_rank, local_size: of the processes on this host.
         tensor_parallel_size: ranks that split every layer between them.
+        pipeline_parallel_size: stages, each with some of the layers.
         process_sets: Horovod's process sets by their ranks.
         journal: which collectives this process has begun, in all groups.
     """
@@ -70,47 +75,58 @@ class Mesh:
     local_rank: int = 0
     local_size: int = 1
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     process_sets: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
     journal: Journal = field(default_factory=Journal, compare=False, repr=False)
 
     @property
     def world(self) -> Group:
         """All ranks."""
-        return self._group("world", range(self.size))
+        return self._group("world")
 
     @property
     def data(self) -> Group:
         """The ranks that hold the same part of the model and share a global batch."""
-        return self._group("data", data_ranks(self.size, self.tensor_parallel_size)[self.tensor_rank])
+        return self._group("data")
 
     @property
     def tensor(self) -> Group:
         """The ranks that split the layers and see the same samples."""
-        return self._group("tensor", tensor_ranks(self.size, self.tensor_parallel_size)[self.data.rank])
+        return self._group("tensor")
 
     @property
-    def tensor_rank(self) -> int:
-        """Which part of every layer is this process's."""
-        return self.rank % self.tensor_parallel_size
+    def pipeline(self) -> Group:
+        """The ranks that hold the same part of different layers, and see the same samples one after the other."""
+        return self._group("pipeline")
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes logs, metrics and checkpoints."""
+        """Whether this process writes logs, metrics and manifests of checkpoints."""
         return self.rank == 0
 
-    def _group(self, name, ranks) -> Group:
-        ranks = tuple(ranks)
-        return Group(name, ranks, ranks.index(self.rank), self.process_sets.get(ranks), self.journal)
+    def _group(self, kind) -> Group:
+        groups = groups_of(self.size, self.tensor_parallel_size, self.pipeline_parallel_size)[kind]
+        ranks = next(ranks for ranks in groups if self.rank in ranks)
+        return Group(kind, ranks, ranks.index(self.rank), self.process_sets.get(ranks), self.journal)
 
 
-def data_ranks(size: int, tensor_parallel_size: int) -> list[tuple[int, ...]]:
-    """Returns the ranks of every data parallel group, by tensor rank."""
-    return [tuple(range(first, size, tensor_parallel_size)) for first in range(tensor_parallel_size)]
+def groups_of(
+    size: int, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
+) -> dict[str, list[tuple[int, ...]]]:
+    """Returns all groups by their kind: world, data, tensor, pipeline; every rank is in one of each.
 
-
-def tensor_ranks(size: int, tensor_parallel_size: int) -> list[tuple[int, ...]]:
-    """Returns the ranks of every tensor parallel group, by data rank."""
-    return [tuple(range(first, first + tensor_parallel_size)) for first in range(0, size, tensor_parallel_size)]
+    Args:
+        size: ranks, a multiple of the product of the others.
+        tensor_parallel_size, pipeline_parallel_size: see `Mesh`.
+    """
+    tensor, stage = tensor_parallel_size, size // pipeline_parallel_size
+    stages = range(0, size, stage)
+    return {
+        "world": [tuple(range(size))],
+        "data": [tuple(range(first + place, first + stage, tensor)) for first in stages for place in range(tensor)],
+        "tensor": [tuple(range(first, first + tensor)) for first in range(0, size, tensor)],
+        "pipeline": [tuple(range(place, size, stage)) for place in range(stage)],
+    }
 
 
 def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1) -> Mesh:
@@ -150,7 +166,7 @@ def _connect(launch: Launch, tensor_parallel_size: int) -> Mesh:
             f"the ranks disagree: on rank {launch.rank} --tensor_parallel_size is {tensor_parallel_size}, "
             f"but {first} on rank 0; start all with the same flags, environment, packages and data"
         )
-    groups = data_ranks(launch.size, tensor_parallel_size) + tensor_ranks(launch.size, tensor_parallel_size)
+    groups = itertools.chain(*groups_of(launch.size, tensor_parallel_size).values())
     # A set of all ranks would be a second name for the one that always exists.
     sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
     hvd.init(process_sets=list(sets.values()))
@@ -159,7 +175,8 @@ def _connect(launch: Launch, tensor_parallel_size: int) -> Mesh:
             f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; "
             f"was Horovod built with MPI where mpirun or srun starts it?"
         )
-    return Mesh(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), tensor_parallel_size, sets)
+    place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
+    return Mesh(*place, tensor_parallel_size, process_sets=sets)
 
 
 def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tftrain.config import RunConfig
 from tftrain.model.losses import LossSums
-from tftrain.parallel.mesh import Mesh, tensor_ranks
+from tftrain.parallel.mesh import Mesh, groups_of
 from tftrain.train.spikes import Spike, SpikeMonitor
 from tftrain.train.step import StepInfo
 
@@ -37,7 +37,7 @@ class Health:
             on_spike: called with every unusual step and its figures.
         """
         self._settings, self._culprit_name, self._on_spike = settings, culprit_name, on_spike
-        self._ranks = tensor_ranks(mesh.size, mesh.tensor_parallel_size)
+        self._ranks = groups_of(mesh.size, mesh.tensor_parallel_size)["tensor"]
         self._spikes = SpikeMonitor(settings.spike_zscore)
         self._waiting: list[tuple[int, StepInfo]] = []
         self._in_a_row = 0
