@@ -15,6 +15,7 @@ from tftrain.checkpoint.background import Plan, Save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.shard import Owned
 from tftrain.config import RunConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import STALL_SHUTDOWN_SECONDS, Mesh
@@ -39,7 +40,7 @@ class Saves:
         self._save: Save | None = None
         self._staging: dict[Piece, np.ndarray] = {}
 
-    def start(self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[tuple[Piece, np.ndarray]]]) -> None:
+    def start(self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]]) -> None:
         """Copies what this rank owns and starts to write it; every rank must call it.
 
         A save that is under way is waited for first.
@@ -59,12 +60,12 @@ class Saves:
         plan = None
         if self._mesh.is_chief:
             plan = Plan(run, self._config.keep_last, self._config.keep_every, WAIT_SECONDS)
-        pieces, arrays = self._copies(owned()) if self._config.checkpoint_async else zip(*owned(), strict=True)
-        self._save = Save(attempt, pieces, arrays, plan, self._say)
+        mine = self._copies(owned()) if self._config.checkpoint_async else list(owned())
+        self._save = Save(attempt, mine, plan, self._say)
         if not self._config.checkpoint_async:
             self.settle()
 
-    def _copies(self, owned: Iterable[tuple[Piece, np.ndarray]]) -> tuple[list[Piece], list[np.ndarray]]:
+    def _copies(self, owned: Iterable[Owned]) -> list[Owned]:
         # Memory that was touched before is filled many times as fast as new memory, so it is kept for the next save.
         before, self._staging = self._staging, {}
         for piece, values in owned:
@@ -72,7 +73,7 @@ class Saves:
             if self._staging[piece] is None:
                 self._staging[piece] = np.empty(piece.size, values.dtype)
             np.copyto(self._staging[piece], values)
-        return list(self._staging), list(self._staging.values())
+        return list(self._staging.items())
 
     def settle(self) -> str | None:
         """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
