@@ -52,10 +52,10 @@ def main(argv: list[str]) -> int:
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     import tensorflow as tf
 
+    from tftrain.checkpoint.errors import CheckpointError
     from tftrain.data.errors import DataError, data_error
     from tftrain.parallel import collectives, mesh
     from tftrain.train import agreed, loop
-    from tftrain.train.checkpoint import CheckpointError
     from tftrain.train.health import NotFiniteError
     from tftrain.train.watchdog import Watchdog
 
