@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tftrain.checkpoint.background import Plan, Save
-from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Owned
@@ -51,7 +51,7 @@ class Saves:
             owned: makes this rank's pieces and their elements, flat, which are copied before this returns.
 
         Raises:
-            CheckpointError: too many saves in a row have failed, on all ranks alike.
+            FailedSavesError: too many saves in a row have failed, on all ranks alike.
         """
         self.settle()
         number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
@@ -82,7 +82,7 @@ class Saves:
             What this rank knows of the reason, if it has failed.
 
         Raises:
-            CheckpointError: too many saves in a row have failed, on all ranks alike.
+            FailedSavesError: too many saves in a row have failed, on all ranks alike.
         """
         if self._save is None:
             return None
@@ -97,7 +97,7 @@ class Saves:
             return None
         self.failed, self._in_a_row = self.failed + 1, self._in_a_row + 1
         if self._in_a_row >= self._config.max_failed_saves:
-            raise CheckpointError(
+            raise FailedSavesError(
                 f"{self._config.output_dir}: {self._in_a_row} saves in a row have failed, "
                 f"as many as --max_failed_saves permits{_reason(problem)}"
             )
@@ -107,12 +107,12 @@ class Saves:
         """Waits for the last save; every rank must call it.
 
         Raises:
-            CheckpointError: it has failed, on all ranks alike.
+            FailedSavesError: it has failed, on all ranks alike.
         """
         before = self.failed
         problem = self.settle()
         if self.failed > before:
-            raise CheckpointError(f"{self._config.output_dir}: the last save has failed{_reason(problem)}")
+            raise FailedSavesError(f"{self._config.output_dir}: the last save has failed{_reason(problem)}")
 
 
 def _reason(problem: str | None) -> str:
