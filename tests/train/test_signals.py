@@ -11,8 +11,9 @@ import pytest
 
 from tests.distributed import ROOT, run_ranks, started_ranks
 from tests.test_run import SMALL, rows
+from tftrain.checkpoint import folder
 from tftrain.exit_codes import ExitCode
-from tftrain.train import checkpoint, signals
+from tftrain.train import signals
 from tftrain.train.signals import Signals
 
 TRAINING = ("-m", "tftrain.run", *SMALL, "--global_batch_size=8")
@@ -124,7 +125,7 @@ def test_all_ranks_save_after_the_same_step_and_the_run_continues(tmp_path):
         ranks.processes[1].send_signal(signal.SIGUSR1)
         assert ranks.codes([0, 1], 60) == [ExitCode.STOPPED, ExitCode.STOPPED]
         assert "rank 0: SIGUSR1 on another rank" in ranks.output(0)
-    (kept,) = checkpoint.find(tmp_path)
+    (kept,) = folder.find(tmp_path)
     done = int(kept.name.removeprefix("step_"))
     assert [row["step"] for row in rows(tmp_path)[0]] == list(range(1, done + 1))
     run_ranks(2, [*settings, f"--max_steps={done + 2}"])
@@ -152,4 +153,4 @@ sys.exit(run.main(["tftrain.run", *settings, "--checkpoint_every=1", "--preempt_
         assert ranks.codes([0], 60) == [ExitCode.NOT_SAVED]
         said = ranks.output(0)
         assert "stopping after SIGTERM took longer than --preempt_save_seconds=1 seconds" in said
-        assert said.strip().splitlines()[-1].endswith("the last checkpoint is " + str(checkpoint.find(tmp_path)[-1]))
+        assert said.strip().splitlines()[-1].endswith("the last checkpoint is " + str(folder.find(tmp_path)[-1]))

@@ -1,19 +1,22 @@
 """The training loop, and evaluation of a checkpoint: what the programs call with a resolved configuration."""
 
 import contextlib
+import functools
 import math
 from pathlib import Path
 
+from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.exit_codes import ExitCode
 from tftrain.model.bert import BertPretrainer
+from tftrain.optim.state import load_weights
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import agreed, checkpoint, devices, grappler, memory
+from tftrain.train import agreed, continuing, devices, grappler, memory, resume
 from tftrain.train.health import Health
 from tftrain.train.held_out import HeldOut, has_held_out
 from tftrain.train.report import Reporter, describe
-from tftrain.train.session import Run, load_weights, make_model, say, wants_jit
+from tftrain.train.session import Run, make_model, say, wants_jit
 from tftrain.train.signals import Signals
 from tftrain.train.step import TrainStep
 from tftrain.train.watchdog import Watchdog
@@ -90,7 +93,11 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                 with clock.pause(), watchdog.limit(f"the checkpoint of step {number}", "save_timeout_seconds"):
                     run.save()
             if stop:
-                return ExitCode.STOPPED
+                break
+        with watchdog.limit("the last checkpoint", "save_timeout_seconds"):
+            run.finish()
+    if stop:
+        return ExitCode.STOPPED
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds"):
         reporter.close()
     return ExitCode.DONE
@@ -148,24 +155,20 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
     return ExitCode.DONE
 
 
-def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path | None, int | None]:
-    """Returns the model with the weights of the checkpoint that `--resume` means; and, on the chief, its path and step.
+def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, int]:
+    """Returns the model with the weights of the checkpoint that `--resume` means, and that one's path and step.
 
     Raises:
         CheckpointError: the message names the file.
     """
-    path, tensors, manifest = None, {}, {}
-    if mesh.is_chief:
-        path = checkpoint.locate(config.run.resume, config.run.output_dir)
-        if path is None:
-            where = f"--output_dir={config.run.output_dir}"
-            raise checkpoint.CheckpointError(
-                f"{where}: no checkpoint to evaluate; train first, or name one with --resume"
-            )
-        tensors, manifest = checkpoint.load(path)
+    reader = resume.choose(config.run, mesh, functools.partial(say, mesh))
+    if reader is None:
+        where = f"--output_dir={config.run.output_dir}"
+        raise CheckpointError(f"{where}: no checkpoint to evaluate; train first, or name one with --resume")
+    continuing.check_model(config, reader.manifest.run, reader.path)
     model = make_model(config, mesh)
-    load_weights(model, tensors, mesh, path)
-    return model, path, manifest.get("step")
+    load_weights(model.named_variables(), model.slices, mesh.tensor_rank, reader)
+    return model, reader.path, reader.manifest.step
 
 
 def due(step: int, every: int) -> bool:

@@ -39,6 +39,7 @@ class TrainRow:
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
         skipped_steps: updates left out since the first step, because loss or gradient was not finite.
         nan_steps: those of them that no smaller loss scale would have made finite.
+        failed_saves: checkpoints that could not be written, since the run was started.
     """
 
     step: int
@@ -61,6 +62,7 @@ class TrainRow:
     peak_memory_rank: int
     skipped_steps: int
     nan_steps: int
+    failed_saves: int
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def train_line(row: TrainRow, max_steps: int) -> str:
             f"grad norm: {row.grad_norm:.3f}",
             f"skipped iterations: {row.skipped_steps:3d}",
             f"nan iterations: {row.nan_steps:3d}",
+            f"failed saves: {row.failed_saves:3d}",
             f"samples per second: {row.samples_per_sec:.1f}",
             f"TFLOPs: {row.tflops_per_device:.3f}",
             f"peak memory (GB): {row.peak_memory_gb:.2f} (rank {row.peak_memory_rank})",

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tftrain.checkpoint import folder
+from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import RunConfig
 from tftrain.exit_codes import ExitCode
 from tftrain.parallel.journal import Journal
-from tftrain.train import checkpoint
 
 TICK_SECONDS = 0.25
 # The report itself may hang: standard error may be full, the output folder's disk gone.
@@ -126,8 +127,8 @@ class Watchdog:
             with stacks.open("w") as file:
                 print(line, file=file, flush=True)
                 faulthandler.dump_traceback(file, all_threads=True)
-            kept = checkpoint.find(self._settings.output_dir)
-        except OSError as error:
+            kept = folder.find(self._settings.output_dir)
+        except (OSError, CheckpointError) as error:
             words = f"the stacks can't be written: {error}"
         else:
             words = f"the stacks are in {stacks}; the last checkpoint is {kept[-1] if kept else 'not written yet'}"
