@@ -7,6 +7,7 @@ from pathlib import Path
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data import pipeline
+from tftrain.data.identity import identity
 from tftrain.data.manifest import read_manifest
 from tftrain.model.bert import BertPretrainer
 from tftrain.optim.state import load_weights
@@ -129,7 +130,7 @@ def evaluate(config: TrainConfig, mesh: Mesh) -> None:
     if reader is None:
         where = f"--output_dir={config.run.output_dir}"
         raise CheckpointError(f"{where}: no checkpoint to evaluate; train first, or name one with --resume")
-    continuing.check_model(config, reader.manifest.run, reader.path)
+    continuing.check_model(config, identity(config.data), reader.manifest.run, reader.path)
     model = make_model(config, mesh)
     load_weights(model.named_variables(), model.slices, mesh.tensor_rank, reader)
     result = HeldOut(config, model, mesh, wants_jit(config))()
