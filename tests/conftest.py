@@ -15,10 +15,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 ROOT = Path(__file__).parent
 SLOW = (
     "bench",
+    "checkpoint/test_layouts.py",
+    "checkpoint/test_save.py",
     "ops",
     "test_run.py",
     "train/test_fused.py",
     "train/test_ramp.py",
+    "train/test_saves.py",
     "train/test_step.py",
     "model/test_precision.py",
 )

@@ -90,6 +90,8 @@ def test_the_fused_rules_are_the_plain_ones():
 def test_another_vocabulary_is_refused_and_other_examples_are_told_of():
     with pytest.raises(CheckpointError, match="the vocabulary: 102 tokens, saved with 101 tokens"):
         changes(SAVED, {**DATA, "the vocabulary": "102 tokens"})
+    (line,) = changes(SAVED, {"the vocabulary": "101 tokens"}, saved_data={})
+    assert "the vocabulary: 101 tokens, saved with None" in line
     (line,) = changes(SAVED, {**DATA, "manifest.json of the data": "SHA-256 89ab"})
     assert "SHA-256 89ab, saved with SHA-256 4567" in line
 
@@ -100,8 +102,11 @@ def test_a_manifest_without_a_configuration_is_refused(run):
         continuing.changes(SAVED, DATA, run, "step_00000001")
 
 
-def test_evaluation_asks_for_the_same_model_only():
-    run = {"config": dataclasses.asdict(SAVED)}
-    continuing.check_model(with_flag("max_steps", 7, with_flag("seed", 5)), run, "x")
+def test_evaluation_asks_for_the_same_model_and_vocabulary_only():
+    run = {"config": dataclasses.asdict(SAVED), "data": DATA}
+    other_examples = {**DATA, "manifest.json of the data": "SHA-256 89ab"}
+    continuing.check_model(with_flag("max_steps", 7, with_flag("seed", 5)), other_examples, run, "x")
     with pytest.raises(CheckpointError, match="--activation=geglu, saved with gelu"):
-        continuing.check_model(with_flag("activation", "geglu"), run, "x")
+        continuing.check_model(with_flag("activation", "geglu"), DATA, run, "x")
+    with pytest.raises(CheckpointError, match="the vocabulary: 102 tokens, saved with 101 tokens"):
+        continuing.check_model(SAVED, {"the vocabulary": "102 tokens"}, run, "x")

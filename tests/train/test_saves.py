@@ -14,7 +14,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import RunConfig
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import loop
+from tftrain.train import loop, saves
 from tftrain.train.saves import Saves
 
 SECONDS = 20
@@ -133,6 +133,20 @@ def test_any_error_in_the_background_is_a_failed_save(tmp_path, monkeypatch):
     trained.saves.settle()
     assert trained.saves.failed == 1
     assert "ZeroDivisionError" in trained.lines[0]
+
+
+def test_a_disk_that_does_not_answer_is_a_failed_save(tmp_path, held, monkeypatch):
+    monkeypatch.setattr(saves, "WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(saves, "COMPLETE_SECONDS", 0.05)
+    trained = Trained(tmp_path, max_failed_saves=2)
+    trained.save(1)
+    trained.save(2)  # over memory of its own, in case the first still reads its copy
+    assert trained.saves.failed == 1
+    held.set()
+    monkeypatch.undo()
+    trained.saves.settle()
+    assert values(tmp_path)[2] == 2
+    assert values(tmp_path).get(1, 1) == 1
 
 
 def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken):

@@ -51,20 +51,22 @@ class Save:
         self._thread.start()
         atexit.register(self._thread.join, EXIT_SECONDS)
 
-    def written(self) -> str | None:
-        """Waits until this rank's shards are on the disk, and returns None, or why they can't be."""
-        self._written.wait()
-        return self._problem
+    def written(self, seconds: float) -> str | None:
+        """Waits until this rank's shards are on the disk, and returns None, or why they are not."""
+        return self._problem if self._written.wait(seconds) else self._late(seconds)
 
     def abandon(self) -> None:
         """Lets the chief wait no longer for ranks that have failed."""
         self._abandoned.set()
 
-    def completed(self) -> str | None:
+    def completed(self, seconds: float) -> str | None:
         """Waits for the end, and returns None, or why there is no checkpoint, as far as this rank knows."""
-        self._thread.join()
+        self._thread.join(seconds)
         atexit.unregister(self._thread.join)
-        return self._problem
+        return self._late(seconds) if self._thread.is_alive() else self._problem
+
+    def _late(self, seconds: float) -> str:
+        return f"rank {self._attempt.rank}: the disk has not answered within {seconds:.0f} s"
 
     def _run(self, owned: Sequence[Owned]) -> None:
         try:

@@ -102,7 +102,7 @@ class OptimizerState(tf.Module):
             each
             for each in self._held()
             # All tensor parallel ranks have the same of what is not divided among them.
-            if self._mesh.tensor_rank == 0 or _variable_of(each.piece) in self._slices
+            if self._mesh.tensor.rank == 0 or _variable_of(each.piece) in self._slices
         ]
         if self.split:
             parts = [(index, 0, each.piece.size) for index, each in enumerate(held)]
@@ -130,7 +130,7 @@ class OptimizerState(tf.Module):
                 reader.read_into(held.piece, value[held.place])
             store.assign(value.reshape(store.shape), read_value=False)
         if self.split:
-            load_weights(dict(zip(self.names, self.targets, strict=True)), self._slices, self._mesh.tensor_rank, reader)
+            load_weights(dict(zip(self.names, self.targets, strict=True)), self._slices, self._mesh.tensor.rank, reader)
         else:
             self.publish()
 
@@ -141,7 +141,7 @@ class OptimizerState(tf.Module):
             for number, index, place, stretch in places:
                 name, shape = self.names[index], self.targets[index].shape
                 bounds = stretch and (stretch.start, stretch.stop)
-                piece = _block(f"{kind}/{name}", shape, self._slices.get(name), self._mesh.tensor_rank, bounds)
+                piece = _block(f"{kind}/{name}", shape, self._slices.get(name), self._mesh.tensor.rank, bounds)
                 if piece.size:
                     yield _Held(piece, stores[number], place)
 

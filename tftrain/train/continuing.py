@@ -71,12 +71,14 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
             asked.append((name, words))
         else:
             told.append(f"resuming with {words}")
-    old = run.get("data")
     for what, now in data.items():
-        before = old.get(what) if isinstance(old, dict) else None
+        before = _data(run).get(what)
         if before != now:
             words = f"{what}: {now}, saved with {before}"
-            (refused if what == VOCABULARY else told).append(words if what == VOCABULARY else f"resuming with {words}")
+            if what == VOCABULARY and before is not None:
+                refused.append(words)
+            else:
+                told.append(f"resuming with {words}")
     if refused or asked:
         listed = "; ".join([*refused, *(words for _, words in asked)])
         names = ",".join(name for name, _ in asked)
@@ -85,8 +87,11 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     return told
 
 
-def check_model(config: TrainConfig, run: Mapping[str, Any], path: Path) -> None:
-    """Refuses to evaluate a checkpoint of another model, for which the same tensors would mean something else.
+def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
+    """Refuses to evaluate a checkpoint of another model or vocabulary: the same tensors would mean something else.
+
+    Args:
+        config, data, run, path: see `changes`.
 
     Raises:
         CheckpointError: it is one; the message lists every difference.
@@ -97,6 +102,10 @@ def check_model(config: TrainConfig, run: Mapping[str, Any], path: Path) -> None
         for name, value in now.items()
         if of_kind.get(name) == "same" and saved.get(name) != value
     ]
+    before, here = _data(run).get(VOCABULARY), data.get(VOCABULARY)
+    # Records that were not prepared here do not say.
+    if None not in (before, here) and before != here:
+        differing.append(f"{VOCABULARY}: {here}, saved with {before}")
     if differing:
         raise CheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}")
 
@@ -115,6 +124,11 @@ def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not all(isinstance(section, dict) for section in config.values()):
         raise CheckpointError(f"{path}: its manifest has no configuration")
     return {name: value for section in config.values() for name, value in section.items()}
+
+
+def _data(run: Mapping[str, Any]) -> dict[str, Any]:
+    data = run.get("data")
+    return data if isinstance(data, dict) else {}
 
 
 def _same(name: str, before: Any, now: Any) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
+from tftrain.data.identity import identity
 from tftrain.exit_codes import ExitCode
 from tftrain.model.bert import BertPretrainer
 from tftrain.optim.state import load_weights
@@ -165,9 +166,9 @@ def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, i
     if reader is None:
         where = f"--output_dir={config.run.output_dir}"
         raise CheckpointError(f"{where}: no checkpoint to evaluate; train first, or name one with --resume")
-    continuing.check_model(config, reader.manifest.run, reader.path)
+    continuing.check_model(config, identity(config.data), reader.manifest.run, reader.path)
     model = make_model(config, mesh)
-    load_weights(model.named_variables(), model.slices, mesh.tensor_rank, reader)
+    load_weights(model.named_variables(), model.slices, mesh.tensor.rank, reader)
     return model, reader.path, reader.manifest.step
 
 

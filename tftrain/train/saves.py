@@ -20,8 +20,8 @@ from tftrain.config import RunConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import STALL_SHUTDOWN_SECONDS, Mesh
 
-# Ranks that are done wait for the chief in a collective, which ends the run when it takes too long.
-WAIT_SECONDS = 0.75 * STALL_SHUTDOWN_SECONDS
+# Ranks that are done wait for the others in a collective, which ends the run when it takes too long.
+WRITE_SECONDS, COMPLETE_SECONDS = 0.6 * STALL_SHUTDOWN_SECONDS, 0.3 * STALL_SHUTDOWN_SECONDS
 # Exact in float64, as which numbers travel.
 ATTEMPT_BITS = 48
 
@@ -59,7 +59,7 @@ class Saves:
         attempt = Attempt(Path(self._config.output_dir), step, number, self._mesh.rank, self._mesh.size)
         plan = None
         if self._mesh.is_chief:
-            plan = Plan(run, self._config.keep_last, self._config.keep_every, WAIT_SECONDS)
+            plan = Plan(run, self._config.keep_last, self._config.keep_every, WRITE_SECONDS)
         mine = self._copies(owned()) if self._config.checkpoint_async else list(owned())
         self._save = Save(attempt, mine, plan, self._say)
         if not self._config.checkpoint_async:
@@ -87,10 +87,12 @@ class Saves:
         if self._save is None:
             return None
         save, self._save, world = self._save, None, self._mesh.world
-        problem = save.written()
+        problem = save.written(WRITE_SECONDS)
+        if problem:
+            self._staging = {}  # A thread that hangs may still read what is there.
         if collectives.gather_numbers(world, float(problem is not None), "save.written").any():
             save.abandon()
-        problem = save.completed()
+        problem = save.completed(COMPLETE_SECONDS) or problem
         # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
         if not collectives.gather_numbers(world, float(problem is not None), "save.completed")[0]:
             self._in_a_row = 0
