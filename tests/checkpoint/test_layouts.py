@@ -112,7 +112,7 @@ def check(run, whole):
         np.testing.assert_array_equal(variable, whole[name])
     for kind, stores in (("master", state.masters), ("adam_m", state.m), ("adam_v", state.v)):
         parts = {
-            name: slices[name].take(whole[f"{kind}/{name}"], run.mesh.tensor_rank)
+            name: slices[name].take(whole[f"{kind}/{name}"], run.mesh.tensor.rank)
             if name in slices
             else whole[f"{kind}/{name}"]
             for name in named
