@@ -119,7 +119,7 @@ with Signals(0, lambda name: print("asked by", name, flush=True)):
 
 @pytest.mark.multirank
 def test_all_ranks_save_after_the_same_step_and_the_run_continues(tmp_path):
-    settings = (*TRAINING, f"--output_dir={tmp_path}")
+    settings = (*TRAINING, "--warmup_steps=0", f"--output_dir={tmp_path}")
     with started_ranks(2, [*settings, "--max_steps=1000000"]) as ranks:
         ranks.wait_for("iteration")
         ranks.processes[1].send_signal(signal.SIGUSR1)
@@ -128,7 +128,7 @@ def test_all_ranks_save_after_the_same_step_and_the_run_continues(tmp_path):
     (kept,) = folder.find(tmp_path)
     done = int(kept.name.removeprefix("step_"))
     assert [row["step"] for row in rows(tmp_path)[0]] == list(range(1, done + 1))
-    run_ranks(2, [*settings, f"--max_steps={done + 2}"])
+    run_ranks(2, [*settings, f"--max_steps={done + 2}", "--change_on_resume=max_steps"])
     assert rows(tmp_path)[0][-1]["step"] == done + 2
 
 
