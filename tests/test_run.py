@@ -137,7 +137,6 @@ def test_a_loss_scale_may_come_with_a_resume(whole, tmp_path):
     settings = (
         "--global_batch_size=8",
         "--max_steps=6",
-        "--change_on_resume=max_steps",
         "--precision=fp16",
         f"--resume={path}",
     )

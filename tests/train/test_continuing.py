@@ -17,7 +17,7 @@ FREE = {
     *("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"),
     *("data_dir", "train_files", "eval_files", "data_readers"),
     *("micro_batch_size", "grad_accum_steps"),
-    *("tensor_parallel_size", "split_opt_state", "split_grad_accum", "state_split_strategy"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "split_opt_state", "split_grad_accum", "state_split_strategy"),
     *("jit_compile", "activation_checkpointing", "memory_optimization", "suppress_grappler"),
     *("enable_resource_variables", "sparse_as_dense", "cpu_threads", "huge_pages", "device_peak_tflops"),
     *("mode", "output_dir", "log_every", "eval_every", "eval_batches", "checkpoint_every", "checkpoint_async"),
@@ -76,10 +76,10 @@ def test_what_matters_is_refused_or_told(name, kind):
 
 
 def test_all_differences_are_listed_at_once():
-    now = with_flag("seed", 2, with_flag("max_steps", 7, with_flag("hidden_size", 12)))
+    now = with_flag("seed", 2, with_flag("decay_power", 2.0, with_flag("hidden_size", 12)))
     with pytest.raises(CheckpointError) as caught:
         changes(now)
-    for words in ("--hidden_size=12, saved with 768", "--max_steps=7, saved with 1000", "--seed=2, saved with 1"):
+    for words in ("--hidden_size=12, saved with 768", "--decay_power=2.0, saved with 1.0", "--seed=2, saved with 1"):
         assert words in str(caught.value)
 
 

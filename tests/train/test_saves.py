@@ -207,12 +207,12 @@ def test_if_all_are_damaged_nobody_starts_over_unasked(trained, tmp_path):
         loop.train(configured(*settings(tmp_path)), Mesh())
 
 
-def test_a_longer_run_must_be_asked_for_and_is_told_of(trained, tmp_path, capsys):
+def test_another_recipe_must_be_asked_for_and_a_longer_run_is_told_of(trained, tmp_path, capsys):
     copied(trained, tmp_path)
     longer = (*settings(tmp_path), "--max_steps=5")
-    with pytest.raises(CheckpointError, match=r"--max_steps=5, saved with 4; .*--change_on_resume=max_steps"):
-        loop.train(configured(*longer), Mesh())
-    loop.train(configured(*longer, "--change_on_resume=max_steps"), Mesh())
+    with pytest.raises(CheckpointError, match=r"--decay_power=2.0, saved with 1.0; .*--change_on_resume=decay_power"):
+        loop.train(configured(*longer, "--decay_power=2"), Mesh())
+    loop.train(configured(*longer), Mesh())
     assert "resuming with --max_steps=5, saved with 4" in capsys.readouterr().out
     assert len(losses(tmp_path)) == 5
 

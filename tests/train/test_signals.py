@@ -128,7 +128,7 @@ def test_all_ranks_save_after_the_same_step_and_the_run_continues(tmp_path):
     (kept,) = folder.find(tmp_path)
     done = int(kept.name.removeprefix("step_"))
     assert [row["step"] for row in rows(tmp_path)[0]] == list(range(1, done + 1))
-    run_ranks(2, [*settings, f"--max_steps={done + 2}", "--change_on_resume=max_steps"])
+    run_ranks(2, [*settings, f"--max_steps={done + 2}"])
     assert rows(tmp_path)[0][-1]["step"] == done + 2
 
 

@@ -3,9 +3,9 @@
 Each flag is of one of four kinds:
 
 - SAME makes it another model, another update rule or other random numbers: refused.
-- ASKED changes the mathematics of what is left to do, such as the length of the schedule: refused unless
-  `--change_on_resume` names it, so that nobody moves a decay without knowing.
-- TOLD changes number formats, hence roundings: a line in the log.
+- ASKED changes the mathematics of what is left to do, such as the learning rate: refused unless `--change_on_resume`
+  names it, so that nobody changes a recipe without knowing.
+- TOLD changes number formats, hence roundings, or how long a run is, which moves its decay: a line in the log.
 - All others say where, how fast and on how many ranks the same is computed.
 """
 
@@ -19,6 +19,7 @@ from tftrain.config import TrainConfig
 
 _FORMATS = ("ln_dtype", "precision", "grad_accum_dtype", "hvd_fp16_compression")
 _IMPLEMENTATIONS = ("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
+_LENGTH = ("max_steps", "warmup_steps")
 _AFTER_THE_START = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 VOCABULARY = "the vocabulary"
 
@@ -28,12 +29,12 @@ def kinds(config: TrainConfig) -> dict[str, str]:
     found = {name: "same" for name in _names(config.model) if name not in _IMPLEMENTATIONS}
     found |= dict.fromkeys(_names(config.optimizer), "asked")
     found |= dict.fromkeys(_AFTER_THE_START, "asked")
-    found |= dict.fromkeys(("global_batch_size", "batch_rampup", "max_steps"), "asked")
+    found |= dict.fromkeys(("global_batch_size", "batch_rampup"), "asked")
     found |= dict.fromkeys(
         ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "whole_word_masking", "synthetic_data"), "asked"
     )
     found |= dict.fromkeys(("optimizer", "seed"), "same")
-    return found | dict.fromkeys(_FORMATS, "told")
+    return found | dict.fromkeys((*_FORMATS, *_LENGTH), "told")
 
 
 def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> list[str]:
