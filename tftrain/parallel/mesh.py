@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tftrain.parallel.launcher import Launch
-from tftrain.parallel.rendezvous import value_of_rank_0
+from tftrain.parallel.rendezvous import await_all, value_of_rank_0
 
 # A rank that waits longer than this for another ends the run instead of hanging for ever.
 STALL_WARNING_SECONDS = 60
@@ -150,6 +150,7 @@ def _connect(launch: Launch, tensor_parallel_size: int) -> Mesh:
     groups = data_ranks(launch.size, tensor_parallel_size) + tensor_ranks(launch.size, tensor_parallel_size)
     # A set of all ranks would be a second name for the one that always exists.
     sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
+    await_all(launch)
     hvd.init(process_sets=list(sets.values()))
     if hvd.size() != launch.size:
         raise MeshError(
