@@ -42,10 +42,10 @@ def main(argv: list[str]) -> int:
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     import tensorflow as tf
 
+    from tftrain.checkpoint.errors import CheckpointError
     from tftrain.data.errors import DataError, data_error
     from tftrain.parallel import mesh
     from tftrain.train import agreed, loop
-    from tftrain.train.checkpoint import CheckpointError
 
     try:
         ranks = mesh.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)

@@ -13,6 +13,7 @@ import time
 import horovod.tensorflow as hvd
 import numpy as np
 
+from tests.checkpoint import states
 from tests.train.test_step import BASE, batches
 from tftrain.division import BatchConfig, ParallelConfig
 from tftrain.parallel import mesh as meshes
@@ -113,8 +114,8 @@ def train(config, mesh):
 
 
 def snapshot(run):
-    """Returns a copy of the whole state; every rank takes part."""
-    return {name: np.array(value, np.float64) for name, value in run.collect().items()}
+    """Returns a copy of the whole state on the chief; every rank takes part."""
+    return {name: np.array(value, np.float64) for name, value in states.collected(run).items()}
 
 
 @functools.cache

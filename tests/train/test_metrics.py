@@ -36,6 +36,7 @@ TRAIN_FIELDS = [
     "peak_memory_rank",
     "skipped_steps",
     "nan_steps",
+    "failed_saves",
 ]
 EVAL_FIELDS = ["step", "eval_mlm_loss", "eval_unigram_nats", "eval_mlm_accuracy", "eval_nsp_accuracy"]
 
@@ -62,6 +63,7 @@ def row(step=10, **changes):
         "peak_memory_rank": 1,
         "skipped_steps": 2,
         "nan_steps": 1,
+        "failed_saves": 2,
     }
     return TrainRow(**values | changes)
 
@@ -126,6 +128,7 @@ def test_log_line_names_everything_in_the_megatron_manner(tmp_path, stream):
         "grad norm: 1.500",
         "skipped iterations: 2",
         "nan iterations: 1",
+        "failed saves: 2",
         "samples per second: 64.0",
         "TFLOPs: 0.250",
         "peak memory (GB): 1.25 (rank 1)",

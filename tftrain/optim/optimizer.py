@@ -98,7 +98,7 @@ class Optimizer(tf.Module):
             # What is gathered together has one dtype; what is counted together is either sliced or whole.
             kinds = [(is_sliced, variable.dtype) for is_sliced, variable in zip(sliced, variables, strict=True)]
             split = StateSplit(mesh.data, names, shapes, split_strategy, kinds)
-        self.state = OptimizerState(names, variables, split, mesh.tensor, slices)
+        self.state = OptimizerState(names, variables, split, mesh, slices)
         self._norms = Norms(mesh, bool(split), self.state.segments, sliced)
         self.communicates = self._norms.communicates or bool(split)
         self._adapted = [not name.endswith(EXCLUDED) for name in names]

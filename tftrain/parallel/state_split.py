@@ -77,12 +77,11 @@ class StateSplit:
             for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
                 yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
-    def place(self, tensor: int) -> Iterator[tuple[int, slice, slice]]:
-        """Yields where this rank's elements of a tensor are: bucket, stretch of its part, stretch of the tensor."""
+    def owned(self) -> Iterator[tuple[int, int, slice, slice]]:
+        """Yields what this rank owns: bucket, tensor, stretch of its part of the bucket, and stretch of the tensor."""
         for number, bucket in enumerate(self.buckets):
-            for index, part, stretch in bucket.owned(self.group.rank, self._sizes):
-                if index == tensor:
-                    yield number, part, stretch
+            for tensor, part, stretch in bucket.owned(self.group.rank, self._sizes):
+                yield number, tensor, part, stretch
 
     def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""

@@ -1,19 +1,22 @@
 """The training loop, and evaluation of a checkpoint: what the programs call with a resolved configuration."""
 
+import functools
 import math
 from pathlib import Path
 
+from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.manifest import read_manifest
 from tftrain.model.bert import BertPretrainer
+from tftrain.optim.state import load_weights
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import agreed, checkpoint, devices, grappler, memory
+from tftrain.train import agreed, continuing, devices, grappler, memory, resume
 from tftrain.train.evaluate import Evaluation, Evaluator
 from tftrain.train.metrics import EvalRow, MetricsWriter
 from tftrain.train.plot import loss_curve
 from tftrain.train.report import Clock, describe, train_row
-from tftrain.train.session import Run, load_weights, make_model, say, wants_jit, write_config
+from tftrain.train.session import Run, make_model, say, wants_jit, write_config
 from tftrain.train.step import TrainStep
 
 
@@ -108,6 +111,7 @@ def train(config: TrainConfig, mesh: Mesh) -> None:
                     )
             if last or due(number, settings.checkpoint_every):
                 run.save()
+    run.finish()
     if writer:
         writer.close()
         curve = Path(settings.output_dir) / "loss_curve.png"
@@ -121,20 +125,16 @@ def evaluate(config: TrainConfig, mesh: Mesh) -> None:
     Raises:
         DataError, CheckpointError: the message names the file.
     """
-    path, tensors, manifest = None, {}, {}
-    if mesh.is_chief:
-        path = checkpoint.locate(config.run.resume, config.run.output_dir)
-        if path is None:
-            where = f"--output_dir={config.run.output_dir}"
-            raise checkpoint.CheckpointError(
-                f"{where}: no checkpoint to evaluate; train first, or name one with --resume"
-            )
-        tensors, manifest = checkpoint.load(path)
+    reader = resume.choose(config.run, mesh, functools.partial(say, mesh))
+    if reader is None:
+        where = f"--output_dir={config.run.output_dir}"
+        raise CheckpointError(f"{where}: no checkpoint to evaluate; train first, or name one with --resume")
+    continuing.check_model(config, reader.manifest.run, reader.path)
     model = make_model(config, mesh)
-    load_weights(model, tensors, mesh, path)
+    load_weights(model.named_variables(), model.slices, mesh.tensor_rank, reader)
     result = HeldOut(config, model, mesh, wants_jit(config))()
     lines = {
-        "checkpoint": f"{path} (step {manifest.get('step')})",
+        "checkpoint": f"{reader.path} (step {reader.manifest.step})",
         "held-out examples": f"{result.examples}",
         "masked-LM loss": f"{result.mlm_loss:.4f} nats (perplexity {math.exp(result.mlm_loss):.2f})",
         "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",

@@ -38,6 +38,7 @@ class TrainRow:
         mfu: share of the device's peak rate, None where that is unknown.
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
         skipped_steps, nan_steps: since the first step.
+        failed_saves: checkpoints that could not be written, since the run was started.
     """
 
     step: int
@@ -60,6 +61,7 @@ class TrainRow:
     peak_memory_rank: int
     skipped_steps: int
     nan_steps: int
+    failed_saves: int
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def train_line(row: TrainRow, max_steps: int) -> str:
             f"grad norm: {row.grad_norm:.3f}",
             f"skipped iterations: {row.skipped_steps:3d}",
             f"nan iterations: {row.nan_steps:3d}",
+            f"failed saves: {row.failed_saves:3d}",
             f"samples per second: {row.samples_per_sec:.1f}",
             f"TFLOPs: {row.tflops_per_device:.3f}",
             f"peak memory (GB): {row.peak_memory_gb:.2f} (rank {row.peak_memory_rank})",

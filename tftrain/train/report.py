@@ -90,6 +90,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:
         peak_memory_rank=int(memory.argmax()),
         skipped_steps=int(progress.skipped_steps),
         nan_steps=int(progress.nan_steps),
+        failed_saves=run.saves.failed,
     )
 
 
