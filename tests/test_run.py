@@ -17,6 +17,7 @@ from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
+from tftrain.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
 
@@ -254,7 +255,7 @@ def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_p
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    output = run_ranks(1, [*args, f"--output_dir={tmp_path / 'bad'}"], expected_code=run.EXIT_FAILED)
+    output = run_ranks(1, [*args, f"--output_dir={tmp_path / 'bad'}"], expected_code=ExitCode.FAILED)
     last = output.strip().splitlines()[-1]
     assert re.search(r"tftrain\.run: rank 0: .*x\.tfrecord.*byte", last), output
     assert "Traceback" not in output

@@ -169,6 +169,21 @@ class RunConfig:
     change_on_resume: str = flag(
         "", "Flags, with commas between, that may differ from the checkpoint's although they change the mathematics."
     )
+    start_timeout_seconds: float = flag(
+        3600, "Longest time to connect, to restore a checkpoint, and for a step that is compiled.", above=0
+    )
+    step_timeout_seconds: float = flag(
+        1800, "Longest time for a step, for its batch, and for a batch of an evaluation.", above=0
+    )
+    save_timeout_seconds: float = flag(1800, "Longest time for a checkpoint.", above=0)
+    exit_timeout_seconds: float = flag(120, "Longest time from the last word of a run to its end.", above=0)
+    preempt_save_seconds: float = flag(
+        60, "After SIGTERM, SIGINT or SIGUSR1, longest time to finish the step and save.", above=0
+    )
+    max_nan_steps: int = flag(20, "Steps in a row whose loss or gradient is not finite that end the run.", minimum=1)
+    spike_zscore: float = flag(
+        6.0, "Standard deviations above its recent mean at which loss or gradient norm is a spike; 0: none.", minimum=0
+    )
     seed: int = flag(
         1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1
     )

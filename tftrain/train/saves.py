@@ -17,10 +17,10 @@ from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.save import Attempt
 from tftrain.config import RunConfig
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import STALL_SHUTDOWN_SECONDS, Mesh
+from tftrain.parallel.mesh import STALL_LIMITS, Mesh
 
 # Ranks that are done wait for the chief in a collective, which ends the run when it takes too long.
-WAIT_SECONDS = 0.75 * STALL_SHUTDOWN_SECONDS
+WAIT_SECONDS = 0.75 * float(STALL_LIMITS["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"])
 # Exact in float64, as which numbers travel.
 ATTEMPT_BITS = 48
 
