@@ -7,7 +7,7 @@ Exit codes, of which docs/reliability.md says more:
     75  a signal (SIGTERM, SIGINT, SIGUSR1) asked for the end, and the state is saved: start again to continue
     76  too many steps in a row were not finite (--max_nan_steps)
     77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
-    78  too many checkpoints could not be written
+    78  too many checkpoints could not be written (--max_failed_saves), or the last one
     79  a signal asked for the end, and --preempt_save_seconds were not enough to save
     80  another rank ended; its own exit code says why
     128 and the signal's number: ended at once by a signal, by the second one where the first is a request
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     import tensorflow as tf
 
-    from tftrain.checkpoint.errors import CheckpointError
+    from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
     from tftrain.data.errors import DataError, data_error
     from tftrain.parallel import collectives, mesh
     from tftrain.train import agreed, loop
@@ -69,6 +69,9 @@ def main(argv: list[str]) -> int:
             watchdog.journal = ranks.journal
             agreed.before_start(config, ranks)
         code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
+    except FailedSavesError as error:
+        say_why(launch.rank, error)
+        code = ExitCode.SAVES_FAILED
     except (DataError, CheckpointError, mesh.MeshError, OSError) as error:
         say_why(launch.rank, error)
     except NotFiniteError as error:

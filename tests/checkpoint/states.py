@@ -13,7 +13,6 @@ from tftrain.checkpoint import save
 from tftrain.checkpoint.piece import DTYPES, Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
-from tftrain.train.resume import gather_texts
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -27,9 +26,13 @@ def saved(output_dir, tensors, step=1, run=None, keep_last=3, keep_every=0, numb
     """Saves whole tensors as one rank does, and opens the checkpoint."""
     attempt = Attempt(Path(output_dir), step, number)
     attempt.folder.parent.mkdir(exist_ok=True)
-    pieces = [Piece.block(name, value.shape, NAMES[value.dtype]) for name, value in tensors.items()]
-    save.write(attempt, pieces, [value.reshape(-1) for value in tensors.values()])
+    save.write(attempt, whole_pieces(tensors))
     return Reader(save.complete(attempt, run or {}, keep_last, keep_every, 1, lambda: False, print))
+
+
+def whole_pieces(tensors):
+    """Returns tensors as what a lone rank owns."""
+    return [(Piece.block(name, value.shape, NAMES[value.dtype]), value.reshape(-1)) for name, value in tensors.items()]
 
 
 def stored(path):
@@ -56,11 +59,13 @@ def stored(path):
 
 def collected(run):
     """Returns the whole state of a run on the chief, by way of a checkpoint; every rank must call it."""
+    from tftrain.train.resume import gather_texts  # Tests of files alone load no TensorFlow.
+
     world = run.mesh.world
     (folder, *_) = gather_texts(world, tempfile.mkdtemp() if run.mesh.is_chief else "", "collected.folder")
     attempt = Attempt(Path(folder), 0, 0, world.rank, world.size)
     attempt.folder.parent.mkdir(exist_ok=True)
-    save.write(attempt, *zip(*run.owned(), strict=True))
+    save.write(attempt, list(run.owned()))
     if not run.mesh.is_chief:
         return {}
     found = stored(save.complete(attempt, {}, 1, 0, 60, lambda: False, print))

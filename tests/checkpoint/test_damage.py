@@ -31,13 +31,13 @@ def saved(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     attempts = [Attempt(tmp_path, 3, 1, rank, 2) for rank in range(2)]
     for rank, attempt in enumerate(attempts):
-        pieces, arrays = [], []
+        owned = []
         for name, value in TENSORS.items():
             cut = (0, value.size // 2) if rank == 0 else (value.size // 2, value.size)
             if cut[0] < cut[1]:
-                pieces.append(Piece.block(name, value.shape, states.NAMES[value.dtype], stretch=cut))
-                arrays.append(value.reshape(-1)[slice(*cut)])
-        write(attempt, pieces, arrays)
+                piece = Piece.block(name, value.shape, states.NAMES[value.dtype], stretch=cut)
+                owned.append((piece, value.reshape(-1)[slice(*cut)]))
+        write(attempt, owned)
     return complete(attempts[0], {"seed": 1}, 3, 0, 1, lambda: False, print)
 
 

@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tftrain.checkpoint import save
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.shard import Owned
 
 # A run that ends in an error lets a save under way finish, unless it takes longer.
 EXIT_SECONDS = 10
@@ -33,8 +31,7 @@ class Save:
     def __init__(
         self,
         attempt: Attempt,
-        pieces: Sequence[Piece],
-        arrays: Sequence[np.ndarray],
+        owned: Sequence[Owned],
         plan: Plan | None,
         say: Callable[[str], None],
     ):
@@ -42,7 +39,7 @@ class Save:
 
         Args:
             attempt: the save.
-            pieces, arrays: what this rank owns; the arrays must not change before `written`.
+            owned: this rank's pieces and their elements, which must not change before `written`.
             plan: on the chief, else None.
             say: prints a line.
         """
@@ -50,7 +47,7 @@ class Save:
         self._written, self._abandoned = threading.Event(), threading.Event()
         self._problem: str | None = None
         # A daemon: where a disk does not answer, a process must be able to end all the same.
-        self._thread = threading.Thread(target=self._run, args=(pieces, arrays), name="checkpoint", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(owned,), name="checkpoint", daemon=True)
         self._thread.start()
         atexit.register(self._thread.join, EXIT_SECONDS)
 
@@ -69,9 +66,9 @@ class Save:
         atexit.unregister(self._thread.join)
         return self._problem
 
-    def _run(self, pieces: Sequence[Piece], arrays: Sequence[np.ndarray]) -> None:
+    def _run(self, owned: Sequence[Owned]) -> None:
         try:
-            save.write(self._attempt, pieces, arrays)
+            save.write(self._attempt, owned)
             self._written.set()
             if self._plan:
                 self._say(f"checkpoint {self._complete()}")

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tftrain.checkpoint import durable, folder, manifest, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.shard import Owned, Written
 
 MOST_POLL_SECONDS = 0.5
 
@@ -55,13 +53,12 @@ class Attempt:
         return self.folder / f"rank_{rank:05d}.json"
 
 
-def write(attempt: Attempt, pieces: Sequence[Piece], arrays: Sequence[np.ndarray]) -> None:
+def write(attempt: Attempt, owned: Sequence[Owned]) -> None:
     """Writes this rank's shards and announces them; a failure is announced, too, if that is possible.
 
     Args:
         attempt: the save.
-        pieces: which this rank owns; together, the ranks' hold every tensor exactly once.
-        arrays: the elements of each, flat.
+        owned: this rank's pieces; together, the ranks' hold every element of every tensor once.
 
     Raises:
         CheckpointError: they can't be written.
@@ -72,9 +69,9 @@ def write(attempt: Attempt, pieces: Sequence[Piece], arrays: Sequence[np.ndarray
         # Not with its parents: a mount that has vanished must not be replaced by a folder on another disk.
         attempt.folder.mkdir(exist_ok=True)
         files = {}
-        for number, group in enumerate(shard.groups(pieces)):
+        for number, group in enumerate(shard.groups(owned)):
             name = f"shard_{attempt.rank:05d}_{number:03d}.safetensors"
-            files[name] = write_shard(attempt.folder / name, [pieces[i] for i in group], [arrays[i] for i in group])
+            files[name] = write_shard(attempt.folder / name, group)
         announce(attempt, files)
     except OSError as error:
         message = f"rank {attempt.rank}: {error}"
@@ -83,12 +80,12 @@ def write(attempt: Attempt, pieces: Sequence[Piece], arrays: Sequence[np.ndarray
         raise CheckpointError(message) from error
 
 
-def write_shard(path: Path, pieces: Sequence[Piece], arrays: Sequence[np.ndarray]) -> shard.Written:
+def write_shard(path: Path, owned: Sequence[Owned]) -> Written:
     """Writes and flushes one file."""
-    return shard.write(path, pieces, arrays)
+    return shard.write(path, owned)
 
 
-def announce(attempt: Attempt, files: Mapping[str, shard.Written]) -> None:
+def announce(attempt: Attempt, files: Mapping[str, Written]) -> None:
     """Tells the chief what this rank has written."""
     tensors = {piece.name: [piece.dtype, piece.whole] for file in files.values() for piece in file.pieces}
     content = {"tensors": tensors, "files": {name: manifest.encode_file(file) for name, file in files.items()}}
@@ -133,7 +130,7 @@ def complete(
     return path
 
 
-def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> dict[str, shard.Written]:
+def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> dict[str, Written]:
     """Waits for the announcements of all ranks and returns all files.
 
     Raises:
@@ -153,7 +150,7 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> di
     return files
 
 
-def _read(path: Path) -> dict[str, shard.Written]:
+def _read(path: Path) -> dict[str, Written]:
     content = json.loads(path.read_bytes())
     if "error" in content:
         raise CheckpointError(content["error"])

@@ -26,6 +26,10 @@ SHARD_BYTES = 2**28
 HEADER_BYTES = 2**26
 
 
+# A piece and its elements, flat.
+Owned = tuple[Piece, np.ndarray]
+
+
 class Written(NamedTuple):
     """A finished file: its size in bytes, its SHA-256 in hexadecimal, and the pieces in it."""
 
@@ -34,38 +38,37 @@ class Written(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-def groups(pieces: Sequence[Piece]) -> list[list[int]]:
-    """Packs pieces, by their indices, into files of about `SHARD_BYTES`, at least one file; the widest elements first.
+def groups(owned: Sequence[Owned]) -> list[list[Owned]]:
+    """Packs pieces into files of about `SHARD_BYTES`, the widest elements first.
 
     Elements then lie where their width divides the offset, as the format demands.
     """
-    order = sorted(range(len(pieces)), key=lambda index: -DTYPES[pieces[index].dtype].itemsize)
-    found: list[list[int]] = [[]]
-    room = SHARD_BYTES
-    for index in order:
+    found: list[list[Owned]] = []
+    room = 0
+    for each in sorted(owned, key=lambda each: -each[1].itemsize):
         if room <= 0:
             found.append([])
             room = SHARD_BYTES
-        found[-1].append(index)
-        room -= pieces[index].nbytes
+        found[-1].append(each)
+        room -= each[1].nbytes
     return found
 
 
-def write(path: Path, pieces: Sequence[Piece], arrays: Sequence[np.ndarray]) -> Written:
+def write(path: Path, owned: Sequence[Owned]) -> Written:
     """Writes a file and flushes it to the disk.
 
     Args:
         path: of the file, which must not exist.
-        pieces: not two of one tensor.
-        arrays: the elements of each piece, flat.
+        owned: what belongs into it, not two pieces of one tensor.
 
     Raises:
         OSError: it can't be written.
     """
+    pieces = tuple(piece for piece, _ in owned)
     digest, size = hashlib.sha256(), 0
     with open(path, "xb", buffering=0) as file:
-        for part in (_header(pieces), *arrays):
-            view = memoryview(np.ascontiguousarray(part)).cast("B") if isinstance(part, np.ndarray) else part
+        for part in (_header(pieces), *(values for _, values in owned)):
+            view = memoryview(part).cast("B")
             for begin in range(0, len(view), BLOCK_BYTES):
                 block = view[begin : begin + BLOCK_BYTES]
                 digest.update(block)
@@ -74,7 +77,7 @@ def write(path: Path, pieces: Sequence[Piece], arrays: Sequence[np.ndarray]) -> 
                     written += file.write(block[written:])
                 size += len(block)
         os.fsync(file.fileno())
-    return Written(size, digest.hexdigest(), tuple(pieces))
+    return Written(size, digest.hexdigest(), pieces)
 
 
 def _header(pieces: Sequence[Piece]) -> bytes:

@@ -17,7 +17,8 @@ from tftrain.parallel.launcher import Launch
 from tftrain.parallel.rendezvous import await_all, value_of_rank_0
 
 # Horovod names ranks that keep others waiting, and then ends the run.
-STALL_LIMITS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "60", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600"}
+STALL_WARNING_SECONDS = 60
+STALL_SHUTDOWN_SECONDS = 600
 
 
 class MeshError(RuntimeError):
@@ -169,7 +170,11 @@ def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
     Raises:
         MeshError: the user has switched one of them off; no run may wait for ever.
     """
-    limits = {name: environ.get(name, default) for name, default in STALL_LIMITS.items()}
+    defaults = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": STALL_WARNING_SECONDS,
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": STALL_SHUTDOWN_SECONDS,
+    }
+    limits = {name: environ.get(name, str(default)) for name, default in defaults.items()}
     off = {name: value for name, value in limits.items() if not (value.isdecimal() and int(value))}
     disabled = environ.get("HOROVOD_STALL_CHECK_DISABLE", "0")
     if disabled != "0":

@@ -156,7 +156,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
 
 
 def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, int]:
-    """Returns the model with the weights of the checkpoint that `--resume` means, its path and its step.
+    """Returns the model with the weights of the checkpoint that `--resume` means, and that one's path and step.
 
     Raises:
         CheckpointError: the message names the file.

@@ -74,7 +74,9 @@ def choose(config: RunConfig, mesh: Mesh, say: Callable[[str], None]) -> Reader 
     if config.resume != "auto":
         reader, problem = _checked(Path(config.resume), mesh)
         if problem:
-            raise CheckpointError(f"--resume={config.resume}: {problem}")
+            raise CheckpointError(
+                f"--resume={config.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
+            )
         return reader
     found = [path.name for path in folder.find(config.output_dir)] if mesh.is_chief else []
     names = json.loads(gather_texts(mesh.world, json.dumps(found), "resume.found")[0])

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from tftrain.checkpoint.background import Plan, Save
-from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.shard import Owned
 from tftrain.config import RunConfig
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import STALL_LIMITS, Mesh
+from tftrain.parallel.mesh import STALL_SHUTDOWN_SECONDS, Mesh
 
 # Ranks that are done wait for the chief in a collective, which ends the run when it takes too long.
-WAIT_SECONDS = 0.75 * float(STALL_LIMITS["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"])
+WAIT_SECONDS = 0.75 * STALL_SHUTDOWN_SECONDS
 # Exact in float64, as which numbers travel.
 ATTEMPT_BITS = 48
 
@@ -39,7 +40,7 @@ class Saves:
         self._save: Save | None = None
         self._staging: dict[Piece, np.ndarray] = {}
 
-    def start(self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[tuple[Piece, np.ndarray]]]) -> None:
+    def start(self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]]) -> None:
         """Copies what this rank owns and starts to write it; every rank must call it.
 
         A save that is under way is waited for first.
@@ -50,7 +51,7 @@ class Saves:
             owned: makes this rank's pieces and their elements, flat, which are copied before this returns.
 
         Raises:
-            CheckpointError: too many saves in a row have failed, on all ranks alike.
+            FailedSavesError: too many saves in a row have failed, on all ranks alike.
         """
         self.settle()
         number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
@@ -59,12 +60,12 @@ class Saves:
         plan = None
         if self._mesh.is_chief:
             plan = Plan(run, self._config.keep_last, self._config.keep_every, WAIT_SECONDS)
-        pieces, arrays = self._copies(owned()) if self._config.checkpoint_async else zip(*owned(), strict=True)
-        self._save = Save(attempt, pieces, arrays, plan, self._say)
+        mine = self._copies(owned()) if self._config.checkpoint_async else list(owned())
+        self._save = Save(attempt, mine, plan, self._say)
         if not self._config.checkpoint_async:
             self.settle()
 
-    def _copies(self, owned: Iterable[tuple[Piece, np.ndarray]]) -> tuple[list[Piece], list[np.ndarray]]:
+    def _copies(self, owned: Iterable[Owned]) -> list[Owned]:
         # Memory that was touched before is filled many times as fast as new memory, so it is kept for the next save.
         before, self._staging = self._staging, {}
         for piece, values in owned:
@@ -72,7 +73,7 @@ class Saves:
             if self._staging[piece] is None:
                 self._staging[piece] = np.empty(piece.size, values.dtype)
             np.copyto(self._staging[piece], values)
-        return list(self._staging), list(self._staging.values())
+        return list(self._staging.items())
 
     def settle(self) -> str | None:
         """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
@@ -81,7 +82,7 @@ class Saves:
             What this rank knows of the reason, if it has failed.
 
         Raises:
-            CheckpointError: too many saves in a row have failed, on all ranks alike.
+            FailedSavesError: too many saves in a row have failed, on all ranks alike.
         """
         if self._save is None:
             return None
@@ -96,7 +97,7 @@ class Saves:
             return None
         self.failed, self._in_a_row = self.failed + 1, self._in_a_row + 1
         if self._in_a_row >= self._config.max_failed_saves:
-            raise CheckpointError(
+            raise FailedSavesError(
                 f"{self._config.output_dir}: {self._in_a_row} saves in a row have failed, "
                 f"as many as --max_failed_saves permits{_reason(problem)}"
             )
@@ -106,12 +107,12 @@ class Saves:
         """Waits for the last save; every rank must call it.
 
         Raises:
-            CheckpointError: it has failed, on all ranks alike.
+            FailedSavesError: it has failed, on all ranks alike.
         """
         before = self.failed
         problem = self.settle()
         if self.failed > before:
-            raise CheckpointError(f"{self._config.output_dir}: the last save has failed{_reason(problem)}")
+            raise FailedSavesError(f"{self._config.output_dir}: the last save has failed{_reason(problem)}")
 
 
 def _reason(problem: str | None) -> str:

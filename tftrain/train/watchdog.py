@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tftrain.checkpoint import folder
+from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import RunConfig
 from tftrain.exit_codes import ExitCode
 from tftrain.parallel.journal import Journal
@@ -127,7 +128,7 @@ class Watchdog:
                 print(line, file=file, flush=True)
                 faulthandler.dump_traceback(file, all_threads=True)
             kept = folder.find(self._settings.output_dir)
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             words = f"the stacks can't be written: {error}"
         else:
             words = f"the stacks are in {stacks}; the last checkpoint is {kept[-1] if kept else 'not written yet'}"
