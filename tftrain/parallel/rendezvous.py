@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from tftrain.parallel.launcher import Launch
 
 WAIT_SECONDS = 120
+ARRIVAL_SECONDS = 600
 POLL_SECONDS = 0.1
 STORE_ERRORS = (OSError, http.client.HTTPException)
 
@@ -83,11 +84,11 @@ def value_of_rank_0(launch: Launch, name: str, value: str, environ=os.environ, s
     return value if said is None else said
 
 
-def await_all(launch: Launch, environ=os.environ, seconds: float = WAIT_SECONDS) -> None:
+def await_all(launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECONDS) -> None:
     """Returns when every rank has called it, where there is a store, or when the seconds are over.
 
     Gloo waits 30 seconds for the last rank and then aborts every process; a host that has to read TensorFlow from a
-    slow disk comes later than that.
+    slow disk comes later than that. A rank that has died is the launcher's affair.
     """
     address = address_of_store(environ)
     if not address:
