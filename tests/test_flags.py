@@ -107,6 +107,40 @@ def test_batch_sizes_that_contradict_name_all_three(stated):
         assert name in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("most", "total", "rampup", "ranks", "fitted"),
+    [
+        (4, 48, "none", 4, (4, 3)),
+        (4, 48, "none", 3, (4, 4)),
+        (4, 28, "none", 2, (2, 7)),
+        (5, 28, "none", 1, (4, 7)),
+        (64, 24, "none", 2, (12, 1)),
+        (4, 14, "none", 7, (2, 1)),
+        (8, 48, "16:16:1000", 2, (8, 3)),
+        (8, 48, "12:12:1000", 2, (6, 4)),
+    ],
+)
+def test_a_fitted_micro_batch_divides_every_batch_and_is_no_larger_than_stated(most, total, rampup, ranks, fitted):
+    batch = BatchConfig(most, None, total, batch_rampup=rampup, fit_micro_batch=True).resolve(ranks)
+    assert (batch.micro_batch_size, batch.grad_accum_steps) == fitted
+
+
+@pytest.mark.parametrize(
+    ("stated", "rampup", "reason"),
+    [
+        ((4, None, 32), "none", "--global_batch_size=32: expected it to be divisible by data_parallel_size=3"),
+        ((4, None, 36), "12:8:1000", "and all sizes of batch_rampup=12:8:1000 to be divisible by data_parallel_size=3"),
+        ((4, 1, 36), "none", "without --grad_accum_steps"),
+        ((None, None, 36), "none", "expected --global_batch_size and --micro_batch_size"),
+        ((4, None, 36), "much", "--batch_rampup=much: expected none"),
+    ],
+)
+def test_a_micro_batch_that_can_not_be_fitted_is_refused_with_the_reason(stated, rampup, reason):
+    with pytest.raises(ConfigError) as caught:
+        BatchConfig(*stated, batch_rampup=rampup, fit_micro_batch=True).resolve(3)
+    assert reason in str(caught.value)
+
+
 def test_help_lists_every_flag():
     text = flags.help_text(TrainConfig, "tftrain.run")
     for section in sections(TrainConfig()):

@@ -33,6 +33,11 @@ class BatchConfig:
         "start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first "
         "samples; the learning rate's schedule then counts samples. The other sizes are the full batch's.",
     )
+    fit_micro_batch: bool = flag(
+        False,
+        "Of the sizes up to micro_batch_size, take the largest that the ranks can divide global_batch_size into, "
+        "whatever their number; an elastic launcher sets it.",
+    )
 
     @property
     def ramp(self) -> ramp.Ramp:
@@ -63,6 +68,8 @@ class BatchConfig:
     def _with_sizes(self, data_parallel_size):
         micro, accum, total = self.micro_batch_size, self.grad_accum_steps, self.global_batch_size
         ranks = data_parallel_size
+        if self.fit_micro_batch:
+            micro = self._fitted(ranks)
         if total is None:
             micro, accum = micro or 8, accum or 1
             total = micro * accum * ranks
@@ -81,6 +88,26 @@ class BatchConfig:
             expected = f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}"
             raise ConfigError([Problem("global_batch_size", total, expected)])
         return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)
+
+    def _fitted(self, ranks: int) -> int:
+        """Returns the largest micro-batch up to the stated one of which all global batches consist on so many ranks."""
+        if self.grad_accum_steps or not self.micro_batch_size or not self.global_batch_size:
+            expected = "expected --global_batch_size and --micro_batch_size without --grad_accum_steps, which follows"
+            raise ConfigError(
+                [
+                    Problem(
+                        "fit_micro_batch",
+                        True,
+                        f"{expected} from the number of ranks; an elastic launcher sets the flag",
+                    )
+                ]
+            )
+        unit, left = divmod(ramp.unit(self.batch_rampup, self.global_batch_size), ranks)
+        if left:
+            sizes = "it" if self.batch_rampup == "none" else f"it and all sizes of batch_rampup={self.batch_rampup}"
+            expected = f"expected {sizes} to be divisible by data_parallel_size={ranks}"
+            raise ConfigError([Problem("global_batch_size", self.global_batch_size, expected)])
+        return max(size for size in range(1, self.micro_batch_size + 1) if unit % size == 0)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ else, so a run that is resumed within the ramp goes on with the right size. No r
 batch.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -86,6 +87,12 @@ def read(batch_rampup: str, global_batch_size: int) -> Ramp:
     if batch_rampup == "none":
         return Ramp(global_batch_size, 1, 1, global_batch_size)
     return Ramp(*map(int, batch_rampup.split(":")), global_batch_size)
+
+
+def unit(batch_rampup: str, global_batch_size: int) -> int:
+    """Returns the largest number that divides the sizes of all batches; the full one's, if the flag has problems."""
+    match = _FORMAT.fullmatch(batch_rampup)
+    return math.gcd(global_batch_size, *map(int, match.groups()[:2])) if match else global_batch_size
 
 
 def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | None, ranks: int) -> list[Problem]:

@@ -25,6 +25,7 @@ from tftrain.data import preflight
 from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
+from tftrain.train import elastic
 
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
@@ -33,7 +34,9 @@ def main(argv: list[str]) -> int:
     """Runs what the command line says and returns the exit code."""
     launch = launch_from_environment()
     try:
-        config, problems = flags.read(TrainConfig, argv)
+        config, problems = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
+        if __name__ == "__main__" and not problems and elastic.supervises(config, os.environ):
+            return elastic.supervise(config, os.environ)
         if problems := all_problems(config, problems, launch):
             raise ConfigError(problems)
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))

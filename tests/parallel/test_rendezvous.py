@@ -1,13 +1,14 @@
 """What rank 0 says before Horovod starts reaches the others through the launcher's own store."""
 
 import threading
+import time
 
 import pytest
 from horovod.runner.http.http_server import KVStoreServer
 
 from tftrain.parallel import mesh
 from tftrain.parallel.launcher import Launch
-from tftrain.parallel.rendezvous import value_of_rank_0
+from tftrain.parallel.rendezvous import await_all, value_of_rank_0
 
 
 @pytest.fixture
@@ -43,3 +44,27 @@ def test_ranks_that_want_other_groups_are_named_before_horovod_makes_any(store, 
     value_of_rank_0(Launch(0, 4), "tensor_parallel_size", "2")
     with pytest.raises(mesh.MeshError, match="on rank 3 --tensor_parallel_size is 1, but 2 on rank 0"):
         mesh.start(Launch(3, 4, 3, 4), 1, 1)
+
+
+def test_nobody_goes_on_before_the_last_has_come(store):
+    came = []
+
+    def come(rank):
+        await_all(Launch(rank, 3), store, 20)
+        came.append(rank)
+
+    early = [threading.Thread(target=come, args=[rank]) for rank in (0, 2)]
+    for thread in early:
+        thread.start()
+    time.sleep(0.5)
+    assert came == []
+    come(1)
+    for thread in early:
+        thread.join()
+    assert sorted(came) == [0, 1, 2]
+
+
+def test_one_that_never_comes_is_not_awaited_for_ever(store):
+    begin = time.monotonic()
+    await_all(Launch(0, 2), store, 0.5)
+    assert time.monotonic() - begin < 10

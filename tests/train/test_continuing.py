@@ -16,7 +16,7 @@ SAVED = TrainConfig()
 FREE = {
     *("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"),
     *("data_dir", "train_files", "eval_files", "data_readers"),
-    *("micro_batch_size", "grad_accum_steps"),
+    *("micro_batch_size", "grad_accum_steps", "fit_micro_batch"),
     *("tensor_parallel_size", "pipeline_parallel_size", "split_opt_state", "split_grad_accum", "state_split_strategy"),
     *("jit_compile", "activation_checkpointing", "memory_optimization", "suppress_grappler"),
     *("enable_resource_variables", "sparse_as_dense", "cpu_threads", "huge_pages", "device_peak_tflops"),

@@ -150,7 +150,8 @@ def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:
 
 def is_lost(error: Exception) -> bool:
     """Whether a collective has failed because another rank ended, or could not be reached."""
-    return "Horovod has been shut down" in str(error)
+    # Horovod's own words, or Gloo's, which name the file of the transport, if a connection breaks while it is in use.
+    return any(words in str(error) for words in ("Horovod has been shut down", "gloo/transport"))
 
 
 def _grouped_sum(hvd, given, **options):

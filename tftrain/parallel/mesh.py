@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tftrain.parallel.journal import Journal
 from tftrain.parallel.launcher import Launch
-from tftrain.parallel.rendezvous import value_of_rank_0
+from tftrain.parallel.rendezvous import await_all, value_of_rank_0
 
 # Horovod names ranks that keep others waiting, and then ends the run.
 STALL_WARNING_SECONDS = 60
@@ -170,6 +170,7 @@ def _connect(launch: Launch, tensor_parallel_size: int) -> Mesh:
     groups = itertools.chain(*groups_of(launch.size, tensor_parallel_size).values())
     # A set of all ranks would be a second name for the one that always exists.
     sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
+    await_all(launch)
     hvd.init(process_sets=list(sets.values()))
     if hvd.size() != launch.size:
         raise MeshError(
