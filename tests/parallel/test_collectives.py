@@ -22,6 +22,18 @@ def test_shares_of_a_batch_are_contiguous_and_complete():
     assert shares == [(0, 3), (3, 6), (6, 9), (9, 12)]
 
 
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        ("Horovod has been shut down. This was caused by an exception on one of the ranks", True),
+        ("[/tmp/third_party/gloo/gloo/transport/tcp/pair.cc:589] Read error [127.0.0.1]:1: Connection reset", True),
+        ("Incompatible shapes: [2] vs. [3]", False),
+    ],
+)
+def test_a_lost_rank_is_told_from_other_errors(words, lost):
+    assert collectives.is_lost(tf.errors.UnknownError(None, None, words)) == lost
+
+
 @pytest.mark.multirank
 def test_two_ranks():
     output = run_ranks(2, ["-m", "tests.parallel.two_ranks"])
