@@ -152,7 +152,7 @@ def _fill(section: Any, values: flags.FlagValues) -> Any:
 def _unknown(arg: str, known: Iterable[str]) -> Problem:
     """Returns the problem of an argument that is no flag, with the nearest of the `known` names."""
     name, _, value = arg.lstrip("-").partition("=")
-    if not arg.startswith("-"):
+    if not arg.startswith("-") or not name:
         return Problem("", arg, "stray argument; every argument is --flag=value")
     near = difflib.get_close_matches(name.removeprefix("no"), list(known), n=1)
     return Problem(name, value, f"no such flag{f'; did you mean --{near[0]}?' if near else ''}")

@@ -50,10 +50,10 @@ def test_word_starts_and_ordinary_ids():
         (SPECIAL + b"[unused0]\n[unused1]\n", "nothing but the special tokens and unused ones"),
         (
             SPECIAL + b"a\0b\n",
-            r"line 6: a token of 3 characters that begins 'a\\x00b'; expected .*no line break",
+            r"line 6: a token of 3 bytes that begins 'a\\x00b'; expected .*no line break",
         ),
-        (SPECIAL + b"x" * 1001 + b"\n", "line 6: a token of 1001 characters that begins 'xxx.*expected at most 1000"),
-        (SPECIAL + b"a\rb\n", "line 6: a token of 3 characters"),
+        (SPECIAL + b"x" * 257 + b"\n", "line 6: a token of 257 bytes that begins 'xxx.*expected at most 256"),
+        (SPECIAL + b"a\rb\n", "line 6: a token of 3 bytes"),
         (SPECIAL + b"\n" * 3, "line 7: the token '' occurs for the second time"),
         (b"[PAD]\n\xff\n", "byte 6: not UTF-8"),
         (b"[PAD]\n\xed\xa0\x80\n", "byte 6: not UTF-8"),

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tftrain.config import DataConfig
 from tftrain.data.errors import DataError
+from tftrain.data.example import canonical
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.masking import Masking, random_block, stream_key
 from tftrain.data.preflight import SEGMENTS, SYNTHETIC_SEQ_LENGTH, manifest_predictions, predictions, standard_sizes
@@ -65,9 +66,11 @@ class _RecordSource(ExampleSource):
 
         def read(first):
             numbers = order(np.arange(first, first + count)).tolist()
+            places = [self._records.place(number) for number in numbers]
+            read = map(self._records.read, numbers)
             return (
-                np.array([self._records.read(number) for number in numbers], object),
-                np.array([self._records.place(number).encode() for number in numbers], object),
+                np.array([canonical(payload, place) for payload, place in zip(read, places, strict=True)], object),
+                np.array([place.encode() for place in places], object),
             )
 
         serialized, where = tf.numpy_function(read, [first_sample], [tf.string, tf.string])

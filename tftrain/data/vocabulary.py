@@ -13,7 +13,8 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SENTENCEPIECE_SPACE = "\u2581"
 LARGEST_BYTES = 32 << 20
 MOST_TOKENS = 1 << 20
-LONGEST_TOKEN = 1000
+# Bytes of UTF-8: tensorflow-text takes no longer ones.
+LONGEST_TOKEN = 256
 _UNUSED = "[unused"
 _IMPOSSIBLE = re.compile(r"[\x00\r\n]")
 
@@ -104,10 +105,10 @@ def check_tokens(tokens: tuple[str, ...], path: str) -> None:
     if len(tokens) > MOST_TOKENS:
         raise DataError(f"{path}: it has {len(tokens)} tokens; expected a vocabulary of at most {MOST_TOKENS}")
     for line, token in enumerate(tokens, 1):
-        if len(token) > LONGEST_TOKEN or _IMPOSSIBLE.search(token):
+        if len(token.encode()) > LONGEST_TOKEN or _IMPOSSIBLE.search(token):
             raise DataError(
-                f"{path}: line {line}: a token of {len(token)} characters that begins {token[:20]!r}; expected at most "
-                f"{LONGEST_TOKEN}, and no line break or NUL among them"
+                f"{path}: line {line}: a token of {len(token.encode())} bytes that begins {token[:20]!r}; expected at "
+                f"most {LONGEST_TOKEN}, and no line break or NUL among them"
             )
     missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
