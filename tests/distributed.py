@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousServer
@@ -46,19 +47,85 @@ def run_ranks(
     Raises:
         AssertionError: another exit code, or no end in time; the message holds the output.
     """
-    binaries = Path(sys.executable).parent
-    path = f"{binaries}{os.pathsep}{os.environ['PATH']}"
-    settings = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environ or {})}
-    settings.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
+    settings = _settings(environ)
     command = [sys.executable, *args]
     if horovodrun:
         command = ["horovodrun", "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
         expected_code = int(expected_code != 0)
-    with _places(1 if horovodrun else ranks) as places:
-        code, output = _run(command, [{**settings, **place} for place in places], seconds)
+    with _places(1 if horovodrun else ranks) as places, _started(command, settings, places) as started:
+        code = _first_code(started, seconds)
+        output = started.output()
     assert code is not None, f"{' '.join(command)}\nwas killed after {seconds} s. Its output:\n{output}"
     assert code == expected_code, f"{' '.join(command)}\nended with {code}, expected {expected_code}:\n{output}"
     return output
+
+
+@contextlib.contextmanager
+def started_ranks(ranks: int, args: Sequence[str], *, environ=None) -> Iterator["Ranks"]:
+    """Starts `python ARGS` on so many ranks, for a test that does something to them; kills what is left at the end.
+
+    Args:
+        ranks: how many processes.
+        args: what follows the interpreter.
+        environ: further environment variables.
+
+    Yields:
+        The ranks.
+    """
+    with _places(ranks) as places, _started([sys.executable, *args], _settings(environ), places) as started:
+        yield started
+
+
+class Ranks:
+    """Processes that run.
+
+    Attributes:
+        processes: one a rank; each leads a process group of its own.
+    """
+
+    def __init__(self, processes: list[subprocess.Popen], outputs: list[IO[str]]):
+        self.processes, self._outputs = processes, outputs
+
+    def output(self, rank: int | None = None) -> str:
+        """Returns all that one rank, by default each in turn, has printed so far."""
+        texts = []
+        for file in self._outputs if rank is None else [self._outputs[rank]]:
+            file.seek(0)
+            texts.append(file.read())
+        return "\n".join(texts)
+
+    def wait_for(self, text: str, rank: int = 0, seconds: float = 180) -> None:
+        """Waits until a rank has printed a text.
+
+        Raises:
+            AssertionError: the rank has ended, or time is up.
+        """
+        end = time.monotonic() + seconds
+        while text not in self.output(rank):
+            running = self.processes[rank].poll() is None
+            assert running, f"rank {rank} ended before it printed {text!r}:\n{self.output()}"
+            assert time.monotonic() < end, f"{text!r} was not printed in {seconds} s:\n{self.output()}"
+            time.sleep(0.05)
+
+    def codes(self, ranks: Sequence[int], seconds: float) -> list[int]:
+        """Waits until these ranks have ended and returns their exit codes.
+
+        Raises:
+            AssertionError: time is up.
+        """
+        end = time.monotonic() + seconds
+        while any(self.processes[rank].poll() is None for rank in ranks):
+            assert time.monotonic() < end, f"ranks {list(ranks)} still ran after {seconds} s:\n{self.output()}"
+            time.sleep(0.05)
+        return [self.processes[rank].returncode for rank in ranks]
+
+
+def _settings(environ) -> dict[str, str]:
+    """Returns the environment of every rank."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    settings = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environ or {})}
+    settings.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
+    return settings
 
 
 @contextlib.contextmanager
@@ -91,40 +158,39 @@ def _places(ranks: int) -> Iterator[list[dict[str, str]]]:
     server.stop()
 
 
-def _run(command, environments, seconds) -> tuple[int | None, str]:
-    """Returns the first exit code that is not 0, or 0, or None for too late; and all that was printed."""
+@contextlib.contextmanager
+def _started(command, settings, places) -> Iterator[Ranks]:
+    """Starts a process for each place, and kills those that are left at the end."""
     with contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(tempfile.TemporaryFile(mode="w+")) for _ in environments]
-        code = _wait(command, environments, outputs, seconds)
-        for output in outputs:
-            output.seek(0)
-        return code, "\n".join(output.read() for output in outputs)
+        outputs = [stack.enter_context(tempfile.TemporaryFile(mode="w+")) for _ in places]
+        processes = [
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**settings, **place},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            for place, output in zip(places, outputs, strict=True)
+        ]
+        try:
+            yield Ranks(processes, outputs)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
-def _wait(command, environments, outputs, seconds) -> int | None:
-    processes = [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        for environ, output in zip(environments, outputs, strict=True)
-    ]
-    end, failed_at, first = time.monotonic() + seconds, None, 0
-    while any(process.poll() is None for process in processes) and time.monotonic() < end:
-        first = first or next((process.returncode for process in processes if process.returncode), 0)
-        if first and failed_at is None:
+def _first_code(ranks: Ranks, seconds: float) -> int | None:
+    """Waits for all, and returns the exit code of the first that failed, or 0, or None for too late."""
+    end, first = time.monotonic() + seconds, 0
+    while any(process.poll() is None for process in ranks.processes) and time.monotonic() < end:
+        if not first and (first := next((process.returncode for process in ranks.processes if process.returncode), 0)):
             # The others notice, or have something to say of their own; a launcher would end them.
-            failed_at, end = time.monotonic(), min(end, time.monotonic() + 15)
+            end = min(end, time.monotonic() + 15)
         time.sleep(0.05)
-    late = failed_at is None and any(process.poll() is None for process in processes)
-    for process in processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    codes = [first, *(process.returncode for process in processes)]
-    return None if late else next((code for code in codes if code), 0)
+    codes = [process.poll() for process in ranks.processes]
+    return first or next((code for code in codes if code != 0), 0)

@@ -7,17 +7,19 @@ import shutil
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import tensorflow as tf
 
+from tests.checkpoint import states
 from tests.distributed import run_ranks
 from tests.train.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import flags, run
+from tftrain.checkpoint import folder as checkpoints
+from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
+from tftrain.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import checkpoint, loop
-from tftrain.train.checkpoint import CheckpointError
+from tftrain.train import loop
 
 SMALL = (
     "--num_hidden_layers=2",
@@ -79,7 +81,7 @@ def test_a_run_leaves_metrics_config_events_curve_and_checkpoint(whole):
     assert config["packages"]["tensorflow"]
     assert list((whole / "tensorboard").glob("**/*tfevents*"))
     assert (whole / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in checkpoint.find(whole)] == ["step_00000004", "step_00000008"]
+    assert [path.name for path in checkpoints.find(whole)] == ["step_00000004", "step_00000008"]
 
 
 def test_synthetic_tokens_are_uniform(whole):
@@ -89,16 +91,14 @@ def test_synthetic_tokens_are_uniform(whole):
 
 
 def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
-    target = checkpoint.folder(tmp_path) / "step_00000004"
-    shutil.copytree(checkpoint.find(whole)[0], target)
+    target = checkpoints.of(tmp_path) / "step_00000004"
+    shutil.copytree(checkpoints.find(whole)[0], target)
     shutil.copy(whole / "metrics.jsonl", tmp_path)
     loop.train(
         configured(f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=8", "--eval_every=4"), Mesh()
     )
     assert losses(tmp_path) == losses(whole)
-    expected, found = (
-        safetensors.numpy.load_file(checkpoint.find(folder)[-1] / "state.safetensors") for folder in (whole, tmp_path)
-    )
+    expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (whole, tmp_path))
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)
@@ -126,21 +126,27 @@ def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     settings = (f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=3", "--resume=none")
     loop.train(configured(*settings), Mesh())
-    assert [path.name for path in checkpoint.find(tmp_path)] == ["step_00000003"]
-    aside = checkpoint.folder(tmp_path) / "set_aside_1"
+    assert [path.name for path in checkpoints.find(tmp_path)] == ["step_00000003"]
+    aside = checkpoints.of(tmp_path) / "set_aside_1"
     assert {path.name for path in aside.iterdir()} == {"step_00000004", "step_00000008", "metrics.jsonl"}
     assert [row["step"] for row in rows(tmp_path)[0]] == [1, 2, 3]
 
 
 def test_a_loss_scale_may_come_with_a_resume(whole, tmp_path):
-    path = checkpoint.find(whole)[0]
-    settings = ("--global_batch_size=8", "--max_steps=6", "--precision=fp16", f"--resume={path}")
+    path = checkpoints.find(whole)[0]
+    settings = (
+        "--global_batch_size=8",
+        "--max_steps=6",
+        "--change_on_resume=max_steps",
+        "--precision=fp16",
+        f"--resume={path}",
+    )
     loop.train(configured(f"--output_dir={tmp_path}", *settings), Mesh())
     assert rows(tmp_path)[0][-1]["loss_scale"] == 2**15
 
 
 def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):
-    path = checkpoint.find(whole)[0]
+    path = checkpoints.find(whole)[0]
     changes = ("--seed=2", "--optimizer=adamw", "--gelu_form=erf", "--ln_impl=fused")
     with pytest.raises(CheckpointError) as caught:
         loop.train(configured(f"--output_dir={tmp_path}", f"--resume={path}", *changes), Mesh())
@@ -159,7 +165,7 @@ def test_evaluate_without_a_checkpoint_says_so(tmp_path):
 
 
 def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):
-    path = checkpoint.find(whole)[-1]
+    path = checkpoints.find(whole)[-1]
     with pytest.raises(
         CheckpointError, match=r"not a checkpoint of this configuration: --hidden_size=64, saved with 32"
     ):
@@ -249,7 +255,7 @@ def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_p
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    output = run_ranks(1, [*args, f"--output_dir={tmp_path / 'bad'}"], expected_code=run.EXIT_FAILED)
+    output = run_ranks(1, [*args, f"--output_dir={tmp_path / 'bad'}"], expected_code=ExitCode.FAILED)
     last = output.strip().splitlines()[-1]
     assert re.search(r"tftrain\.run: rank 0: .*x\.tfrecord.*byte", last), output
     assert "Traceback" not in output

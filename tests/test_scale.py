@@ -33,6 +33,8 @@ def test_sixteen_ranks_train_as_one_and_one_goes_on_from_their_checkpoint(tmp_pa
     )
     assert "x 8 ranks" in output
     for folder in (one, many):
-        loop.train(configured(*BATCH, f"--output_dir={folder}", "--max_steps=5"), Mesh())
+        loop.train(
+            configured(*BATCH, f"--output_dir={folder}", "--max_steps=5", "--change_on_resume=max_steps"), Mesh()
+        )
     assert len(losses(one)) == 5
     np.testing.assert_allclose(losses(many), losses(one), rtol=1e-4)

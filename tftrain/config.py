@@ -161,8 +161,29 @@ class RunConfig:
     eval_every: int = flag(0, "Steps between evaluations of the held-out split; 0: only at the end.", minimum=0)
     eval_batches: int = flag(0, "Global batches of one evaluation; 0: the whole held-out split.", minimum=0)
     checkpoint_every: int = flag(0, "Steps between checkpoints; 0: only at the end.", minimum=0)
+    checkpoint_async: bool = flag(True, "Training goes on while a checkpoint is written; it waits for a copy only.")
     keep_last: int = flag(3, "Checkpoints kept; older ones are removed.", minimum=1)
+    keep_every: int = flag(0, "Checkpoints whose step is a multiple of it are kept as well; 0: none.", minimum=0)
+    max_failed_saves: int = flag(3, "Checkpoints in a row that may fail before the run stops.", minimum=1)
     resume: str = flag("auto", "Checkpoint to start from: the newest in output_dir, none, or a checkpoint's path.")
+    change_on_resume: str = flag(
+        "", "Flags, with commas between, that may differ from the checkpoint's although they change the mathematics."
+    )
+    start_timeout_seconds: float = flag(
+        3600, "Longest time to connect, to restore a checkpoint, and for a step that is compiled.", above=0
+    )
+    step_timeout_seconds: float = flag(
+        1800, "Longest time for a step, for its batch, and for a batch of an evaluation.", above=0
+    )
+    save_timeout_seconds: float = flag(1800, "Longest time for a checkpoint.", above=0)
+    exit_timeout_seconds: float = flag(120, "Longest time from the last word of a run to its end.", above=0)
+    preempt_save_seconds: float = flag(
+        60, "After SIGTERM, SIGINT or SIGUSR1, longest time to finish the step and save.", above=0
+    )
+    max_nan_steps: int = flag(20, "Steps in a row whose loss or gradient is not finite that end the run.", minimum=1)
+    spike_zscore: float = flag(
+        6.0, "Standard deviations above its recent mean at which loss or gradient norm is a spike; 0: none.", minimum=0
+    )
     seed: int = flag(
         1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1
     )

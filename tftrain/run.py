@@ -1,22 +1,32 @@
 """Trains or evaluates an encoder: `python -m tftrain.run --flagfile=configs/X.flags`, alone or under horovodrun.
 
-Exit codes: 0 done, 1 the run failed (data, checkpoint, ranks), 2 wrong flags, 130 interrupted from the keyboard.
+Exit codes, of which docs/reliability.md says more:
+    0   done
+    1   the run failed: data, checkpoint, ranks, or an exception nobody expected
+    2   wrong flags
+    75  a signal (SIGTERM, SIGINT, SIGUSR1) asked for the end, and the state is saved: start again to continue
+    76  too many steps in a row were not finite (--max_nan_steps)
+    77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
+    78  too many checkpoints could not be written (--max_failed_saves), or the last one
+    79  a signal asked for the end, and --preempt_save_seconds were not enough to save
+    80  another rank ended; its own exit code says why
+    128 and the signal's number: ended at once by a signal, by the second one where the first is a request
 """
 
 import dataclasses
 import os
+import signal
 import sys
 import tempfile
 
 from tftrain import flags, huge_pages
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
+from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
 
-EXIT_FAILED = 1
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-EXIT_INTERRUPTED = 130
 
 
 def main(argv: list[str]) -> int:
@@ -42,25 +52,43 @@ def main(argv: list[str]) -> int:
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     import tensorflow as tf
 
+    from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
     from tftrain.data.errors import DataError, data_error
-    from tftrain.parallel import mesh
+    from tftrain.parallel import collectives, mesh
     from tftrain.train import agreed, loop
-    from tftrain.train.checkpoint import CheckpointError
+    from tftrain.train.health import NotFiniteError
+    from tftrain.train.watchdog import Watchdog
 
+    watchdog, code = Watchdog(launch.rank, config.run), ExitCode.FAILED
     try:
-        ranks = mesh.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
-        agreed.before_start(config, ranks)
-        {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks)
+        with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
+            ranks = mesh.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
+            watchdog.journal = ranks.journal
+            agreed.before_start(config, ranks)
+        code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
+    except FailedSavesError as error:
+        say_why(launch.rank, error)
+        code = ExitCode.SAVES_FAILED
     except (DataError, CheckpointError, mesh.MeshError, OSError) as error:
-        return failed(launch.rank, error)
+        say_why(launch.rank, error)
+    except NotFiniteError as error:
+        say_why(launch.rank, error)
+        code = ExitCode.NOT_FINITE
     except tf.errors.OpError as error:
         # A record's fault reaches us wrapped in TensorFlow's own error; anything else deserves its traceback.
-        if (cause := data_error(error)) is None:
+        if (cause := data_error(error)) is not None:
+            say_why(launch.rank, cause)
+        elif collectives.is_lost(error):
+            say_why(launch.rank, f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
+            code = ExitCode.PEER_ENDED
+        else:
             raise
-        return failed(launch.rank, cause)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return 0
+        code = ExitCode.SIGNALLED + signal.SIGINT
+    finally:
+        # Horovod's own end waits for the other ranks.
+        watchdog.begin("the end of the process", "exit_timeout_seconds", code or ExitCode.STALLED)
+    return code
 
 
 def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) -> list[Problem]:
@@ -106,10 +134,9 @@ def with_sizes(config: TrainConfig, sizes: preflight.Sizes) -> TrainConfig:
     )
 
 
-def failed(rank: int, error: Exception) -> int:
-    """Says in one line why this rank can't go on, and returns the exit code."""
-    print(f"tftrain.run: rank {rank}: {error}", file=sys.stderr, flush=True)
-    return EXIT_FAILED
+def say_why(rank: int, reason: Exception | str) -> None:
+    """Says in one line why this rank can't go on."""
+    print(f"tftrain.run: rank {rank}: {reason}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

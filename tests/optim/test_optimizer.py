@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_keras
 from official.modeling.optimization.lamb import LAMB
 
+from tests.checkpoint import states
 from tftrain.config import OptimizerConfig
 from tftrain.optim.optimizer import Optimizer
 from tftrain.parallel import collectives
@@ -61,7 +62,7 @@ def make(config=CONFIG, dtype=tf.float32, weights=None, **options):
 
 def whole(optimizer):
     """Returns the whole state by name."""
-    return {"optimizer/step": np.asarray(optimizer.step), **dict(optimizer.state.collect())}
+    return {"optimizer/step": np.asarray(optimizer.step), **states.owned(optimizer.state)}
 
 
 def apply(optimizer, gradients, loss_scale=None):

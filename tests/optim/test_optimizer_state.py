@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.checkpoint import states
 from tests.optim.test_optimizer import (
     CONFIG,
     RULES,
@@ -136,23 +137,21 @@ def test_state_has_one_copy_of_an_fp32_weight_and_names_for_everything():
         f"{kind}/{name}": list(shape) for kind in ("master", "adam_m", "adam_v") for name, shape in SHAPES.items()
     }
     assert optimizer.state.shapes() == expected
-    assert {name: list(value.shape) for name, value in optimizer.state.collect()} == expected
+    assert {name: list(value.shape) for name, value in states.owned(optimizer.state).items()} == expected
     for variable, master in zip(variables, optimizer.state.masters, strict=True):
         assert master is variable
     assert len({id(variable) for variable in optimizer.variables}) == 3 * len(SHAPES) + 1
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-def test_a_restored_state_continues_bit_for_bit(dtype):
+def test_a_restored_state_continues_bit_for_bit(dtype, tmp_path):
     old, expected = make(dtype=dtype)
     new, variables = make(dtype=dtype, weights=initial_weights(seed=9))
     steps = gradient_steps(4)
     for gradients in steps[:2]:
         apply(old, gradients)
     new.step.assign(old.step)
-    for name, value in old.state.collect():
-        new.state.load(name, value)
-    new.state.publish()
+    new.state.load(states.saved(tmp_path, states.owned(old.state)))
     for gradients in steps[2:]:
         apply(old, gradients)
         apply(new, gradients)

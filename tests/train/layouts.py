@@ -13,6 +13,7 @@ import time
 import horovod.tensorflow as hvd
 import numpy as np
 
+from tests.checkpoint import states
 from tests.train.test_step import BASE, batches
 from tftrain.division import BatchConfig, ParallelConfig
 from tftrain.parallel import mesh as meshes
@@ -113,8 +114,8 @@ def train(config, mesh):
 
 
 def snapshot(run):
-    """Returns a copy of the whole state; every rank takes part."""
-    return {name: np.array(value, np.float64) for name, value in run.collect().items()}
+    """Returns a copy of the whole state on the chief; every rank takes part."""
+    return {name: np.array(value, np.float64) for name, value in states.collected(run).items()}
 
 
 @functools.cache
@@ -143,7 +144,9 @@ def compare(name, config, mesh):
         # Moments after one update are the gradients and their squares.
         change, expected_change = after[tensor] - before[tensor], value - expected_before[tensor]
         error = np.linalg.norm(change - expected_change)
-        assert error <= at_once * np.linalg.norm(expected_change), f"{name}: {tensor}: {error}"
+        # Both weights that were updated are rounded to fp32, which may show where the update is small beside them.
+        allowed = at_once * np.linalg.norm(expected_change) + 2 * 2**-24 * np.linalg.norm(value)
+        assert error <= allowed, f"{name}: {tensor}: {error}, expected at most {allowed}"
 
 
 def main(names):

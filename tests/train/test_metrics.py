@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tftrain.train import devices
-from tftrain.train.metrics import EvalRow, MetricsWriter, TrainRow, read_rows
+from tftrain.train.metrics import EvalRow, MetricsWriter, SpikeRow, TrainRow, read_rows
 
 # As design.md lists them for the programs that read the file.
 TRAIN_FIELDS = [
@@ -36,6 +36,7 @@ TRAIN_FIELDS = [
     "peak_memory_rank",
     "skipped_steps",
     "nan_steps",
+    "failed_saves",
 ]
 EVAL_FIELDS = ["step", "eval_mlm_loss", "eval_unigram_nats", "eval_mlm_accuracy", "eval_nsp_accuracy"]
 
@@ -62,6 +63,7 @@ def row(step=10, **changes):
         "peak_memory_rank": 1,
         "skipped_steps": 2,
         "nan_steps": 1,
+        "failed_saves": 2,
     }
     return TrainRow(**values | changes)
 
@@ -126,10 +128,26 @@ def test_log_line_names_everything_in_the_megatron_manner(tmp_path, stream):
         "grad norm: 1.500",
         "skipped iterations: 2",
         "nan iterations: 1",
+        "failed saves: 2",
         "samples per second: 64.0",
         "TFLOPs: 0.250",
         "peak memory (GB): 1.25 (rank 1)",
     ]
+
+
+def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, stream):
+    writer = MetricsWriter(tmp_path, 100, stream)
+    writer.spike(SpikeRow(7, 9.25, 7.5, 3.0, -0.25))
+    writer.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
+        "step": 7,
+        "spike_loss": 9.25,
+        "spike_loss_zscore": 7.5,
+        "spike_grad_norm": 3.0,
+        "spike_grad_norm_zscore": -0.25,
+    }
+    parts = [re.sub(" +", " ", part.strip()) for part in stream.getvalue().split("|")]
+    assert parts == ["spike at 7/ 100", "loss: 9.2500 (+7.5 standard deviations)", "grad norm: 3.000 (-0.2)"]
 
 
 def test_evaluation_is_shown_beside_the_unigram_entropy(tmp_path, stream):

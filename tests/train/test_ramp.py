@@ -5,13 +5,14 @@ import shutil
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
+from tests.checkpoint import states
 from tests.test_run import configured, losses, rows
 from tests.train.conftest import RAMP
+from tftrain.checkpoint import folder as checkpoints
 from tftrain.data import pipeline
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import checkpoint, loop
+from tftrain.train import loop
 from tftrain.train.session import Run
 from tftrain.train.step import TrainStep
 
@@ -47,15 +48,13 @@ def test_it_is_the_sequence_of_batches_that_one_would_make_by_hand(ramped):
 
 
 def test_a_run_resumed_within_the_ramp_is_bitwise_the_uninterrupted_one(ramped, tmp_path):
-    first = checkpoint.find(ramped)[0]
+    first = checkpoints.find(ramped)[0]
     assert json.loads((first / "manifest.json").read_text())["step"] == 2
-    shutil.copytree(first, checkpoint.folder(tmp_path) / first.name)
+    shutil.copytree(first, checkpoints.of(tmp_path) / first.name)
     shutil.copy(ramped / "metrics.jsonl", tmp_path)
     loop.train(configured(*RAMP, f"--output_dir={tmp_path}"), Mesh())
     assert losses(tmp_path) == losses(ramped)
-    expected, found = (
-        safetensors.numpy.load_file(checkpoint.find(folder)[-1] / "state.safetensors") for folder in (ramped, tmp_path)
-    )
+    expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (ramped, tmp_path))
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)

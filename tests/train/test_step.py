@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.checkpoint import states
 from tftrain.config import (
     BatchConfig,
     ComputeConfig,
@@ -67,8 +68,8 @@ def accumulating(steps, config=BASE):
 
 
 def assert_same_weights(run, other, tolerance):
-    expected = other.collect()
-    for name, value in run.collect().items():
+    expected = states.owned(other)
+    for name, value in states.owned(run).items():
         if name.startswith("master/"):
             np.testing.assert_allclose(value, expected[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
@@ -144,7 +145,7 @@ def test_norms_may_have_fp32_variables_beside_bf16_weights(optimizer):
         optimizer=dataclasses.replace(BASE.optimizer, optimizer=optimizer),
     )
     run, _ = trained(config, steps=2)
-    masters = run.collect()
+    masters = states.owned(run)
     for name, variable in run.model.named_variables().items():
         is_norm = name.endswith(("gamma", "beta"))
         assert variable.dtype == (tf.float32 if is_norm else tf.bfloat16)
@@ -175,11 +176,11 @@ def test_a_nan_skips_the_update_and_is_counted(precision):
     weights = poisoned["masked_lm_weights"].numpy()
     weights[3] = np.nan
     run, (info,) = trained(config, data=[first])
-    before = dict(run.optimizer.state.collect())
+    before = states.owned(run.optimizer.state)
     step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, wants_jit(config))
     info = step({**poisoned, "masked_lm_weights": tf.constant(weights)})
     assert bool(info.skipped)
-    for name, value in run.optimizer.state.collect():
+    for name, value in states.owned(run.optimizer.state).items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
     assert (int(run.progress.step), int(run.progress.skipped_steps), int(run.progress.nan_steps)) == (2, 1, 1)
     assert np.isfinite(run.progress.interval_sums).all()

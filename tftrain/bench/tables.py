@@ -1,10 +1,11 @@
 """All tables, by name."""
 
 from tftrain.bench.accumulation.table import ACCUMULATION
+from tftrain.bench.checkpoint.table import CHECKPOINT
 from tftrain.bench.kernels.table import KERNELS
 from tftrain.bench.levers.table import LEVERS
 from tftrain.bench.peers.table import PEERS
 from tftrain.bench.profile.table import PROFILE
 from tftrain.bench.table import Table
 
-TABLES: dict[str, Table] = {table.name: table for table in (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION)}
+TABLES: dict[str, Table] = {table.name: table for table in (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT)}

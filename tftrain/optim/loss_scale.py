@@ -11,7 +11,13 @@ from tftrain.config import TrainConfig
 
 
 class FixedLossScale(tf.Module):
-    """A scale of 1: fp32 and bf16 gradients need none."""
+    """A scale of 1: fp32 and bf16 gradients need none.
+
+    Attributes:
+        smallest: what the scale never falls below.
+    """
+
+    smallest = 1.0
 
     @property
     def value(self) -> tf.Tensor:

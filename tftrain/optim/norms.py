@@ -34,13 +34,45 @@ class Norms:
         # A tensor that is whole on every tensor parallel rank counts on the first one.
         self._counts = [1.0 if is_sliced or mesh.tensor.rank == 0 else 0.0 for is_sliced in sliced]
         self._store_counts = [self._counts[self._first_tensor(store)] for store in segments]
+        self._split, self._segments = split, segments
 
-    def total(self, squares: tf.Tensor) -> tf.Tensor:
-        """Returns the sum over all stores and ranks, fp32 scalar, of the squares of this rank's stores, fp32 [n]."""
+    def total(self, squares: tf.Tensor, marks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Adds up over the ranks in one vector.
+
+        Args:
+            squares: fp32 [n], of this rank's stores.
+            marks: fp32 [m], whatever else this rank has found.
+
+        Returns:
+            The sum of squares over all stores and ranks, fp32 scalar, and that of each mark over the ranks, fp32 [m].
+        """
         if not self.communicates:
-            return tf.reduce_sum(squares)
+            return tf.reduce_sum(squares), marks
         own = tf.reduce_sum(squares * self._store_counts)
-        return self._over_ranks(tf.reshape(own, [1]), "squared_gradients")[0]
+        both = self._over_ranks(tf.concat([[own], marks], axis=0), "squared_gradients")
+        return both[0], both[1:]
+
+    def not_finite(self, gradients: Sequence[tf.Tensor], squares: tf.Tensor) -> tf.Tensor:
+        """Returns 1 for each tensor of which this rank's part is not finite, else 0; fp32 [tensors].
+
+        Args:
+            gradients: fp32, one for each store.
+            squares: fp32 [stores], their sums of squares.
+        """
+        if not self._split:
+            return tf.cast(~tf.math.is_finite(squares), tf.float32)
+        count = len(self._counts)
+
+        def look():
+            marks, ids = [], []
+            for gradient, segments in zip(gradients, self._segments, strict=True):
+                pieces = tf.split(tf.reshape(gradient, [-1]), [segment.size for segment in segments])
+                marks += [tf.cast(~tf.math.is_finite(tf.nn.l2_loss(piece)), tf.float32) for piece in pieces]
+                ids += [count if segment.tensor is None else segment.tensor for segment in segments]
+            return tf.minimum(tf.math.unsorted_segment_sum(tf.stack(marks), ids, count + 1)[:count], 1.0)
+
+        # A store holds many tensors: another pass over them, which is made only where there is something to find.
+        return tf.cond(tf.math.is_finite(tf.reduce_sum(squares)), lambda: tf.zeros([count]), look)
 
     def of_tensors(
         self, tensors: Sequence[int | None], weights: tf.Tensor, updates: tf.Tensor

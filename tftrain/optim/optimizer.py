@@ -2,8 +2,8 @@
 
 It is not Keras's Optimizer: the mathematics are the pure functions of `tftrain.optim.rules`, the variables those of
 `OptimizerState`, and this class puts the functions in order. The gradients' global norm does three jobs in one pass
-over them: it is reported, it clips, and it is finite exactly when the update is safe. Where ranks hold parts of a
-tensor, all norms of an update are summed over them in one small vector.
+over them: it is reported, it clips, and it is finite exactly when the gradients can be used. Where ranks hold parts of
+a tensor, all norms of an update are summed over them in one small vector, and with them which tensors are not finite.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,9 +29,11 @@ class UpdateInfo(NamedTuple):
     """What an update reports, as scalars on the device."""
 
     learning_rate: tf.Tensor  # fp32, of this update
-    grad_norm: tf.Tensor  # fp32, of the unscaled gradients before clipping; not finite exactly when found_inf
+    grad_norm: tf.Tensor  # fp32, of the unscaled gradients before clipping
     loss_scale: tf.Tensor  # fp32, the one these gradients carry
-    found_inf: tf.Tensor  # bool, whether the update was skipped
+    found_inf: tf.Tensor  # bool, whether loss or norm was not finite and the update was skipped
+    is_nan: tf.Tensor  # bool, whether it was skipped for a reason that no smaller loss scale removes
+    culprit: tf.Tensor  # int32, what was not finite, for `Optimizer.culprit_name`
 
 
 class _Call(NamedTuple):
@@ -98,13 +100,15 @@ class Optimizer(tf.Module):
             # What is gathered together has one dtype; what is counted together is either sliced or whole.
             kinds = [(is_sliced, variable.dtype) for is_sliced, variable in zip(sliced, variables, strict=True)]
             split = StateSplit(mesh.data, names, shapes, split_strategy, kinds)
-        self.state = OptimizerState(names, variables, split, mesh.tensor, slices)
+        self.state = OptimizerState(names, variables, split, mesh, slices)
         self._norms = Norms(mesh, bool(split), self.state.segments, sliced)
         self.communicates = self._norms.communicates or bool(split)
         self._adapted = [not name.endswith(EXCLUDED) for name in names]
         self._decays = [config.weight_decay if adapted else 0.0 for adapted in self._adapted]
 
-    def apply(self, gradients: list[tf.Tensor], loss_scale: LossScale | None = None) -> UpdateInfo:
+    def apply(
+        self, gradients: list[tf.Tensor], loss_scale: LossScale | None = None, losses: tf.Tensor | None = None
+    ) -> UpdateInfo:
         """Unscales, clips and applies gradients unless one is not finite, and moves the loss scale on either way.
 
         Works the same eagerly, in a tf.function, and, unless it communicates, in one compiled by XLA; nothing is read
@@ -114,9 +118,10 @@ class Optimizer(tf.Module):
             gradients: one fp32 tensor (or tf.IndexedSlices) for each store of the state, already reduced over ranks
                 and still multiplied by the loss scale.
             loss_scale: the scale that the loss was multiplied by; None: 1.
+            losses: fp32 of any shape, which must be finite too.
 
         Returns:
-            Learning rate, gradient norm, loss scale and whether the update was skipped.
+            Learning rate, gradient norm, loss scale, whether the update was skipped and why.
 
         Raises:
             ValueError: the gradients do not match the stores.
@@ -129,27 +134,48 @@ class Optimizer(tf.Module):
                 raise ValueError(f"no gradient for {', '.join(missing)}: every variable must take part in the loss")
         loss_scale = loss_scale or FixedLossScale()
         scale = loss_scale.value
-        info = self._update([tf.convert_to_tensor(gradient) for gradient in gradients], scale)
-        loss_scale.update(info.found_inf)
-        return info
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        squares = self._squares(gradients)
+        finite = tf.reduce_all(tf.math.is_finite(0.0 if losses is None else losses))
+        marks = tf.concat([self._norms.not_finite(gradients, squares), [tf.cast(~finite, tf.float32)]], axis=0)
+        total, marks = self._norms.total(squares, marks)
+        grad_norm, has_bad_loss = tf.sqrt(total) / scale, marks[-1] > 0
+        found_inf = has_bad_loss | ~tf.math.is_finite(grad_norm)
+        rate = self._update(gradients, scale, grad_norm, found_inf)
+        is_nan = found_inf & (has_bad_loss | (scale <= loss_scale.smallest))
+        culprit = tf.reduce_max(tf.where(marks > 0, tf.range(len(self.state.names) + 1), -1))
+        loss_scale.update(found_inf)
+        return UpdateInfo(rate, grad_norm, scale, found_inf, is_nan, culprit)
 
-    def _update(self, gradients: list[tf.Tensor], scale: tf.Tensor) -> UpdateInfo:
-        fused = self.config.optimizer.startswith("fused")
-        squares = lamb.squared_norms(gradients) if fused else tf.stack([rules.squared_norm(g) for g in gradients])
-        grad_norm = tf.sqrt(self._norms.total(squares)) / scale
-        found_inf = tf.logical_not(tf.math.is_finite(grad_norm))
+    def culprit_name(self, culprit: int) -> str:
+        """Returns in words what was not finite first: the loss, or else the gradient that backward came to first.
+
+        Backward goes from the last variable to the first, and what is not finite spoils all that comes after it.
+        """
+        if culprit == len(self.state.names):
+            return "the loss"
+        return f"the gradient of {self.state.names[culprit]}" if culprit >= 0 else "the norm of all gradients together"
+
+    def _squares(self, gradients: list[tf.Tensor]) -> tf.Tensor:
+        """Returns the sum of squares of each gradient, fp32 [stores]."""
+        if self.config.optimizer.startswith("fused"):
+            return lamb.squared_norms(gradients)
+        return tf.stack([rules.squared_norm(gradient) for gradient in gradients])
+
+    def _update(self, gradients, scale, grad_norm, found_inf) -> tf.Tensor:
+        """Applies gradients, or nothing where `found_inf`, and returns the learning rate."""
         clip = self.config.clip_global_norm
         factor = (clip / tf.maximum(grad_norm, clip) if clip else 1.0) / scale
         rate = learning_rate(self.config, self._length, self.step)
         at = rules.scalars(self.config, rate, self.step, factor, found_inf)
-        if fused:
+        if self.config.optimizer.startswith("fused"):
             self._fused_update(gradients, at)
         elif self.communicates:
             self._update_parts(gradients, at)
         else:
             self._update_each(gradients, at)
         self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
-        return UpdateInfo(rate, grad_norm, scale, found_inf)
+        return rate
 
     def _fused_update(self, gradients: list[tf.Tensor], at: rules.Scalars) -> None:
         """Updates stores by the ops that take many tensors, or all segments of one, at once and in place."""

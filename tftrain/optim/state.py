@@ -2,21 +2,33 @@
 
 A store is one variable of each kind. Undivided there is one for each variable of the model and of its shape; divided,
 one for each bucket of `StateSplit`, flat, with this rank's part of it. Checkpoints see neither: to them the state is
-whole tensors by global name, collected from the ranks and handed out to them.
+pieces of tensors with global names. Each rank gives those that it owns and takes those that it holds, and no rank
+needs another one for that.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.parallel import collectives
+from tftrain.checkpoint.piece import Piece, even_parts
+from tftrain.checkpoint.reader import Reader
 from tftrain.parallel.layout import Segment
-from tftrain.parallel.mesh import Group
+from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.state_split import StateSplit
 from tftrain.parallel.tensor import Slice, own_copy, whole_shapes
 
 KINDS = ("master", "adam_m", "adam_v")
+
+
+class _Held(NamedTuple):
+    """A piece of the state, and where it is: in which store, and in which stretch of it."""
+
+    piece: Piece
+    store: tf.Variable
+    place: slice
 
 
 class OptimizerState(tf.Module):
@@ -36,7 +48,7 @@ class OptimizerState(tf.Module):
         names: Sequence[str],
         variables: Sequence[tf.Variable],
         split: StateSplit | None = None,
-        tensor: Group | None = None,
+        mesh: Mesh | None = None,
         slices: Mapping[str, Slice] | None = None,
     ):
         """Creates the state, with masters from the variables' values and moments of zero.
@@ -44,12 +56,12 @@ class OptimizerState(tf.Module):
         Args:
             names, split: see above.
             variables: the targets.
-            tensor: the ranks that hold the other slices of variables in `slices`.
+            mesh: the ranks, among which `split` divides the state and `slices` the variables.
             slices: by name, of which whole tensor a variable is a part; those that are not in it are whole.
         """
         super().__init__(name="optimizer_state")
         self.names, self.targets, self.split = list(names), list(variables), split
-        self._tensor, self._slices = tensor or Group(), slices or {}
+        self._mesh, self._slices = mesh or Mesh(), slices or {}
         if split:
             self.segments = split.segments
             self.masters = self._make("master", split.take([tf.cast(v, tf.float32) for v in variables]))
@@ -79,51 +91,94 @@ class OptimizerState(tf.Module):
         whole = whole_shapes(dict(zip(self.names, self.targets, strict=True)), self._slices)
         return {f"{kind}/{name}": whole[name] for kind in KINDS for name in self.names}
 
-    def collect(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields name and whole value of every tensor of the state; every rank must take all of them, eagerly."""
-        for kind, stores in zip(KINDS, (self.masters, self.m, self.v), strict=True):
-            local = enumerate(stores)
-            if self.split:
-                local = self.split.gather([store.read_value() for store in stores], f"collect.{kind}")
-            if self._tensor.size > 1:
-                # Owners may differ between tensor parallel ranks, whose slices may: the joins need one order.
-                local = sorted(local, key=lambda pair: pair[0])
-            for index, value in local:
-                name = self.names[index]
-                yield f"{kind}/{name}", self._join(name, value, f"collect.{kind}.{name}")
+    def owned(self) -> Iterator[tuple[Piece, np.ndarray]]:
+        """Yields what this rank gives to a checkpoint, eagerly; the ranks' pieces are all tensors, each element once.
 
-    def load(self, name: str, whole: np.ndarray) -> None:
-        """Takes this rank's part of one whole tensor; when all have been given, call `publish`.
-
-        Args:
-            name: one of `shapes`.
-            whole: of that shape.
+        Yields:
+            `master/NAME`, `adam_m/NAME` or `adam_v/NAME`, or a piece of it, and its elements, flat: where the state is
+            in the host's memory a view of them, which is good until the next update.
         """
-        kind, _, of = name.partition("/")
-        stores = dict(zip(KINDS, (self.masters, self.m, self.v), strict=True))[kind]
-        index = self.names.index(of)
-        if of in self._slices:
-            whole = self._slices[of].take(whole, self._tensor.rank)
-        if not self.split:
-            stores[index].assign(tf.cast(whole, tf.float32))
-            return
-        flat = np.reshape(whole, [-1])
-        for number, part, stretch in self.split.place(index):
-            stores[number][part].assign(tf.cast(flat[stretch], tf.float32))
+        held = [
+            each
+            for each in self._held()
+            # All tensor parallel ranks have the same of what is not divided among them.
+            if self._mesh.tensor_rank == 0 or _variable_of(each.piece) in self._slices
+        ]
+        if self.split:
+            parts = [(index, 0, each.piece.size) for index, each in enumerate(held)]
+        else:
+            data = self._mesh.data
+            parts = even_parts([each.piece for each in held], data.size, data.rank)
+        for _, group in itertools.groupby(parts, lambda part: id(held[part[0]].store)):
+            of_store = list(group)
+            store = held[of_store[0][0]].store
+            flat = np.asarray(memoryview(store.read_value())).reshape(-1)
+            for index, start, stop in of_store:
+                yield held[index].piece.part(start, stop), flat[held[index].place][start:stop]
+
+    def load(self, reader: Reader) -> None:
+        """Takes what this rank holds from a checkpoint, and gives the model's variables the weights.
+
+        Raises:
+            CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
+        """
+        for _, group in itertools.groupby(self._held(), lambda held: id(held.store)):
+            of_store = list(group)
+            store = of_store[0].store
+            value = np.zeros(store.shape.num_elements(), np.float32)
+            for held in of_store:
+                reader.read_into(held.piece, value[held.place])
+            store.assign(value.reshape(store.shape), read_value=False)
+        if self.split:
+            load_weights(dict(zip(self.names, self.targets, strict=True)), self._slices, self._mesh.tensor_rank, reader)
+        else:
+            self.publish()
+
+    def _held(self) -> Iterator["_Held"]:
+        """Yields every piece that is on this rank, those of one store together."""
+        for kind, stores in zip(KINDS, (self.masters, self.m, self.v), strict=True):
+            places = self.split.owned() if self.split else ((i, i, slice(None), None) for i in range(len(stores)))
+            for number, index, place, stretch in places:
+                name, shape = self.names[index], self.targets[index].shape
+                bounds = stretch and (stretch.start, stretch.stop)
+                piece = _block(f"{kind}/{name}", shape, self._slices.get(name), self._mesh.tensor_rank, bounds)
+                if piece.size:
+                    yield _Held(piece, stores[number], place)
 
     def _make(self, kind: str, values: Sequence[tf.Tensor]) -> list[tf.Variable]:
         places = [f"bucket_{number}" for number in range(len(values))] if self.split else self.names
         return [_state(f"{kind}/{place}", value) for place, value in zip(places, values, strict=True)]
 
-    def _join(self, name: str, value: tf.Tensor, collective: str) -> np.ndarray:
-        """Returns the whole of which `value` is this rank's slice."""
-        if name not in self._slices or self._tensor.size == 1:
-            return np.asarray(value)
-        part, size = self._slices[name], self._tensor.size
-        flat = collectives.all_gather_rows(self._tensor, tf.reshape(value, [-1]), collective).numpy()
-        shapes = [part.shape(rank) for rank in range(size)]
-        ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])[:-1]
-        return part.join([np.reshape(each, shape) for each, shape in zip(np.split(flat, ends), shapes, strict=True)])
+
+def load_weights(
+    variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int, reader: Reader
+) -> None:
+    """Gives variables the master weights of a checkpoint, rounded to their dtype.
+
+    Args:
+        variables: of the model, by global name.
+        slices: by name, of which whole tensor a variable is a part; those that are not in it are whole.
+        tensor_rank: of the part.
+        reader: the checkpoint.
+
+    Raises:
+        CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
+    """
+    for name, variable in variables.items():
+        piece = _block(f"master/{name}", variable.shape, slices.get(name), tensor_rank)
+        variable.assign(tf.cast(reader.read(piece), variable.dtype), read_value=False)
+
+
+def _block(name: str, shape: tf.TensorShape, part: Slice | None, tensor_rank: int, stretch=None) -> Piece:
+    """Returns the piece that a variable of this shape is, or a stretch of it."""
+    if part is None:
+        return Piece.block(name, shape.as_list(), "F32", stretch=stretch)
+    offset = [part.bounds[tensor_rank] if axis == part.axis else 0 for axis in range(len(part.whole))]
+    return Piece.block(name, part.whole, "F32", offset, part.shape(tensor_rank), stretch)
+
+
+def _variable_of(piece: Piece) -> str:
+    return piece.name.partition("/")[2]
 
 
 def _state(name: str, initial: tf.Tensor) -> tf.Variable:

@@ -21,10 +21,10 @@ from tftrain.parallel.mesh import Group, Mesh, MeshError, data_ranks, tensor_ran
 Facts = Mapping[str, str]
 
 # A host may have its files elsewhere: whether a path is given must be the same, and what lies there, but not its name.
-PATHS = ("data_dir", "train_files", "eval_files")
-# The chief alone writes, and in training it alone reads a checkpoint, which the others get from it. How a host works
-# with its processors changes no result and no collective.
-OF_THE_HOST = ("output_dir", "resume", "cpu_threads", "data_readers", "huge_pages")
+PATHS = ("data_dir", "train_files", "eval_files", "output_dir", "resume")
+NO_PATHS = ("auto", "none")
+# How a host works with its processors changes no result and no collective.
+OF_THE_HOST = ("cpu_threads", "data_readers", "huge_pages")
 MOST_SHOWN = 8
 
 
@@ -34,7 +34,7 @@ def settings(config: TrainConfig) -> Facts:
     for section in sections(config):
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
-            if field.name in PATHS:
+            if field.name in PATHS and value not in NO_PATHS:
                 value = value and "a path"
             if field.name not in OF_THE_HOST:
                 facts[f"--{field.name}"] = str(value)

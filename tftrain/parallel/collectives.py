@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tftrain.parallel.journal import Collective
 from tftrain.parallel.layout import pack
 from tftrain.parallel.mesh import Group
 
@@ -32,13 +33,11 @@ def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_d
     """
     if group.size == 1:
         return list(tensors)
-    from horovod.tensorflow import mpi_ops
-
     summed: list[tf.Tensor] = []
     bytes_of_each = [4 * tensor.shape.num_elements() for tensor in tensors]
     for index, bucket in enumerate(pack(bytes_of_each, BUCKET_BYTES)):
         sent = [tf.cast(tensors[place], wire_dtype) for place in bucket]
-        summed += mpi_ops._grouped_allreduce(sent, op=mpi_ops.Sum, **_options(group, f"{name}.{index}"))
+        summed += _together(group, "all-reduce", f"{name}.{index}", sent, _grouped_sum)
     return summed
 
 
@@ -56,34 +55,45 @@ def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum
     """
     if group.size == 1:
         return tensor
-    from horovod.tensorflow import mpi_ops
 
-    reduction = {"sum": mpi_ops.Sum, "max": mpi_ops.Max}[operation]
-    return mpi_ops._allreduce(tensor, op=reduction, **_options(group, name))
+    def reduce(hvd, given, **options):
+        return hvd._allreduce(given[0], op={"sum": hvd.Sum, "max": hvd.Max}[operation], **options)
+
+    return _together(group, "all-reduce", name, [tensor], reduce)
 
 
-def reduce_scatter_sum(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
+def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], name: str) -> tf.Tensor:
     """Sums a tensor over the ranks of a group and leaves each with its part of the sum.
 
     Args:
         group: the ranks.
-        tensor: fp32 or fp16 [n], n a multiple of the group's size; equal parts lie in the order of the ranks.
+        tensor: fp32 or fp16 [n], n a multiple of the group's size if the parts are equal.
+        bounds: where parts begin and end, one more than ranks, ascending from 0 to n; rank r's is [bounds[r],
+            bounds[r + 1]).
         name: of the collective; unique in the graph and equal on every rank.
 
     Returns:
-        [n / group.size], in the tensor's dtype.
-
-    Raises:
-        ValueError: n is no multiple of the group's size.
+        This rank's part, fp32.
     """
-    if tensor.shape[0] % group.size:
-        raise ValueError(f"{name}: {tensor.shape[0]} elements can't be split evenly over {group.size} ranks")
     if group.size == 1:
-        return tensor
-    from horovod.tensorflow import mpi_ops
+        return tf.cast(tensor, tf.float32)
+    sizes = np.diff(bounds)
+    own = int(sizes[group.rank])
+    if tf.config.get_visible_devices("GPU") and np.all(sizes == own):
 
-    part = mpi_ops._reducescatter(tensor, op=mpi_ops.Sum, **_options(group, name))
-    return tf.ensure_shape(part, [tensor.shape[0] // group.size])
+        def scatter(hvd, given, **options):
+            return hvd._reducescatter(given[0], op=hvd.Sum, **options)
+
+        part = _together(group, "reduce-scatter", name, [tensor], scatter)
+        return tf.cast(tf.ensure_shape(part, [own]), tf.float32)
+
+    # Gloo's reduce-scatter moves its result to where it may still be sending from: with some MB, sums are wrong now
+    # and then. To send each rank its part is as many bytes, and parts may differ in size.
+    def exchange(hvd, given, **options):
+        return hvd.alltoall(given[0], splits=tf.constant(sizes, tf.int32), **options)
+
+    parts, _ = _together(group, "all-to-all", name, [tensor], exchange)
+    return tf.reduce_sum(tf.cast(tf.reshape(parts, [group.size, own]), tf.float32), axis=0)
 
 
 def keep(tensor: tf.Tensor) -> tf.Tensor:
@@ -102,9 +112,11 @@ def all_gather_rows(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Concatenates `tensor`, shape [rows, ...], over a group's ranks along its first dimension, in rank order."""
     if group.size == 1:
         return tensor
-    from horovod.tensorflow import mpi_ops
 
-    return mpi_ops.allgather(tensor, **_options(group, name))
+    def gather(hvd, given, **options):
+        return hvd.allgather(given[0], **options)
+
+    return _together(group, "all-gather", name, [tensor], gather)
 
 
 def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None:
@@ -114,11 +126,8 @@ def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None
     """
     if group.size == 1:
         return
-    from horovod.tensorflow import mpi_ops
-
     for name, variable in variables.items():
-        sent = as_sendable(variable.read_value())
-        value = mpi_ops.broadcast(sent, root_rank=group.ranks[0], **_options(group, f"broadcast.{name}"))
+        value = _broadcast(group, as_sendable(variable.read_value()), f"broadcast.{name}")
         variable.assign(tf.bitcast(value, variable.dtype))
 
 
@@ -126,10 +135,7 @@ def broadcast(group: Group, array: np.ndarray, name: str) -> np.ndarray:
     """Returns the array that the group's first rank has; all give one of its shape and dtype. Call eagerly."""
     if group.size == 1:
         return array
-    from horovod.tensorflow import mpi_ops
-
-    sent = tf.constant(array)
-    return mpi_ops.broadcast(sent, root_rank=group.ranks[0], **_options(group, name)).numpy()
+    return _broadcast(group, tf.constant(array), name).numpy()
 
 
 def as_sendable(tensor: tf.Tensor) -> tf.Tensor:
@@ -142,9 +148,37 @@ def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:
     return all_gather_rows(group, tf.constant([value], tf.float64), name).numpy()
 
 
-def _options(group, name):
+def is_lost(error: Exception) -> bool:
+    """Whether a collective has failed because another rank ended, or could not be reached."""
+    return "Horovod has been shut down" in str(error)
+
+
+def _grouped_sum(hvd, given, **options):
+    return hvd._grouped_allreduce(given, op=hvd.Sum, **options)
+
+
+def _broadcast(group, tensor, name):
+    def send(hvd, given, **options):
+        return hvd.broadcast(given[0], root_rank=group.ranks[0], **options)
+
+    return _together(group, "broadcast", name, [tensor], send)
+
+
+def _together(group, kind, name, tensors, operation):
+    """Does one of Horovod's operations and marks in the journal when this rank begins and ends it.
+
+    Args:
+        group: the ranks.
+        kind: what it does, in words.
+        name: of the collective in its group.
+        tensors: that this rank gives.
+        operation: from Horovod's module, the tensors and Horovod's options to the result.
+    """
+    from horovod.tensorflow import mpi_ops
+
     # Without a slash: Horovod drops what is before the last one together with the name scope.
     options = {"name": f"{group.name}.{name}".replace("/", "."), "ignore_name_scope": True}
     if group.process_set is not None:
         options["process_set"] = group.process_set
-    return options
+    collective = Collective(kind, options["name"], group.ranks)
+    return group.journal.around(collective, tensors, lambda given: operation(mpi_ops, given, **options))

@@ -12,10 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tftrain.parallel.journal import Journal
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.rendezvous import value_of_rank_0
 
-# A rank that waits longer than this for another ends the run instead of hanging for ever.
+# Horovod names ranks that keep others waiting, and then ends the run.
 STALL_WARNING_SECONDS = 60
 STALL_SHUTDOWN_SECONDS = 600
 
@@ -33,12 +34,14 @@ class Group:
         ranks: their global ranks, ascending.
         rank: this process's place among them.
         process_set: Horovod's name for them; None where they are all ranks.
+        journal: which collectives this process has begun.
     """
 
     name: str = "world"
     ranks: tuple[int, ...] = (0,)
     rank: int = 0
     process_set: Any = field(default=None, compare=False, repr=False)
+    journal: Journal = field(default_factory=Journal, compare=False, repr=False)
 
     @property
     def size(self) -> int:
@@ -60,6 +63,7 @@ class Mesh:
         local_rank, local_size: of the processes on this host.
         tensor_parallel_size: ranks that split every layer between them.
         process_sets: Horovod's process sets by their ranks.
+        journal: which collectives this process has begun, in all groups.
     """
 
     rank: int = 0
@@ -68,6 +72,7 @@ class Mesh:
     local_size: int = 1
     tensor_parallel_size: int = 1
     process_sets: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+    journal: Journal = field(default_factory=Journal, compare=False, repr=False)
 
     @property
     def world(self) -> Group:
@@ -96,7 +101,7 @@ class Mesh:
 
     def _group(self, name, ranks) -> Group:
         ranks = tuple(ranks)
-        return Group(name, ranks, ranks.index(self.rank), self.process_sets.get(ranks))
+        return Group(name, ranks, ranks.index(self.rank), self.process_sets.get(ranks), self.journal)
 
 
 def data_ranks(size: int, tensor_parallel_size: int) -> list[tuple[int, ...]]:
@@ -122,7 +127,7 @@ def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1) -
 
     Raises:
         MeshError: several processes were launched and Horovod is not installed, or it counts them differently, or rank
-            0 has another tensor_parallel_size.
+            0 has another tensor_parallel_size, or Horovod's stall check is switched off.
     """
     mesh = Mesh(*launch, tensor_parallel_size)
     if mesh.size > 1:
@@ -133,8 +138,7 @@ def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1) -
 
 def _connect(launch: Launch, tensor_parallel_size: int) -> Mesh:
     """Starts Horovod with one process set for each group that is neither all ranks nor a single one."""
-    os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(STALL_WARNING_SECONDS))
-    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(STALL_SHUTDOWN_SECONDS))
+    os.environ.update(stall_limits(os.environ))
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
@@ -157,6 +161,27 @@ def _connect(launch: Launch, tensor_parallel_size: int) -> Mesh:
             f"was Horovod built with MPI where mpirun or srun starts it?"
         )
     return Mesh(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), tensor_parallel_size, sets)
+
+
+def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns after how many seconds Horovod warns of a stalled collective and ends it: the user's, or the defaults.
+
+    Raises:
+        MeshError: the user has switched one of them off; no run may wait for ever.
+    """
+    defaults = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": STALL_WARNING_SECONDS,
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": STALL_SHUTDOWN_SECONDS,
+    }
+    limits = {name: environ.get(name, str(default)) for name, default in defaults.items()}
+    off = {name: value for name, value in limits.items() if not (value.isdecimal() and int(value))}
+    disabled = environ.get("HOROVOD_STALL_CHECK_DISABLE", "0")
+    if disabled != "0":
+        off["HOROVOD_STALL_CHECK_DISABLE"] = disabled
+    if off:
+        given = ", ".join(f"{name}={value}" for name, value in off.items())
+        raise MeshError(f"{given}: expected positive numbers of seconds, and no disabled check; unset it")
+    return limits
 
 
 def _choose_device(mesh: Mesh, cpu_threads: int) -> None:

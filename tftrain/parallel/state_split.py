@@ -52,17 +52,14 @@ class StateSplit:
             wire_dtype: float32 or float16.
 
         Returns:
-            This rank's part of each bucket, flat, in wire_dtype.
+            This rank's part of each bucket, flat, in fp32.
         """
-        rank, parts = self.group.rank, []
-        for number, bucket in enumerate(self.buckets):
-            flat = self._flat(bucket, tensors, wire_dtype)
-            if bucket.is_even:
-                parts.append(collectives.reduce_scatter_sum(self.group, flat, f"{name}.{number}"))
-            else:  # Horovod scatters in equal parts only.
-                (flat,) = collectives.all_reduce_sum(self.group, [flat], f"{name}.{number}", wire_dtype)
-                parts.append(flat[bucket.bounds[rank] : bucket.bounds[rank + 1]])
-        return parts
+        return [
+            collectives.reduce_scatter_sum(
+                self.group, self._flat(bucket, tensors, wire_dtype), bucket.bounds, f"{name}.{number}"
+            )
+            for number, bucket in enumerate(self.buckets)
+        ]
 
     def gather(self, parts: Sequence[tf.Tensor], name: str) -> Iterator[tuple[int, tf.Tensor]]:
         """Collects tensors from the parts of all ranks.
@@ -80,12 +77,11 @@ class StateSplit:
             for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
                 yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
-    def place(self, tensor: int) -> Iterator[tuple[int, slice, slice]]:
-        """Yields where this rank's elements of a tensor are: bucket, stretch of its part, stretch of the tensor."""
+    def owned(self) -> Iterator[tuple[int, int, slice, slice]]:
+        """Yields what this rank owns: bucket, tensor, stretch of its part of the bucket, and stretch of the tensor."""
         for number, bucket in enumerate(self.buckets):
-            for index, part, stretch in bucket.owned(self.group.rank, self._sizes):
-                if index == tensor:
-                    yield number, part, stretch
+            for tensor, part, stretch in bucket.owned(self.group.rank, self._sizes):
+                yield number, tensor, part, stretch
 
     def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""

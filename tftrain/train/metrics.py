@@ -19,7 +19,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 # Of the fields that make a section of their own in TensorBoard.
-_BEGIN = re.compile(r"^(eval|memory)_")
+_BEGIN = re.compile(r"^(eval|memory|spike)_")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class TrainRow:
         tflops_per_device: 1e12 operations a second on each rank's device.
         mfu: share of the device's peak rate, None where that is unknown.
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
-        skipped_steps, nan_steps: since the first step.
+        skipped_steps: updates left out since the first step, because loss or gradient was not finite.
+        nan_steps: those of them that no smaller loss scale would have made finite.
+        failed_saves: checkpoints that could not be written, since the run was started.
     """
 
     step: int
@@ -60,6 +62,7 @@ class TrainRow:
     peak_memory_rank: int
     skipped_steps: int
     nan_steps: int
+    failed_saves: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,17 @@ class MemoryRow:
     memory_peak_bytes: int
 
 
+@dataclass(frozen=True)
+class SpikeRow:
+    """A step whose loss (nats) or gradient norm was unusual; z-scores say how far each lies above its recent mean."""
+
+    step: int
+    spike_loss: float
+    spike_loss_zscore: float
+    spike_grad_norm: float
+    spike_grad_norm_zscore: float
+
+
 def train_line(row: TrainRow, max_steps: int) -> str:
     """Returns the log line of a training step, in the manner of Megatron-LM."""
     return " | ".join(
@@ -115,6 +129,7 @@ def train_line(row: TrainRow, max_steps: int) -> str:
             f"grad norm: {row.grad_norm:.3f}",
             f"skipped iterations: {row.skipped_steps:3d}",
             f"nan iterations: {row.nan_steps:3d}",
+            f"failed saves: {row.failed_saves:3d}",
             f"samples per second: {row.samples_per_sec:.1f}",
             f"TFLOPs: {row.tflops_per_device:.3f}",
             f"peak memory (GB): {row.peak_memory_gb:.2f} (rank {row.peak_memory_rank})",
@@ -132,6 +147,17 @@ def eval_line(row: EvalRow, max_steps: int) -> str:
             f"learned from context: {row.eval_unigram_nats - row.eval_mlm_loss:.4f}",
             f"lm accuracy: {row.eval_mlm_accuracy:.4f}",
             f"nsp accuracy: {row.eval_nsp_accuracy:.4f}",
+        )
+    )
+
+
+def spike_line(row: SpikeRow, max_steps: int) -> str:
+    """Returns the log line of a step that was unusual."""
+    return " | ".join(
+        (
+            f"spike at {row.step:10d}/{max_steps:8d}",
+            f"loss: {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} standard deviations)",
+            f"grad norm: {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f})",
         )
     )
 
@@ -226,6 +252,11 @@ class MetricsWriter:
         self._write(row, "")
         self._show(eval_line(row, self.max_steps))
 
+    def spike(self, row: SpikeRow) -> None:
+        """Writes and shows a step that was unusual."""
+        self._write(row, "")
+        self._show(spike_line(row, self.max_steps))
+
     def memory(self, row: MemoryRow, shown: str) -> None:
         """Writes where the memory goes, and shows it in the given words."""
         self._write(row, "")
@@ -237,7 +268,7 @@ class MetricsWriter:
             self._bar.close()
         self._events.close()
 
-    def _write(self, row: TrainRow | EvalRow | MemoryRow, prefix: str) -> None:
+    def _write(self, row: TrainRow | EvalRow | MemoryRow | SpikeRow, prefix: str) -> None:
         fields = dataclasses.asdict(row)
         # JSON has no NaN and no infinity: null says that there was no number.
         finite = {name: value if value is None or math.isfinite(value) else None for name, value in fields.items()}

@@ -7,9 +7,12 @@ import time
 from tftrain.parallel import collectives
 from tftrain.plan import flops, parameters
 from tftrain.ramp import Ramp
-from tftrain.train import devices
-from tftrain.train.metrics import TrainRow
-from tftrain.train.session import Run
+from tftrain.train import devices, memory
+from tftrain.train.evaluate import Evaluation
+from tftrain.train.metrics import EvalRow, MetricsWriter, SpikeRow, TrainRow
+from tftrain.train.plot import loss_curve
+from tftrain.train.session import Run, say, write_config
+from tftrain.train.spikes import Spike
 from tftrain.train.step import StepInfo
 
 
@@ -30,11 +33,15 @@ class Clock:
         """Forgets what it has counted and starts now."""
         self.steps, self.samples, self._start, self._paused = 0, 0, time.perf_counter(), 0.0
 
+    def compiles(self, samples: int) -> bool:
+        """Whether the next step with so many samples is the first."""
+        return samples not in self._compiled
+
     @contextlib.contextmanager
     def step(self, samples: int):
         """Counts the step inside a `with` statement, unless it is the first with so many samples: that one compiles."""
         self.batch_size = samples
-        if samples in self._compiled:
+        if not self.compiles(samples):
             yield
             self.steps, self.samples = self.steps + 1, self.samples + samples
             return
@@ -57,6 +64,66 @@ class Clock:
         return elapsed / self.steps if self.steps else math.nan
 
 
+class Reporter:
+    """Measures the steps of a run, and writes what is to be known of them: the chief does.
+
+    Attributes:
+        clock: counts the steps and their seconds.
+    """
+
+    def __init__(self, run: Run, done: int, baseline: int):
+        """Forgets what the files say of later steps.
+
+        Args:
+            run: what is trained.
+            done: updates before the first one.
+            baseline: bytes that this process held before the model was built.
+        """
+        self.clock = Clock()
+        self._run, self._settings, self._baseline = run, run.config.run, baseline
+        # The first step has held what compilation took, too.
+        self._memory_step = min(done + 2, self._settings.max_steps)
+        self._writer = None
+        if run.mesh.is_chief:
+            self._writer = MetricsWriter(self._settings.output_dir, self._settings.max_steps)
+            self._writer.truncate_after(done)
+            write_config(run.config, run.mesh)
+
+    def step(self, number: int, info: StepInfo, is_due: bool) -> None:
+        """Takes note of a step, and writes a row if one is due; every rank must call it."""
+        if self._writer:
+            self._writer.advance(number)
+        if number == self._memory_step:
+            with self.clock.pause():
+                row, table = memory.report(self._run, number, self._baseline)
+                if self._writer:
+                    self._writer.memory(row, table)
+        if is_due:
+            row = train_row(self._run, info, self.clock)
+            if self._writer:
+                self._writer.train(row)
+            self.clock.start()
+
+    def evaluation(self, number: int, result: Evaluation) -> None:
+        """Writes what an evaluation has found."""
+        row = EvalRow(number, result.mlm_loss, result.unigram_nats, result.mlm_accuracy, result.nsp_accuracy)
+        if self._writer:
+            self._writer.evaluation(row)
+
+    def spike(self, number: int, spike: Spike) -> None:
+        """Writes that a step was unusual."""
+        if self._writer:
+            self._writer.spike(SpikeRow(number, *spike))
+
+    def close(self) -> None:
+        """Ends the files and draws the loss curve."""
+        if self._writer:
+            self._writer.close()
+            curve = self._writer.path.with_name("loss_curve.png")
+            loss_curve(self._writer.path, curve)
+            say(self._run.mesh, f"loss curve {curve}")
+
+
 def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:
     """Reads the device and returns what is logged of the steps since the last row; every rank must call it."""
     config, progress = run.config, run.progress
@@ -66,7 +133,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:
     work = flops.step_flops(config.model, config.model.vocab_size, length, config.data.max_predictions_per_seq, 1)
     achieved = work * rate / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
-    memory = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
+    peaks = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
     mlm = sums.mlm_sum / sums.mlm_weight if sums.mlm_weight else math.nan
     nsp = sums.nsp_sum / sums.examples if sums.examples else math.nan
     return TrainRow(
@@ -86,10 +153,11 @@ def train_row(run: Run, info: StepInfo, clock: Clock) -> TrainRow:
         tokens_per_sec=rate * length,
         tflops_per_device=achieved,
         mfu=achieved / peak if peak else None,
-        peak_memory_gb=float(memory.max()),
-        peak_memory_rank=int(memory.argmax()),
+        peak_memory_gb=float(peaks.max()),
+        peak_memory_rank=int(peaks.argmax()),
         skipped_steps=int(progress.skipped_steps),
         nan_steps=int(progress.nan_steps),
+        failed_saves=run.saves.failed,
     )
 
 

@@ -1,15 +1,23 @@
 """What lives as long as a run: model, optimizer and counters, and their way into and out of checkpoints."""
 
 import dataclasses
+import functools
 import json
 import platform
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tftrain.checkpoint import folder
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.reader import Reader
 from tftrain.config import TrainConfig
+from tftrain.data.identity import identity
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.optim.loss_scale import make_loss_scale
@@ -17,12 +25,13 @@ from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.schedule import run_length
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.tensor import whole_shapes
-from tftrain.train import checkpoint, devices
+from tftrain.train import continuing, devices, resume
 from tftrain.train.precision import DTYPES
+from tftrain.train.saves import Saves
 from tftrain.train.state import Progress
 
 STEP = "optimizer/step"
+FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
 PACKAGES = ("tensorflow", "tf-keras", "tensorflow-text", "horovod", "numpy", "safetensors")
 
 
@@ -49,104 +58,118 @@ class Run:
         )
         self.loss_scale = make_loss_scale(config)
         self.progress = Progress()
+        self.saves = Saves(config.run, mesh, functools.partial(say, mesh))
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""
         return {STEP: self.optimizer.step, **self.loss_scale.state(), **self.progress.state()}
 
-    def collect(self) -> dict[str, np.ndarray]:
-        """Returns all that a checkpoint holds, whole tensors by global name, on the chief; every rank must call it."""
-        counters = {name: np.asarray(variable) for name, variable in self.counters().items()}
-        tensors = self.optimizer.state.collect()
-        kept = {name: value for name, value in tensors if self.mesh.is_chief}
-        return {**counters, **kept}
-
     def restore(self) -> Path | None:
-        """Gives every rank the state of the checkpoint that `--resume` means, or the chief's initial state.
+        """Gives every rank its part of the checkpoint that `--resume` means; every rank must call it.
 
         Returns:
-            The checkpoint on the chief, else None.
+            The checkpoint; None: the state is the initial one.
 
         Raises:
-            CheckpointError: it is missing or damaged, or holds another model or optimizer.
+            CheckpointError: it is missing or damaged, or holds another model or optimizer, or the ranks do not see the
+                same folder; on all ranks alike.
         """
-        path, tensors = None, {}
+        settings = self.config.run
+        resume.require_shared(settings.output_dir, self.mesh)
+        reader = resume.choose(settings, self.mesh, functools.partial(say, self.mesh))
+        if reader:
+            told = continuing.changes(self.config, self.data, reader.manifest.run, reader.path)
+            self._check_tensors(reader)
+            self.load(reader)
+            for line in told:
+                say(self.mesh, line)
         if self.mesh.is_chief:
-            path = checkpoint.locate(self.config.run.resume, self.config.run.output_dir)
-        if path:
-            tensors, manifest = checkpoint.load(path)
-            check_same_mathematics(self.config, manifest, path)
-            self._check_shapes(tensors, path)
-        if collectives.gather_numbers(self.mesh.world, float(path is not None), "resumes")[0]:
-            self._take(tensors)
-        if self.mesh.is_chief:
-            aside = checkpoint.set_aside(self.config.run.output_dir, int(self.progress.step))
+            aside = folder.set_aside(settings.output_dir, int(self.progress.step))
             if aside:
                 say(self.mesh, f"checkpoints of later steps were moved to {aside}")
-        return path
+        return reader and reader.path
 
-    def _check_shapes(self, tensors: dict[str, np.ndarray], path: Path) -> None:
+    def _check_tensors(self, reader: Reader) -> None:
         """Refuses a checkpoint that holds other tensors than this run's state."""
-        shapes = self.optimizer.state.shapes()
-        shapes |= {name: variable.shape.as_list() for name, variable in self.counters().items()}
-        # A loss scale comes and goes with fp16, and finds its value again by itself.
-        expected = {name: shape for name, shape in shapes.items() if name in tensors or not _is_loss_scale(name)}
-        found = {name: tensors[name] for name in tensors if name in shapes or not _is_loss_scale(name)}
-        check_tensors(expected, found, path)
+        expected = self.optimizer.state.shapes()
+        expected |= {name: variable.shape.as_list() for name, variable in self.counters().items()}
+        found = {name: list(shape) for name, (_, shape) in reader.tensors.items()}
+        for name in expected.keys() ^ found.keys():
+            if name.startswith("loss_scale/"):  # It comes and goes with fp16, and finds its value again by itself.
+                expected.pop(name, None), found.pop(name, None)
+        differing = [
+            f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"
+            for name in {**expected, **found}
+            if expected.get(name) != found.get(name)
+        ]
+        if differing:
+            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+            raise CheckpointError(f"{reader.path}: not this model's: {'; '.join(differing[:3])}{more}")
 
-    def _take(self, tensors: dict[str, np.ndarray]) -> None:
-        """Gives every rank its part of the tensors that the chief has read."""
-        counters, state = self.counters(), self.optimizer.state
-        for name, variable in counters.items():
-            if name in tensors:
-                variable.assign(tf.cast(tensors[name], variable.dtype))
-        collectives.broadcast_variables(self.mesh.world, counters)
-        for name, shape in state.shapes().items():
-            whole = tensors.pop(name) if self.mesh.is_chief else np.zeros(shape, np.float32)
-            state.load(name, collectives.broadcast(self.mesh.world, whole.astype(np.float32), f"restore.{name}"))
-        state.publish()
+    def load(self, reader: Reader) -> None:
+        """Takes this rank's part of a checkpoint that holds what it needs."""
+        for name, variable in self.counters().items():
+            if name in reader.tensors:
+                piece = Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype])
+                variable.assign(reader.read(piece))
+        self.optimizer.state.load(reader)
+
+    def owned(self) -> Iterator[tuple[Piece, np.ndarray]]:
+        """Yields what this rank gives to a checkpoint, see `OptimizerState.owned`; the chief gives the counters."""
+        if self.mesh.is_chief:
+            for name, variable in self.counters().items():
+                value = np.asarray(variable).reshape(-1)
+                yield Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype]), value
+        yield from self.optimizer.state.owned()
+
+    def about(self) -> dict[str, Any]:
+        """Returns what a manifest says of this run, in JSON's types."""
+        progress, schedule = self.progress, self.config.optimizer
+        return {
+            "progress": {
+                name: int(getattr(progress, name)) for name in ("consumed_samples", "skipped_steps", "nan_steps")
+            },
+            "seed": self.config.run.seed,
+            "loss_scale": float(self.loss_scale.value),
+            "schedule": {
+                "updates": int(self.optimizer.step),
+                "max_steps": self.config.run.max_steps,
+                "warmup_steps": schedule.warmup_steps,
+                "learning_rate": schedule.learning_rate,
+                "end_learning_rate": schedule.end_learning_rate,
+                "decay_power": schedule.decay_power,
+                "batch_rampup": self.config.batch.batch_rampup,
+            },
+            "layout": {
+                "ranks": self.mesh.size,
+                "tensor_parallel_size": self.mesh.tensor_parallel_size,
+                "state_split": self.config.parallel.state_split_strategy if self.optimizer.state.split else None,
+            },
+            "data": self.data,
+            "config": dataclasses.asdict(self.config),
+            "packages": versions(),
+        }
+
+    @functools.cached_property
+    def data(self) -> dict[str, str]:
+        """What tells the data from other data."""
+        return identity(self.config.data)
 
     def save(self) -> None:
-        """Writes a checkpoint of this moment: the chief does, with what every rank has."""
-        tensors = self.collect()
-        # A rank that has given all it has may be the first to exit, and Horovod would end with it.
-        collectives.gather_numbers(self.mesh.world, 0.0, "collected")
-        if not self.mesh.is_chief:
-            return
-        about = {"config": dataclasses.asdict(self.config), "packages": versions()}
-        path = checkpoint.save(
-            self.config.run.output_dir, int(self.progress.step), tensors, about, self.config.run.keep_last
-        )
-        say(self.mesh, f"checkpoint {path}")
+        """Starts to save this moment; every rank must call it.
 
+        Raises:
+            CheckpointError: too many saves in a row have failed, on all ranks alike.
+        """
+        self.saves.start(int(self.progress.step), self.about(), self.owned)
 
-def check_same_mathematics(config: TrainConfig, manifest: dict, path: Path) -> None:
-    """Refuses to go on from a checkpoint with another model, update rule or seed.
+    def finish(self) -> None:
+        """Waits until the last checkpoint is there; every rank must call it.
 
-    Args:
-        config: of this run.
-        manifest: of the checkpoint; its configuration is that of the run that wrote it.
-        path: the checkpoint, for the message.
-
-    Raises:
-        CheckpointError: it lists every flag that differs.
-    """
-    saved, now = manifest.get("config", {}), dataclasses.asdict(config)
-    names = [("model", name) for name in now["model"] if not name.endswith("_impl")]
-    names += [("optimizer", "optimizer"), ("run", "seed")]
-    differing = []
-    for section, name in names:
-        old, new = saved.get(section, {}).get(name), now[section][name]
-        # The fused update rules are the plain ones computed otherwise.
-        same = str(old).removeprefix("fused_") == str(new).removeprefix("fused_")
-        if not same:
-            differing.append(f"--{name}={new}, saved with {old}")
-    if differing:
-        raise checkpoint.CheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}")
-
-
-def _is_loss_scale(name: str) -> bool:
-    return name.startswith("loss_scale/")
+        Raises:
+            CheckpointError: it could not be written, on all ranks alike.
+        """
+        self.saves.finish()
 
 
 def make_model(config: TrainConfig, mesh: Mesh) -> BertPretrainer:
@@ -166,55 +189,6 @@ def wants_jit(config: TrainConfig) -> bool:
     if config.compute.jit_compile == "auto":
         return bool(tf.config.get_visible_devices("GPU")) and config.parallel.tensor_parallel_size == 1
     return config.compute.jit_compile == "true"
-
-
-def check_tensors(shapes: dict[str, list[int]], tensors: dict[str, np.ndarray], path: Path, whole: bool = True) -> None:
-    """Refuses a checkpoint that does not hold what is asked of it.
-
-    Args:
-        shapes: what is asked, by global name.
-        tensors: the checkpoint's.
-        path: the checkpoint, for the message.
-        whole: whether a tensor that nobody asks for is an error.
-
-    Raises:
-        CheckpointError: names or shapes do not match; the message lists the first differences.
-    """
-    wrong = [f"{name} is missing" for name in shapes if name not in tensors]
-    wrong += [f"{name} is unknown here" for name in tensors if whole and name not in shapes]
-    wrong += [
-        f"{name} has shape {list(tensors[name].shape)}, expected {shape}"
-        for name, shape in shapes.items()
-        if name in tensors and list(tensors[name].shape) != shape
-    ]
-    if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise checkpoint.CheckpointError(
-            f"{path}: not a checkpoint of this configuration: {'; '.join(wrong[:5])}{more}"
-        )
-
-
-def load_weights(model: BertPretrainer, tensors: dict[str, np.ndarray], mesh: Mesh, path: Path | None) -> None:
-    """Gives every rank its part of the weights that the chief has read, rounded to the model's dtype.
-
-    Args:
-        model: this rank's part.
-        tensors: the checkpoint's, on the chief.
-        mesh: the ranks; all must call it.
-        path: the checkpoint, on the chief.
-
-    Raises:
-        CheckpointError: the checkpoint holds other weights.
-    """
-    named, slices = model.named_variables(), model.slices
-    shapes = whole_shapes(named, slices)
-    if mesh.is_chief:
-        check_tensors({f"master/{name}": shape for name, shape in shapes.items()}, tensors, path, whole=False)
-    for name, variable in named.items():
-        whole = tensors[f"master/{name}"] if mesh.is_chief else np.zeros(shapes[name], np.float32)
-        whole = collectives.broadcast(mesh.world, whole.astype(np.float32), f"weights.{name}")
-        value = slices[name].take(whole, mesh.tensor.rank) if name in slices else whole
-        variable.assign(tf.cast(value, variable.dtype))
 
 
 def versions() -> dict[str, str | None]:

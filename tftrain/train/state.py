@@ -14,8 +14,8 @@ class Progress(tf.Module):
     Attributes:
         step: int64, updates tried so far.
         consumed_samples: int64.
-        skipped_steps: int64, updates left out because the gradient was not finite.
-        nan_steps: int64, updates whose loss was not finite.
+        skipped_steps: int64, updates left out because loss or gradient was not finite.
+        nan_steps: int64, those of them that no smaller loss scale would have made finite.
         interval_sums: fp64 [len(LossSums)], loss sums since the last logged step, without those of NaN steps.
     """
 
@@ -30,13 +30,13 @@ class Progress(tf.Module):
             tf.zeros([len(LossSums._fields)], tf.float64), trainable=False, name="interval_sums"
         )
 
-    def count(self, samples: int, sums: tf.Tensor, skipped: tf.Tensor) -> None:
-        """Adds one update of `samples` samples with its loss sums, fp32 [len(LossSums)]."""
+    def count(self, samples: int, sums: tf.Tensor, skipped: tf.Tensor, is_nan: tf.Tensor) -> None:
+        """Adds one update of `samples` samples with its loss sums, fp32 [len(LossSums)], and what became of it."""
         finite = tf.reduce_all(tf.math.is_finite(sums))
         self.step.assign_add(1)
         self.consumed_samples.assign_add(samples)
         self.skipped_steps.assign_add(tf.cast(skipped, tf.int64))
-        self.nan_steps.assign_add(tf.cast(~finite, tf.int64))
+        self.nan_steps.assign_add(tf.cast(is_nan, tf.int64))
         self.interval_sums.assign_add(tf.cast(tf.where(finite, sums, tf.zeros_like(sums)), tf.float64))
 
     def take_interval(self) -> LossSums:

@@ -31,7 +31,11 @@ class StepInfo(NamedTuple):
     Attributes:
         sums: the global batch's loss sums, fp32 [len(LossSums)].
         learning_rate, grad_norm, loss_scale: fp32; grad_norm is unscaled and from before clipping.
-        skipped: bool; the gradient was not finite and nothing was updated.
+        skipped: bool; loss or gradient was not finite and nothing was updated.
+        is_nan: bool; skipped, and not because of the loss scale alone.
+        culprit: int32, what was not finite, for `Optimizer.culprit_name`.
+        bad_ranks: fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite.
+        requests: fp32 as given to the step, the largest of all ranks.
     """
 
     sums: tf.Tensor
@@ -39,6 +43,10 @@ class StepInfo(NamedTuple):
     grad_norm: tf.Tensor
     loss_scale: tf.Tensor
     skipped: tf.Tensor
+    is_nan: tf.Tensor
+    culprit: tf.Tensor
+    bad_ranks: tf.Tensor
+    requests: tf.Tensor
 
 
 class _Gradients(NamedTuple):
@@ -90,18 +98,22 @@ class TrainStep:
         )
         self._compiled_micro_batch = tf.function(self._micro_batch, jit_compile=jit, autograph=False)
         self._update = tf.function(
-            lambda gradients: optimizer.apply(gradients, loss_scale),
+            lambda gradients, sums: optimizer.apply(gradients, loss_scale, sums),
             jit_compile=jit and not config.optimizer.optimizer.startswith("fused") and not optimizer.communicates,
             autograph=False,
         )
 
     @tf.function(autograph=False)
-    def __call__(self, batch: dict[str, tf.Tensor]) -> StepInfo:
+    def __call__(self, batch: dict[str, tf.Tensor], requests: tf.Tensor | tuple = (0.0,)) -> StepInfo:
         """Does one update; a batch of another size is another graph.
 
         Args:
             batch: this rank's share of the global batch: some times micro_batch_size samples, in order.
+            requests: fp32 [any number], what this rank wants all to know.
         """
+        with tf.device("CPU:0"):  # The host reads them before the device has done the rest.
+            requests = tf.identity(tf.convert_to_tensor(requests, tf.float32))
+            requests = collectives.all_reduce(self._mesh.world, requests, "requests", "max")
         data, scale, step = self._mesh.data, self._loss_scale.value, self._progress.step.read_value()
         masked = tf.reduce_sum(batch["masked_lm_weights"])
         masked = tf.reshape(collectives.all_reduce_sum(data, [masked], "masked_tokens")[0], [])
@@ -110,10 +122,18 @@ class TrainStep:
         gradients = [tf.cast(gradient, tf.float32) for gradient in reduced]
         if self._sparse:
             gradients = self._add_rows(gradients, local)
-        sums = tf.reshape(collectives.all_reduce_sum(data, [local.sums], "loss_sums")[0], [SUMS])
-        info = self._update(gradients)
-        self._progress.count(self._samples(batch), sums, info.found_inf)
-        return StepInfo(sums, info.learning_rate, info.grad_norm, info.loss_scale, info.found_inf)
+        sums, bad_ranks = self._add_up(local.sums)
+        info = self._update(gradients, sums)
+        self._progress.count(self._samples(batch), sums, info.found_inf, info.is_nan)
+        return StepInfo(sums, *info, bad_ranks, requests)
+
+    def _add_up(self, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the loss sums over all ranks, and with them which ranks' own are not finite."""
+        data = self._mesh.data
+        is_bad = tf.cast(~tf.reduce_all(tf.math.is_finite(sums)), tf.float32)
+        both = tf.concat([sums, tf.one_hot(data.rank, data.size, on_value=is_bad)], axis=0)
+        both = collectives.all_reduce(data, both, "loss_sums")
+        return both[:SUMS], both[SUMS:]
 
     def _samples(self, batch) -> int:
         """Returns how many samples the global batch has of which `batch` is this rank's share."""

@@ -1,0 +1,73 @@
+"""Whole states for tests: made of what ranks own, or read from checkpoints by another way than the product's."""
+
+import json
+import math
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+from tftrain.checkpoint import save
+from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.save import Attempt
+
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def owned(state):
+    """Returns a copy of every tensor that a lone rank gives to a checkpoint."""
+    return {piece.name: values.reshape(piece.whole).copy() for piece, values in state.owned()}
+
+
+def saved(output_dir, tensors, step=1, run=None, keep_last=3, keep_every=0, number=1):
+    """Saves whole tensors as one rank does, and opens the checkpoint."""
+    attempt = Attempt(Path(output_dir), step, number)
+    attempt.folder.parent.mkdir(exist_ok=True)
+    save.write(attempt, whole_pieces(tensors))
+    return Reader(save.complete(attempt, run or {}, keep_last, keep_every, 1, lambda: False, print))
+
+
+def whole_pieces(tensors):
+    """Returns tensors as what a lone rank owns."""
+    return [(Piece.block(name, value.shape, NAMES[value.dtype]), value.reshape(-1)) for name, value in tensors.items()]
+
+
+def stored(path):
+    """Returns every whole tensor of a checkpoint, by the safetensors library and an index of every element."""
+    manifest = json.loads((Path(path) / "manifest.json").read_text())
+    tensors = {
+        name: (np.zeros(entry["shape"], DTYPES[entry["dtype"]]), np.zeros(entry["shape"], int))
+        for name, entry in manifest["tensors"].items()
+    }
+    for file, about in manifest["files"].items():
+        loaded = safetensors.numpy.load_file(Path(path) / file)
+        assert loaded.keys() == about["pieces"].keys()
+        for name, entry in about["pieces"].items():
+            whole, times = tensors[name]
+            index = np.arange(whole.size).reshape(whole.shape)
+            for axis, begin in enumerate(entry.get("offset", [])):
+                index = index.take(range(begin, begin + entry["shape"][axis]), axis)
+            begin, end = entry.get("stretch", [0, math.prod(index.shape)])
+            whole.flat[index.reshape(-1)[begin:end]] = loaded[name].reshape(-1)
+            times.flat[index.reshape(-1)[begin:end]] += 1
+    assert all((times == 1).all() for _, times in tensors.values())
+    return {name: whole for name, (whole, _) in tensors.items()}
+
+
+def collected(run):
+    """Returns the whole state of a run on the chief, by way of a checkpoint; every rank must call it."""
+    from tftrain.train.resume import gather_texts  # Tests of files alone load no TensorFlow.
+
+    world = run.mesh.world
+    (folder, *_) = gather_texts(world, tempfile.mkdtemp() if run.mesh.is_chief else "", "collected.folder")
+    attempt = Attempt(Path(folder), 0, 0, world.rank, world.size)
+    attempt.folder.parent.mkdir(exist_ok=True)
+    save.write(attempt, list(run.owned()))
+    if not run.mesh.is_chief:
+        return {}
+    found = stored(save.complete(attempt, {}, 1, 0, 60, lambda: False, print))
+    shutil.rmtree(folder)
+    return found

@@ -1,0 +1,138 @@
+"""A state saved under any layout is read exactly under any other one; every rank of each, in one process."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.checkpoint import states
+from tests.train.test_step import BASE
+from tftrain.checkpoint import save
+from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.save import Attempt
+from tftrain.division import BatchConfig, ParallelConfig
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.train.session import Run
+
+ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
+# By name: ranks, precision, and how they divide the work. The vocabulary of 67 divides by nothing.
+LAYOUTS = {
+    "dp1": (1, "fp32", {}),
+    "dp1-bf16": (1, "bf16", {}),
+    "dp2": (2, "fp32", {}),
+    "dp2-zero1-even": (2, "fp32", ZERO_1),
+    "dp3-zero1-naive-bf16": (3, "bf16", {**ZERO_1, "state_split_strategy": "naive"}),
+    "dp3-zero2-greedy": (3, "fp32", {**ZERO_2, "state_split_strategy": "greedy:2"}),
+    "tp2": (2, "fp32", {"tensor_parallel_size": 2}),
+    "tp4-dp1": (4, "fp32", {"tensor_parallel_size": 4}),
+    "tp2-dp2": (4, "fp32", {"tensor_parallel_size": 2}),
+    "tp2-dp2-zero1-even": (4, "fp32", {"tensor_parallel_size": 2, **ZERO_1}),
+}
+SMALL_BUCKETS = 2048
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Every rank of every layout, by its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collectives, "broadcast_variables", lambda group, variables: None)
+        patch.setattr(collectives, "BUCKET_BYTES", SMALL_BUCKETS)
+        return {name: ranks_of(*layout) for name, layout in LAYOUTS.items()}
+
+
+def ranks_of(ranks, precision, parallel):
+    config = dataclasses.replace(
+        BASE,
+        model=dataclasses.replace(BASE.model, num_hidden_layers=1, num_attention_heads=4),
+        batch=BatchConfig(global_batch_size=12),
+        compute=dataclasses.replace(BASE.compute, precision=precision),
+        parallel=ParallelConfig(**parallel),
+    ).resolve(ranks)
+    size = config.parallel.tensor_parallel_size
+    return [Run(config, Mesh(rank, ranks, rank, ranks, size)) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def whole(runs):
+    """A random state."""
+    random = np.random.default_rng(0)
+    (run,) = runs["dp1"]
+    found = {name: random.normal(size=shape).astype(np.float32) for name, shape in run.optimizer.state.shapes().items()}
+    for name, variable in run.counters().items():
+        found[name] = np.asarray(random.integers(0, 99, variable.shape), variable.dtype.as_numpy_dtype)
+    return found
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def checkpoint(request, runs, whole, tmp_path_factory):
+    """That state as the ranks of a layout save it."""
+    folder = tmp_path_factory.mktemp("saved")
+    source = runs[request.param]
+    reference = states.saved(tmp_path_factory.mktemp("reference"), whole)
+    for run in source:
+        run.load(reference)
+    return saved_by(source, folder)
+
+
+def saved_by(source, folder):
+    (folder / "checkpoints").mkdir()
+    attempts = [Attempt(folder, 1, 1, rank, len(source)) for rank in range(len(source))]
+    for run, attempt in zip(source, attempts, strict=True):
+        save.write(attempt, list(run.owned()))
+    return save.complete(attempts[0], source[0].about(), 1, 0, 1, lambda: False, print)
+
+
+def test_the_ranks_write_every_element_once_and_right(checkpoint, whole):
+    found = states.stored(checkpoint)
+    assert found.keys() == whole.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("target", LAYOUTS)
+def test_every_rank_of_another_layout_reads_its_part(checkpoint, whole, runs, target):
+    reader = Reader(checkpoint)
+    for run in runs[target]:
+        wipe(run)
+        run.load(reader)
+        check(run, whole)
+
+
+def wipe(run):
+    for variable in (*run.counters().values(), *run.optimizer.variables, *run.model.named_variables().values()):
+        variable.assign(tf.zeros_like(variable))
+
+
+def check(run, whole):
+    """Compares every variable with what slicing and splitting of the whole give."""
+    named, slices, state = run.model.named_variables(), run.model.slices, run.optimizer.state
+    for name, variable in run.counters().items():
+        np.testing.assert_array_equal(variable, whole[name])
+    for kind, stores in (("master", state.masters), ("adam_m", state.m), ("adam_v", state.v)):
+        parts = {
+            name: slices[name].take(whole[f"{kind}/{name}"], run.mesh.tensor_rank)
+            if name in slices
+            else whole[f"{kind}/{name}"]
+            for name in named
+        }
+        expected = state.split.take(list(map(tf.constant, parts.values()))) if state.split else list(parts.values())
+        for store, value in zip(stores, expected, strict=True):
+            np.testing.assert_array_equal(store, value)
+        if kind == "master":
+            for name, variable in named.items():
+                np.testing.assert_array_equal(variable, tf.cast(parts[name], variable.dtype), err_msg=name)
+
+
+def test_there_are_several_buckets_and_ranks_that_own_nothing(runs):
+    assert len(runs["dp2-zero1-even"][0].optimizer.state.split.buckets) > 3
+    assert not list(runs["dp3-zero2-greedy"][2].optimizer.state.owned())
+
+
+@pytest.mark.parametrize("layout", ["dp2", "dp2-zero1-even"])
+def test_data_parallel_ranks_write_equal_bytes(runs, layout):
+    written = [sum(piece.nbytes for piece, _ in run.optimizer.state.owned()) for run in runs[layout]]
+    # An element is not cut, at either end; nor are the last ones of each bucket and kind, when they divide evenly.
+    cuts = 3 * len(runs["dp2-zero1-even"][0].optimizer.state.split.buckets)
+    assert max(written) - min(written) <= 4 * cuts

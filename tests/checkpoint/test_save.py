@@ -1,0 +1,280 @@
+"""A save that fails or dies at any moment leaves whole checkpoints, and the next one is not disturbed."""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from tests.checkpoint import states
+from tftrain.checkpoint import folder, save, shard
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.save import Attempt
+
+
+def state(step):
+    return {"master/a": np.full((3, 2), step, np.float32), "progress/step": np.array(step)}
+
+
+def steps(output_dir):
+    """The steps of all checkpoints, each of which is whole."""
+    found = folder.find(output_dir)
+    for path in found:
+        Reader(path).verify()
+        tensors = states.stored(path)
+        for name, value in state(folder.order(path)[0]).items():
+            np.testing.assert_array_equal(tensors[name], value)
+    return [folder.order(path)[0] for path in found]
+
+
+def test_the_newest_and_every_so_manieth_are_kept(tmp_path):
+    for step in (1, 2, 4, 5, 8, 9, 10):
+        states.saved(tmp_path, state(step), step, keep_last=2, keep_every=4)
+    assert steps(tmp_path) == [4, 8, 9, 10]
+
+
+def test_a_step_that_is_saved_again_replaces_the_old_checkpoint(tmp_path):
+    first = states.saved(tmp_path, state(2), 2).path
+    second = states.saved(tmp_path, state(2), 2).path
+    third = states.saved(tmp_path, state(2), 2).path
+    assert [path.name for path in (first, second, third)] == [
+        "step_00000002",
+        "step_00000002_again_2",
+        "step_00000002_again_3",
+    ]
+    assert folder.find(tmp_path) == [third]
+
+
+def test_names_that_are_no_checkpoints_are_left_alone(tmp_path):
+    states.saved(tmp_path, state(1), 1)
+    home = folder.of(tmp_path)
+    (home / "step_00000002").mkdir()
+    (home / "step_1").mkdir()
+    (home / "step_00000003").symlink_to(home / "step_00000001")
+    assert steps(tmp_path) == [1]
+    assert states.saved(tmp_path, state(2), 2, keep_last=1).path.name == "step_00000002_again_2"
+    assert steps(tmp_path) == [2]
+
+
+class Killed(BaseException):
+    """What no code catches."""
+
+
+class Killer:
+    """Raises before the n-th time that a file is opened, made, renamed or removed."""
+
+    EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree")
+
+    def __init__(self):
+        self.left = None
+        sys.addaudithook(self)
+
+    def __call__(self, event, args):
+        if self.left is not None and event in self.EVENTS:
+            self.left -= 1
+            if self.left < 0:
+                self.left = None
+                raise Killed
+
+    def stop(self):
+        """Returns whether it has come to that."""
+        died, self.left = self.left is None, None
+        return died
+
+
+KILLER = Killer()
+
+
+@pytest.mark.parametrize("step", [3, 2], ids=["the next step", "the same step again"])
+def test_a_save_that_dies_at_any_moment_leaves_whole_checkpoints(tmp_path, step):
+    before = tmp_path / "before"
+    before.mkdir()
+    for old in (1, 2):
+        states.saved(before, state(old), old)
+    newest = []
+    for moment in itertools.count():
+        run = tmp_path / "run"
+        shutil.copytree(before, run)
+        KILLER.left = moment
+        with contextlib.suppress(Killed):
+            states.saved(run, state(step), step, keep_last=2, number=2)
+        died = KILLER.stop()
+        found = steps(run)
+        assert found
+        assert found[-1] in (2, step), f"at moment {moment}"
+        newest.append(folder.find(run)[-1].name)
+        states.saved(run, state(4), 4, keep_last=2, number=3)
+        assert steps(run)[-1] == 4
+        assert len(list(folder.of(run).iterdir())) == 2, "something was left behind"
+        shutil.rmtree(run)
+        if not died:
+            break
+    assert moment > 15
+    # First the old one, from some moment on the new one.
+    assert len(list(itertools.groupby(newest))) == 2
+
+
+@pytest.mark.parametrize("phase", ["write_shard", "announce", "write_manifest", "commit"])
+def test_an_error_in_any_phase_is_reported_and_the_older_checkpoint_stays(tmp_path, monkeypatch, phase):
+    states.saved(tmp_path, state(1), 1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(save, phase, full)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            states.saved(tmp_path, state(2), 2)
+    assert steps(tmp_path) == [1]
+    states.saved(tmp_path, state(3), 3, keep_last=1)
+    assert [path.name for path in folder.of(tmp_path).iterdir()] == ["step_00000003"]
+
+
+def test_a_checkpoint_counts_even_if_older_ones_can_t_be_removed(tmp_path, monkeypatch, capsys):
+    states.saved(tmp_path, state(1), 1)
+
+    def refused(*_):
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(save, "clean_up", refused)
+    states.saved(tmp_path, state(2), 2, keep_last=1)
+    assert steps(tmp_path) == [1, 2]
+    assert "can't be removed: [Errno 13] Permission denied" in capsys.readouterr().out
+
+
+def test_a_file_that_the_system_cuts_off_is_an_error(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    big = {"master/a": np.zeros(2**16, np.float32)}
+    (tmp_path / "checkpoints").mkdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="too large"):
+            states.saved(tmp_path, big)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_folder_that_has_vanished_is_not_made_again(tmp_path):
+    states.saved(tmp_path, state(1), 1)
+    folder.of(tmp_path).rename(tmp_path / "unmounted")
+    with pytest.raises(CheckpointError, match="No such file"):
+        save.write(Attempt(tmp_path, 2, 1), states.whole_pieces(state(2)))
+    assert [path.name for path in tmp_path.iterdir()] == ["unmounted"]
+
+
+def two_ranks(output_dir, number=1):
+    """Both ranks' attempts, and what each owns."""
+    folder.of(output_dir).mkdir(exist_ok=True)
+    value = np.arange(6, dtype=np.float32)
+    owned = [[(Piece.block("x", (6,), "F32", stretch=cut), value[slice(*cut)])] for cut in ((0, 2), (2, 6))]
+    return [Attempt(output_dir, 1, number, rank, 2) for rank in range(2)], owned
+
+
+def complete(attempt, seconds=5.0, given_up=lambda: False):
+    return save.complete(attempt, {}, 3, 0, seconds, given_up, print)
+
+
+def test_the_chief_waits_for_a_late_rank(tmp_path):
+    (chief, other), owned = two_ranks(tmp_path)
+    save.write(chief, owned[0])
+    late = threading.Timer(0.2, save.write, (other, owned[1]))
+    late.start()
+    np.testing.assert_array_equal(states.stored(complete(chief))["x"], np.arange(6))
+    late.join()
+
+
+def test_a_rank_that_fails_says_so_to_the_chief(tmp_path, monkeypatch):
+    (chief, other), owned = two_ranks(tmp_path)
+    save.write(chief, owned[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(shard, "write", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises(CheckpointError):
+            save.write(other, owned[1])
+    with pytest.raises(CheckpointError, match=r"rank 1: .*Input/output error"):
+        complete(chief)
+
+
+def test_a_rank_that_is_silent_is_named_in_time(tmp_path):
+    (chief, _), owned = two_ranks(tmp_path)
+    save.write(chief, owned[0])
+    with pytest.raises(CheckpointError, match="rank 1 has not written its shards"):
+        complete(chief, seconds=0.05)
+    with pytest.raises(CheckpointError, match="another rank"):
+        complete(chief, given_up=lambda: True)
+
+
+def test_what_an_earlier_attempt_has_left_is_not_taken_for_this_one_s(tmp_path):
+    for attempt, owned in zip(*two_ranks(tmp_path, number=1), strict=True):
+        save.write(attempt, owned)
+    (chief, other), owned = two_ranks(tmp_path, number=2)
+    save.write(chief, owned[0])
+    with pytest.raises(CheckpointError, match="rank 1 has not written"):
+        complete(chief, seconds=0.05)
+    save.write(other, owned[1])
+    complete(chief)
+    assert [path.name for path in folder.of(tmp_path).iterdir()] == ["step_00000001"]
+
+
+def test_pieces_that_are_not_a_whole_are_never_a_checkpoint(tmp_path):
+    (chief, other), owned = two_ranks(tmp_path)
+    save.write(chief, owned[0])
+    save.write(other, owned[0])
+    with pytest.raises(CheckpointError, match="twice"):
+        complete(chief)
+    assert folder.find(tmp_path) == []
+
+
+def test_large_states_are_several_files_which_threads_can_check(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard, "SHARD_BYTES", 100)
+    tensors = {f"master/{index}": np.full(index, index, np.float32) for index in range(1, 30)} | {"i": np.arange(9)}
+    reader = states.saved(tmp_path, tensors)
+    assert len(reader.manifest.files) > 10
+    for rank in range(3):
+        reader.verify(rank, 3)
+    for name, value in states.stored(reader.path).items():
+        np.testing.assert_array_equal(value, tensors[name])
+
+
+def test_each_file_is_checked_by_one_of_the_ranks(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard, "SHARD_BYTES", 100)
+    reader = states.saved(tmp_path, {f"master/{index}": np.ones(40, np.float32) for index in range(5)})
+    for name in reader.manifest.files:
+        path = reader.path / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + b"\xff")
+        found = 0
+        for rank in range(3):
+            try:
+                reader.verify(rank, 3)
+            except CheckpointError as error:
+                assert name in str(error)  # noqa: PT017 - exactly one of three raises
+                found += 1
+        assert found == 1
+        path.write_bytes(content)
+
+
+def test_later_checkpoints_are_set_aside_with_damaged_ones(tmp_path):
+    for step in (1, 2, 3):
+        states.saved(tmp_path, state(step), step)
+    (folder.of(tmp_path) / "step_00000003" / "manifest.json").unlink()
+    (tmp_path / "metrics.jsonl").write_text("x")
+    aside = folder.set_aside(tmp_path, 1)
+    assert sorted(path.name for path in aside.iterdir()) == ["metrics.jsonl", "step_00000002", "step_00000003"]
+    assert steps(tmp_path) == [1]
+    assert folder.set_aside(tmp_path, 1) is None
+
+
+def test_the_manifest_is_written_last(tmp_path):
+    """Nothing in the folder is newer than it but the folder's name."""
+    path = states.saved(tmp_path, state(1), 1).path
+    times = {entry.name: os.stat(entry).st_mtime_ns for entry in path.iterdir()}
+    assert max(times, key=times.get) == "manifest.json"
+    assert json.loads((path / "manifest.json").read_text())["format_version"] == 2

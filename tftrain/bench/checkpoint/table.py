@@ -1,0 +1,103 @@
+"""The rows of table `checkpoint`: saving and restoring the state of a BERT-base model, about 110M parameters, in fp32.
+
+All rows are measured in one process, on one rank and the same files, in alternation. The folder of the files is made in
+`--output_dir` and removed afterwards: its disk is what is measured.
+"""
+
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tftrain.bench import host
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.table import Column, Outcome, Record, Row, Table
+from tftrain.bench.worker import Worker, WorkerError
+
+STEPS = 5
+FLAGS = "--synthetic_data --vocab_size=30522 --max_seq_length=128 --micro_batch_size=1 --output_dir={folder}"
+
+COLUMNS = (
+    Column("what"),
+    Column("files"),
+    Column("seconds", 3),
+    Column("gb", 3),
+    Column("gb_per_s", 2),
+    Column("share_of_read", 2),
+)
+
+# What is done, and where the files are meanwhile; reading is measured before what is compared with it.
+ROWS = (
+    ("stall of the first save", "-"),
+    ("stall of a later save", "-"),
+    ("whole save", "disk"),
+    ("read", "page cache"),
+    ("restore", "page cache"),
+    ("read", "disk"),
+    ("restore", "disk"),
+)
+
+
+def rows() -> tuple[Row, ...]:
+    """Returns a row for everything that is measured; all in one group."""
+    return tuple(
+        Row(f"{what}/{files}".replace(" ", "_").removesuffix("/-"), "all", {"what": what, "files": files})
+        for what, files in ROWS
+    )
+
+
+def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Measures every row as often as `--steps` says and yields the median; shares need the row of reading as well."""
+    steps = config.steps or STEPS
+    say(f"{steps} times each")
+    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="checkpoint_", dir=config.output_dir)
+    flags = f"{FLAGS.format(folder=folder)} --cpu_threads={host.threads(config.cpu_threads)} {config.extra_flags}"
+    found: dict[str, list[dict[str, float]]] = {row.name: [] for row in group}
+    try:
+        with Worker("tftrain.bench.checkpoint.worker", {"flags": flags}) as worker:
+            for _ in range(steps):
+                for row in group:
+                    found[row.name].append(worker.ask([row.settings["what"], row.settings["files"]]))
+    except WorkerError as error:
+        for row in group:
+            yield Outcome(row.name, [], str(error))
+        return
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    rates: dict[str, float] = {}
+    for row in group:
+        yield Outcome(row.name, [record(row, found[row.name], rates)])
+
+
+def record(row: Row, measured: list[dict[str, float]], rates: dict[str, float]) -> Record:
+    """Returns a line of the table.
+
+    Args:
+        row: what it is about.
+        measured: seconds and bytes of each time; only the first save is the first one.
+        rates: reading's bytes per second by where the files are, filled in when the row is about reading.
+    """
+    what, files = row.settings["what"], row.settings["files"]
+    chosen = measured[:1] if "first" in what else measured
+    seconds, size = statistics.median(each["seconds"] for each in chosen), chosen[0]["bytes"]
+    if what == "read":
+        rates[files] = size / seconds
+    share = size / seconds / rates[files] if files in rates else None
+    return {
+        **row.settings,
+        "seconds": seconds,
+        "gb": size / 1e9,
+        "gb_per_s": size / seconds / 1e9,
+        "share_of_read": share,
+    }
+
+
+CHECKPOINT = Table(
+    "checkpoint",
+    "stall and duration of an asynchronous save of a BERT-base state, and restoring it beside plain reading",
+    COLUMNS,
+    rows(),
+    measure,
+)

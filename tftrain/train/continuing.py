@@ -1,0 +1,123 @@
+"""What may differ between a checkpoint and the run that goes on from it: everything, nothing, or what is asked for.
+
+Each flag is of one of four kinds:
+
+- SAME makes it another model, another update rule or other random numbers: refused.
+- ASKED changes the mathematics of what is left to do, such as the length of the schedule: refused unless
+  `--change_on_resume` names it, so that nobody moves a decay without knowing.
+- TOLD changes number formats, hence roundings: a line in the log.
+- All others say where, how fast and on how many ranks the same is computed.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.config import TrainConfig
+
+_FORMATS = ("ln_dtype", "precision", "grad_accum_dtype", "hvd_fp16_compression")
+_IMPLEMENTATIONS = ("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
+_AFTER_THE_START = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+VOCABULARY = "the vocabulary"
+
+
+def kinds(config: TrainConfig) -> dict[str, str]:
+    """Returns `same`, `asked` or `told` for every flag that is of such a kind."""
+    found = {name: "same" for name in _names(config.model) if name not in _IMPLEMENTATIONS}
+    found |= dict.fromkeys(_names(config.optimizer), "asked")
+    found |= dict.fromkeys(_AFTER_THE_START, "asked")
+    found |= dict.fromkeys(("global_batch_size", "batch_rampup", "max_steps"), "asked")
+    found |= dict.fromkeys(
+        ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "whole_word_masking", "synthetic_data"), "asked"
+    )
+    found |= dict.fromkeys(("optimizer", "seed"), "same")
+    return found | dict.fromkeys(_FORMATS, "told")
+
+
+def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> list[str]:
+    """Compares a run with the checkpoint that it goes on from.
+
+    Args:
+        config: of the run, resolved, with the sizes that the data gives.
+        data: what the run's data is, see `tftrain.data.identity`.
+        run: what the manifest says of the run that wrote the checkpoint; only its types are known to be JSON's.
+        path: the checkpoint, for the message.
+
+    Returns:
+        A line for each permitted change that the log should tell of.
+
+    Raises:
+        CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
+    """
+    saved, permitted = _flags(run, path), set(filter(None, config.run.change_on_resume.split(",")))
+    of_kind = kinds(config)
+    if unknown := sorted(name for name in permitted if of_kind.get(name) != "asked"):
+        asked = ", ".join(name for name, kind in of_kind.items() if kind == "asked")
+        raise CheckpointError(
+            f"--change_on_resume={config.run.change_on_resume}: {', '.join(unknown)} can't be named there; "
+            f"expected some of {asked}"
+        )
+    refused, asked, told = [], [], []
+    for name, now in _all(config).items():
+        kind, before = of_kind.get(name), saved.get(name)
+        if kind is None or _same(name, before, now):
+            continue
+        words = f"--{name}={now}, saved with {before}"
+        if kind == "same":
+            refused.append(words)
+        elif kind == "asked" and name not in permitted:
+            asked.append((name, words))
+        else:
+            told.append(f"resuming with {words}")
+    old = run.get("data")
+    for what, now in data.items():
+        before = old.get(what) if isinstance(old, dict) else None
+        if before != now:
+            words = f"{what}: {now}, saved with {before}"
+            (refused if what == VOCABULARY else told).append(words if what == VOCABULARY else f"resuming with {words}")
+    if refused or asked:
+        listed = "; ".join([*refused, *(words for _, words in asked)])
+        names = ",".join(name for name, _ in asked)
+        hint = "" if refused else f"; if that is meant, add --change_on_resume={names}"
+        raise CheckpointError(f"{path}: not a checkpoint of this configuration: {listed}{hint}")
+    return told
+
+
+def check_model(config: TrainConfig, run: Mapping[str, Any], path: Path) -> None:
+    """Refuses to evaluate a checkpoint of another model, for which the same tensors would mean something else.
+
+    Raises:
+        CheckpointError: it is one; the message lists every difference.
+    """
+    saved, of_kind, now = _flags(run, path), kinds(config), dataclasses.asdict(config.model)
+    differing = [
+        f"--{name}={value}, saved with {saved.get(name)}"
+        for name, value in now.items()
+        if of_kind.get(name) == "same" and saved.get(name) != value
+    ]
+    if differing:
+        raise CheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}")
+
+
+def _names(section: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(section)]
+
+
+def _all(config: TrainConfig) -> dict[str, Any]:
+    return {name: value for section in dataclasses.asdict(config).values() for name, value in section.items()}
+
+
+def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Returns the flags of the run that wrote a checkpoint, all sections together."""
+    config = run.get("config")
+    if not isinstance(config, dict) or not all(isinstance(section, dict) for section in config.values()):
+        raise CheckpointError(f"{path}: its manifest has no configuration")
+    return {name: value for section in config.values() for name, value in section.items()}
+
+
+def _same(name: str, before: Any, now: Any) -> bool:
+    if name == "optimizer":  # The fused update rules are the plain ones computed otherwise.
+        return str(before).removeprefix("fused_") == str(now).removeprefix("fused_")
+    return before == now

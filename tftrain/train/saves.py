@@ -1,0 +1,119 @@
+"""The saves of a run: started on all ranks together, written in the background, their outcomes agreed on.
+
+No rank acts on what its own disk says. Whether a save has succeeded is asked at the next one, or at the end, by a
+collective among all ranks: so all count the same failures and stop at the same step.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tftrain.checkpoint.background import Plan, Save
+from tftrain.checkpoint.errors import FailedSavesError
+from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.shard import Owned
+from tftrain.config import RunConfig
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import STALL_SHUTDOWN_SECONDS, Mesh
+
+# Ranks that are done wait for the chief in a collective, which ends the run when it takes too long.
+WAIT_SECONDS = 0.75 * STALL_SHUTDOWN_SECONDS
+# Exact in float64, as which numbers travel.
+ATTEMPT_BITS = 48
+
+
+class Saves:
+    """Saves of one run, one at a time.
+
+    Attributes:
+        failed: how many have failed so far; the same on all ranks.
+    """
+
+    def __init__(self, config: RunConfig, mesh: Mesh, say: Callable[[str], None]):
+        """Saves nothing yet; `say` prints a line from the chief alone."""
+        self._config, self._mesh, self._say = config, mesh, say
+        self.failed = self._in_a_row = 0
+        self._save: Save | None = None
+        self._staging: dict[Piece, np.ndarray] = {}
+
+    def start(self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]]) -> None:
+        """Copies what this rank owns and starts to write it; every rank must call it.
+
+        A save that is under way is waited for first.
+
+        Args:
+            step: updates done.
+            run: what the manifest says of the run.
+            owned: makes this rank's pieces and their elements, flat, which are copied before this returns.
+
+        Raises:
+            FailedSavesError: too many saves in a row have failed, on all ranks alike.
+        """
+        self.settle()
+        number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
+        number = int(collectives.gather_numbers(self._mesh.world, number, "save.attempt")[0])
+        attempt = Attempt(Path(self._config.output_dir), step, number, self._mesh.rank, self._mesh.size)
+        plan = None
+        if self._mesh.is_chief:
+            plan = Plan(run, self._config.keep_last, self._config.keep_every, WAIT_SECONDS)
+        mine = self._copies(owned()) if self._config.checkpoint_async else list(owned())
+        self._save = Save(attempt, mine, plan, self._say)
+        if not self._config.checkpoint_async:
+            self.settle()
+
+    def _copies(self, owned: Iterable[Owned]) -> list[Owned]:
+        # Memory that was touched before is filled many times as fast as new memory, so it is kept for the next save.
+        before, self._staging = self._staging, {}
+        for piece, values in owned:
+            self._staging[piece] = before.pop(piece, None)
+            if self._staging[piece] is None:
+                self._staging[piece] = np.empty(piece.size, values.dtype)
+            np.copyto(self._staging[piece], values)
+        return list(self._staging.items())
+
+    def settle(self) -> str | None:
+        """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
+
+        Returns:
+            What this rank knows of the reason, if it has failed.
+
+        Raises:
+            FailedSavesError: too many saves in a row have failed, on all ranks alike.
+        """
+        if self._save is None:
+            return None
+        save, self._save, world = self._save, None, self._mesh.world
+        problem = save.written()
+        if collectives.gather_numbers(world, float(problem is not None), "save.written").any():
+            save.abandon()
+        problem = save.completed()
+        # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
+        if not collectives.gather_numbers(world, float(problem is not None), "save.completed")[0]:
+            self._in_a_row = 0
+            return None
+        self.failed, self._in_a_row = self.failed + 1, self._in_a_row + 1
+        if self._in_a_row >= self._config.max_failed_saves:
+            raise FailedSavesError(
+                f"{self._config.output_dir}: {self._in_a_row} saves in a row have failed, "
+                f"as many as --max_failed_saves permits{_reason(problem)}"
+            )
+        return problem
+
+    def finish(self) -> None:
+        """Waits for the last save; every rank must call it.
+
+        Raises:
+            FailedSavesError: it has failed, on all ranks alike.
+        """
+        before = self.failed
+        problem = self.settle()
+        if self.failed > before:
+            raise FailedSavesError(f"{self._config.output_dir}: the last save has failed{_reason(problem)}")
+
+
+def _reason(problem: str | None) -> str:
+    return f": {problem}" if problem else "; rank 0 says why"
