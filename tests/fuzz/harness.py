@@ -4,6 +4,7 @@ A case is (target, seed, number): its damage is drawn from these three alone, so
 """
 
 import contextlib
+import faulthandler
 import os
 import pathlib
 import resource
@@ -136,6 +137,7 @@ class _Child:
 
 def _work(target: Target, seed: int, cases: list[int], pipe: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable(2)
     target.begin()
     # The second warms up what is made at the first use; none of it is the case's own.
     for limited in (False, True):

@@ -1,6 +1,6 @@
 """Everything that is fuzzed, by name. A new target is a subclass of `harness.Target` and a line here."""
 
-from tests.fuzz import data_targets, flag_targets
+from tests.fuzz import checkpoint_targets, data_targets, flag_targets
 
 TARGETS = {
     target.name: target
@@ -12,5 +12,7 @@ TARGETS = {
         data_targets.VocabularyFile,
         data_targets.SentencepieceModel,
         flag_targets.Flagfile,
+        checkpoint_targets.CheckpointManifest,
+        checkpoint_targets.Safetensors,
     )
 }
