@@ -148,37 +148,42 @@ def _die_in_shard(shard, die: Callable) -> None:
     shard.hashlib = Hashlib()
 
 
-def _at_step(step: int, act: Callable) -> None:
-    """Calls act(step object) before that training step of this process."""
-    from tftrain.train.step import TrainStep
+def _at_step(change: Callable) -> None:
+    """Calls change(number, batch) before every training step of this process; what it returns is the batch."""
+    from tftrain.data import pipeline
 
-    _before(TrainStep, "__call__", lambda count, args: act(args[0]) if count == step else None)
+    batches = pipeline.ramped_batches
+
+    @functools.wraps(batches)
+    def wrapped(*args, **kwargs):
+        for number, batch in enumerate(batches(*args, **kwargs), 1):
+            yield change(number, batch)
+
+    pipeline.ramped_batches = wrapped
 
 
 def _instant(number: int, fault: dict) -> None:
-    def later(*_):
-        timer = threading.Timer(fault["seconds"], _kill, (fault, number))
-        timer.daemon = True
-        timer.start()
+    timer = threading.Timer(fault["seconds"], _kill, (fault, number))
+    timer.daemon = True
+
+    def begin(step, batch):
+        if step == fault["step"]:
+            timer.start()
+        return batch
 
     if fault["step"]:
-        _at_step(fault["step"], later)
+        _at_step(begin)
     else:
-        later()
+        timer.start()
 
 
 def _nan(fault: dict) -> None:
-    from tftrain.train.step import TrainStep
+    def spoil(step, batch):
+        if fault["step"] <= step < fault["step"] + fault["steps"]:
+            return batch | {"masked_lm_weights": batch["masked_lm_weights"] * float("nan")}
+        return batch
 
-    call, calls = TrainStep.__call__, [0]
-
-    def spoiled(self, batch, *rest):
-        calls[0] += 1
-        if fault["step"] <= calls[0] < fault["step"] + fault["steps"]:
-            batch = batch | {"masked_lm_weights": batch["masked_lm_weights"] * float("nan")}
-        return call(self, batch, *rest)
-
-    TrainStep.__call__ = spoiled
+    _at_step(spoil)
 
 
 def _reader(fault: dict) -> None:

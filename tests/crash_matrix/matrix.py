@@ -20,7 +20,7 @@ from tests.crash_matrix.zygote import Start, Zygote, start
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.reader import Reader
 
-INTERVAL, STEPS = 3, 15
+INTERVAL, STEPS = 3, 60
 TRAINING = (
     *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--vocab_size=101", "--synthetic_data"),
     *("--max_seq_length=16", "--global_batch_size=8", "--learning_rate=0.01", "--log_every=1", "--eval_batches=1"),
@@ -28,6 +28,7 @@ TRAINING = (
 )
 # A process is killed before it has trained, or so long after the beginning of a step.
 START_SECONDS, STEP_SECONDS = 8, 0.4
+# Each gets as far as its second save, so that there is something left to do after all of them.
 KILLS_OF_A_CHAIN = 6
 
 
