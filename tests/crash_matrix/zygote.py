@@ -40,6 +40,7 @@ class Zygote:
             env={**os.environ, **LIMITS, **QUIET, **ONE_THREAD, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         self._codes: dict[int, int] = {}
         self._pids: list[int] | None = None
