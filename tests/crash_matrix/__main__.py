@@ -5,6 +5,7 @@ or ended otherwise than undisturbed.
 """
 
 import argparse
+import contextlib
 import random
 import sys
 import tempfile
@@ -29,16 +30,19 @@ def main() -> int:
         print(f"[{time.monotonic() - begin:5.0f} s] {line}", flush=True)
 
     say(f"seed {args.seed}, in {home}")
-    found = {}
-    with Zygote() as zygote:
+    found: dict[str, dict[str, matrix.Tally]] = {}
+    scenes: list[tuple[str, str, str]] = []
+    # Ctrl-C ends it early, with the table of what was done.
+    with Zygote() as zygote, contextlib.suppress(KeyboardInterrupt):
         for number, name in enumerate(names):
-            folder = home / name.replace(" ", "_")
+            folder, found[name] = home / name.replace(" ", "_"), {}
             folder.mkdir()
             # A layout's kills do not depend on which others are run.
             rng = random.Random(f"{args.seed} {name}")
             share = args.kills * (number + 1) // len(names) - args.kills * number // len(names)
-            found[name] = matrix.run(zygote, name, share, rng, folder, say)
-        scenes = list(scenarios.play(zygote, home, say)) if args.layout is None else []
+            matrix.run(zygote, name, share, rng, folder, say, found[name])
+        if args.layout is None:
+            scenes += scenarios.play(zygote, home, say)
     print(*matrix.table(found), sep="\n")
     if scenes:
         print(*scenarios.table(scenes), sep="\n")

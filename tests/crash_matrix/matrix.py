@@ -107,8 +107,8 @@ def kills(layout: Layout, count: int, rng: random.Random) -> list[Kill]:
     return made
 
 
-def run(zygote: Zygote, name: str, count: int, rng: random.Random, home: Path, say) -> dict[str, Tally]:
-    """Kills a layout's training so often; returns what came of it by phase.
+def run(zygote: Zygote, name: str, count: int, rng: random.Random, home: Path, say, tallies: dict[str, Tally]) -> None:
+    """Kills a layout's training so often.
 
     Args:
         zygote: forks the ranks.
@@ -117,6 +117,7 @@ def run(zygote: Zygote, name: str, count: int, rng: random.Random, home: Path, s
         rng: chooses them.
         home: an empty folder.
         say: is told of every start.
+        tallies: takes what came of it by phase.
     """
     layout = LAYOUTS[name]
     args = (*TRAINING, *layout.flags)
@@ -124,14 +125,12 @@ def run(zygote: Zygote, name: str, count: int, rng: random.Random, home: Path, s
     whole.mkdir()
     done = start(zygote, (*args, f"--output_dir={whole / 'run'}"), [None] * layout.ranks, whole)
     assert done.codes == [0] * layout.ranks, done.output
-    tallies: dict[str, Tally] = {}
     planned = kills(layout, count, rng)
     for first in range(0, count, KILLS_OF_A_CHAIN):
         chain = Chain(zygote, layout, home / f"chain_{first}", tallies)
         for number, kill in enumerate(planned[first : first + KILLS_OF_A_CHAIN], first + 1):
             say(f"{name}: kill {number} of {count}: {kill}: {chain.kill(kill)}")
         say(f"{name}: the end: {chain.end(whole / 'run')}")
-    return tallies
 
 
 class Chain:
@@ -150,7 +149,7 @@ class Chain:
     def kill(self, kill: Kill) -> str:
         """Starts or continues the training and kills it; returns in words what came of it."""
         tally = self._tally(kill)
-        tally.kills += 1
+        tally.kills, before = tally.kills + 1, len(tally.faults)
         faults = [kill.fault if rank == kill.rank else None for rank in range(self._layout.ranks)]
         begun = start(self._zygote, self._args, faults, self._home)
         resumed = self._check_resumed(begun)
@@ -170,7 +169,8 @@ class Chain:
         self._killed.append(kill)
         others = [code for rank, code in enumerate(begun.codes) if rank != kill.rank]
         ended = f", the others ended with {others} after {begun.seconds:.1f} s" if others else ""
-        return f"{resumed}; reached step {self._reached}{ended}"
+        wrong = "".join(f"; FAULT: {fault.splitlines()[0]}" for fault in tally.faults[before:])
+        return f"{resumed}; reached step {self._reached}{ended}{wrong}"
 
     def end(self, whole: Path) -> str:
         """Lets the training end and compares it with the undisturbed one; returns in words what came of it."""

@@ -18,7 +18,8 @@ def zygote():
 
 @pytest.mark.parametrize(("layout", "kills"), [("1 rank", 3), ("dp2 zero2 greedy", 5)])
 def test_a_killed_run_ends_as_the_undisturbed_one(zygote, tmp_path, layout, kills):
-    found = matrix.run(zygote, layout, kills, random.Random(0), tmp_path, print)
+    found = {}
+    matrix.run(zygote, layout, kills, random.Random(0), tmp_path, print, found)
     assert sum(tally.kills for tally in found.values()) == kills
     assert [fault for tally in found.values() for fault in tally.faults] == []
 
