@@ -131,18 +131,20 @@ def start(zygote: Zygote, args: Sequence[str], faults: Sequence[dict | None], fo
 
 def wait(zygote: Zygote, started: Start, seconds: float, after: float) -> Start:
     """Waits until every rank has ended, and kills those that have not in time."""
-    end, first = time.monotonic() + seconds, None
-    while None in (codes := [zygote.code(pid) for pid in started.pids]) and time.monotonic() < end:
-        if first is None and codes != [None] * len(codes):
-            first = time.monotonic()
-            end = min(end, first + after)
-        time.sleep(0.02)
+    end, first, codes = time.monotonic() + seconds, None, []
+    try:
+        while None in (codes := [zygote.code(pid) for pid in started.pids]) and time.monotonic() < end:
+            if first is None and codes != [None] * len(codes):
+                first = time.monotonic()
+                end = min(end, first + after)
+            time.sleep(0.02)
+    finally:
+        for pid in started.pids:
+            if zygote.code(pid) is None:
+                os.kill(pid, signal.SIGKILL)
+                while zygote.code(pid) is None:
+                    time.sleep(0.02)
     started.codes, started.seconds = codes, time.monotonic() - (first or time.monotonic())
-    for pid, code in zip(started.pids, codes, strict=True):
-        if code is None:
-            os.kill(pid, signal.SIGKILL)
-            while zygote.code(pid) is None:
-                time.sleep(0.02)
     return started
 
 
