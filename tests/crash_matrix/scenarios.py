@@ -29,11 +29,10 @@ class Stage:
         home.mkdir()
         self._zygote, self.home, self.output = zygote, home, home / "run"
 
-    def play(self, fault: dict | None = None, rank: int = 1, flags: Sequence[str] = (), ranks: int = 2) -> Start:
-        """Starts or continues the training; a fault befalls one rank."""
-        faults = [{"all": False, **fault} if fault and number == rank else None for number in range(ranks)]
+    def play(self, fault: dict | None = None, flags: Sequence[str] = (), after: float = BOUND_SECONDS) -> Start:
+        """Starts or continues the training on two ranks; a fault befalls the second, which has `after` more seconds."""
         args = (*TRAINING, f"--output_dir={self.output}", *flags)
-        return start(self._zygote, args, faults, self.home, after=BOUND_SECONDS)
+        return start(self._zygote, args, [None, fault and {"all": False, **fault}], self.home, after=after)
 
 
 def require(started: Start, codes: Sequence[int], *messages: str) -> None:
@@ -53,7 +52,7 @@ def reader_fails(stage: Stage) -> str:
 def rank_stands_still(stage: Stage) -> str:
     """SIGSTOP of a rank: the other says what it waits for, and ends."""
     fault = {"kind": "stop", "step": 3, "seconds": 0.1}
-    started = stage.play(fault, flags=["--step_timeout_seconds=8", "--save_timeout_seconds=8"])
+    started = stage.play(fault, flags=["--step_timeout_seconds=8", "--save_timeout_seconds=8"], after=1)
     # The stopped one can't do anything; a launcher kills it, as is done here.
     require(started, [ExitCode.STALLED, None], r"rank 0: .* took longer than --\w+_timeout_seconds=8", "not ended: ")
     return said(started)
