@@ -52,7 +52,7 @@ def run_ranks(
     if horovodrun:
         command = ["horovodrun", "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
         expected_code = int(expected_code != 0)
-    with _places(1 if horovodrun else ranks) as places, _started(command, settings, places) as started:
+    with places(1 if horovodrun else ranks) as environs, _started(command, settings, environs) as started:
         code = _first_code(started, seconds)
         output = started.output()
     assert code is not None, f"{' '.join(command)}\nwas killed after {seconds} s. Its output:\n{output}"
@@ -72,7 +72,7 @@ def started_ranks(ranks: int, args: Sequence[str], *, environ=None) -> Iterator[
     Yields:
         The ranks.
     """
-    with _places(ranks) as places, _started([sys.executable, *args], _settings(environ), places) as started:
+    with places(ranks) as environs, _started([sys.executable, *args], _settings(environ), environs) as started:
         yield started
 
 
@@ -129,7 +129,7 @@ def _settings(environ) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _places(ranks: int) -> Iterator[list[dict[str, str]]]:
+def places(ranks: int) -> Iterator[list[dict[str, str]]]:
     """Starts a rendezvous server where there are several, and yields what each rank's environment says of its place."""
     if ranks == 1:
         yield [{}]

@@ -4,6 +4,9 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+# A value in a message: a path fits, a megabyte that stood on a flagfile's line does not.
+_LONGEST_VALUE = 300
+
 
 class Problem(NamedTuple):
     """One reason why a configuration is refused: the flag, the value it was given, and what is expected."""
@@ -13,8 +16,16 @@ class Problem(NamedTuple):
     expected: str
 
     def __str__(self) -> str:
-        given = "" if self.value is None else f"={self.value}"
-        return f"--{self.flag}{given}: {self.expected}" if self.flag else f"{self.value}: {self.expected}"
+        value = one_line(str(self.value), _LONGEST_VALUE)
+        given = "" if self.value is None else f"={value}"
+        return one_line(f"--{self.flag}{given}: {self.expected}" if self.flag else f"{value}: {self.expected}")
+
+
+def one_line(text: str, longest: int = 2000) -> str:
+    """Returns a text for a message: characters that aren't printable as escapes, and what is too long cut out."""
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}...{text[-longest // 2 :]}"
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class ConfigError(ValueError):

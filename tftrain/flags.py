@@ -10,16 +10,19 @@ import sys
 import time
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from absl import flags
 
+from tftrain import flagfile
 from tftrain.fields import ConfigError, Problem, sections
 
 Config = TypeVar("Config")
 
 EXIT_BAD_FLAGS = 2
+# Of a command line with more of them, the rest is counted only: somebody passed a file that is no flagfile.
+MOST_PROBLEMS = 50
 RANK_0_SPEAKS_SECONDS = 5
 
 
@@ -51,17 +54,16 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
         SystemExit: after printing the help, if `--help` is among the arguments.
     """
     defaults = config_class()
-    problems: list[Problem] = []
+    args, problems = flagfile.expand(argv)
     values = _define(defaults, problems)
     try:
-        args = list(values.read_flags_from_files(list(argv), force_gnu=True))
         if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
             print(help_text(config_class, args[0]))
             raise SystemExit(0)
         stray = values(args, known_only=True)[1:]
     except flags.Error as error:
-        return defaults, [Problem("", "command line", str(error).removeprefix("ERROR:: "))]
-    problems += [_unknown(arg, values) for arg in stray]
+        return defaults, [*problems, Problem("", "command line", str(error).removeprefix("ERROR:: "))]
+    problems += [_unknown(arg, values if number < MOST_PROBLEMS else ()) for number, arg in enumerate(stray)]
     filled = [_fill(section, values) for section in sections(defaults)]
     if filled[0].__class__ is config_class:
         return filled[0], problems
@@ -71,15 +73,17 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
 
 
 def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
-    """Ends the process with EXIT_BAD_FLAGS; rank 0 prints every problem on a line of its own first.
+    """Ends the process with EXIT_BAD_FLAGS; rank 0 prints the problems first, each on a line of its own.
 
     The other ranks wait for it: a launcher ends all ranks as soon as one has failed, before rank 0 has spoken perhaps.
     """
     if rank > 0:
         time.sleep(RANK_0_SPEAKS_SECONDS)
     else:
-        for problem in error.problems:
+        for problem in error.problems[:MOST_PROBLEMS]:
             print(f"{program}: {problem}", file=sys.stderr, flush=True)
+        if len(error.problems) > MOST_PROBLEMS:
+            print(f"{program}: and {len(error.problems) - MOST_PROBLEMS} more problems", file=sys.stderr, flush=True)
         print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)
     raise SystemExit(EXIT_BAD_FLAGS)
 
@@ -106,8 +110,9 @@ def _base_type(section: Any, name: str) -> type:
     return hint
 
 
-_PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
-_EXPECTED = {int: "expected a whole number", float: "expected a number", bool: "expected true or false"}
+_INT64 = flags.IntegerParser(-(1 << 63), (1 << 63) - 1)
+_PARSERS = {int: _INT64, float: flags.FloatParser(), str: flags.ArgumentParser()}
+_EXPECTED = {int: "expected a whole number within 64 bits", float: "expected a number", bool: "expected true or false"}
 
 
 def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
@@ -131,9 +136,8 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
             if kind is bool:
                 made = collecting(flags.BooleanFlag, _EXPECTED[bool])(field.name, default, words)
             else:
-                parser = _PARSERS[kind]()
                 made = collecting(flags.Flag, _EXPECTED.get(kind, ""))(
-                    parser, flags.ArgumentSerializer(), field.name, default, words
+                    _PARSERS[kind], flags.ArgumentSerializer(), field.name, default, words
                 )
             flags.DEFINE_flag(made, flag_values=values)
     return values
@@ -145,10 +149,10 @@ def _fill(section: Any, values: flags.FlagValues) -> Any:
     )
 
 
-def _unknown(arg: str, values: flags.FlagValues) -> Problem:
-    """Returns the problem of an argument that is no flag, with the nearest flag's name."""
+def _unknown(arg: str, known: Iterable[str]) -> Problem:
+    """Returns the problem of an argument that is no flag, with the nearest of the `known` names."""
     name, _, value = arg.lstrip("-").partition("=")
-    if not arg.startswith("-"):
+    if not arg.startswith("-") or not name:
         return Problem("", arg, "stray argument; every argument is --flag=value")
-    near = difflib.get_close_matches(name.removeprefix("no"), list(values), n=1)
+    near = difflib.get_close_matches(name.removeprefix("no"), list(known), n=1)
     return Problem(name, value, f"no such flag{f'; did you mean --{near[0]}?' if near else ''}")

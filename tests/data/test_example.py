@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.data.corpora import standard_example
 from tftrain.data.errors import DataError
-from tftrain.data.example import decode, encode
+from tftrain.data.example import canonical, decode, encode
 
 
 def test_decodes_what_tensorflow_writes():
@@ -38,6 +38,15 @@ def test_bytes_do_not_depend_on_the_order_of_the_features():
 def test_what_is_no_example_is_named():
     with pytest.raises(DataError, match=r"shard: byte 7: .*no tf.train.Example"):
         decode(b"\xff\xff\xff", "shard: byte 7")
+
+
+def test_canonical_bytes_are_the_same_example_without_unknown_fields():
+    payload, features = standard_example(np.random.default_rng(2))
+    unknown = b"\x92\x01\x03abc"
+    assert decode(canonical(payload + unknown, "here"), "here") == features
+    assert len(canonical(payload + unknown, "here")) == len(canonical(payload, "here"))
+    with pytest.raises(DataError, match=r"shard: byte 7: .*no tf.train.Example"):
+        canonical(payload[:-1], "shard: byte 7")
 
 
 def test_checks_before_the_start_load_no_tensorflow():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 
 import pytest
@@ -14,14 +15,14 @@ from tftrain.data.manifest import Manifest, Shard, read_manifest, write_manifest
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "train-0").write_bytes(b"12345")
-    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n")
     write_manifest(
         Manifest(
             folder=str(tmp_path),
             masking="dynamic",
             tokenizer_type="wordpiece",
             vocab_file="vocab.txt",
-            vocab_size=1,
+            vocab_size=6,
             vocab_sha256=manifest.file_sha256(str(tmp_path / "vocab.txt")),
             tokenizer_file=None,
             lower_case=True,
@@ -36,7 +37,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def edit(folder, **changes):
+def edit(folder, /, **changes):
     path = folder / manifest.NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
@@ -68,26 +69,48 @@ def test_folder_without_a_manifest_says_how_to_make_one(tmp_path):
         ("[]", "not a manifest"),
         ('{"a": 1}', "not a manifest"),
         ('{"format": 99}', "its format is 99"),
-        ('{"format": 1}', "a field is missing"),
+        ('{"format": "' + "x" * 100_000 + '"}', "its format is 'xxx.*xxx', this version"),
+        ('{"format": 1}', "the field masking is missing"),
+        ('{"format": 1' + "0" * 5000 + "}", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        (b"\x80\x04K\x01.", "not JSON"),
     ],
 )
 def test_what_is_no_manifest_is_refused(folder, content, match):
-    (folder / manifest.NAME).write_text(content)
+    (folder / manifest.NAME).write_bytes(content if isinstance(content, bytes) else content.encode())
     refused(folder, rf"manifest\.json: {match}")
 
 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"masking": "other"}, "masking is 'other'"),
-        ({"vocab_size": "many"}, "wrong type of vocab_size"),
+        ({"masking": "other"}, "masking is 'other'; expected dynamic or static"),
+        ({"masking": ["dynamic"]}, r"masking is \['dynamic'\]"),
+        ({"tokenizer_type": "bytes"}, "tokenizer_type is 'bytes'; expected wordpiece or sentencepiece"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'"),
+        ({"vocab_size": True}, "vocab_size is True"),
+        ({"vocab_size": 10**18}, "vocab_size is 1000000000000000000; expected a whole number from 1 to 1048576"),
+        ({"vocab_size": 7}, r"vocab_size is 7, but .*vocab\.txt has 6 tokens"),
+        ({"max_seq_length": 10**6}, "max_seq_length is 1000000; expected"),
+        ({"max_seq_length": 16.0}, "max_seq_length is 16.0"),
+        ({"max_seq_length": float("nan")}, "max_seq_length is nan"),
+        ({"seed": -1}, "seed is -1"),
+        ({"lower_case": 1}, "lower_case is 1; expected true or false"),
+        ({"vocab_sha256": None}, "vocab_sha256 is None; expected a text"),
         ({"max_predictions_per_seq": 5}, "max_predictions_per_seq is 5 with masking dynamic"),
-        ({"unknown": 5}, "a field is missing or has the wrong type"),
-        ({"splits": {"train": []}}, "a field is missing or has the wrong type"),
+        ({"masking": "static", "max_predictions_per_seq": 17}, "17 with masking static and max_seq_length 16"),
+        ({"unknown": 5}, "the field unknown is unknown"),
+        ({"a\nb" + "c" * 10_000: 5}, r"the field a\\nbc+\.\.\.c+ is unknown"),
+        ({"folder": "/"}, "the field folder is unknown"),
+        ({"splits": "train"}, "splits is 'train'; expected an object"),
+        ({"splits": {"train": []}}, r"the field splits\.eval is missing"),
+        ({"splits": {"train": {}, "eval": []}}, r"splits\.train is {}; expected a list"),
+        ({"splits": {"train": ["train-0"], "eval": []}}, r"splits\.train\[0\] is 'train-0'; expected an object"),
         (
             {"splits": {"train": [{"file": "train-0", "examples": 3, "bytes": None}], "eval": []}},
-            "wrong type of splits",
+            r"splits\.train\[0\]\.bytes is None; expected a whole number",
         ),
+        ({"splits": {"train": [{"file": "train-0", "examples": 3}], "eval": []}}, "bytes is missing"),
     ],
 )
 def test_field_of_the_wrong_kind_is_refused(folder, changes, match):
@@ -95,10 +118,74 @@ def test_field_of_the_wrong_kind_is_refused(folder, changes, match):
     refused(folder, match)
 
 
-@pytest.mark.parametrize("name", ["../train-0", "/etc/passwd", "a/../../b", "", "./train-0"])
+@pytest.mark.parametrize("name", ["../train-0", "/etc/passwd", "a/../../b", "", "./train-0", ".."])
 def test_name_that_leads_out_of_the_folder_is_refused(folder, name):
     edit(folder, splits={"train": [{"file": name, "examples": 3, "bytes": 5}], "eval": []})
     refused(folder, "expected a name inside")
+
+
+@pytest.mark.parametrize("name", ["train\n0", "train-0\0", "\ud800", "\x1b[2J"])
+def test_name_that_no_terminal_shows_is_refused(folder, name):
+    edit(folder, splits={"train": [{"file": name, "examples": 3, "bytes": 5}], "eval": []})
+    refused(folder, "expected a name of printable characters")
+
+
+def test_name_longer_than_a_file_can_have_is_refused(folder):
+    edit(folder, splits={"train": [{"file": "x" * 5000, "examples": 3, "bytes": 5}], "eval": []})
+    refused(folder, "File name too long")
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "train-0", "part/train-0"])
+def test_symbolic_link_that_leads_out_of_the_folder_is_refused(folder, tmp_path_factory, name):
+    outside = tmp_path_factory.mktemp("outside")
+    for path in ("train-0", "vocab.txt"):
+        shutil.copy(folder / path, outside / path)
+    if name.startswith("part"):
+        (folder / "part").symlink_to(outside)
+        edit(folder, splits={"train": [{"file": name, "examples": 3, "bytes": 5}], "eval": []})
+    else:
+        (folder / name).unlink()
+        (folder / name).symlink_to(outside / name)
+    refused(folder, rf"{name}: a symbolic link leads out of ")
+
+
+def test_symbolic_link_within_the_folder_is_followed(folder):
+    (folder / "train-0").rename(folder / "elsewhere")
+    (folder / "train-0").symlink_to("elsewhere")
+    assert read_manifest(str(folder)).examples("train") == 3
+
+
+@pytest.mark.parametrize("name", [manifest.NAME, "vocab.txt"])
+def test_pipe_folder_and_huge_file_are_refused(folder, name):
+    path = folder / name
+    path.unlink()
+    os.mkfifo(path)
+    refused(folder, rf"{name}: (Not a regular file|no such file)")
+    path.unlink()
+    path.mkdir()
+    refused(folder, rf"{name}: (Is a directory|no such file)")
+    path.rmdir()
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    refused(folder, rf"{name}: Larger than ")
+
+
+def test_nothing_is_written_through_a_symbolic_link(folder, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "precious"
+    outside.write_text("as it was")
+    found = read_manifest(str(folder))
+    (folder / (manifest.NAME + ".partial")).symlink_to(outside)
+    write_manifest(found)
+    assert outside.read_text() == "as it was"
+    assert read_manifest(str(folder)) == found
+
+
+@pytest.mark.parametrize("name", ["out/precious", "../precious"])
+def test_files_to_replace_are_never_outside_the_folder(folder, tmp_path_factory, name):
+    (folder / "out").symlink_to(tmp_path_factory.mktemp("outside"))
+    edit(folder, splits={"train": [{"file": name, "examples": 3, "bytes": 5}], "eval": []})
+    with pytest.raises(DataError, match=r"leads out of|expected a name inside"):
+        manifest.listed_files(str(folder))
 
 
 def test_missing_shard_is_named(folder):

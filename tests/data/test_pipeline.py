@@ -15,6 +15,7 @@ from tftrain.data.errors import DataError, data_error
 from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
 from tftrain.data.pipeline import eval_batches, open_source, train_batches
+from tftrain.data.records import write_records
 
 SEED = 5
 KEYS = {
@@ -242,6 +243,14 @@ def test_shard_removed_during_a_run_surfaces_with_its_name(prepared, tmp_path):
         ({"next_sentence_labels": [-1]}, "next_sentence_labels is neither 0 nor 1"),
         ({"segment_ids": [0] * 15 + [2]}, "a segment id is negative or too large; expected ids below 2"),
         ({"segment_ids": [0] * 15 + [-1]}, "a segment id is negative or too large; expected ids below 2"),
+        ({"input_ids": [5] * 15 + [2**32 + 5]}, "--vocab_size=200"),
+        ({"masked_lm_ids": [7, -(2**63), 0]}, "--vocab_size=200"),
+        ({"masked_lm_positions": [1, 2**32, 0]}, "masked position"),
+        ({"input_mask": [1] * 15 + [2]}, "input_mask is neither 0 nor 1"),
+        ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "masked_lm_weights is no number from 0 to 1"),
+        ({"masked_lm_weights": [1.0, float("inf"), 0.0]}, "masked_lm_weights is no number from 0 to 1"),
+        ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights is no number from 0 to 1"),
+        ({"input_ids": [5] * 100_000}, "input_ids"),
     ],
     ids=[
         "length",
@@ -254,6 +263,14 @@ def test_shard_removed_during_a_run_surfaces_with_its_name(prepared, tmp_path):
         "negative label",
         "large segment",
         "negative segment",
+        "id beyond 32 bits",
+        "least id",
+        "position beyond 32 bits",
+        "mask",
+        "NaN weight",
+        "infinite weight",
+        "negative weight",
+        "huge",
     ],
 )
 def test_record_with_wrong_features_is_named(tmp_path, change, words):
@@ -266,6 +283,45 @@ def test_record_with_wrong_features_is_named(tmp_path, change, words):
     assert f"{path}: byte {len(good) + 16}: " in str(error)
     assert words in str(error)
     assert "\n" not in str(error)
+
+
+def test_record_that_is_no_example_is_named(tmp_path):
+    good = corpora.standard_example(np.random.default_rng(0))[0]
+    path = corpora.write_tfrecords(tmp_path / "shard", [good, good[:-3] + b"\xff\xec\x28"])
+    data = DataConfig(train_files=path)
+    assert str(failure(source_of(data), data)) == (
+        f"{path}: byte {len(good) + 16}: the record is no tf.train.Example; expected BERT pre-training features"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input_ids": [2, 2**32 + 5, 3]}, "--vocab_size=200"),
+        ({"input_ids": [2, -1, 3]}, "--vocab_size=200"),
+        ({"input_ids": [5] * 33}, "more than max_seq_length=32"),
+        ({"input_ids": [5] * 1_000_000}, "more than max_seq_length=32"),
+        ({"input_ids": None}, "no tokens"),
+        ({"input_ids": [1.0, 2.0]}, "input_ids"),
+        ({"second_segment_start": [-1]}, "second_segment_start is not a place"),
+        ({"second_segment_start": [2**40]}, "second_segment_start is not a place"),
+        ({"second_segment_start": [1, 2]}, "second_segment_start"),
+        ({"next_sentence_labels": [2**32]}, "next_sentence_labels is neither 0 nor 1"),
+    ],
+)
+def test_prepared_record_with_wrong_features_is_named(prepared, tmp_path, change, words):
+    folder, shard = copy_of(prepared, tmp_path)
+    path = os.path.join(folder, shard)
+    good = records_of(prepared, "train")[0]
+    bad = {name: value for name, value in (good | change).items() if value is not None}
+    write_records(path, [corpora.serialize(good), corpora.serialize(bad)])
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    content["splits"]["train"] = [{"file": shard, "examples": 2, "bytes": os.path.getsize(path)}]
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    data = DataConfig(data_dir=folder)
+    error = failure(source_of(data), data)
+    assert f"{path}: byte {len(corpora.serialize(good)) + 16}: " in str(error)
+    assert words in str(error)
 
 
 @pytest.mark.parametrize("name", ["shard", "it's \"é\\n] x"])

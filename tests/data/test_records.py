@@ -2,6 +2,7 @@
 
 import os
 import struct
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -88,6 +89,81 @@ def test_index_that_is_no_array_is_made_anew(shard):
     assert len(RecordSet([shard])) == 5
 
 
+def npy(shape, data=b"", descr="'<u8'"):
+    """Returns a .npy file whose header says what it is told to."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy("(1099511627776,)"),
+        npy("(-1,)", bytes(48)),
+        npy("(" * 40),
+        npy("(__import__('os').abort(),)"),
+        npy("(6,)", bytes(48), descr="'|V2147483647'"),
+        npy("(6,)", bytes(48), descr="'|O'"),
+        b"PK\x03\x04" + bytes(100),
+        bytes(1 << 21),
+        # Differences of signed numbers that wrap around are all positive.
+        npy("(6,)", np.array([0, 2**63 - 1, 2**63 + 20, 2**64 - 100, 40, begin_of(5)], np.uint64).tobytes()),
+    ],
+    ids=["huge", "negative", "no tuple", "code", "huge type", "objects", "zip", "zeros", "wrapping"],
+)
+def test_hostile_index_is_made_anew(shard, content):
+    expected = load_offsets(shard)
+    with open(shard + ".index", "wb") as file:
+        file.write(content)
+    tracemalloc.start()
+    np.testing.assert_array_equal(load_offsets(shard), expected)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    np.testing.assert_array_equal(np.load(shard + ".index"), expected)
+
+
+def test_index_that_is_a_pipe_is_made_anew(shard):
+    os.mkfifo(shard + ".index")
+    assert len(RecordSet([shard])) == 5
+    assert os.path.isfile(shard + ".index")
+
+
+def test_index_is_not_written_through_a_symbolic_link(tmp_path, shard):
+    (tmp_path / "precious").write_bytes(b"as it was")
+    os.symlink(tmp_path / "precious", shard + ".index")
+    load_offsets(shard)
+    assert (tmp_path / "precious").read_bytes() == b"as it was"
+
+
+def test_index_of_many_records_is_mapped_and_checked_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_INDEX_IN_MEMORY", 64)
+    path = str(tmp_path / "x")
+    write_records(path, [bytes([number]) for number in range(200)])
+    found = RecordSet([path])
+    assert [found.read(number) for number in (0, 63, 64, 65, 199)] == [b"\0", b"\x3f", b"\x40", b"\x41", b"\xc7"]
+    offsets = np.load(path + ".index")
+    for place in (1, 64, 65, 128, 199):
+        bad = offsets.copy()
+        bad[place] = bad[place - 1]
+        with open(path + ".index", "wb") as file:
+            np.save(file, bad)
+        np.testing.assert_array_equal(load_offsets(path), offsets)
+
+
+def test_index_of_one_record_as_long_as_the_file_reads_no_such_record(tmp_path):
+    path = str(tmp_path / "x")
+    write_records(path, [b"a"])
+    with open(path, "r+b") as file:
+        file.truncate(1 << 40)
+    with open(path + ".index", "wb") as file:
+        np.save(file, np.array([0, 1 << 40], np.uint64))
+    tracemalloc.start()
+    with pytest.raises(DataError, match="byte 0: the record has another length"):
+        RecordSet([path]).read(0)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
 def test_index_in_a_folder_that_cannot_be_written_is_not_needed(shard, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
@@ -126,6 +202,23 @@ def test_hostile_length_with_a_right_checksum_allocates_nothing(shard):
     damage(shard, begin_of(4), length + struct.pack("<I", records.masked_crc(length)))
     with pytest.raises(DataError, match=rf"a\.tfrecord: byte {begin_of(4)}: .*cut short"):
         load_offsets(shard)
+
+
+def test_record_longer_than_any_example_is_not_read(tmp_path):
+    path, length = str(tmp_path / "x"), records.LONGEST_RECORD + 1
+    header = struct.pack("<Q", length)
+    with open(path, "wb") as file:
+        file.write(header + struct.pack("<I", records.masked_crc(header)))
+        file.truncate(length + 16)
+    with pytest.raises(DataError, match=rf"x: byte 0: the record has {length} bytes; expected an example of at most"):
+        load_offsets(path)
+
+
+def test_what_is_no_regular_file_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(DataError, match=f"{path}: (not a regular file|byte 0: the file is empty)"):
+            load_offsets(str(path))
 
 
 @pytest.mark.parametrize("kept", [begin_of(4) + 1, begin_of(4) + 14, begin_of(5) - 1])

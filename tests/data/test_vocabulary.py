@@ -1,5 +1,6 @@
 """Vocabularies: read with their special tokens, learned to the size, cut into the same pieces."""
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 from tests.data import corpora
 from tftrain.data.errors import DataError
 from tftrain.data.tokenization import Tokenizer, count_words
-from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
+from tftrain.data.vocabulary import MOST_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.data.vocabulary_learner import learn_sentencepiece, learn_wordpiece, sentencepiece_vocabulary
+
+SPECIAL = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
 
 def counts(words=3000, seed=0):
@@ -44,7 +47,16 @@ def test_word_starts_and_ordinary_ids():
             r"line 8: the token 'word' occurs for the second time",
         ),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", "nothing but the special tokens"),
+        (SPECIAL + b"[unused0]\n[unused1]\n", "nothing but the special tokens and unused ones"),
+        (
+            SPECIAL + b"a\0b\n",
+            r"line 6: a token of 3 bytes that begins 'a\\x00b'; expected .*no line break",
+        ),
+        (SPECIAL + b"x" * 257 + b"\n", "line 6: a token of 257 bytes that begins 'xxx.*expected at most 256"),
+        (SPECIAL + b"a\rb\n", "line 6: a token of 3 bytes"),
+        (SPECIAL + b"\n" * 3, "line 7: the token '' occurs for the second time"),
         (b"[PAD]\n\xff\n", "byte 6: not UTF-8"),
+        (b"[PAD]\n\xed\xa0\x80\n", "byte 6: not UTF-8"),
         (b"", r"lacks \[PAD\]"),
     ],
 )
@@ -53,6 +65,24 @@ def test_file_that_is_no_vocabulary_is_named(tmp_path, content, match):
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"vocab: .*{match}"):
         read_vocabulary(str(path), "wordpiece")
+
+
+def test_vocabulary_of_too_many_tokens_or_bytes_is_refused(tmp_path):
+    path = tmp_path / "vocab"
+    path.write_bytes(SPECIAL + b"".join(b"%x\n" % number for number in range(MOST_TOKENS)))
+    with pytest.raises(DataError, match=r"vocab: it has 1048581 tokens; expected a vocabulary of at most 1048576"):
+        read_vocabulary(str(path), "wordpiece")
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(DataError, match=r"vocab: Larger than \d+ bytes; expected a vocabulary"):
+        read_vocabulary(str(path), "wordpiece")
+
+
+@pytest.mark.parametrize("content", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_no_vocabulary(tmp_path, content):
+    content(tmp_path / "vocab")
+    with pytest.raises(DataError, match=r"vocab: (Not a regular file|Is a directory); expected a vocabulary"):
+        read_vocabulary(str(tmp_path / "vocab"), "wordpiece")
 
 
 def test_missing_vocabulary_is_named(tmp_path):

@@ -6,9 +6,15 @@ TensorFlow wraps what goes wrong inside an input pipeline in its own exceptions,
 
 import re
 
+from tftrain.fields import one_line
+
 
 class DataError(Exception):
     """Data that cannot be used; the message names the file, the byte offset where there is one, and what to do."""
+
+    def __init__(self, message: str):
+        """The message becomes one line, whatever the names of files in it are."""
+        super().__init__(one_line(message))
 
 
 _RAISED = re.compile(r"DataError: ([^\n]*?)\s*(?:\n|$)")

@@ -1,8 +1,10 @@
 """tf.train.Example without TensorFlow: the records' payload, written and read through protobuf alone.
 
 The pre-flight checks read the first record's sizes before TensorFlow starts, and the workers that write records need no
-more than this either. The message is declared here, field for field as TensorFlow's example.proto, in a pool of its
-own, so that it does not meet TensorFlow's declaration when both are loaded.
+more than this either. Records go through here on their way to TensorFlow's parser as well: it puts a record that it
+can't read into its error message, where bytes that are no UTF-8 are a fault of their own. The message is declared here,
+field for field as TensorFlow's example.proto, in a pool of its own, so that it does not meet TensorFlow's declaration
+when both are loaded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,13 +78,32 @@ def decode(payload: bytes, where: str) -> dict[str, list]:
     Raises:
         DataError: the record is something else.
     """
+    values = {}
+    for name, feature in _parse(payload, where).features.feature.items():
+        kind = feature.WhichOneof("kind")
+        values[name] = list(getattr(feature, kind).value) if kind else []
+    return values
+
+
+def canonical(payload: bytes, where: str) -> bytes:
+    """Returns a tf.train.Example as protobuf writes it, without fields that no Example has.
+
+    Args:
+        payload: one record.
+        where: file and offset, for the message.
+
+    Raises:
+        DataError: the record is something else.
+    """
+    example = _parse(payload, where)
+    example.DiscardUnknownFields()
+    return example.SerializeToString()
+
+
+def _parse(payload: bytes, where: str):
     example = _Example()
     try:
         example.ParseFromString(payload)
     except DecodeError as error:
         raise DataError(f"{where}: the record is no tf.train.Example; expected BERT pre-training features") from error
-    values = {}
-    for name, feature in example.features.feature.items():
-        kind = feature.WhichOneof("kind")
-        values[name] = list(getattr(feature, kind).value) if kind else []
-    return values
+    return example

@@ -4,6 +4,7 @@ Reading it checks what can be checked without reading the records: that the shar
 and that the vocabulary is the one the text was tokenized with.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -11,10 +12,30 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from tftrain.data import rules, vocabulary
 from tftrain.data.errors import DataError
+from tftrain.files import read_small
 
 NAME = "manifest.json"
 FORMAT = 1
+LARGEST_BYTES = 16 << 20
+_COUNT = rules.number(0, 1 << 62)
+_FIELDS = {
+    "masking": rules.one_of("dynamic", "static"),
+    "tokenizer_type": rules.one_of("wordpiece", "sentencepiece"),
+    "vocab_file": rules.TEXT,
+    "vocab_size": rules.number(1, vocabulary.MOST_TOKENS),
+    "vocab_sha256": rules.TEXT,
+    "tokenizer_file": rules.or_null(rules.TEXT),
+    "lower_case": rules.BOOL,
+    "max_seq_length": rules.number(8, 1 << 16),
+    "max_predictions_per_seq": rules.or_null(rules.number(1, 1 << 16)),
+    "documents": _COUNT,
+    "tokens": _COUNT,
+    "seed": _COUNT,
+    "splits": rules.OBJECT,
+}
+_SHARD = {"file": rules.TEXT, "examples": _COUNT, "bytes": _COUNT}
 
 
 @dataclass(frozen=True)
@@ -70,10 +91,9 @@ class Manifest:
 
 
 def file_sha256(path: str) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal; DataError if it cannot be read."""
+    """Returns the SHA-256 of a manifest or a vocabulary, in hexadecimal; DataError if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
+        return hashlib.sha256(read_small(path, max(LARGEST_BYTES, vocabulary.LARGEST_BYTES))).hexdigest()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
 
@@ -83,7 +103,10 @@ def write_manifest(manifest: Manifest) -> None:
     path = manifest.path(NAME)
     content = {"format": FORMAT, **dataclasses.asdict(manifest)}
     del content["folder"]
-    with open(path + ".partial", "w", encoding="utf-8") as file:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path + ".partial")
+    # "x" follows no symbolic link.
+    with open(path + ".partial", "x", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -110,6 +133,12 @@ def read_manifest(folder: str) -> Manifest:
             f"{manifest.path(manifest.vocab_file)}: this is not the vocabulary that the records were made "
             f"with: its SHA-256 begins {found[:12]}, {path} says {manifest.vocab_sha256[:12]}; restore it "
             "or prepare the data again"
+        )
+    tokens = len(vocabulary.read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type))
+    if tokens != manifest.vocab_size:
+        raise DataError(
+            f"{path}: vocab_size is {manifest.vocab_size}, but {manifest.path(manifest.vocab_file)} has {tokens} "
+            "tokens; prepare the data again"
         )
     for shard in (shard for shards in manifest.splits.values() for shard in shards):
         shard_path = _inside(path, folder, shard.file)
@@ -149,24 +178,30 @@ def listed_files(folder: str) -> list[str]:
 
 def _load(path: str, folder: str) -> Any:
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(read_small(path, LARGEST_BYTES))
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; expected a folder that `python -m tftrain.prepare --output_dir={folder}` "
             "has finished"
         ) from error
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+        raise DataError(f"{path}: {error.strerror}; expected a manifest of tftrain.prepare") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error}); prepare the data again") from error
 
 
 def _inside(path: str, folder: str, name: str) -> str:
-    """Returns the path of a name in the folder; DataError if the name leads out of it."""
+    """Returns the path of a name in the folder; DataError if the name leads out of it, by a symbolic link perhaps."""
     if not name or os.path.isabs(name) or os.path.normpath(name) != name or ".." in name.split(os.sep):
-        raise DataError(f"{path}: it names the file {name!r}; expected a name inside {folder}")
-    return os.path.join(folder, name)
+        raise DataError(f"{path}: it names the file {rules.shown(name)}; expected a name inside {folder}")
+    if not name.isprintable():
+        raise DataError(f"{path}: it names the file {rules.shown(name)}; expected a name of printable characters")
+    inside = os.path.join(folder, name)
+    if not os.path.realpath(inside).startswith(os.path.join(os.path.realpath(folder), "")):
+        raise DataError(
+            f"{inside}: a symbolic link leads out of {folder}, and {path} names it; put the file itself there"
+        )
+    return inside
 
 
 def _from_json(path: str, folder: str, content: Any) -> Manifest:
@@ -174,45 +209,21 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
         raise DataError(f"{path}: not a manifest of tftrain.prepare; prepare the data again")
     if content["format"] != FORMAT:
         raise DataError(
-            f"{path}: its format is {content['format']!r}, this version reads {FORMAT}; prepare the data again"
+            f"{path}: its format is {rules.shown(content['format'])}, this version reads {FORMAT}; "
+            "prepare the data again"
         )
     values = {key: value for key, value in content.items() if key != "format"}
-    try:
-        values["splits"] = {split: [Shard(**shard) for shard in values["splits"][split]] for split in ("train", "eval")}
-        manifest = Manifest(folder=folder, **values)
-    except (KeyError, TypeError, AttributeError) as error:
+    rules.check(path, "", values, _FIELDS)
+    rules.check(path, "splits", values["splits"], dict.fromkeys(("train", "eval"), rules.LIST))
+    for split, shards in values["splits"].items():
+        for number, shard in enumerate(shards):
+            rules.check(path, f"splits.{split}[{number}]", shard, _SHARD)
+    values["splits"] = {split: [Shard(**shard) for shard in shards] for split, shards in values["splits"].items()}
+    manifest = Manifest(folder=folder, **values)
+    slots, length = manifest.max_predictions_per_seq, manifest.max_seq_length
+    if (manifest.masking == "static") != (slots is not None) or (slots or 0) > length:
         raise DataError(
-            f"{path}: a field is missing or has the wrong type ({error}); prepare the data again"
-        ) from error
-    _check_types(path, manifest)
-    if manifest.masking not in ("dynamic", "static"):
-        raise DataError(f"{path}: masking is {manifest.masking!r}; expected dynamic or static")
-    if (manifest.masking == "static") != (manifest.max_predictions_per_seq is not None):
-        raise DataError(
-            f"{path}: max_predictions_per_seq is {manifest.max_predictions_per_seq} with masking "
-            f"{manifest.masking}; prepare the data again"
+            f"{path}: max_predictions_per_seq is {slots} with masking {manifest.masking} and max_seq_length {length}; "
+            "prepare the data again"
         )
     return manifest
-
-
-def _check_types(path: str, manifest: Manifest) -> None:
-    kinds = {
-        "masking": str,
-        "tokenizer_type": str,
-        "vocab_file": str,
-        "vocab_size": int,
-        "vocab_sha256": str,
-        "tokenizer_file": (str, type(None)),
-        "lower_case": bool,
-        "max_seq_length": int,
-        "max_predictions_per_seq": (int, type(None)),
-        "documents": int,
-        "tokens": int,
-        "seed": int,
-    }
-    wrong = [name for name, kind in kinds.items() if not isinstance(getattr(manifest, name), kind)]
-    shards = [shard for split in manifest.splits.values() for shard in split]
-    if any(not isinstance(s.file, str) or type(s.examples) is not int or type(s.bytes) is not int for s in shards):
-        wrong.append("splits")
-    if wrong:
-        raise DataError(f"{path}: wrong type of {', '.join(wrong)}; prepare the data again")

@@ -85,7 +85,10 @@ def standard_sizes(paths: list[str]) -> tuple[int, int]:
         raise DataError(
             f"{where}: the record lacks {', '.join(missing)}; expected the original BERT pre-training features"
         )
-    return len(features["input_ids"]), len(features["masked_lm_positions"])
+    length, slots = len(features["input_ids"]), len(features["masked_lm_positions"])
+    if slots > length:
+        raise DataError(f"{where}: the record has {slots} masked positions in {length} tokens; prepare the data again")
+    return length, slots
 
 
 def problems(config: TrainConfig) -> list[Problem]:

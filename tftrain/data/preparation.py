@@ -19,8 +19,9 @@ from tftrain.data.manifest import Manifest, Shard
 from tftrain.data.preflight import predictions
 from tftrain.data.records import match_files
 from tftrain.data.spool import FilesTask, Spool, spool_files
-from tftrain.data.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
+from tftrain.data.vocabulary import LARGEST_BYTES, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.data.workers import Stage, Workers
+from tftrain.files import read_small
 from tftrain.prepare_config import PrepareConfig
 
 UNFINISHED = ".unfinished"
@@ -80,6 +81,8 @@ def _check_output(config: PrepareConfig) -> None:
     folder = config.output_dir
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise DataError(f"--output_dir={folder}: this is a file; expected a folder")
+    if os.path.islink(os.path.join(folder, UNFINISHED)):
+        raise DataError(f"--output_dir={folder}: {UNFINISHED} in it is a symbolic link; remove it")
     present = set(os.listdir(folder)) - {UNFINISHED} if os.path.isdir(folder) else set()
     if not present:
         return
@@ -111,8 +114,7 @@ def _given_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
     from tftrain.data.vocabulary_learner import sentencepiece_vocabulary
 
     try:
-        with open(config.vocab_file, "rb") as file:
-            model = file.read()
+        model = read_small(config.vocab_file, LARGEST_BYTES)
     except OSError as error:
         raise DataError(f"{config.vocab_file}: {error.strerror}; expected a sentencepiece model") from error
     return _Tokenizer(sentencepiece_vocabulary(model, config.vocab_file), model)

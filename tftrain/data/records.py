@@ -5,13 +5,15 @@ position of the training data is one integer. The framing is TFRecord's: a littl
 CRC-32C of the length, the payload, the masked CRC-32C of the payload. Both checksums are verified on every read.
 """
 
+import array
 import contextlib
 import glob
+import io
 import itertools
 import os
+import stat
 import struct
 import tempfile
-import zipfile
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -27,6 +29,8 @@ _FOOTER = struct.Struct("<I")
 _FRAME = _HEADER.size + _FOOTER.size
 _OPEN_FILES = 128
 _INDEX_IN_MEMORY = 1 << 20
+# The longest example, 2^16 tokens in the standard format, has a third of it.
+LONGEST_RECORD = 16 << 20
 
 
 def masked_crc(data: bytes) -> int:
@@ -91,15 +95,11 @@ def load_offsets(path: str) -> np.ndarray:
 
 def scan(path: str) -> np.ndarray:
     """Returns the offsets of a file's records, as `load_offsets`, by walking over its headers."""
-    offsets = [0]
+    offsets = array.array("Q", [0])
     with _OpenFile(path) as file:
         while offsets[-1] < file.size:
             begin = offsets[-1]
-            if file.size - begin < _FRAME:
-                raise _cut_short(file, begin, _FRAME)
-            offsets.append(begin + _FRAME + _payload_length(file, begin, file.pread(_HEADER.size, begin)))
-            if offsets[-1] > file.size:
-                raise _cut_short(file, begin, offsets[-1] - begin)
+            offsets.append(begin + _FRAME + _payload_length(file, begin))
     return np.array(offsets, np.uint64)
 
 
@@ -137,12 +137,13 @@ class RecordSet:
         file = self._file(shard)
         if offset + size > file.size:
             raise _cut_short(file, offset, size)
-        record = file.pread(size, offset)
-        if _payload_length(file, offset, record[: _HEADER.size]) != size - _FRAME:
+        # Before the record is read as long as the index says.
+        if _payload_length(file, offset) != size - _FRAME:
             raise DataError(
                 f"{file.path}: byte {offset}: the record has another length than {file.path}.index says; "
                 "remove that index, it is made anew"
             )
+        record = file.pread(size, offset)
         payload, (crc,) = record[_HEADER.size : -_FOOTER.size], _FOOTER.unpack(record[-_FOOTER.size :])
         if masked_crc(payload) != crc:
             raise DataError(
@@ -177,10 +178,13 @@ class _OpenFile:
     def __init__(self, path: str):
         self.path, self._descriptor = path, -1
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.size = os.fstat(self._descriptor).st_size
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            status = os.fstat(self._descriptor)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}; expected a TFRecord file that can be read") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: not a regular file; expected a TFRecord file")
+        self.size = status.st_size
 
     def __enter__(self) -> "_OpenFile":
         return self
@@ -208,17 +212,27 @@ class _OpenFile:
         return data
 
 
-def _payload_length(file: _OpenFile, offset: int, header: bytes) -> int:
-    """Returns a record's payload length from its header, whose checksum fits; it may still exceed the file."""
+def _payload_length(file: _OpenFile, offset: int) -> int:
+    """Returns a record's payload length from its header; the checksum fits, and the file holds such a record."""
+    if file.size - offset < _FRAME:
+        raise _cut_short(file, offset, _FRAME)
+    header = file.pread(_HEADER.size, offset)
     length, crc = _HEADER.unpack(header)
-    if masked_crc(header[:8]) == crc:
-        return length
-    if offset == 0 and header.startswith(b"\x1f\x8b"):
-        raise DataError(f"{file.path}: byte 0: this is gzip, not plain TFRecord; uncompress it first (gunzip)")
-    raise DataError(
-        f"{file.path}: byte {offset}: the checksum of the record's length does not fit: not a TFRecord "
-        "file, or a damaged one; copy or prepare it again"
-    )
+    if masked_crc(header[:8]) != crc:
+        if offset == 0 and header.startswith(b"\x1f\x8b"):
+            raise DataError(f"{file.path}: byte 0: this is gzip, not plain TFRecord; uncompress it first (gunzip)")
+        raise DataError(
+            f"{file.path}: byte {offset}: the checksum of the record's length does not fit: not a TFRecord "
+            "file, or a damaged one; copy or prepare it again"
+        )
+    if length > file.size - offset - _FRAME:
+        raise _cut_short(file, offset, length + _FRAME)
+    if length > LONGEST_RECORD:
+        raise DataError(
+            f"{file.path}: byte {offset}: the record has {length} bytes; expected an example of at most "
+            f"{LONGEST_RECORD}; prepare the data again"
+        )
+    return length
 
 
 def _cut_short(file: _OpenFile, offset: int, size: int) -> DataError:
@@ -229,18 +243,45 @@ def _cut_short(file: _OpenFile, offset: int, size: int) -> DataError:
 
 
 def _read_index(path: str, size: int) -> np.ndarray | None:
-    """Returns the offsets beside a file, or None if there are none that fit it."""
-    index = path + ".index"
+    """Returns the offsets beside a file, or None if there are none that fit it.
+
+    An index is ours only if it begins as numpy's file of so many offsets does: what another header claims is neither
+    allocated nor interpreted.
+    """
     try:
-        mode = "r" if os.path.getsize(index) > _INDEX_IN_MEMORY else None
-        offsets = np.load(index, mmap_mode=mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        # Without O_NONBLOCK, a pipe of that name would keep us waiting.
+        with open(os.open(path + ".index", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            count = (status.st_size - len(_index_header(0))) // 8
+            if not stat.S_ISREG(status.st_mode) or not 2 <= count <= size // _FRAME + 1:
+                return None
+            header = _index_header(count)
+            if status.st_size != len(header) + 8 * count or file.read(len(header)) != header:
+                return None
+            if status.st_size > _INDEX_IN_MEMORY:
+                offsets = np.memmap(file, np.uint64, "r", len(header), (count,))
+            else:
+                offsets = np.fromfile(file, np.uint64, count)
+    except (OSError, ValueError):
         return None
-    if not isinstance(offsets, np.ndarray) or offsets.dtype != np.uint64 or offsets.ndim != 1 or len(offsets) < 2:
-        return None
-    signed = offsets.view(np.int64)
-    fits = signed[0] == 0 and signed[-1] == size and bool((np.diff(signed) >= _FRAME).all())
-    return offsets if fits else None
+    return offsets if len(offsets) == count and _fit(offsets, size) else None
+
+
+def _fit(offsets: np.ndarray, size: int) -> bool:
+    """Whether offsets are those of records that fill a file of `size` bytes."""
+    if offsets[0] != 0 or offsets[-1] != size or offsets.max() > size:
+        return False
+    blocks = range(0, len(offsets) - 1, _INDEX_IN_MEMORY)
+    return all(
+        (np.diff(offsets[begin : begin + _INDEX_IN_MEMORY + 1].view(np.int64)) >= _FRAME).all() for begin in blocks
+    )
+
+
+def _index_header(count: int) -> bytes:
+    """Returns how numpy's file of uint64 [count] begins."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<u8", "fortran_order": False, "shape": (count,)})
+    return header.getvalue()
 
 
 def _write_index(path: str, offsets: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tftrain.config import DataConfig
 from tftrain.data.errors import DataError
+from tftrain.data.example import canonical
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.masking import Masking, random_block, stream_key
 from tftrain.data.preflight import SEGMENTS, SYNTHETIC_SEQ_LENGTH, manifest_predictions, predictions, standard_sizes
@@ -65,9 +66,11 @@ class _RecordSource(ExampleSource):
 
         def read(first):
             numbers = order(np.arange(first, first + count)).tolist()
+            places = [self._records.place(number) for number in numbers]
+            read = map(self._records.read, numbers)
             return (
-                np.array([self._records.read(number) for number in numbers], object),
-                np.array([self._records.place(number).encode() for number in numbers], object),
+                np.array([canonical(payload, place) for payload, place in zip(read, places, strict=True)], object),
+                np.array([place.encode() for place in places], object),
             )
 
         serialized, where = tf.numpy_function(read, [first_sample], [tf.string, tf.string])
@@ -84,6 +87,7 @@ class _RecordSource(ExampleSource):
         return tf.debugging.Assert(tf.reduce_all(good), [tf.strings.join(["DataError: ", place, ": ", expected, "\n"])])
 
     def _ids_fit(self, where: tf.Tensor, *ids: tf.Tensor) -> tf.Operation:
+        """Checks token ids, int64 [n, ...]: as int32, which follows, one of 2^32 + 5 would be a 5."""
         fit = [tf.reduce_all((part >= 0) & (part < self._id_limit), 1) for part in ids]
         return self._check(
             tf.reduce_all(fit, 0),
@@ -115,19 +119,28 @@ class DynamicSource(_RecordSource):
             },
             example_names=where,
         )
-        tokens = tf.cast(parsed["input_ids"], tf.int32)
+        tokens, start = parsed["input_ids"], parsed["second_segment_start"]
         lengths = tokens.row_lengths()
         fits = self._check(
             (lengths > 0) & (lengths <= self.max_seq_length),
             where,
             f"the record has no tokens or more than max_seq_length={self.max_seq_length}",
         )
-        labels = self._labels_fit(where, parsed["next_sentence_labels"])
-        with tf.control_dependencies([fits, labels, self._ids_fit(where, tokens.to_tensor())]):
-            tokens = tokens.with_flat_values(tf.identity(tokens.flat_values))
+        with tf.control_dependencies([fits]):
+            # Only now: a hostile record of a million tokens would make every row as long.
+            dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
+        checks = [
+            self._ids_fit(where, dense),
+            self._labels_fit(where, parsed["next_sentence_labels"]),
+            self._check(
+                (start >= 0) & (start <= lengths), where, "second_segment_start is not a place in the record's tokens"
+            ),
+        ]
+        with tf.control_dependencies(checks):
+            tokens = tokens.with_flat_values(tf.cast(tokens.flat_values, tf.int32))
         position = tf.range(self.max_seq_length, dtype=tf.int64)[None, :]
         within = position < lengths[:, None]
-        second = within & (position >= parsed["second_segment_start"][:, None])
+        second = within & (position >= start[:, None])
         return self._masking(tokens, first_sample) | {
             "input_mask": tf.cast(within, tf.int32),
             "segment_ids": tf.cast(second, tf.int32),
@@ -157,7 +170,7 @@ class StaticSource(_RecordSource):
             where,
             f"a masked position is outside the sequence; expected positions below {length}",
         )
-        segments = parsed["segment_ids"]
+        segments, mask, weights = parsed["segment_ids"], parsed["input_mask"], parsed["masked_lm_weights"]
         checks = [
             within,
             self._ids_fit(where, parsed["input_ids"], parsed["masked_lm_ids"]),
@@ -167,11 +180,19 @@ class StaticSource(_RecordSource):
                 where,
                 f"a segment id is negative or too large; expected ids below {SEGMENTS}",
             ),
+            self._check(tf.reduce_all((mask == 0) | (mask == 1), 1), where, "input_mask is neither 0 nor 1 somewhere"),
+            # False for NaN, too.
+            self._check(
+                tf.reduce_all((weights >= 0) & (weights <= 1), 1),
+                where,
+                "one of masked_lm_weights is no number from 0 to 1; expected 1 for a masked token and 0 for none",
+            ),
         ]
         with tf.control_dependencies(checks):
             batch = {name: tf.cast(parsed[name], tf.int32) for name in shapes}
+            batch["masked_lm_weights"] = tf.identity(weights)
         batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
-        return batch | {"masked_lm_weights": parsed["masked_lm_weights"]}
+        return batch
 
 
 class SyntheticSource(ExampleSource):

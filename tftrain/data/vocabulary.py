@@ -1,15 +1,22 @@
 """The tokens, in the order of their ids, and what follows from them: special tokens, and where words begin."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from tftrain.data.errors import DataError
+from tftrain.files import read_small
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SENTENCEPIECE_SPACE = "\u2581"
+LARGEST_BYTES = 32 << 20
+MOST_TOKENS = 1 << 20
+# Bytes of UTF-8: tensorflow-text takes no longer ones.
+LONGEST_TOKEN = 256
 _UNUSED = "[unused"
+_IMPOSSIBLE = re.compile(r"[\x00\r\n]")
 
 
 @dataclass(frozen=True)
@@ -70,33 +77,53 @@ def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
         tokenizer_type: "wordpiece" or "sentencepiece".
 
     Raises:
-        DataError: the file cannot be read, holds a token twice, or lacks a special token.
+        DataError: the file cannot be read, or `check_tokens` refuses what it holds.
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read()
-        lines = content.decode("utf-8").split("\n")
+        lines = read_small(path, LARGEST_BYTES).decode("utf-8").split("\n")
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; expected a vocabulary, one token a line") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start}: not UTF-8; expected a vocabulary, one token a line") from error
     tokens = tuple(line.removesuffix("\r") for line in lines)
     tokens = tokens[:-1] if tokens[-1] == "" else tokens
+    check_tokens(tokens, path)
+    return Vocabulary(tokens, tokenizer_type)
+
+
+def check_tokens(tokens: tuple[str, ...], path: str) -> None:
+    """Refuses tokens that are no vocabulary.
+
+    Args:
+        tokens: by id.
+        path: where they are from, for the message; token n stands on line n + 1.
+
+    Raises:
+        DataError: they lack a special token or an ordinary one, [PAD] is not the first, one is there twice, or they are
+            too many, too long, or could not stand on a line.
+    """
+    if len(tokens) > MOST_TOKENS:
+        raise DataError(f"{path}: it has {len(tokens)} tokens; expected a vocabulary of at most {MOST_TOKENS}")
+    for line, token in enumerate(tokens, 1):
+        if len(token.encode()) > LONGEST_TOKEN or _IMPOSSIBLE.search(token):
+            raise DataError(
+                f"{path}: line {line}: a token of {len(token.encode())} bytes that begins {token[:20]!r}; expected at "
+                f"most {LONGEST_TOKEN}, and no line break or NUL among them"
+            )
     missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
         raise DataError(
             f"{path}: the vocabulary lacks {' '.join(missing)}; expected {' '.join(SPECIAL_TOKENS)} among "
             f"its {len(tokens)} lines"
         )
-    if tokens[0] != "[PAD]":
+    if tokens[0] != SPECIAL_TOKENS[0]:
         raise DataError(f"{path}: line 1 is {tokens[0]!r}; expected [PAD] there, as padding has the id 0")
     if len(set(tokens)) != len(tokens):
         seen: set[str] = set()
         line, token = next((n, t) for n, t in enumerate(tokens, 1) if t in seen or seen.add(t))
         raise DataError(f"{path}: line {line}: the token {token!r} occurs for the second time")
-    if len(tokens) == len(SPECIAL_TOKENS):
-        raise DataError(f"{path}: the vocabulary holds nothing but the special tokens")
-    return Vocabulary(tokens, tokenizer_type)
+    if all(token in SPECIAL_TOKENS or token.startswith(_UNUSED) for token in tokens):
+        raise DataError(f"{path}: the vocabulary holds nothing but the special tokens and unused ones")
 
 
 def write_vocabulary(path: str, vocabulary: Vocabulary) -> None:

@@ -14,7 +14,7 @@ import sentencepiece
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
 from tftrain.data.errors import DataError
-from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary, check_tokens
 
 _ITERATIONS = 4
 _LONGEST_TOKEN = 30
@@ -152,19 +152,14 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool, fold
 
 
 def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
-    """Returns the pieces of a sentencepiece model; DataError if it is none or lacks a special token."""
+    """Returns the pieces of a sentencepiece model; DataError if it is none, or its pieces are no vocabulary."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
-    except (RuntimeError, OSError) as error:
+        pieces = tuple(processor.id_to_piece(number) for number in range(processor.get_piece_size()))
+    except (RuntimeError, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path}: not a sentencepiece model; expected the .model file that its trainer writes"
         ) from error
-    pieces = tuple(processor.id_to_piece(number) for number in range(processor.get_piece_size()))
-    missing = [token for token in SPECIAL_TOKENS if token not in pieces]
-    if missing or pieces[0] != SPECIAL_TOKENS[0]:
-        raise DataError(
-            f"{path}: its pieces lack {' '.join(missing) or '[PAD] with the id 0'}; train it with the special "
-            f"tokens {' '.join(SPECIAL_TOKENS)}, [PAD] with the id 0"
-        )
+    check_tokens(pieces, path)
     return Vocabulary(pieces, "sentencepiece")

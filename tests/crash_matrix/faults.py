@@ -1,0 +1,192 @@
+"""What befalls a rank, put into its process by wrapping functions of tftrain: the product has no hooks for it.
+
+A fault is a dict: {"kind": ..., "all": whether it kills all ranks and not this one alone, and what the kind needs}.
+
+- "phase": in the save numbered `save` (1 is the first of this process), at the phase named `phase`.
+- "instant": `seconds` after the training step numbered `step` of this process has begun; 0: after the process has.
+- "stop": SIGSTOP instead of SIGKILL, at such an instant.
+- "nan": the weights of this rank's masked tokens are NaN in `steps` steps from that one on.
+- "reader": making the examples raises an exception.
+- "term": SIGTERM at such an instant.
+"""
+
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+# Of a save: what each rank does, and what the chief does alone.
+PHASES_OF_A_RANK = ("before", "folder", "shard begun", "in shard", "shard flushed", "shard written", "announced")
+PHASES_OF_THE_CHIEF = (
+    *("gathered", "manifest beside", "manifest in place", "announcement removed", "manifest written"),
+    *("renamed, not flushed", "renamed", "trash renamed", "trash half removed", "trash removed", "cleaned up"),
+)
+
+
+def install(fault: dict | None) -> None:
+    """Arranges a fault in this process."""
+    if fault:
+        {
+            "phase": _phase,
+            "instant": functools.partial(_instant, signal.SIGKILL),
+            "stop": functools.partial(_instant, signal.SIGSTOP),
+            "term": functools.partial(_instant, signal.SIGTERM),
+            "nan": _nan,
+            "reader": _reader,
+        }[fault["kind"]](fault)
+
+
+def _kill(fault: dict, number: int = signal.SIGKILL) -> None:
+    os.kill(0 if fault["all"] else os.getpid(), number)
+
+
+def _before(owner, name: str, act: Callable) -> None:
+    """Calls act(count, arguments) before a function, which it counts the calls of."""
+    function, calls = getattr(owner, name), [0]
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        calls[0] += 1
+        act(calls[0], args)
+        return function(*args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+def _after(owner, name: str, act: Callable) -> None:
+    """Calls act(count, arguments) after a function."""
+    function, calls = getattr(owner, name), [0]
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        result = function(*args, **kwargs)
+        calls[0] += 1
+        act(calls[0], args)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def _phase(fault: dict) -> None:
+    from tftrain.checkpoint import durable, save, shard
+
+    armed = [False]
+
+    def arm(count, _):
+        armed[0] = count == fault["save"]
+        if armed[0] and fault["phase"] == "before":
+            _kill(fault)
+
+    def die(*_):
+        if armed[0]:
+            _kill(fault)
+
+    def die_of(wanted: Callable[[str], bool]):
+        return lambda _, args: die() if wanted(args[0].name) else None
+
+    def is_manifest(name):
+        return name == "manifest.json"
+
+    _before(save, "write", arm)
+    {
+        "before": lambda: None,
+        "folder": lambda: _before(save.shard, "groups", die),
+        "shard begun": lambda: _before(save, "write_shard", die),
+        "in shard": lambda: _die_in_shard(shard, die),
+        "shard flushed": lambda: _after(shard.os, "fsync", die),
+        "shard written": lambda: _after(save, "write_shard", die),
+        "announced": lambda: _after(save, "announce", die),
+        "gathered": lambda: _after(save, "gather", die),
+        "manifest beside": lambda: _before(durable.Path, "replace", die_of(lambda name: "manifest" in name)),
+        "manifest in place": lambda: _after(durable, "write", die_of(is_manifest)),
+        "announcement removed": lambda: _after(durable.Path, "unlink", die_of(lambda name: name.startswith("rank_"))),
+        "manifest written": lambda: _after(save, "write_manifest", die),
+        "renamed, not flushed": lambda: _after(durable.Path, "rename", die_of(lambda name: name.startswith(".part"))),
+        "renamed": lambda: _after(save, "commit", die),
+        "trash renamed": lambda: _before(durable.shutil, "rmtree", die_of(lambda name: name.startswith(".trash"))),
+        "trash half removed": lambda: _after(os, "unlink", lambda *_: die() if _in_clean_up() else None),
+        "trash removed": lambda: _after(durable.shutil, "rmtree", die_of(lambda name: name.startswith(".trash"))),
+        "cleaned up": lambda: _after(save, "clean_up", die),
+    }[fault["phase"]]()
+
+
+def _in_clean_up() -> bool:
+    """Whether a function above this one is `save.clean_up`."""
+    import sys
+
+    frame = sys._getframe()
+    while frame and frame.f_code.co_name != "clean_up":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _die_in_shard(shard, die: Callable) -> None:
+    """Kills when a shard's first block is on the disk and the next ones are not."""
+    shard.BLOCK_BYTES = 4096
+    sha256 = shard.hashlib.sha256
+
+    class Digest:
+        def __init__(self, *args):
+            self._digest, self._blocks = sha256(*args), 0
+
+        def update(self, block):
+            self._digest.update(block)
+            self._blocks += 1
+            if self._blocks == 3:
+                die()
+
+        def hexdigest(self):
+            return self._digest.hexdigest()
+
+    class Hashlib:
+        def __getattr__(self, name):
+            return Digest if name == "sha256" else getattr(hashlib, name)
+
+    import hashlib
+
+    shard.hashlib = Hashlib()
+
+
+def _at_step(change: Callable) -> None:
+    """Calls change(number, batch) before every training step of this process; what it returns is the batch."""
+    from tftrain.data import pipeline
+
+    batches = pipeline.ramped_batches
+
+    @functools.wraps(batches)
+    def wrapped(*args, **kwargs):
+        for number, batch in enumerate(batches(*args, **kwargs), 1):
+            yield change(number, batch)
+
+    pipeline.ramped_batches = wrapped
+
+
+def _instant(number: int, fault: dict) -> None:
+    timer = threading.Timer(fault["seconds"], _kill, (fault, number))
+    timer.daemon = True
+
+    def begin(step, batch):
+        if step == fault["step"]:
+            timer.start()
+        return batch
+
+    if fault["step"]:
+        _at_step(begin)
+    else:
+        timer.start()
+
+
+def _nan(fault: dict) -> None:
+    def spoil(step, batch):
+        if fault["step"] <= step < fault["step"] + fault["steps"]:
+            return batch | {"masked_lm_weights": batch["masked_lm_weights"] * float("nan")}
+        return batch
+
+    _at_step(spoil)
+
+
+def _reader(fault: dict) -> None:
+    from tftrain.data.source import SyntheticSource
+
+    _before(SyntheticSource, "batch", lambda *_: (_ for _ in ()).throw(RuntimeError("the reader has failed")))

@@ -1,0 +1,40 @@
+"""The crash matrix in short; the long form is `python -m tests.crash_matrix`."""
+
+import random
+
+import pytest
+
+from tests.crash_matrix import matrix, scenarios
+from tests.crash_matrix.zygote import Zygote
+
+pytestmark = [pytest.mark.slow, pytest.mark.multirank, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    with Zygote() as made:
+        yield made
+
+
+@pytest.mark.parametrize(("layout", "kills"), [("1 rank", 3), ("dp2 zero2 greedy", 5)])
+def test_a_killed_run_ends_as_the_undisturbed_one(zygote, tmp_path, layout, kills):
+    found = {}
+    matrix.run(zygote, layout, kills, random.Random(0), tmp_path, print, found)
+    assert sum(tally.kills for tally in found.values()) == kills
+    assert [fault for tally in found.values() for fault in tally.faults] == []
+
+
+@pytest.mark.parametrize("name", list(scenarios.SCENARIOS))
+def test_scenario(zygote, tmp_path, name):
+    try:
+        scenarios.SCENARIOS[name](scenarios.Stage(zygote, tmp_path / "scene"))
+    except scenarios.Skipped as reason:
+        pytest.skip(str(reason))
+
+
+def test_every_phase_is_among_the_kills():
+    planned = matrix.kills(matrix.LAYOUTS["dp2"], 40, random.Random(1))
+    phases = {kill.fault["phase"] for kill in planned if kill.fault["kind"] == "phase"}
+    assert phases == {*matrix.PHASES_OF_A_RANK, *matrix.PHASES_OF_THE_CHIEF}
+    assert any(kill.fault["kind"] == "instant" for kill in planned)
+    assert all(kill.rank == 0 for kill in planned if kill.fault.get("phase") in matrix.PHASES_OF_THE_CHIEF)

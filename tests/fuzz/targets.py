@@ -1,0 +1,18 @@
+"""Everything that is fuzzed, by name. A new target is a subclass of `harness.Target` and a line here."""
+
+from tests.fuzz import checkpoint_targets, data_targets, flag_targets
+
+TARGETS = {
+    target.name: target
+    for target in (
+        data_targets.Records,
+        data_targets.PreparedRecords,
+        data_targets.Index,
+        data_targets.DataManifest,
+        data_targets.VocabularyFile,
+        data_targets.SentencepieceModel,
+        flag_targets.Flagfile,
+        checkpoint_targets.CheckpointManifest,
+        checkpoint_targets.Safetensors,
+    )
+}
