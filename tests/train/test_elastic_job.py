@@ -92,6 +92,6 @@ def test_a_run_that_loses_a_host_and_gains_another_ends_with_the_losses_of_one_r
 def test_wrong_flags_end_the_job_at_once(tmp_path, wrong):
     hosts = Hosts(tmp_path, "localhost", "127.0.0.1")
     with job(hosts, 2, *RUN, f"--output_dir={tmp_path / 'run'}", wrong) as launched:
-        assert launched.codes([0], 60) == [1]
+        assert launched.codes([0], SECONDS) == [1]
         assert f"exit with status code {int(ExitCode.WRONG_FLAGS)}." in launched.output()
         assert launched.output().count("tftrain.run: --") == 2  # rank 0's reason, and where help is
