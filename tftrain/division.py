@@ -92,16 +92,11 @@ class BatchConfig:
     def _fitted(self, ranks: int) -> int:
         """Returns the largest micro-batch up to the stated one of which all global batches consist on so many ranks."""
         if self.grad_accum_steps or not self.micro_batch_size or not self.global_batch_size:
-            expected = "expected --global_batch_size and --micro_batch_size without --grad_accum_steps, which follows"
-            raise ConfigError(
-                [
-                    Problem(
-                        "fit_micro_batch",
-                        True,
-                        f"{expected} from the number of ranks; an elastic launcher sets the flag",
-                    )
-                ]
+            expected = (
+                "expected --global_batch_size and --micro_batch_size without --grad_accum_steps, which follows from "
+                "the number of ranks; an elastic launcher sets the flag"
             )
+            raise ConfigError([Problem("fit_micro_batch", True, expected)])
         unit, left = divmod(ramp.unit(self.batch_rampup, self.global_batch_size), ranks)
         if left:
             sizes = "it" if self.batch_rampup == "none" else f"it and all sizes of batch_rampup={self.batch_rampup}"
