@@ -74,7 +74,8 @@ def _phase(fault: dict) -> None:
     armed = [False]
 
     def arm(count, _):
-        armed[0] = count == fault["save"]
+        # A removal needs something to remove, which a first save may not have.
+        armed[0] = count >= fault["save"]
         if armed[0] and fault["phase"] == "before":
             _kill(fault)
 
