@@ -7,7 +7,7 @@ from tftrain.plan import flops, rows
 from tftrain.plan.workload import Workload
 
 GPT = Workload(
-    causal=True, layers=3, hidden=16, heads=2, inner=64, vocab=50, seq=8, positions=8, predictions=8,
+    family="megatron", causal=True, layers=3, hidden=16, heads=2, inner=64, vocab=50, seq=8, positions=8, predictions=8,
     micro_batch=1, global_batch=5,
 )  # fmt: skip
 

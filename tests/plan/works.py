@@ -6,6 +6,7 @@ from tftrain.plan.workload import Workload
 
 FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
 GPT = Workload(
+    family="megatron",
     causal=True,
     layers=12,
     hidden=768,
@@ -22,7 +23,7 @@ GPT = Workload(
     hidden_dropout=True,
     attention_dropout=True,
 )
-BERT = GPT.replaced(causal=False, vocab=30522, seq=128, positions=512, predictions=20)
+BERT = GPT.replaced(family="encoder", causal=False, vocab=30522, seq=128, positions=512, predictions=20)
 
 
 @some.composite

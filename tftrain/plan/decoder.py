@@ -21,37 +21,45 @@ def block(work: Workload) -> Part:
     scores = work.micro_batch * heads * work.seq**2 * item
     mask = 1 / item  # a mask's byte for each element
     head_size, batch = width // work.heads, max(1, round(work.micro_batch * heads))
+    wides = 2 if work.gated else 1
     products = (
         Product("queries, keys, values", tokens, 3 * width // t, width),
         Product("scores", work.seq, work.seq, head_size, batch, core=True),
         Product("context", work.seq, head_size, work.seq, batch, core=True),
         Product("attention output", tokens, width, width // t),
-        Product("wide", tokens, inner // t, width),
+        *[Product("wide", tokens, inner // t, width)] * wides,
         Product("narrow", tokens, width, inner // t),
     )
     softmax = (2, 3, (1, 1)) if "softmax" in work.fused else (10, 12, (5, 5))
-    weights = (4 * width**2 + 2 * width * inner + 3 * width + inner) / t + 6 * width
-    kernels = (
+    gelu = (2, 3) if "gelu" in work.fused else (14, 20)
+    weights = (4 * width**2 + (1 + wides) * width * inner + 3 * width + wides * inner) / t + 6 * width
+    kernels = [
         Kernel("norms", 4 * u, 6 * u, (2, 4)),
-        Kernel("residual adds and dropout", (6 + 2 * mask) * u, (4 + 2 * mask) * u, (2, 4)),
+        Kernel("residual adds", 6 * u, 4 * u, (2, 4)),
         Kernel("sums of residual gradients", 0, 6 * u, (0, 2)),
         Kernel("gradients of biases", 0, 2 * u + wide + 3 * d, (0, 4)),
         Kernel("transposes", 2 * d, 8 * d, (1, 6)),
         Kernel("scale, mask and softmax", softmax[0] * scores, softmax[1] * scores, softmax[2], core=True),
-        Kernel("attention dropout", (2 + mask) * scores, (2 + mask) * scores, (1, 1), core=True),
-        Kernel("gelu", 2 * wide, 3 * wide, (1, 1)),
+        Kernel("gelu", gelu[0] * wides * wide, gelu[1] * wides * wide, (1, 1)),
         Kernel("sums of weight gradients", 0, 3 * item * weights, (0, 12)),
         Kernel("launches of products", 0, 0, (6, 12)),
-    )
+    ]
+    if work.hidden_dropout:
+        kernels.append(Kernel("dropout of residual adds", 2 * mask * u, 2 * mask * u, (0, 0)))
+    if work.attention_dropout:
+        moved = (2 + mask) * scores
+        kernels.append(Kernel("attention dropout", moved, moved, (1, 1), core=True))
     kept = [
         Kept("inputs of norms", 2 * u),
         Kept("normed inputs of products", 2 * u),
         Kept("queries, keys and values", 3 * d),
         Kept("attention probabilities", scores, core=True),
         Kept("context", d),
-        Kept("input of gelu", wide),
+        Kept("input of gelu", wides * wide),
         Kept("output of gelu", wide),
     ]
+    if "gelu" not in work.fused:
+        kept.append(Kept("terms of gelu", 2 * wide))
     if work.attention_dropout:
         kept += [Kept("attention dropout mask", mask * scores, True), Kept("dropped probabilities", scores, True)]
     if work.hidden_dropout:
@@ -59,7 +67,7 @@ def block(work: Workload) -> Part:
     if "softmax" not in work.fused:
         kept += [Kept("masked scores", scores, True)]
     sums = ((u, u), (u, u)) if t > 1 else ((), ())
-    return Part(products, kernels, tuple(kept), u, sums, weights)
+    return Part(products, tuple(kernels), tuple(kept), u, sums, weights)
 
 
 def embedding(work: Workload) -> Part:

@@ -2,12 +2,13 @@
 
 from typing import NamedTuple
 
+from tftrain.config import TrainConfig
 from tftrain.plan import flops, memory, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.memory import Memory
 from tftrain.plan.system import Constants
 from tftrain.plan.timing import StepTime
-from tftrain.plan.workload import Workload
+from tftrain.plan.workload import Workload, from_config
 
 
 class Forecast(NamedTuple):
@@ -64,3 +65,24 @@ def forecast(work: Workload, cluster: Cluster, constants: Constants) -> Forecast
         constants: what the software makes of it.
     """
     return Forecast(work, cluster, memory.of(work, constants), timing.step(work, cluster, constants))
+
+
+def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constants) -> Forecast:
+    """Plans a run of `tftrain.run`.
+
+    Args:
+        config: resolved, with the sizes that the data gives.
+        ranks: all of them.
+        cluster: where, such as `tftrain.plan.machine.read(path)`.
+        constants: such as `tftrain.plan.system.systems()["tftrain_cpu"]`.
+    """
+    dp = ranks // config.parallel.tensor_parallel_size
+    return forecast(from_config(config, dp, gpu=cluster.multiprocessors > 0), cluster, constants)
+
+
+def bytes_by_kind(plan: Forecast) -> dict[str, float]:
+    """Returns the bytes of a plan by the kinds that `tftrain.train.memory` measures; they add up to the peak."""
+    found = plan.memory
+    named = ("weights", "master_weights", "moments", "gradients", "accumulation", "communication")
+    kinds = {"baseline": found.reserve, **{name: getattr(found, name) for name in named}}
+    return {**kinds, "activations": found.activations + found.temporaries + found.fragmentation}

@@ -3,9 +3,11 @@
 import functools
 from typing import NamedTuple
 
-from tftrain.plan import decoder, encoder
+from tftrain.plan import bert, decoder, encoder
 from tftrain.plan.blocks import Part
 from tftrain.plan.workload import Workload
+
+FAMILIES = {"megatron": decoder, "encoder": encoder, "tftrain": bert}
 
 
 class Parts(NamedTuple):
@@ -28,7 +30,7 @@ def one_block(work: Workload) -> Workload:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _parts(work: Workload) -> Parts:
-    family = decoder if work.causal else encoder
+    family = FAMILIES[work.family]
     return Parts(family.block(work), family.embedding(work), family.head(work))
 
 

@@ -152,6 +152,7 @@ def _encoder(cells: dict[str, str]) -> Row:
     optimizer = {"optimizer"} if levers.get("optimizer") == "fused_lamb" else set()
     zero = 2 if levers.get("split_grad_accum") == "true" else int(levers.get("split_opt_state") == "true")
     workload = Workload(
+        family="encoder",
         causal=False,
         layers=layers,
         hidden=hidden,
@@ -209,6 +210,7 @@ _LARGE = {"layers": 24, "hidden": 1024, "seq_len": 512}
 def _decoder(cells: dict[str, str], vocab: int, precision: str, checkpointing: str, zero_stage: int) -> Workload:
     hidden, seq = int(cells["hidden"]), int(cells["seq_len"])
     return Workload(
+        family="megatron",
         causal=True,
         layers=int(cells["layers"]),
         hidden=hidden,

@@ -22,6 +22,7 @@ class Workload:
     """A training job.
 
     Attributes:
+        family: whose code, which says what is kept: megatron, encoder (a published trainer) or tftrain.
         causal: a decoder that predicts every token, or an encoder that predicts `predictions` masked ones.
         layers, hidden, heads, inner, vocab: sizes of the model; `inner` is the width of the feed-forward layer.
         seq: tokens of a sample.
@@ -44,6 +45,7 @@ class Workload:
         sparse_rows: the word embedding's gradient travels as looked-up rows.
     """
 
+    family: str
     causal: bool
     layers: int
     hidden: int
@@ -113,6 +115,7 @@ def from_config(
     optimizer = {"optimizer"} if config.optimizer.optimizer.startswith("fused") else set()
     stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
     return Workload(
+        family="megatron" if causal else "tftrain",
         causal=causal,
         layers=model.num_hidden_layers,
         hidden=model.hidden_size,
