@@ -297,7 +297,7 @@ def _cpu_nodes(cells: dict[str, str]) -> Row:
     mib = _figure(cells["max_mib"])
     oom = cells["note"] == "OOM"
     reference = Reference(
-        mib * 2**20 / 1e9 if mib and not oom else None,
+        mib / 1024 if mib and not oom else None,
         oom,
         sec_per_iteration=seconds,
         tflops_per_gpu=_figure(cells["tflops_per_gpu"]),
