@@ -53,6 +53,7 @@ CLUSTERS = {
     for cluster in (
         A100,
         dataclasses.replace(A100, name="a100_80gb_8_links", network_gbs=100),
+        dataclasses.replace(A100, name="a100_80gb_pcie", memory_gbs=1935, link_gbs=32),
         dataclasses.replace(A100, name="a100_40gb", memory_gb=39.4, memory_gbs=1555),
         Cluster("v100", 31.7, GIB, 15.7, 125, 900, 80, 8, 150, 25),
         Cluster("h100", 79.1, GIB, 494, 989, 3350, 132, 8, 450, 400),
