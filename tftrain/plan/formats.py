@@ -17,6 +17,13 @@ CPU_VOCAB = 51_200  # reproduces the published TFLOPs
 UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and softmax both point at 32 for Large
 UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration of deeper/13
 LONGEST_SECONDS = 20_000  # of an iteration on A64FX; what is longer is in milliseconds
+UNSTATED_SIZES = {"layers": 24, "hidden": 1024, "seq_len": 512}  # Large's
+MEGATRON_FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
+FLAGS = {
+    field.name
+    for section in (*sections(TrainConfig()), *sections(PrepareConfig()))
+    for field in dataclasses.fields(section)
+}
 TUNED_HOSTS = ("gpt_global_batch", "gpt_low_pp", "gpt_low_tp")  # after the source's fix of PCIe and NUMA settings
 
 
@@ -27,10 +34,10 @@ def _figure(cell: str | None) -> float | None:
 def _encoder(cells: dict[str, str]) -> Row:
     """Encoders under data parallelism; every lever is one flag of tftrain."""
     levers = dict(pair.split("=") for pair in cells["levers"].split())
-    if unknown := sorted(set(levers) - _FLAGS):
+    if unknown := sorted(set(levers) - FLAGS):
         raise ValueError(f"levers {', '.join(unknown)}: expected flags of tftrain.run or tftrain.prepare")
     unstated = cells["size"] == "unstated"
-    layers, hidden, seq = (int(cells[name] or default) for name, default in _LARGE.items())
+    layers, hidden, seq = (int(cells[name] or default) for name, default in UNSTATED_SIZES.items())
     gpus, tp = int(cells["gpus"]), int(levers.get("tensor_parallel_size", 1))
     micro_batch = int(cells["micro_batch"] or UNSTATED_MICRO_BATCH.get(cells["size"], 8))
     accumulates = "grad_accum_dtype" in levers
@@ -64,35 +71,24 @@ def _encoder(cells: dict[str, str]) -> Row:
         wire="fp16" if levers.get("hvd_fp16_compression") == "true" else "fp32",
         compiled=levers.get("jit_compile") == "true" or unstated,
         grappler=levers.get("memory_optimization", "none"),
-        sparse_rows=levers.get("sparse_as_dense") == "false",
     )
     # The source's figures of this table leave the factor of accumulation out: it says so of row 13, and the others,
     # taken as they stand, would run at half the rate of Large on the same device.
     counted = 1 / steps if cells["table"] == "deeper" else 1.0
-    reference = Reference(
-        gb=_figure(cells["max_gb"]), samples_per_sec_per_gpu=_figure(cells["samples_per_sec_per_gpu"])
-    )
-    cluster = "v100" if unstated else "a100_80gb"
     speed = "samples_per_sec_per_gpu"
-    nodes = int(cells["nodes"])
     return Row(
-        cells["row"],
-        cells["table"],
-        workload,
-        nodes,
-        cluster,
-        "encoder",
-        reference,
-        "exact",
-        speed,
-        counted,
-        False,
-        unstated,
+        name=cells["row"],
+        table=cells["table"],
+        workload=workload,
+        nodes=int(cells["nodes"]),
+        cluster="v100" if unstated else "a100_80gb",
+        system="encoder",
+        reference=Reference(gb=_figure(cells["max_gb"]), samples_per_sec_per_gpu=_figure(cells[speed])),
+        formula="exact",
+        speed=speed,
+        counted=counted,
+        relative=unstated,
     )
-
-
-_SECTIONS = (*sections(TrainConfig()), *sections(PrepareConfig()))
-_FLAGS = {field.name for section in _SECTIONS for field in dataclasses.fields(section)}
 
 
 def _stated_steps(cells: dict[str, str], samples: int) -> int:
@@ -101,9 +97,6 @@ def _stated_steps(cells: dict[str, str], samples: int) -> int:
     if not stated:
         return UNSTATED_ACCUMULATION
     return max(1, round(int(stated[1]) * (1024 if stated[2] else 1) / samples))
-
-
-_LARGE = {"layers": 24, "hidden": 1024, "seq_len": 512}
 
 
 def _decoder(cells: dict[str, str], vocab: int, precision: str, checkpointing: str, zero_stage: int) -> Workload:
@@ -139,13 +132,14 @@ def _within(work: Workload, gpus: int) -> Workload:
     That is so in gpt_contenders/12 and in rows of a64fx_30b_scaling, whose published TFLOPs are those of the nodes.
     """
     most = gpus // (work.tp * work.pp)
-    return work.replaced(dp=most) if 0 < most < work.dp else work
+    if not most:
+        raise ValueError(f"tp={work.tp} * pp={work.pp}: expected at most the {gpus} devices of its nodes")
+    return work.replaced(dp=min(most, work.dp))
 
 
 def _topology(cells: dict[str, str]) -> Row:
     """Megatron-DeepSpeed on A100; it always ran with full activation checkpointing, as its TFLOPs formulas count."""
     workload = _decoder(cells, int(cells["vocab"]), cells["precision"], "full", int(cells["zero_stage"]))
-    fused = {"ln", "softmax", "gelu", "dropout_add", "optimizer"}
     reference = Reference(
         _figure(cells["max_gb"]),
         cells["max_gb"] == "OOM",
@@ -155,7 +149,7 @@ def _topology(cells: dict[str, str]) -> Row:
     formula = {"old": "old", "new": "corrected"}[cells["flops_formula"]]
     system = "megatron_deepspeed_tuned" if cells["table"] in TUNED_HOSTS else "megatron_deepspeed"
     nodes = int(cells["nodes"])
-    workload = _within(workload.replaced(fused=frozenset(fused)), 8 * nodes)
+    workload = _within(workload.replaced(fused=MEGATRON_FUSED), 8 * nodes)
     speed = "sec_per_iteration"
     return Row(cells["row"], cells["table"], workload, nodes, "a100_80gb", system, reference, formula, speed)
 
@@ -164,25 +158,22 @@ def _sweep(cells: dict[str, str]) -> Row:
     """Megatron on A100. The rows fit no checkpointing on one node, and selective on many: see docs/planner.md."""
     nodes = int(cells["nodes"])
     checkpointing = "selective" if nodes > 1 else "none"
-    # One rank's output layer takes 2.3 times as long as two ranks' half of it does on each: so slow are rows that begin
-    # at odd places, and GPT-2's vocabulary unpadded. Several ranks need it padded, as Megatron does.
+    # One rank's output layer takes more than twice as long as half of it does on each of two: so slow are rows that
+    # begin at odd places, and GPT-2's vocabulary unpadded. Several ranks need it padded, as Megatron does.
     tp = int(cells["tp"])
     vocab = GPT2_VOCAB if tp == 1 else -(-GPT2_VOCAB // (128 * tp)) * 128 * tp
     workload = _decoder(cells, int(cells["vocab"] or vocab), cells["precision"], checkpointing, 0)
-    fused = {"ln", "softmax", "gelu", "dropout_add", "optimizer"}
     reference = Reference(sec_per_iteration=_figure(cells["sec_per_iteration"]))
-    workload = workload.replaced(fused=frozenset(fused))
-    speed = "sec_per_iteration"
     return Row(
-        cells["row"],
-        cells["table"],
-        workload,
-        nodes,
-        "a100_80gb_8_links",
-        "megatron",
-        reference,
-        "exact",
-        speed,
+        name=cells["row"],
+        table=cells["table"],
+        workload=workload.replaced(fused=MEGATRON_FUSED),
+        nodes=nodes,
+        cluster="a100_80gb_8_links",
+        system="megatron",
+        reference=reference,
+        formula="exact",
+        speed="sec_per_iteration",
         checkpointing_unstated=True,
     )
 
