@@ -20,7 +20,9 @@ PERCENT = 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("levers", ["--micro_batch_size=4", f"--micro_batch_size=4 {FUSED}"])
+@pytest.mark.parametrize(
+    "levers", [f"--micro_batch_size={size}{impl}" for size in (4, 16) for impl in ("", f" {FUSED}")]
+)
 def test_memory_is_near_what_a_run_takes(levers, capsys):
     given = [*BASE.split(), *levers.split()]
     train = flags.parse(PlanConfig, ["plan", *given]).train
