@@ -7,6 +7,7 @@ TFLOPs that a training log reports; so is recomputation, which is a cost of a le
 from typing import NamedTuple
 
 from tftrain.config import ModelConfig
+from tftrain.plan.workload import Workload
 
 
 class ForwardFlops(NamedTuple):
@@ -61,3 +62,39 @@ def step_flops(model: ModelConfig, vocab_size: int, seq_length: int, predictions
         Floating point operations; divide by seconds and 1e12 for TFLOPs.
     """
     return 3 * samples * forward_flops(model, vocab_size, seq_length, predictions).total
+
+
+def of_sample(work: Workload) -> float:
+    """Returns the operations of one forward pass over one sample of a workload, counted exactly.
+
+    As `forward_flops`; a decoder has the output matrix alone in place of the encoder's heads, S predictions, and its
+    causal mask saves nothing: the products are those of whole matrices.
+    """
+    width, tokens = work.hidden, work.seq
+    projections = 3 if work.gated else 2
+    block = 8 * tokens * width**2 + 4 * tokens**2 * width + 2 * projections * tokens * width * work.inner
+    head = 2 * work.predictions * width * work.vocab
+    if not work.causal:
+        head += 2 * work.predictions * width**2 + 2 * width**2 + 4 * width
+    return work.layers * block + head
+
+
+def reported(work: Workload, formula: str) -> float:
+    """Returns the operations of an update as one of the formulas of training logs counts them.
+
+    Args:
+        work: B = global_batch samples of S tokens, L layers of width h, V words.
+        formula: "exact": 3 forward passes of matrix products, recomputation left out. "old": 8 S B operations for each
+            of the 12 L h^2 weights of the blocks, with a fourth pass for whole checkpointing, attention's products and
+            the output matrix left out. "corrected" (Narayanan et al., arXiv 2104.04473, equation 3):
+            96 B S L h^2 (1 + S / 6h + V / 16 L h).
+
+    Returns:
+        Floating point operations of the whole job.
+    """
+    if formula == "exact":
+        return 3 * work.global_batch * of_sample(work)
+    plain = 96 * work.global_batch * work.seq * work.layers * work.hidden**2
+    if formula == "old":
+        return plain
+    return plain * (1 + work.seq / (6 * work.hidden) + work.vocab / (16 * work.layers * work.hidden))

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from tftrain.config import ModelConfig
+from tftrain.plan.workload import Workload
 
 
 class Parameters(NamedTuple):
@@ -63,3 +64,19 @@ def count(model: ModelConfig, vocab_size: int) -> Parameters:
         mlm_head=linear(width, width) + norm(width) + vocab_size,
         nsp_head=linear(width, 2),
     )
+
+
+def of_workload(work: Workload) -> int:
+    """Returns the weights of a workload's whole model: as `count` for an encoder with post-norm blocks.
+
+    A decoder has V + S rows of embeddings, blocks of 4 H^2 + 2 H I weights with biases and two norms, and a last norm;
+    its logits are products with the embedding.
+    """
+    width, inner, inward = work.hidden, work.inner, 2 if work.gated else 1
+    attention = 4 * linear(width, width) - (0 if work.key_bias else width)
+    blocks = work.layers * (attention + 2 * norm(width) + inward * linear(width, inner) + linear(inner, width))
+    if work.causal:
+        return blocks + (work.vocab + work.positions) * width + norm(width)
+    embeddings = (work.vocab + work.positions + 2) * width + norm(width)
+    heads = 2 * linear(width, width) + norm(width) + work.vocab + linear(width, 2)
+    return blocks + embeddings + heads

@@ -1,0 +1,109 @@
+"""The program: its answers, what it refuses and how, and that it is quick."""
+
+import csv
+import io
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tftrain.plan.__main__ import main
+
+BERT = ("--num_hidden_layers=24", "--hidden_size=1024", "--num_attention_heads=16", "--micro_batch_size=32")
+GPT = (
+    "--causal",
+    "--num_hidden_layers=72",
+    "--hidden_size=14336",
+    "--num_attention_heads=64",
+    "--vocab_size=250880",
+    "--max_seq_length=2048",
+    "--max_position_embeddings=2048",
+    "--global_batch_size=2048",
+    "--precision=bf16",
+    "--flagfile=configs/fused.flags",
+)
+
+
+def refused(capsys, *flags):
+    with pytest.raises(SystemExit) as exit:
+        main(["plan", *flags])
+    assert exit.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_a_plan_names_every_kind(capsys):
+    assert main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16"]) == 0
+    out = capsys.readouterr().out
+    for words in ("parameters", "exact", "old", "corrected", "master weights", "moments", "attention probabilities",
+                  "fragmentation", "gradient sums", "bubble", "tokens/s", "MFU", "days", "Fits:"):  # fmt: skip
+        assert words in out
+
+
+def test_what_does_not_fit_comes_with_levers(capsys):
+    assert main(["plan", *BERT, "--max_seq_length=512", "--micro_batch_size=128", "--cluster=v100"]) == 1
+    out = capsys.readouterr().out
+    assert "Does not fit: " in out
+    assert " of 31.7 GB; the cheapest levers that make it fit are --" in out
+
+
+def test_a_table_as_csv_has_a_line_for_every_row(capsys):
+    assert main(["plan", "--table=gpt_heads", "--format=csv"]) == 0
+    done = capsys.readouterr()
+    lines = [line for line in csv.DictReader(io.StringIO(done.out)) if line["row"]]
+    assert [line["row"] for line in lines] == [f"gpt_heads/{number:02d}" for number in range(1, 15)]
+    assert lines[0]["reference_gb"] == "-"
+    assert float(lines[1]["error_pct"]) == pytest.approx(
+        100 * (float(lines[1]["predicted_sec_per_iteration"]) / 124.01 - 1), abs=0.06
+    )
+    assert "kendall" in done.err
+
+
+def test_a_file_of_rows_is_compared_like_a_table(capsys):
+    assert main(["plan", "--rows_file=tftrain/plan/reference/decoder_3d_a64fx.csv", "--format=md"]) == 0
+    assert "| a64fx_30b/02 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--table=nope"], ["--table=nope", "gpt_topology", "deeper"]),
+        (["--cluster=nope"], ["--cluster=nope", "a100_80gb", "a64fx", "this_machine"]),
+        (["--system=nope"], ["--system=nope", "megatron", "encoder"]),
+        (["--clusters=a100_80gb"], ["--clusters", "did you mean --cluster?"]),
+        (["--tensor_parallel_size=3"], ["tensor_parallel_size=3", "nodes=1 * 8 devices = 8"]),
+        (["--data_parallel_size=3", "--nodes=2"], ["--data_parallel_size=3", "2 * 8 devices = 16"]),
+        (["--pipeline_parallel_size=8"], ["--pipeline_parallel_size=8", "num_hidden_layers=12"]),
+        (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "data_parallel_size=8"]),
+        (["--rows_file=none.csv"], ["--rows_file=none.csv"]),
+        (["--cluster=this_machine", "--machine_file=none.json"], ["none.json", "--measure"]),
+        (["--search"], ["--global_batch_size"]),
+        (["--search", "--list"], ["--list", "without --search"]),
+        (["--zero_stage=4"], ["--zero_stage=4", "at most 3"]),
+    ],
+)
+def test_bad_input_is_refused_with_what_there_is(capsys, flags, words):
+    said = refused(capsys, *flags)
+    for word in words:
+        assert word in said
+
+
+def test_thousands_of_divisions_are_ranked_in_under_a_second(capsys):
+    start = time.process_time()
+    assert main(["plan", *GPT, "--search", "--max_nodes=48", "--top=5"]) == 0
+    assert time.process_time() - start < 1
+    done = capsys.readouterr()
+    assert int(done.err.split()[0]) > 5000
+    seconds = [float(line.split()[7]) for line in done.out.splitlines()[1:]]
+    assert len(seconds) == 5
+    assert seconds == sorted(seconds)
+
+
+def test_the_program_answers_in_under_a_second_and_loads_no_tensorflow_and_no_numpy():
+    program = (
+        "import sys, time; from tftrain.plan.__main__ import main; main(['plan', '--list'] );"
+        "main(['plan', '--precision=bf16', '--max_seq_length=512']);"
+        "assert not {'tensorflow', 'numpy', 'scipy'} & set(sys.modules);"
+        "assert time.process_time() < 1, time.process_time()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

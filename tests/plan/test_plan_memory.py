@@ -1,0 +1,124 @@
+"""Memory by kind against published formulas, by hand, and by what must hold for any workload."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tests.plan.works import BERT, GPT, works
+from tftrain.plan import decoder, encoder, inventory, memory, parameters
+from tftrain.plan.cluster import A100
+from tftrain.plan.system import Constants
+
+BARE = Constants(reserve_gb=0.0, fragmentation=0.0, state_slack=0.0)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize("heads", [12, 16])
+def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
+    # arXiv 2205.05198, equation 2: s b h (10 + 24 / t + 5 a s / (h t)) bytes in 16 bits with dropout.
+    work = GPT.replaced(tp=tp, heads=heads)
+    s, b, h = work.seq, work.micro_batch, work.hidden
+    expected = s * b * h * (10 + 24 / tp + 5 * heads * s / (h * tp))
+    assert decoder.block(work).kept_bytes() == pytest.approx(expected, rel=1e-12)
+
+
+def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
+    # Their equation 6 without sequence parallelism: s b h (10 + 24 / t).
+    work = GPT.replaced(tp=2)
+    expected = work.seq * work.micro_batch * work.hidden * (10 + 24 / 2)
+    assert decoder.block(work).kept_bytes(core=False) == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_encoder_block_keeps_its_tensors_by_hand():
+    work = BERT.replaced(hidden_dropout=False, attention_dropout=False, precision="bf16", key_bias=False)
+    tokens = work.micro_batch * work.seq
+    stream, wide, scores = 2 * tokens * 768, 2 * tokens * 3072, 2 * work.micro_batch * 12 * 128**2
+    # Input, q, k, v, context, two inputs of norms, input of the wide layer; before and behind GeLU; probabilities.
+    expected = 8 * stream + 2 * wide + scores
+    assert encoder.block(work).kept_bytes() == expected
+    # Plain ops keep more: two norms before scale and shift, scores before the softmax, two terms of GeLU.
+    plain = encoder.block(work.replaced(fused=frozenset())).kept_bytes()
+    assert plain == expected + 2 * stream + scores + 2 * wide
+
+
+@pytest.mark.parametrize(
+    ("precision", "stage", "bytes_a_weight"),
+    [
+        # arXiv 1910.02054, figure 1, with fp32 gradients on their way through the optimizer beside the 16-bit ones.
+        ("fp16", 0, 2 + 2 + 12 + 4),
+        ("fp16", 1, 2 + 2 + (12 + 4) / 8),
+        ("fp16", 2, 2 + (2 + 12 + 4) / 8),
+        ("fp16", 3, (2 + 2 + 12 + 4) / 8),
+        ("fp32", 0, 4 + 4 + 8),
+        ("fp32", 2, 4 + (4 + 12) / 8),
+    ],
+)
+def test_state_is_divided_as_zero_says(precision, stage, bytes_a_weight):
+    work = GPT.replaced(dp=8, zero_stage=stage, precision=precision)
+    found = memory.of(work, BARE)
+    state = found.weights + found.master_weights + found.moments + found.gradients + found.temporaries
+    assert state == pytest.approx(bytes_a_weight * parameters.of_workload(work), rel=1e-6)
+
+
+def test_a_fused_optimizer_spares_its_temporaries():
+    plain = memory.of(BERT.replaced(fused=frozenset()), BARE)
+    assert plain.temporaries - memory.of(BERT, BARE).temporaries == 8 * inventory.weights(BERT, last=True)
+
+
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_the_first_stage_has_as_many_micro_batches_under_way_as_there_are_stages(count):
+    work = GPT.replaced(pp=4, global_batch=4 * count, checkpointing="full", vocab=128)
+    kept = dict(memory.of(work, BARE).tensors)
+    entry = work.micro_batch * work.seq * work.hidden * 2
+    assert kept["inputs of blocks"] == 3 * min(4, count) * entry
+
+
+def test_the_last_stage_counts_where_its_logits_outweigh_the_first():
+    kept = dict(memory.of(GPT.replaced(pp=2, vocab=10**6), BARE).tensors)
+    assert kept["head: logits and probabilities"] == 4 * 1024 * 10**6 * (2 + 4)
+
+
+def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
+    work = BERT.replaced(dp=16, zero_stage=1)
+    even, naive = (memory.of(work.replaced(split_strategy=name), BARE).moments for name in ("even", "naive"))
+    embedding = inventory.parts(work).embedding.weights
+    assert naive == 8 * embedding
+    assert even == 8 * inventory.weights(work, last=True) / 16
+
+
+def test_an_allocator_gives_pieces_back_before_it_fails():
+    held = memory.of(GPT, Constants(reserve_gb=70.0, fragmentation=10.0))
+    assert held.least < A100.memory_gb * A100.unit < held.total
+    assert held.fits(A100)
+    assert held.peak_gb(A100) == pytest.approx(A100.memory_gb)
+    assert not memory.of(GPT, Constants(reserve_gb=90.0)).fits(A100)
+
+
+@given(works())
+def test_kinds_are_not_negative_and_add_up(work):
+    found = memory.of(work, Constants())
+    assert all(size >= 0 for size in found[:-1])
+    assert found.total == pytest.approx(sum(found[:-1]))
+    assert found.activations == pytest.approx(sum(size for _, size in found.tensors))
+
+
+@given(works(), some.integers(2, 4))
+def test_more_samples_at_a_time_take_more(work, factor):
+    larger = work.replaced(micro_batch=factor * work.micro_batch, global_batch=factor * work.global_batch)
+    assert memory.of(larger, BARE).activations > memory.of(work, BARE).activations
+
+
+@given(works())
+def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work):
+    none, selective, full = (
+        memory.of(work.replaced(checkpointing=mode), BARE).activations for mode in ("none", "selective", "full")
+    )
+    assert full <= selective <= none
+
+
+@given(works())
+def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
+    whole = work.replaced(tp=1, pp=1)
+    count = inventory.weights(whole, last=True)
+    # Norms and biases of whole width, which every tensor parallel rank has, are less than a hundredth.
+    assert count == pytest.approx(parameters.of_workload(whole), rel=1e-3)

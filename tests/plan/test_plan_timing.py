@@ -1,0 +1,88 @@
+"""Time by kind: collectives and pipelines by hand, and what must hold for any workload."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tests.plan.works import BERT, GPT, works
+from tftrain.plan import collectives, inventory, timing
+from tftrain.plan.cluster import A100
+from tftrain.plan.system import Constants
+
+# 4 devices a node at 1 GB/s to each other, 2 GB/s to other nodes, no latency.
+SLOW = dataclasses.replace(A100, per_node=4, network_latency=0.0)
+LINK, NETWORK = 1e9, 2e9
+INSTANT = Constants(launch_us=0.0, wait_us=0.0, checkpoint_us=0.0, batch_ms=0.0, step_ms=0.0, transfer=0.0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stride", "seconds"),
+    [
+        (1, 1, 0.0),
+        (2, 1, 1.0),  # 2 * 1/2 bytes over the link
+        (4, 1, 1.5),
+        (2, 2, 1.0),
+        # 2 nodes: 3/2 in the node, then 2 * 1/2 of its one group over 2 GB/s.
+        (8, 1, 1.5 + 0.5),
+        # Neighbours 2 apart: 2 of a group in a node, 2 groups there that share the network.
+        (8, 2, 1.0 + 2 * 3 / 4 * 2 / 2),
+        # Neighbours in other nodes: 4 groups in each node.
+        (2, 4, 4 / 2),
+    ],
+)
+def test_sums_of_a_gigabyte(ranks, stride, seconds):
+    assert collectives.all_reduce(1e9, ranks, stride, SLOW, LINK, NETWORK) == pytest.approx(seconds)
+
+
+def test_transfers_share_the_network_of_their_node():
+    assert collectives.transfer(1e9, 2, SLOW, LINK, NETWORK) == pytest.approx(1.0)
+    assert collectives.transfer(1e9, 4, SLOW, LINK, NETWORK) == pytest.approx(4 / 2)
+
+
+@pytest.mark.parametrize("count", [4, 16, 64])
+def test_the_bubble_is_stages_less_one_by_micro_batches(count):
+    # arXiv 2104.04473, section 2.2.1, where blocks are all there is.
+    work = GPT.replaced(pp=4, vocab=8, global_batch=4 * count, tp=1)
+    found = timing.step(work, A100, INSTANT)
+    passes = found.products + found.kernels
+    assert found.bubble / passes == pytest.approx(3 / count, rel=0.03)
+
+
+def test_whole_checkpointing_adds_one_forward_pass_of_the_blocks():
+    work = GPT.replaced(hidden=2048, inner=8192, heads=16)
+    plain, full = (timing.step(work.replaced(checkpointing=mode), A100, INSTANT) for mode in ("none", "full"))
+    block = timing.passes(inventory.parts(work).block, work, A100, INSTANT)
+    assert full.total - plain.total == pytest.approx(work.micro_batches * work.layers * block.forward.total)
+
+
+def test_the_host_counts_where_it_is_slower_than_the_device():
+    slow = dataclasses.replace(INSTANT, launch_us=1e4)
+    found = timing.step(BERT, A100, slow)
+    launches = sum(sum(kernel.launches) for kernel in inventory.parts(BERT).block.kernels)
+    assert found.products + found.kernels + found.host > BERT.micro_batches * BERT.layers * launches * 1e-2
+    assert timing.step(BERT, A100, INSTANT).host == 0
+
+
+@given(works())
+def test_kinds_are_not_negative_and_add_up(work):
+    found = timing.step(work, A100, Constants())
+    assert all(seconds >= -1e-12 for seconds in found)
+    assert found.total == pytest.approx(sum(found))
+
+
+@given(works(), some.sampled_from([2, 4]))
+def test_more_nodes_for_the_same_batch_compute_less_each(work, factor):
+    larger = work.replaced(global_batch=factor * work.global_batch)
+    shared = larger.replaced(dp=factor * larger.dp)
+    alone, together = (timing.step(each, A100, INSTANT) for each in (larger, shared))
+    assert alone.products == pytest.approx(factor * together.products)
+
+
+@given(works())
+def test_plain_ops_move_more_than_fused_ones(work):
+    every = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
+    fused = timing.step(work.replaced(fused=every, compiled=False), A100, INSTANT)
+    plain = timing.step(work.replaced(fused=frozenset(), compiled=False), A100, INSTANT)
+    assert plain.kernels + plain.update > fused.kernels + fused.update

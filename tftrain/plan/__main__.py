@@ -1,0 +1,190 @@
+"""Says beforehand what a run will need and take: `python -m tftrain.plan --flagfile=X --cluster=a100_80gb --nodes=6`.
+
+Also ranks divisions (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this machine
+(`--measure`) and fits its own constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tftrain import flags, ramp
+from tftrain.fields import ConfigError, Problem
+from tftrain.plan import compare, levers, machine, parameters, report, rows
+from tftrain.plan.cluster import CLUSTERS, Cluster
+from tftrain.plan.config import PlanConfig
+from tftrain.plan.forecast import forecast
+from tftrain.plan.published import Row
+from tftrain.plan.search import search
+from tftrain.plan.system import Constants, systems
+from tftrain.plan.workload import Workload, from_config
+
+EXIT_DOES_NOT_FIT = 1
+# A run's flags that a plan does not need, though a run does.
+NOT_NEEDED = ("output_dir", "data_dir")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the program.
+
+    Args:
+        argv: the program's name and its flags.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        config = flags.parse(PlanConfig, ["python -m tftrain.plan", *argv[1:]])
+        if problems := config.plan.problems():
+            raise ConfigError(problems)
+        return _job(config)
+    except ConfigError as error:
+        flags.refuse("tftrain.plan", error)
+
+
+def _job(config: PlanConfig) -> int:
+    plan = config.plan
+    if plan.list:
+        print(listing(), end="")
+    elif plan.table or plan.rows_file:
+        print_rows(chosen_rows(plan.table, plan.rows_file), plan.format)
+    elif plan.measure:
+        print(machine.measure(Path(plan.machine_file)), end="")
+    elif plan.calibrate:
+        print_calibration(plan.format)
+    elif plan.search:
+        print_search(config)
+    else:
+        return print_plan(config)
+    return 0
+
+
+def listing() -> str:
+    """Returns the names of clusters, systems and tables."""
+    tables = dict.fromkeys(row.table for row in rows.read_reference())
+    groups = {"clusters": [*CLUSTERS, machine.NAME], "systems": systems(), "tables": tables}
+    return "".join(f"{name}: {', '.join(names)}\n" for name, names in groups.items())
+
+
+def chosen_rows(table: str | None, path: str | None) -> list[Row]:
+    """Returns the rows that the flags name.
+
+    Raises:
+        ConfigError: there is no such table, or the file is wrong.
+    """
+    if path:
+        return rows.read_file(path)
+    every = rows.read_reference()
+    tables = dict.fromkeys(row.table for row in every)
+    if table != "all" and table not in tables:
+        raise ConfigError([Problem("table", table, f"expected all, or one of {', '.join(tables)}")])
+    return [row for row in every if table in ("all", row.table)]
+
+
+def print_rows(chosen: Sequence[Row], form: str) -> None:
+    """Prints plans beside published figures, and how far off each table is; beside csv that goes to stderr."""
+    planned = compare.plan_all(chosen)
+    print(compare.render(compare.COLUMNS, [compare.cells(each) for each in planned], form), flush=True)
+    lines = [compare.summary_cells(summary) for summary in compare.summarize(planned)]
+    out = sys.stderr if form == "csv" else sys.stdout
+    print(compare.render(compare.SUMMARY_COLUMNS, lines, form), end="", file=out)
+
+
+def print_calibration(form: str) -> None:
+    """Prints the errors of fitted constants, and what `constants.json` holds with them."""
+    from tftrain.plan import calibrate  # It alone needs numpy, which takes a tenth of a second to load.
+
+    found, errors = calibrate.calibrate(rows.read_reference())
+    lines = [[e.figure, e.table, str(e.rows), *(f"{value:.1f}" for value in e[3:])] for e in errors]
+    print(compare.render(calibrate.Errors._fields, lines, form))
+    print(calibrate.to_json({**systems(), **found}), end="")
+
+
+def workload(config: PlanConfig, cluster: Cluster) -> Workload:
+    """Returns what is to be planned.
+
+    Raises:
+        ConfigError: the flags contradict each other, or the division does not multiply out.
+    """
+    plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
+    tp, pp = train.parallel.tensor_parallel_size, plan.pipeline_parallel_size
+    have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
+    problems = []
+    if devices % (tp * pp):
+        expected = f"expected tensor_parallel_size={tp} * pipeline_parallel_size={pp} to divide {have}"
+        raise ConfigError([Problem("pipeline_parallel_size", pp, expected)])
+    dp = plan.data_parallel_size or devices // (tp * pp)
+    if dp * tp * pp != devices:
+        expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
+        problems.append(Problem("data_parallel_size", dp, expected))
+    if train.model.num_hidden_layers % pp:
+        expected = f"expected a divisor of num_hidden_layers={train.model.num_hidden_layers}"
+        problems.append(Problem("pipeline_parallel_size", pp, expected))
+    found = [problem for problem in train.problems(dp * tp) if problem.flag not in NOT_NEEDED]
+    if problems or found:
+        raise ConfigError([*problems, *found])
+    train = dataclasses.replace(train, batch=train.batch.resolve(dp))
+    gpu = cluster.multiprocessors > 0
+    return from_config(train, dp, pp, plan.zero_stage, plan.causal, gpu)
+
+
+def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
+    """Returns the cluster and the software's constants that the flags name.
+
+    Raises:
+        ConfigError: there is no such cluster or system, or this machine was not measured.
+    """
+    name, path = config.plan.cluster, config.plan.machine_file
+    if name == machine.NAME:
+        cluster = machine.read(Path(path))
+    elif name in CLUSTERS:
+        cluster = CLUSTERS[name]
+    else:
+        expected = f"expected one of {', '.join([*CLUSTERS, machine.NAME])}"
+        raise ConfigError([Problem("cluster", name, expected)])
+    default = "megatron" if config.plan.causal else "encoder"
+    if not cluster.multiprocessors:
+        default = "megatron_cpu" if config.plan.causal else "tftrain_cpu"
+    system = config.plan.system or default
+    if system not in systems():
+        raise ConfigError([Problem("system", system, f"expected one of {', '.join(systems())}")])
+    return cluster, systems()[system]
+
+
+def print_plan(config: PlanConfig) -> int:
+    """Prints the plan of a run; returns the exit status."""
+    cluster, constants = machine_of(config)
+    work = workload(config, cluster)
+    plan = forecast(work, cluster, constants)
+    remedies = () if plan.fits else levers.cheapest(work, cluster, constants)
+    tokens, steps = work.global_batch * work.seq, config.run.max_steps
+    print(report.text(plan, parameters.of_workload(work), steps, tokens, remedies), end="")
+    return 0 if plan.fits else EXIT_DOES_NOT_FIT
+
+
+def print_search(config: PlanConfig) -> None:
+    """Prints the fastest divisions among up to max_nodes nodes."""
+    cluster, constants = machine_of(config)
+    batch = config.batch
+    if batch.global_batch_size is None:
+        raise ConfigError(
+            [Problem("global_batch_size", None, "expected the samples of an update, which stay the same")]
+        )
+    sizes: tuple[int, ...] = ()
+    if batch.batch_rampup != "none":
+        if problems := ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1):
+            raise ConfigError(problems)
+        sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
+    one = dataclasses.replace(batch, micro_batch_size=batch.global_batch_size, grad_accum_steps=1)
+    work = from_config(
+        dataclasses.replace(config.train, batch=one), 1, causal=config.plan.causal, gpu=cluster.multiprocessors > 0
+    )
+    found = search(work, cluster, constants, config.plan.max_nodes or config.plan.nodes, sizes)
+    lines = report.search_cells(found, config.plan.top)
+    print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
+    print(f"{found.candidates} divisions, {len(found.fitting)} of them fit", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,59 @@
+"""The inventory of this project's encoder: it computes and moves as others on TensorFlow, and keeps its own tensors.
+
+What is kept follows from the code in `tftrain/model` and `tftrain/ops`. Fused ops draw dropout masks again in backward;
+the fused softmax keeps its probabilities only, the fused norm its input. Plain norms and softmax are fp32 in any
+precision: a norm keeps the centred input and the normed one, the softmax its result. A plain GeLU keeps three factors.
+"""
+
+from tftrain.plan import encoder
+from tftrain.plan.blocks import Kept, Part
+from tftrain.plan.workload import Workload
+
+PLAIN_BYTES = 4  # of norms and softmax
+embedding = encoder.embedding
+head = encoder.head
+
+
+def block(work: Workload) -> Part:
+    """Returns the inventory of one block on one tensor parallel rank."""
+    return encoder.block(work)._replace(kept=tuple(_kept(work)))
+
+
+def _kept(work: Workload) -> list[Kept]:
+    tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
+    numbers, wide = tokens * work.hidden, tokens * work.inner * item / t
+    u, scores = numbers * item, work.micro_batch * work.heads / t * work.seq**2
+    kept = [
+        Kept("block's input", u),
+        Kept("queries, keys and values", 3 * u / t),
+        Kept("context", u / t),
+        Kept("input of the wide layer", u),
+        Kept("inputs of norms", 2 * u if "ln" in work.fused else 4 * PLAIN_BYTES * numbers),
+        *_attention(work, scores),
+        *_feed_forward(work, wide),
+    ]
+    if work.hidden_dropout and "dropout_add" not in work.fused:
+        kept.append(Kept("dropout masks", 2 * u))
+    return kept
+
+
+def _attention(work: Workload, scores: float) -> list[Kept]:
+    item = work.item
+    if "softmax" in work.fused:
+        return [Kept("attention probabilities", item * scores, core=True)]
+    kept = [Kept("attention probabilities", PLAIN_BYTES * scores, core=True)]
+    if work.attention_dropout:
+        kept.append(Kept("attention dropout mask", item * scores, core=True))
+    if work.attention_dropout or item != PLAIN_BYTES:
+        kept.append(Kept("probabilities that weigh the values", item * scores, core=True))
+    return kept
+
+
+def _feed_forward(work: Workload, wide: float) -> list[Kept]:
+    fused = "gelu" in work.fused
+    kept = [Kept("input of gelu", wide), Kept("input of the narrow layer", wide)]
+    if not fused and work.grappler not in encoder.RECOMPUTING:
+        kept.append(Kept("factors of gelu", 2 * wide))
+    if work.gated:
+        kept.append(Kept("gate", wide if fused else 2 * wide))
+    return kept

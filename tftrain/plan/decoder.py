@@ -1,0 +1,100 @@
+"""The inventory of a decoder as Megatron-LM runs it (arXiv 1909.08053), one launch after the other.
+
+Kept tensors are those of Korthikanti et al. (arXiv 2205.05198, section 4.1): with everything fused and 16 bits, a block
+keeps s b h (10 + 24 / t + 5 a s / (h t)) bytes; the unfused softmax, and 32 bits, keep more. Columns of the comments:
+u is a tensor of the residual stream (tokens x hidden), d one that ranks divide, s the scores.
+"""
+
+from tftrain.plan.blocks import Kept, Kernel, Part, Product
+from tftrain.plan.workload import Workload
+
+LOGIT_FORWARD = 38  # bytes moved for each logit: cast to fp32, maximum, difference, exponential, sum, quotient
+LOGIT_BACKWARD = 22  # copy of the probabilities, product with the loss's gradient, cast
+
+
+def block(work: Workload) -> Part:
+    """Returns the inventory of one block on one tensor parallel rank."""
+    tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
+    width, inner, heads = work.hidden, work.inner, work.heads / t
+    u = tokens * width * item
+    d, wide = u / t, tokens * inner * item / t
+    scores = work.micro_batch * heads * work.seq**2 * item
+    mask = 1 / item  # a mask's byte for each element
+    head_size, batch = width // work.heads, max(1, round(work.micro_batch * heads))
+    wides = 2 if work.gated else 1
+    products = (
+        Product("queries, keys, values", tokens, 3 * width // t, width),
+        Product("scores", work.seq, work.seq, head_size, batch, core=True),
+        Product("context", work.seq, head_size, work.seq, batch, core=True),
+        Product("attention output", tokens, width, width // t),
+        *[Product("wide", tokens, inner // t, width)] * wides,
+        Product("narrow", tokens, width, inner // t),
+    )
+    softmax = (2, 3, (1, 1)) if "softmax" in work.fused else (10, 12, (5, 5))
+    gelu = (2, 3) if "gelu" in work.fused else (16, 24)
+    weights = (4 * width**2 + (1 + wides) * width * inner + 3 * width + wides * inner) / t + 6 * width
+    kernels = [
+        Kernel("norms", 4 * u, 6 * u, (2, 4)),
+        Kernel("residual adds", 6 * u, 4 * u, (2, 4)),
+        Kernel("sums of residual gradients", 0, 6 * u, (0, 2)),
+        Kernel("gradients of biases", 0, 2 * u + wide + 3 * d, (0, 4)),
+        Kernel("transposes", 2 * d, 8 * d, (1, 6)),
+        Kernel("scale, mask and softmax", softmax[0] * scores, softmax[1] * scores, softmax[2], core=True),
+        Kernel("gelu", gelu[0] * wides * wide, gelu[1] * wides * wide, (1, 1)),
+        Kernel("sums of weight gradients", 0, 3 * item * weights, (0, 12)),
+        Kernel("launches of products", 0, 0, (6, 12)),
+    ]
+    if work.hidden_dropout:
+        kernels.append(Kernel("dropout of residual adds", 2 * mask * u, 2 * mask * u, (0, 0)))
+    if work.attention_dropout:
+        moved = (2 + mask) * scores
+        kernels.append(Kernel("attention dropout", moved, moved, (1, 1), core=True))
+    kept = [
+        Kept("inputs of norms", 2 * u),
+        Kept("normed inputs of products", 2 * u),
+        Kept("queries, keys and values", 3 * d),
+        Kept("attention probabilities", scores, core=True),
+        Kept("context", d),
+        Kept("input of gelu", wides * wide),
+        Kept("output of gelu", wide),
+    ]
+    if "gelu" not in work.fused:
+        kept.append(Kept("terms of gelu", 2 * wide))
+    if work.attention_dropout:
+        kept += [Kept("attention dropout mask", mask * scores, True), Kept("dropped probabilities", scores, True)]
+    if work.hidden_dropout:
+        kept += [Kept("dropout masks", 2 * mask * u)]
+    if "softmax" not in work.fused:
+        kept += [Kept("masked scores", scores, True)]
+    sums = ((u, u), (u, u)) if t > 1 else ((), ())
+    return Part(products, tuple(kernels), tuple(kept), u, sums, weights)
+
+
+def embedding(work: Workload) -> Part:
+    """Returns the inventory of the embedding: look-ups, their sum, dropout; the table's gradient is dense."""
+    tokens, item = work.micro_batch * work.seq, work.item
+    u, table = tokens * work.hidden * item, work.vocab * work.hidden / work.tp
+    kernels = (
+        Kernel("look-ups and dropout", 8 * u, 6 * u, (6, 8)),
+        Kernel("table's gradient", 0, 4 * item * table, (0, 2)),
+    )
+    mask = (Kept("dropout mask", u / item),) if work.hidden_dropout else ()
+    sums = ((u,), ()) if work.tp > 1 else ((), ())
+    return Part((), kernels, mask, u, sums, table + work.positions * work.hidden)
+
+
+def head(work: Workload) -> Part:
+    """Returns the inventory of the output: last norm, logits of every token, and their cross-entropy in fp32."""
+    tokens, item = work.micro_batch * work.seq, work.item
+    u, logits = tokens * work.hidden * item, tokens * work.vocab / work.tp
+    table = work.vocab * work.hidden / work.tp
+    products = (Product("logits", tokens, work.vocab // work.tp, work.hidden),)
+    kernels = (
+        Kernel("last norm", 2 * u, 3 * u, (1, 2)),
+        Kernel("cross-entropy", LOGIT_FORWARD * logits, LOGIT_BACKWARD * logits, (12, 6)),
+        Kernel("sums of weight gradients", 0, 3 * item * table, (1, 3)),
+    )
+    kept = (Kept("input of the last norm", 2 * u), Kept("logits and probabilities", (item + 4) * logits))
+    small = 4.0 * tokens
+    sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
+    return Part(products, kernels, kept, u, sums, 2 * work.hidden)  # the table is the embedding's

@@ -1,0 +1,152 @@
+"""The inventory of a BERT-like encoder on TensorFlow 2: post-norm blocks, every op fused or by plain TensorFlow.
+
+A plain op is a row of small ones. Without XLA each of them reads and writes memory, norms and softmax in fp32 whatever
+the precision. XLA fuses neighbours and leaves about what a fused op does, but still keeps what their gradients
+read. Tensors: u is one of the residual stream (tokens x hidden), d one that ranks divide, s the scores, w the wide
+layer.
+"""
+
+from typing import NamedTuple
+
+from tftrain.plan.blocks import Kept, Kernel, Part, Product
+from tftrain.plan.workload import Workload
+
+LOGIT_BYTES = (18, 22)  # moved for each logit forward and backward: bias, cast to fp32, softmax, its gradient, casts
+
+
+class _Op(NamedTuple):
+    """Passes over memory of an op, forward and backward.
+
+    Attributes:
+        fused: in one op.
+        compiled: in plain ops that XLA fuses.
+        plain: in plain ops, one by one.
+        in_xla: in one op among what XLA compiles; None where that is the same.
+        wide: plain ops are in fp32.
+    """
+
+    fused: tuple[float, float]
+    compiled: tuple[float, float]
+    plain: tuple[float, float]
+    in_xla: tuple[float, float] | None = None
+    wide: bool = False
+
+    def passes(self, work: Workload, name: str) -> tuple[float, float]:
+        """Returns the passes of the implementation that a workload has, over a tensor in its precision."""
+        if name in work.fused:
+            return self.in_xla if work.compiled and self.in_xla else self.fused
+        if work.compiled:
+            return self.compiled
+        factor = 4 / work.item if self.wide else 1.0
+        return factor * self.plain[0], factor * self.plain[1]
+
+
+# Reads and writes of the op's tensor; plain ones as the ops of `tftrain.model` add up. XLA fuses a plain norm with the
+# adds around it, and a fused one with nothing; it draws dropout masks beside a fused softmax.
+NORM = _Op(fused=(2, 3), compiled=(2, 4), plain=(15, 24), in_xla=(4, 8), wide=True)
+SOFTMAX = _Op(fused=(2, 3), compiled=(3, 4), plain=(8, 9), wide=True)
+GELU = _Op(fused=(2, 3), compiled=(4, 8), plain=(16, 24))
+DROPOUT = _Op(fused=(0, 1), compiled=(4, 5), plain=(8, 6), in_xla=(3, 3))
+ADD = _Op(fused=(3, 2), compiled=(3, 2), plain=(5, 3))
+RECOMPUTING = ("heuristics", "recomputation")
+LAUNCHES = {True: (16, 32), False: (60, 90)}  # of a block's kernels, by whether XLA fuses them
+
+
+def block(work: Workload) -> Part:
+    """Returns the inventory of one block on one tensor parallel rank."""
+    tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
+    width, inner = work.hidden, work.inner
+    u = tokens * width * item
+    d, w = u / t, tokens * inner * item / t
+    s = work.micro_batch * work.heads / t * work.seq**2 * item
+    head_size, batch = width // work.heads, max(1, round(work.micro_batch * work.heads / t))
+    wide_products = [Product("wide", tokens, inner // t, width)] * (2 if work.gated else 1)
+    products = (
+        *[Product("queries, keys, values", tokens, width // t, width)] * 3,
+        Product("scores", work.seq, work.seq, head_size, batch, core=True),
+        Product("context", work.seq, head_size, work.seq, batch, core=True),
+        Product("attention output", tokens, width, width // t),
+        *wide_products,
+        Product("narrow", tokens, width, inner // t),
+    )
+    wides = len(wide_products)
+    weights = (4 * width**2 + (1 + wides) * width * inner + 3 * width + wides * inner) / t + 6 * width
+    kernels = [
+        _kernel("norms", NORM.passes(work, "ln"), 2 * u),
+        _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * u),
+        _kernel("biases and transposes", (8, 10), d),
+        _kernel("scale, mask and softmax", SOFTMAX.passes(work, "softmax"), s, core=True),
+        _kernel("gelu", GELU.passes(work, "gelu"), wides * w),
+        _kernel("gradients of biases", (0, 1), 2 * u + 3 * d + wides * w),
+        Kernel("launches", 0, 0, LAUNCHES[work.compiled]),
+    ]
+    if work.grappler in RECOMPUTING:  # norms and GeLU, before their gradients
+        again = NORM.passes(work, "ln")[0] * 2 * u + GELU.passes(work, "gelu")[0] * wides * w
+        kernels.append(Kernel("recomputed by Grappler", 0, again, (0, 0)))
+    if work.attention_dropout:
+        kernels.append(_kernel("attention dropout", DROPOUT.passes(work, "softmax"), s, core=True))
+    if work.hidden_dropout:
+        kernels.append(_kernel("hidden dropout", DROPOUT.passes(work, "dropout_add"), 2 * u))
+    sums = ((u, u), (u, u)) if t > 1 else ((), ())
+    return Part(products, tuple(kernels), tuple(_kept(work, u, d, w, s)), u, sums, weights)
+
+
+def _kept(work: Workload, u: float, d: float, w: float, s: float) -> list[Kept]:
+    wides = 2 if work.gated else 1
+    kept = [
+        Kept("block's input", u),
+        Kept("queries, keys and values", 3 * d),
+        Kept("attention probabilities", s, core=True),
+        Kept("context", d),
+        Kept("inputs of norms", 2 * u),
+        Kept("input of the wide layer", u),
+        Kept("input of gelu", wides * w),
+        Kept("output of gelu", w),
+    ]
+    if "ln" not in work.fused:
+        kept.append(Kept("norms before scale and shift", 2 * u))
+    if "softmax" not in work.fused:
+        kept.append(Kept("masked scores", s, core=True))
+    if "gelu" not in work.fused and work.grappler not in RECOMPUTING:
+        kept.append(Kept("terms of gelu", 2 * w))
+    if work.tp > 1:
+        kept.append(Kept("inputs of sums over ranks", 2 * u))
+    if work.attention_dropout:
+        kept.append(Kept("dropout mask and dropped probabilities", 2 * s, core=True))
+    if work.hidden_dropout:
+        kept.append(Kept("dropout masks", 2 * u))
+    return kept
+
+
+def _kernel(name: str, passes: tuple[float, float], size: float, core: bool = False) -> Kernel:
+    """Launches are counted once for the whole block."""
+    return Kernel(name, passes[0] * size, passes[1] * size, (0, 0), core)
+
+
+def embedding(work: Workload) -> Part:
+    """Returns the inventory of the embeddings: look-ups, their sum and its norm; the table's gradient is dense."""
+    u = work.micro_batch * work.seq * work.hidden * work.item
+    table = work.vocab * work.hidden / work.tp
+    kernels = (
+        _kernel("look-ups and norm", (8, 10), u),
+        Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)),
+    )
+    masks = (Kept("dropout mask", u),) if work.hidden_dropout else ()
+    weights = table + (work.positions + 4) * work.hidden
+    sums = ((u,), ()) if work.tp > 1 else ((), ())
+    return Part((), kernels, (Kept("input of the norm", u), *masks), u, sums, weights)
+
+
+def head(work: Workload) -> Part:
+    """Returns the inventory of the two heads: logits of the masked positions, in fp32, and the pooler."""
+    rows, width = work.micro_batch * work.predictions, work.hidden
+    logits, picked = rows * work.vocab / work.tp, rows * width * work.item
+    products = (
+        Product("transform", rows, width, width),
+        Product("logits", rows, work.vocab // work.tp, width),
+        Product("pooler", work.micro_batch, width, width),
+    )
+    kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
+    kept = (Kept("masked positions", 4 * picked), Kept("logits and probabilities", (work.item + 8) * logits))
+    weights = 2 * width**2 + 6 * width + work.vocab / work.tp
+    return Part(products, kernels, kept, picked, ((4.0 * rows,) * 2, (picked,)) if work.tp > 1 else ((), ()), weights)

@@ -1,0 +1,121 @@
+"""This machine as a cluster: rates of matrix products by size, of copies and between processes, measured with numpy.
+
+Kept in a file (`--machine_file`), which `--measure` writes and `--cluster=this_machine` reads.
+"""
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+from tftrain.fields import ConfigError, Problem
+from tftrain.plan.cluster import Cluster
+
+NAME = "this_machine"
+SIZES = (64, 128, 256, 512, 1024, 2048)
+COPY_BYTES = 1 << 28
+SENT_BYTES = 1 << 26
+SECONDS = 0.3  # of each measurement
+
+
+def read(path: Path) -> Cluster:
+    """Returns what `measure` wrote.
+
+    Raises:
+        ConfigError: there is no such file, or it is not one of `measure`.
+    """
+    try:
+        fields = json.loads(path.read_text())
+        fields["curve"] = tuple(tuple(pair) for pair in fields["curve"])
+        return Cluster(**fields)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        expected = f"expected a file that `python -m tftrain.plan --measure` writes: {error}"
+        raise ConfigError([Problem("machine_file", str(path), expected)]) from error
+
+
+def measure(path: Path) -> str:
+    """Measures this machine, writes the file and returns it."""
+    rates = {size: product_rate(size) for size in SIZES}
+    best = max(rates.values())
+    cluster = Cluster(
+        name=NAME,
+        memory_gb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
+        unit=10**9,
+        peak_fp32=best,
+        peak_16bit=best * half_precision_gain(),
+        memory_gbs=copy_rate(),
+        multiprocessors=0,
+        per_node=1,
+        link_gbs=0,
+        network_gbs=socket_rate(),
+        curve=tuple((size, round(rate / best, 4)) for size, rate in rates.items()),
+    )
+    text = json.dumps(dataclasses.asdict(cluster), indent=1) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return text
+
+
+def product_rate(size: int) -> float:
+    """Returns TFLOPs of fp32 matrix products [size, size] x [size, size]."""
+    import numpy as np
+
+    left, right = np.ones((size, size), np.float32), np.ones((size, size), np.float32)
+    out = np.empty_like(left)
+    return 2e-12 * size**3 / _fastest(lambda: np.matmul(left, right, out=out))
+
+
+def copy_rate() -> float:
+    """Returns 1e9 bytes/s, read and written together, of a copy by all cores."""
+    import numpy as np
+
+    parts = [(np.ones(COPY_BYTES // 8), np.empty(COPY_BYTES // 8)) for _ in range(os.cpu_count() or 1)]
+
+    def copy():
+        threads = [threading.Thread(target=np.copyto, args=(to, source)) for source, to in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    copy()
+    return 2e-9 * COPY_BYTES * len(parts) / _fastest(copy)
+
+
+def socket_rate() -> float:
+    """Returns 1e9 bytes/s through a local socket, as Gloo sends between processes of one host."""
+    here, there = socket.socketpair()
+    data, buffer = bytes(SENT_BYTES), bytearray(1 << 20)
+
+    def receive():
+        while there.recv_into(buffer):
+            pass
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    seconds = _fastest(lambda: here.sendall(data))
+    here.close()
+    receiver.join()
+    there.close()
+    return SENT_BYTES / seconds / 1e9
+
+
+def half_precision_gain() -> float:
+    """Returns how much faster 16-bit products are than fp32 ones, by what the processor has (Intel, AMD manuals)."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if "amx_bf16" in text:
+        return 8.0
+    return 2.0 if "avx512_bf16" in text else 0.5
+
+
+def _fastest(action) -> float:
+    """Returns the seconds of the fastest of several runs."""
+    best, stop = float("inf"), time.perf_counter() + SECONDS
+    while time.perf_counter() < stop or best == float("inf"):
+        begin = time.perf_counter()
+        action()
+        best = min(best, time.perf_counter() - begin)
+    return best

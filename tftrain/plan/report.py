@@ -1,0 +1,102 @@
+"""A forecast in words: parameters, operations, memory and time by kind, rates, and what makes it fit."""
+
+from collections.abc import Sequence
+
+from tftrain.plan import flops, inventory
+from tftrain.plan.forecast import Forecast
+from tftrain.plan.levers import Remedy
+from tftrain.plan.search import Found
+from tftrain.plan.workload import Workload
+
+SECONDS_PER_DAY = 86400
+
+
+def text(plan: Forecast, parameters: int, steps: int, tokens_per_step: int, remedies: Sequence[Remedy] = ()) -> str:
+    """Returns the report of a plan.
+
+    Args:
+        plan: what was planned.
+        parameters: of the whole model.
+        steps: updates of the run.
+        tokens_per_step: of an update.
+        remedies: what makes it fit, where it does not.
+    """
+    work = plan.work
+    lines = [
+        f"{work.layers} x {work.hidden}, {work.heads} heads, {work.vocab} words, {work.seq} tokens; {work.precision}",
+        division(work) + f" on {plan.cluster.name}",
+        "",
+        f"{'parameters':32}{parameters:>18,}",
+        f"{'  of the fullest rank':32}{round(inventory.weights(work, last=work.pp == 1)):>18,}",
+        *(f"{f'FLOPs a step, {name}':32}{flops.reported(work, name):>18.4g}" for name in ("exact", "old", "corrected")),
+        "",
+        *memory_lines(plan),
+        "",
+        *time_lines(plan),
+        "",
+        f"{'samples/s':32}{plan.samples_per_sec:>18,.4g}",
+        f"{'samples/s a device':32}{plan.samples_per_sec / work.ranks:>18,.4g}",
+        f"{'tokens/s':32}{tokens_per_step / plan.seconds:>18,.5g}",
+        f"{'TFLOPs a device, exact':32}{plan.tflops_per_device:>18.2f}",
+        f"{'MFU':32}{100 * plan.mfu:>17.1f}%",
+        f"{f'days for {steps} steps':32}{steps * plan.seconds / SECONDS_PER_DAY:>18.2f}",
+        "",
+        verdict(plan, remedies),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def division(work: Workload) -> str:
+    """Returns how ranks and batch are divided."""
+    return (
+        f"dp={work.dp} tp={work.tp} pp={work.pp} zero_stage={work.zero_stage} micro_batch={work.micro_batch} "
+        f"global_batch={work.global_batch} checkpointing={work.checkpointing}"
+    )
+
+
+def memory_lines(plan: Forecast) -> list[str]:
+    """Returns the memory by kind, and the activations by tensor, in the unit of the cluster."""
+    unit = plan.cluster.unit
+    lines = [f"{'memory of the fullest rank':32}{'GB':>18}"]
+    for kind, size in zip(plan.memory._fields[:-1], plan.memory[:-1], strict=True):
+        lines.append(f"  {kind.replace('_', ' '):30}{size / unit:>18.3f}")
+        if kind == "activations":
+            shown = sorted(plan.memory.tensors, key=lambda tensor: -tensor[1])
+            lines += [f"    {name:40}{size / unit:>8.3f}" for name, size in shown]
+    return [*lines, f"  {'peak':30}{plan.gb:>18.3f}"]
+
+
+def time_lines(plan: Forecast) -> list[str]:
+    """Returns the time by kind."""
+    lines = [f"{'time of a step':32}{'s':>18}"]
+    for kind, seconds in zip(plan.time._fields, plan.time, strict=True):
+        lines.append(f"  {kind.replace('_', ' '):30}{seconds:>18.4f}")
+    return [*lines, f"  {'step':30}{plan.seconds:>18.4f}"]
+
+
+def verdict(plan: Forecast, remedies: Sequence[Remedy]) -> str:
+    """Returns whether it fits, and what makes it fit."""
+    limit = plan.cluster.memory_gb
+    if plan.fits:
+        return f"Fits: {plan.gb:.1f} of {limit:g} GB."
+    needs = f"Does not fit: {plan.gb:.1f} of {limit:g} GB"
+    if not remedies:
+        return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
+    shown = [f"{remedy.flags} ({remedy.plan.gb:.1f} GB, {remedy.plan.seconds:.3g} s a step)" for remedy in remedies]
+    return f"{needs}; the cheapest levers that make it fit are {', '.join(shown)}."
+
+
+SEARCH_COLUMNS = (
+    "nodes", "dp", "tp", "pp", "micro_batch", "zero_stage", "checkpointing", "sec_per_iteration", "gb", "tflops", "mfu"
+)  # fmt: skip
+
+
+def search_cells(found: Found, top: int) -> list[list[str]]:
+    """Returns the lines of the fastest divisions, in the order of SEARCH_COLUMNS."""
+    lines = []
+    for plan in found.fitting[:top]:
+        work = plan.work
+        sizes = (work.ranks // plan.cluster.per_node, work.dp, work.tp, work.pp, work.micro_batch, work.zero_stage)
+        figures = f"{plan.seconds:.4f}", f"{plan.gb:.1f}", f"{plan.tflops_per_device:.1f}", f"{plan.mfu:.3f}"
+        lines.append([*map(str, sizes), work.checkpointing, *figures])
+    return lines
