@@ -108,7 +108,7 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
         ConfigError: the flags contradict each other, or the division does not multiply out.
     """
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
-    tp, pp = train.parallel.tensor_parallel_size, plan.pipeline_parallel_size
+    tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
     have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
     problems = []
     if devices % (tp * pp):
@@ -121,7 +121,7 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     if train.model.num_hidden_layers % pp:
         expected = f"expected a divisor of num_hidden_layers={train.model.num_hidden_layers}"
         problems.append(Problem("pipeline_parallel_size", pp, expected))
-    found = [problem for problem in train.problems(dp * tp) if problem.flag not in NOT_NEEDED]
+    found = [problem for problem in train.problems(devices) if problem.flag not in NOT_NEEDED]
     if problems or found:
         raise ConfigError([*problems, *found])
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))

@@ -19,7 +19,6 @@ class PlanFlags:
     data_parallel_size: int | None = flag(
         None, "Ranks that share the global batch; by default what the devices leave.", minimum=1
     )
-    pipeline_parallel_size: int = flag(1, "Ranks that divide the layers between them.", minimum=1)
     zero_stage: int | None = flag(
         None,
         "What data parallel ranks divide: 1 optimizer state, 2 gradients too, 3 weights too; by default as "
