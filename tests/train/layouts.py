@@ -143,7 +143,9 @@ def compare(name, config, mesh):
         # Moments after one update are the gradients and their squares.
         change, expected_change = after[tensor] - before[tensor], value - expected_before[tensor]
         error = np.linalg.norm(change - expected_change)
-        assert error <= at_once * np.linalg.norm(expected_change), f"{name}: {tensor}: {error}"
+        # Both weights that were updated are rounded to fp32, which may show where the update is small beside them.
+        allowed = at_once * np.linalg.norm(expected_change) + 2 * 2**-24 * np.linalg.norm(value)
+        assert error <= allowed, f"{name}: {tensor}: {error}, expected at most {allowed}"
 
 
 def main(names):

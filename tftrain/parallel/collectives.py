@@ -62,28 +62,32 @@ def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum
     return mpi_ops._allreduce(tensor, op=reduction, **_options(group, name))
 
 
-def reduce_scatter_sum(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
+def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], name: str) -> tf.Tensor:
     """Sums a tensor over the ranks of a group and leaves each with its part of the sum.
 
     Args:
         group: the ranks.
-        tensor: fp32 or fp16 [n], n a multiple of the group's size; equal parts lie in the order of the ranks.
+        tensor: fp32 or fp16 [n], n a multiple of the group's size if the parts are equal.
+        bounds: where parts begin and end, one more than ranks, ascending from 0 to n; rank r's is [bounds[r],
+            bounds[r + 1]).
         name: of the collective; unique in the graph and equal on every rank.
 
     Returns:
-        [n / group.size], in the tensor's dtype.
-
-    Raises:
-        ValueError: n is no multiple of the group's size.
+        This rank's part, fp32.
     """
-    if tensor.shape[0] % group.size:
-        raise ValueError(f"{name}: {tensor.shape[0]} elements can't be split evenly over {group.size} ranks")
     if group.size == 1:
-        return tensor
+        return tf.cast(tensor, tf.float32)
     from horovod.tensorflow import mpi_ops
 
-    part = mpi_ops._reducescatter(tensor, op=mpi_ops.Sum, **_options(group, name))
-    return tf.ensure_shape(part, [tensor.shape[0] // group.size])
+    sizes = np.diff(bounds)
+    own = int(sizes[group.rank])
+    if tf.config.get_visible_devices("GPU") and np.all(sizes == own):
+        part = mpi_ops._reducescatter(tensor, op=mpi_ops.Sum, **_options(group, name))
+        return tf.cast(tf.ensure_shape(part, [own]), tf.float32)
+    # Gloo's reduce-scatter moves its result to where it may still be sending from: with some MB, sums are wrong now
+    # and then. To send each rank its part is as many bytes, and parts may differ in size.
+    parts, _ = mpi_ops.alltoall(tensor, splits=tf.constant(sizes, tf.int32), **_options(group, name))
+    return tf.reduce_sum(tf.cast(tf.reshape(parts, [group.size, own]), tf.float32), axis=0)
 
 
 def keep(tensor: tf.Tensor) -> tf.Tensor:

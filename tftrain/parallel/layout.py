@@ -36,11 +36,6 @@ class Bucket(NamedTuple):
     bounds: tuple[int, ...]
 
     @property
-    def is_even(self) -> bool:
-        """Whether all ranks own as much."""
-        return len(set(self.part_sizes)) == 1
-
-    @property
     def part_sizes(self) -> list[int]:
         """Elements that each rank owns."""
         return [stop - start for start, stop in zip(self.bounds, self.bounds[1:], strict=False)]

@@ -52,17 +52,14 @@ class StateSplit:
             wire_dtype: float32 or float16.
 
         Returns:
-            This rank's part of each bucket, flat, in wire_dtype.
+            This rank's part of each bucket, flat, in fp32.
         """
-        rank, parts = self.group.rank, []
-        for number, bucket in enumerate(self.buckets):
-            flat = self._flat(bucket, tensors, wire_dtype)
-            if bucket.is_even:
-                parts.append(collectives.reduce_scatter_sum(self.group, flat, f"{name}.{number}"))
-            else:  # Horovod scatters in equal parts only.
-                (flat,) = collectives.all_reduce_sum(self.group, [flat], f"{name}.{number}", wire_dtype)
-                parts.append(flat[bucket.bounds[rank] : bucket.bounds[rank + 1]])
-        return parts
+        return [
+            collectives.reduce_scatter_sum(
+                self.group, self._flat(bucket, tensors, wire_dtype), bucket.bounds, f"{name}.{number}"
+            )
+            for number, bucket in enumerate(self.buckets)
+        ]
 
     def gather(self, parts: Sequence[tf.Tensor], name: str) -> Iterator[tuple[int, tf.Tensor]]:
         """Collects tensors from the parts of all ranks.

@@ -37,6 +37,7 @@ FLAGS = {
     "accum_fp16": "--grad_accum_steps=4 --grad_accum_dtype=fp16",
     "accum_split": "--grad_accum_steps=4 --split_grad_accum",
     "split": "--split_opt_state",
+    "split_grads": "--split_grad_accum",
     "split_naive": "--split_opt_state --state_split_strategy=naive",
     "split_greedy_2": "--split_opt_state --state_split_strategy=greedy:2",
     "fp16_wire": "--hvd_fp16_compression",
