@@ -93,10 +93,11 @@ def test_every_lever_of_every_row_reaches_the_run_or_is_in_its_note(cases, confi
     assert set(excused) == {"tokenizer_type", "jit_compile", "state_split_strategy", "tensor_parallel_size"}
 
 
-def test_what_a_run_can_not_be_is_in_the_note(cases):
+def test_what_a_run_can_not_be_is_in_the_note(cases, configs):
     for each in cells():
         note = cases[each["row"]].note
         assert ("without the causal mask" in note) == ("levers" not in each)
+        assert configs[each["row"]].model.norm_position == ("post" if "levers" in each else "pre")
         assert ("resource variables are on" in note) == ("levers" in each)
         assert ("pipeline_parallel_size is the planner's" in note) == (int(each.get("pp") or 1) > 1)
         assert each.get("note", "") in note

@@ -136,7 +136,7 @@ def test_an_interrupted_table_goes_on_with_the_rows_that_are_missing(bench, monk
     assert settings == ["--memory_optimization=none", *rest, "--memory_optimization=none"]
 
 
-def test_large_tables_are_planned_only_unless_rows_are_asked_for(bench, tmp_path):
+def test_sweeps_are_planned_only_unless_rows_are_asked_for(bench, tmp_path):
     code, out, err, runs = bench("sweep_single_node", "--format=json")
     assert (code, runs) == (0, [])
     assert "planned only" in err
@@ -144,7 +144,7 @@ def test_large_tables_are_planned_only_unless_rows_are_asked_for(bench, tmp_path
     assert len(found) == 720
     assert all(record["status"] == "planned only" for record in found.values())
     assert (tmp_path / "sweep_single_node.html").stat().st_size > 0
-    assert len(bench("sweep_single_node", "--rows=0001,0002")[3]) == 4
+    assert len(bench("sweep_single_node", "--rows=0001,0002")[3]) == 3  # the base twice
 
 
 def test_the_page_needs_no_other_file_and_holds_every_row_with_its_note(bench, tmp_path):
@@ -160,12 +160,12 @@ def test_the_page_needs_no_other_file_and_holds_every_row_with_its_note(bench, t
 
 def test_bars_carry_their_figure_and_its_change():
     record = {"planned_gb": 31.26, "planned_gb_change_pct": -35.6, "published_gb": "OOM", "peak_gb": None}
-    assert chart.words(record, "planned_gb", 1) == "31.3 (-36%)"
-    assert chart.words(record, "published_gb", 1) == "OOM"
-    assert chart.words(record, "published_samples_per_sec_per_gpu", 2) == "-"
-    assert chart.words(record, "peak_gb", 2) == ""
+    assert chart.words(record, "planned_gb", ".1f") == "31.3 (-36%)"
+    assert chart.words(record, "published_gb", ".1f") == "OOM"
+    assert chart.words(record, "published_samples_per_sec_per_gpu", ".3g") == "-"
+    assert chart.words(record, "peak_gb", ".2f") == ""
     speed = {"planned_samples_per_sec_per_gpu": 2.5, "planned_speed_change_pct": 12.4}
-    assert chart.words(speed, "planned_samples_per_sec_per_gpu", 2) == "2.50 (+12%)"
+    assert chart.words(speed, "planned_samples_per_sec_per_gpu", ".3g") == "2.5 (+12%)"
 
 
 def test_rows_may_be_named_without_their_table():

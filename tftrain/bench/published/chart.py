@@ -13,13 +13,14 @@ from tftrain.bench.table import Record
 PUBLISHED, PLANNED, MEASURED = "#1f4e79", "#8fb3d9", "#d98e4a"
 GREY, GRID = "#333333", "#dddddd"
 MOST_BARS = 60
-BAR, INCHES_A_ROW, LABEL = 0.36, 0.44, 46
-# Title, digits, and the columns that share the axis with their names and colours.
+BAR, INCHES_A_ROW, LABEL = 0.36, 0.44, 60
+PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.6}
+# Title, format of a figure, and the columns that share the axis.
 REFERENCE = (
-    ("Memory of the fullest GPU (GB)", 1, "planned_gb", "published_gb"),
-    ("Samples/s of a GPU", 2, "planned_samples_per_sec_per_gpu", "published_samples_per_sec_per_gpu"),
+    ("Memory of the fullest device (GB)", ".1f", "planned_gb", "published_gb"),
+    ("Samples/s of a device", ".3g", "planned_samples_per_sec_per_gpu", "published_samples_per_sec_per_gpu"),
 )
-HERE = (("Measured here: GB", 2, "peak_gb"), ("Measured here: samples/s, all ranks", 1, "samples_per_sec"))
+HERE = (("Measured here: GB", ".2f", "peak_gb"), ("Measured here: samples/s, all ranks", ".3g", "samples_per_sec"))
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
@@ -42,19 +43,20 @@ def figure(records: Sequence[Record]):
     made = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)), layout="constrained")
     panels = made.subplots(1, 4 if measured else 2, sharey=True, squeeze=False)[0]
     references, here = panels[:: len(panels) // 2], panels[1::2] if measured else ()
-    for axes, (title, digits, planned, published) in zip(references, REFERENCE, strict=True):
+    for axes, (title, form, planned, published) in zip(references, REFERENCE, strict=True):
         series = [(published, PUBLISHED, "published", -BAR / 2), (planned, PLANNED, "planned", BAR / 2)]
-        _bars(axes, title, digits, series, BAR, records)
-    for axes, (title, digits, name) in zip(here, HERE, strict=False):
-        _bars(axes, title, digits, [(name, MEASURED, "measured here", 0.0)], 1.6 * BAR, records)
-    panels[0].set_yticks(range(len(records)), [label(record) for record in records], fontsize=8)
+        _bars(axes, title, form, series, BAR, records)
+    for axes, (title, form, name) in zip(here, HERE, strict=False):
+        _bars(axes, title, form, [(name, MEASURED, "measured here", 0.0)], 1.6 * BAR, records)
+    table = records[-1]["row"].partition("/")[0]
+    panels[0].set_yticks(range(len(records)), [label(record, table) for record in records], fontsize=7.5)
     panels[0].invert_yaxis()
     entries = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     made.legend(entries.values(), entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=9)
     return made
 
 
-def _bars(axes, title: str, digits: int, series, height: float, records: Sequence[Record]) -> None:
+def _bars(axes, title: str, form: str, series, height: float, records: Sequence[Record]) -> None:
     """Draws one panel; `series` holds a column, its colour, its name and its place beside the row's middle."""
     values = [number(record, column) or 0.0 for column, *_ in series for record in records]
     widest = max(values, default=0.0) or 1.0
@@ -62,8 +64,10 @@ def _bars(axes, title: str, digits: int, series, height: float, records: Sequenc
         places = [place + beside for place in range(len(records))]
         axes.barh(places, [number(record, column) or 0.0 for record in records], height, color=colour, label=name)
         for place, record in zip(places, records, strict=True):
-            shown = words(record, column, digits)
-            axes.text((number(record, column) or 0.0) + 0.012 * widest, place, shown, va="center", fontsize=7)
+            shown = words(record, column, form)
+            axes.text(
+                (number(record, column) or 0.0) + 0.012 * widest, place, shown, va="center", fontsize=7, bbox=PAPER
+            )
         base = number(records[0], column) if _is_base(records[0]) else None
         if base:
             axes.axvline(base, color=colour, linewidth=0.9, linestyle="--", alpha=0.8)
@@ -95,20 +99,19 @@ def _points(made, records: Sequence[Record]):
     return made
 
 
-def label(record: Record) -> str:
-    """Returns a row's name and settings in at most three short lines."""
-    name = record["row"].partition("/")[2]
-    settings = textwrap.shorten(record["settings"], 3 * LABEL - 10, placeholder=" …")
-    return "\n".join(textwrap.wrap(f"{name}  {settings}", LABEL))
+def label(record: Record, table: str) -> str:
+    """Returns a row's name, without that of its own table, and settings in at most three lines."""
+    name = record["row"].removeprefix(f"{table}/")
+    return "\n".join(textwrap.wrap(f"{name}  {record['settings']}", LABEL, max_lines=3, placeholder=" …"))
 
 
-def words(record: Record, column: str, digits: int) -> str:
+def words(record: Record, column: str, form: str) -> str:
     """Returns what stands beside a bar: its figure, and in brackets its change against the base."""
     value = record.get(column)
     if not isinstance(value, float | int):
         return value or ("" if column in ("peak_gb", "samples_per_sec") else "-")
     change = record.get(change_of(column))
-    return f"{value:.{digits}f}" + (f" ({change:+.0f}%)" if change is not None else "")
+    return f"{value:{form}}" + (f" ({round(change):+d}%)" if change is not None else "")
 
 
 def change_of(column: str) -> str:
