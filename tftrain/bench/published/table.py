@@ -63,7 +63,10 @@ def measure(
     place = here.look(config.np)
     size = scale.choose(config.scale, [each.row.workload for each in published], place, place.ranks)
     say(f"scale {size}; {place.gb:.1f} GB a rank")
-    cases = {each.row.name: prepare(each, size, place.ranks, config) for each in published}
+    base = Row(published[0].row.name, group[0].group)
+    others = [row for row in group if row.name != base.name]
+    named = {each.row.name: each for each in published}
+    cases = {row.name: prepare(named[row.name], size, place.ranks, config) for row in (base, *others)}
     unfit = {name: why for name, case in cases.items() if (why := refusal(case, place))}
 
     def one(row: Row) -> run.Figures:
@@ -71,8 +74,6 @@ def measure(
             raise RunError(unfit[row.name])
         return run.measure(cases[row.name].flags, cases[row.name].work.ranks, config.steps or STEPS)
 
-    base = Row(published[0].row.name, group[0].group)
-    others = [row for row in group if row.name != base.name]
     for compared in alternation.in_alternation(base, others, one, lambda words: say(f"{words}; {host.load()}")):
         name = compared.row.name
         if any(row.name == name for row in group):
