@@ -65,3 +65,12 @@ def test_systems_on_one_device_share_what_the_device_does():
 def test_the_text_of_constants_reads_back():
     assert calibrate.to_json(systems()).count("product_rate") == len(systems())
     assert all(dataclasses.asdict(found)["memory_rate"] > 0 for found in systems().values())
+
+
+@pytest.mark.slow
+def test_the_constants_that_come_with_the_planner_are_what_the_rows_say():
+    found, _ = calibrate.calibrate(rows.read_reference())
+    for system, constants in found.items():
+        kept = dataclasses.asdict(systems()[system])
+        for name, value in dataclasses.asdict(constants).items():
+            assert value == pytest.approx(kept[name], rel=0.01), (system, name)

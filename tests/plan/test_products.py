@@ -41,11 +41,11 @@ def test_a_row_more_than_whole_tiles_costs_a_tile():
 def test_each_halving_of_alignment_costs_its_share():
     aligned = seconds(2560, 1280, 1024)
     for k, halvings in ((1024 - 8, 0), (1024 - 4, 1), (1024 - 2, 2), (1024 - 1, 3)):
-        assert products.missing_alignment(2, 1280, k) == halvings
+        assert products.missing_alignment(16, 2, 1280, k) == halvings
         assert seconds(2560, 1280, k) == pytest.approx(aligned / 0.5**halvings)
         assert seconds(2560, 1280, k, batch=10) == pytest.approx(10 * aligned / 0.25**halvings)
     # Half as many numbers of twice the size are as well aligned.
-    assert products.missing_alignment(4, 1020) == 0
+    assert products.missing_alignment(16, 4, 1020) == 0
 
 
 def test_a_long_sum_is_split_where_tiles_do_not_fill_the_device():

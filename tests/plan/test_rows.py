@@ -60,6 +60,14 @@ def test_a_table_that_leaves_accumulation_out_of_its_speed_says_the_same_as_one_
     assert one.reference_seconds == pytest.approx(other.reference_seconds)
 
 
+def test_micro_batches_are_stated_or_follow_from_a_stated_global_batch(reference):
+    assert reference["prepretrain_5p75b/02"].workload.micro_batches == 4
+    # "global batch 24000" of 192 GPUs with 16 samples each.
+    assert reference["xlarge_vs_xxlarge/02"].workload.micro_batches == 8
+    assert reference["large_other/12"].workload.micro_batches == rows.UNSTATED_ACCUMULATION
+    assert reference["large_other/11"].workload.micro_batches == 1
+
+
 def test_data_parallel_ranks_are_those_that_the_nodes_hold(reference):
     # 8 * 8 * 10 ranks are stated for 320 GPUs, and the published TFLOPs are those of 320.
     row = reference["gpt_contenders/12"]

@@ -52,7 +52,7 @@ def _attention(work: Workload, scores: float) -> list[Kept]:
 def _feed_forward(work: Workload, wide: float) -> list[Kept]:
     fused = "gelu" in work.fused
     kept = [Kept("input of gelu", wide), Kept("input of the narrow layer", wide)]
-    if not fused:
+    if not fused and work.grappler not in encoder.RECOMPUTING:
         kept.append(Kept("factors of gelu", 2 * wide))
     if work.gated:
         kept.append(Kept("gate", wide if fused else 2 * wide))

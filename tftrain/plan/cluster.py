@@ -14,7 +14,7 @@ class Cluster:
 
     Attributes:
         name: of the cluster.
-        memory_gb: of a device, in the unit in which its tool prints it (GiB on GPUs).
+        memory_gb: of a device, less what driver or system keep, in the unit in which tools print it.
         unit: bytes of that unit.
         peak_fp32, peak_16bit: TFLOPs of matrix products.
         memory_gbs: 1e9 bytes/s that a device reads and writes.
@@ -23,6 +23,7 @@ class Cluster:
         link_gbs: 1e9 bytes/s that a device sends to the others of its node.
         network_gbs: 1e9 bytes/s that a node sends to others.
         network_latency: seconds.
+        aligned: bytes at whose multiples rows of matrices should begin.
         curve: pairs of a matrix product's size, the cube root of m n k, and its share of the peak; of a CPU.
     """
 
@@ -37,6 +38,7 @@ class Cluster:
     link_gbs: float
     network_gbs: float
     network_latency: float = 10e-6
+    aligned: int = 16
     curve: tuple[tuple[float, float], ...] = ()
 
     def peak(self, item: int) -> float:
@@ -45,17 +47,17 @@ class Cluster:
 
 
 GIB = 2**30
-# A GPU's memory less what the driver keeps.
 A100 = Cluster("a100_80gb", 79.3, GIB, 156, 312, 2039, 108, 8, 300, 50)
 CLUSTERS = {
     cluster.name: cluster
     for cluster in (
         A100,
         dataclasses.replace(A100, name="a100_80gb_8_links", network_gbs=100),
+        dataclasses.replace(A100, name="a100_80gb_pcie", memory_gbs=1935, link_gbs=32),
         dataclasses.replace(A100, name="a100_40gb", memory_gb=39.4, memory_gbs=1555),
         Cluster("v100", 31.7, GIB, 15.7, 125, 900, 80, 8, 150, 25),
         Cluster("h100", 79.1, GIB, 494, 989, 3350, 132, 8, 450, 400),
         Cluster("h200", 139.8, GIB, 494, 989, 4800, 132, 8, 450, 400),
-        Cluster("a64fx", 32, 10**9, 6.144, 12.288, 1024, 0, 1, 0, 40.8, 2e-6),
+        Cluster("a64fx", 31.5, GIB, 6.144, 12.288, 1024, 0, 1, 0, 40.8, 2e-6, 64),
     )
 }

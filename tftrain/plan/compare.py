@@ -73,11 +73,11 @@ def plan_all(rows: Sequence[Row]) -> list[Planned]:
     for row in rows:
         planned = plan(row)
         if row.relative:
-            if row.table not in scales:
-                published = row.reference
+            published = row.reference
+            if row.table not in scales and published.gb and published.samples_per_sec_per_gpu:
                 speed = published.samples_per_sec_per_gpu / planned.samples_per_sec_per_gpu
                 scales[row.table] = published.gb / planned.gb, speed
-            planned = _scaled(planned, *scales[row.table])
+            planned = _scaled(planned, *scales.get(row.table, (1.0, 1.0)))
         found.append(planned)
     return found
 

@@ -31,7 +31,7 @@ def block(work: Workload) -> Part:
         Product("narrow", tokens, width, inner // t),
     )
     softmax = (2, 3, (1, 1)) if "softmax" in work.fused else (10, 12, (5, 5))
-    gelu = (2, 3) if "gelu" in work.fused else (14, 20)
+    gelu = (2, 3) if "gelu" in work.fused else (16, 24)
     weights = (4 * width**2 + (1 + wides) * width * inner + 3 * width + wides * inner) / t + 6 * width
     kernels = [
         Kernel("norms", 4 * u, 6 * u, (2, 4)),

@@ -15,29 +15,40 @@ LOGIT_BYTES = (18, 22)  # moved for each logit forward and backward: bias, cast 
 
 
 class _Op(NamedTuple):
-    """Passes over memory (forward, backward) of an op: fused, compiled by XLA, or plain; `wide`: plain in fp32."""
+    """Passes over memory of an op, forward and backward.
+
+    Attributes:
+        fused: in one op.
+        compiled: in plain ops that XLA fuses.
+        plain: in plain ops, one by one.
+        in_xla: in one op among what XLA compiles; None where that is the same.
+        wide: plain ops are in fp32.
+    """
 
     fused: tuple[float, float]
     compiled: tuple[float, float]
     plain: tuple[float, float]
+    in_xla: tuple[float, float] | None = None
     wide: bool = False
 
     def passes(self, work: Workload, name: str) -> tuple[float, float]:
         """Returns the passes of the implementation that a workload has, over a tensor in its precision."""
         if name in work.fused:
-            return self.fused
+            return self.in_xla if work.compiled and self.in_xla else self.fused
         if work.compiled:
             return self.compiled
         factor = 4 / work.item if self.wide else 1.0
         return factor * self.plain[0], factor * self.plain[1]
 
 
-# Reads and writes of the op's tensor. A fused norm stops XLA from fusing it with the adds around it.
-NORM = _Op(fused=(3, 6), compiled=(2, 4), plain=(6, 12), wide=True)
-SOFTMAX = _Op(fused=(2, 3), compiled=(3, 4), plain=(6, 8), wide=True)
-GELU = _Op(fused=(2, 3), compiled=(4, 8), plain=(14, 20))
-DROPOUT = _Op(fused=(1, 1), compiled=(4, 5), plain=(8, 6))
+# Reads and writes of the op's tensor; plain ones as the ops of `tftrain.model` add up. XLA fuses a plain norm with the
+# adds around it, and a fused one with nothing; it draws dropout masks beside a fused softmax.
+NORM = _Op(fused=(2, 3), compiled=(2, 4), plain=(15, 24), in_xla=(4, 8), wide=True)
+SOFTMAX = _Op(fused=(2, 3), compiled=(3, 4), plain=(8, 9), wide=True)
+GELU = _Op(fused=(2, 3), compiled=(4, 8), plain=(16, 24))
+DROPOUT = _Op(fused=(0, 1), compiled=(4, 5), plain=(8, 6), in_xla=(3, 3))
 ADD = _Op(fused=(3, 2), compiled=(3, 2), plain=(5, 3))
+RECOMPUTING = ("heuristics", "recomputation")
 LAUNCHES = {True: (16, 32), False: (60, 90)}  # of a block's kernels, by whether XLA fuses them
 
 
@@ -69,6 +80,9 @@ def block(work: Workload) -> Part:
         _kernel("gradients of biases", (0, 1), 2 * u + 3 * d + wides * w),
         Kernel("launches", 0, 0, LAUNCHES[work.compiled]),
     ]
+    if work.grappler in RECOMPUTING:  # norms and GeLU, before their gradients
+        again = NORM.passes(work, "ln")[0] * 2 * u + GELU.passes(work, "gelu")[0] * wides * w
+        kernels.append(Kernel("recomputed by Grappler", 0, again, (0, 0)))
     if work.attention_dropout:
         kernels.append(_kernel("attention dropout", DROPOUT.passes(work, "softmax"), s, core=True))
     if work.hidden_dropout:
@@ -93,7 +107,7 @@ def _kept(work: Workload, u: float, d: float, w: float, s: float) -> list[Kept]:
         kept.append(Kept("norms before scale and shift", 2 * u))
     if "softmax" not in work.fused:
         kept.append(Kept("masked scores", s, core=True))
-    if "gelu" not in work.fused and work.grappler not in ("heuristics", "recomputation"):
+    if "gelu" not in work.fused and work.grappler not in RECOMPUTING:
         kept.append(Kept("terms of gelu", 2 * w))
     if work.tp > 1:
         kept.append(Kept("inputs of sums over ranks", 2 * u))

@@ -2,7 +2,8 @@
 
 A GPU cuts the result into tiles, one for each multiprocessor at a time. Tiles at the edge are computed whole (tile
 quantization), and so is the last wave of tiles (wave quantization): NVIDIA, "Matrix multiplication background user's
-guide". Tensor cores take operands whose rows begin at multiples of 16 bytes; with less alignment they lose rate.
+guide". Tensor cores take operands whose rows begin at multiples of 16 bytes, vector units want whole vectors; with less
+alignment they lose rate.
 """
 
 import functools
@@ -14,7 +15,6 @@ from tftrain.plan.cluster import Cluster
 # (rows, columns, rate relative to the largest tile): smaller tiles read operands more often for the same work.
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.76), (64, 128, 0.76), (64, 64, 0.56))
 SPLITS = (1, 2, 4, 8)  # of the inner dimension, where tiles alone do not fill the device
-ALIGNED_BYTES = 16
 LEAST_INNER = 32  # a tile's main loop advances by so many elements
 
 
@@ -36,19 +36,19 @@ def seconds(
     Args:
         cluster: the machine.
         rate: share of the peak that full waves of the largest tiles reach.
-        misaligned, misaligned_batch: what each halving of the alignment below 16 bytes leaves of the rate of a single
-            product, and of many in one launch.
+        misaligned, misaligned_batch: what each halving of the rows' alignment leaves of the rate of a single product,
+            and of many in one launch.
         bandwidth: bytes/s that kernels reach.
         m, n, k: sizes.
         batch: products of these sizes.
         item: bytes of a number.
     """
     traffic = batch * item * (m * k + k * n + m * n) / bandwidth
-    peak = cluster.peak(item) * rate
+    lost = (misaligned if batch == 1 else misaligned_batch) ** missing_alignment(cluster.aligned, item, n, k)
+    peak = cluster.peak(item) * rate * lost
     if not cluster.multiprocessors:
         return max(2.0 * m * n * k * batch / (peak * share_of_peak(cluster.curve, (m * n * k) ** (1 / 3))), traffic)
-    loss = misaligned if batch == 1 else misaligned_batch
-    per_unit = peak / cluster.multiprocessors * loss ** missing_alignment(item, n, k)
+    per_unit = peak / cluster.multiprocessors
     best = math.inf
     for rows, columns, relative in TILES:
         tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
@@ -62,10 +62,10 @@ def seconds(
     return max(best, traffic)
 
 
-def missing_alignment(item: int, *sizes: int) -> int:
-    """Returns how many halvings the rows' alignment is away from 16 bytes, for rows of the given lengths."""
-    worst = min(ALIGNED_BYTES, *(math.gcd(size * item, ALIGNED_BYTES) for size in sizes))
-    return int(math.log2(ALIGNED_BYTES // worst))
+def missing_alignment(aligned: int, item: int, *sizes: int) -> int:
+    """Returns how many halvings the alignment of rows of the given lengths is away from `aligned` bytes."""
+    worst = min(math.gcd(size * item, aligned) for size in sizes)
+    return int(math.log2(aligned // worst))
 
 
 def share_of_peak(curve: tuple[tuple[float, float], ...], size: float) -> float:

@@ -6,6 +6,7 @@ is filled in here, in one place, with the reason beside it.
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
@@ -23,6 +24,7 @@ GPT2_VOCAB = 50_257  # the sweep states none: see `_sweep`
 CPU_VOCAB = 51_200  # reproduces the published TFLOPs
 UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and softmax both point at 32 for Large
 UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration of deeper/13
+LONGEST_SECONDS = 20_000  # of an iteration on A64FX; what is longer is in milliseconds
 TUNED_HOSTS = ("gpt_global_batch", "gpt_low_pp", "gpt_low_tp")  # after the source's fix of PCIe and NUMA settings
 
 
@@ -147,7 +149,7 @@ def _encoder(cells: dict[str, str]) -> Row:
     gpus, tp = int(cells["gpus"]), int(levers.get("tensor_parallel_size", 1))
     micro_batch = int(cells["micro_batch"] or UNSTATED_MICRO_BATCH.get(cells["size"], 8))
     accumulates = "grad_accum_dtype" in levers
-    steps = int(cells["grad_accum_steps"] or (UNSTATED_ACCUMULATION if accumulates else 1))
+    steps = int(cells["grad_accum_steps"] or (_stated_steps(cells, micro_batch * gpus // tp) if accumulates else 1))
     fused = {op for op, lever in LEVERS.items() if levers.get(lever) == "fused"}
     optimizer = {"optimizer"} if levers.get("optimizer") == "fused_lamb" else set()
     zero = 2 if levers.get("split_grad_accum") == "true" else int(levers.get("split_opt_state") == "true")
@@ -202,6 +204,14 @@ def _encoder(cells: dict[str, str]) -> Row:
         False,
         unstated,
     )
+
+
+def _stated_steps(cells: dict[str, str], samples: int) -> int:
+    """Returns the micro-batches of an update of which a note states the global batch, as a number or in K."""
+    stated = re.search(r"global batch (\d+)(K?)", cells["note"])
+    if not stated:
+        return UNSTATED_ACCUMULATION
+    return max(1, round(int(stated[1]) * (1024 if stated[2] else 1) / samples))
 
 
 _LARGE = {"layers": 24, "hidden": 1024, "seq_len": 512}
@@ -289,15 +299,15 @@ def _sweep(cells: dict[str, str]) -> Row:
 
 
 def _cpu_nodes(cells: dict[str, str]) -> Row:
-    """Megatron on A64FX. Seconds above the run time of the source's longest row are milliseconds, as its note says."""
+    """Megatron on A64FX. One of its tables has milliseconds under seconds, as its notes say."""
     checkpointing = "full" if cells["activation_checkpointing"] == "yes" else "none"
     seconds = _figure(cells["sec_per_iteration"])
-    if seconds and "milliseconds" in cells["note"]:
+    if seconds and seconds > LONGEST_SECONDS:
         seconds /= 1e3
     mib = _figure(cells["max_mib"])
     oom = cells["note"] == "OOM"
     reference = Reference(
-        mib * 2**20 / 1e9 if mib and not oom else None,
+        mib / 1024 if mib and not oom else None,
         oom,
         sec_per_iteration=seconds,
         tflops_per_gpu=_figure(cells["tflops_per_gpu"]),

@@ -16,7 +16,9 @@ from tftrain.plan.system import Constants
 from tftrain.plan.workload import ITEM_BYTES, Workload
 
 # Bytes moved for a weight: gradient, moments and master weight are read, moments and master weight written, all fp32.
-UPDATE_BYTES = {True: 28, False: 100}  # by whether one kernel does it, or a dozen plain ops
+FUSED_UPDATE_BYTES = 28
+COMPILED_UPDATE_BYTES = 52  # XLA makes a kernel of what is between two norms
+PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 
 
 class Span(NamedTuple):
@@ -175,4 +177,6 @@ def gradient_seconds(work: Workload, cluster: Cluster, speed: Rates) -> float:
 def update_seconds(work: Workload, speed: Rates) -> float:
     """Returns the seconds of the optimizer's traffic."""
     weights = inventory.weights(work, last=work.pp == 1) / (work.dp if work.zero_stage else 1)
-    return weights * UPDATE_BYTES["optimizer" in work.fused] / speed.memory
+    if "optimizer" in work.fused:
+        return weights * FUSED_UPDATE_BYTES / speed.memory
+    return weights * (COMPILED_UPDATE_BYTES if work.compiled else PLAIN_UPDATE_BYTES) / speed.memory

@@ -41,7 +41,7 @@ class Workload:
         accumulation: number format of the sums over micro-batches; "" where there are none.
         wire: number format of gradients between ranks.
         compiled: XLA compiles the step.
-        grappler: of graph mode, see the flag memory_optimization.
+        grappler: its memory optimization where it has an effect, see the flag memory_optimization; or none.
         sparse_rows: the word embedding's gradient travels as looked-up rows.
     """
 
@@ -114,6 +114,7 @@ def from_config(
     fused = {op for op, lever in LEVERS.items() if getattr(model, lever) == "fused"}
     optimizer = {"optimizer"} if config.optimizer.optimizer.startswith("fused") else set()
     stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
+    compiled = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
     return Workload(
         family="megatron" if causal else "tftrain",
         causal=causal,
@@ -141,7 +142,7 @@ def from_config(
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
-        compiled=compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu),
-        grappler=compute.memory_optimization,
+        compiled=compiled,
+        grappler="none" if compiled or compute.suppress_grappler else compute.memory_optimization,
         sparse_rows=not compute.sparse_as_dense,
     )

@@ -1,0 +1,94 @@
+"""What a block keeps, counted in the graph of the model: every tensor of forward that an op of backward reads."""
+
+import pytest
+
+from tests.plan.works import BERT
+from tftrain.config import ModelConfig
+from tftrain.plan import bert
+
+ALIASES = ("Reshape", "Identity", "IdentityN", "StopGradient")
+SAMPLES, LENGTH, WIDTH, HEADS = 3, 32, 64, 4
+ITEM = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2)}
+
+
+@pytest.mark.parametrize(
+    ("implementation", "dtype", "activation", "rate"),
+    [
+        ("fused", "float32", "gelu", 0.1),
+        ("fused", "bfloat16", "geglu", 0.0),
+        ("reference", "float32", "gelu", 0.0),
+        ("reference", "float32", "geglu", 0.1),
+        ("reference", "bfloat16", "gelu", 0.1),
+        ("reference", "bfloat16", "geglu", 0.0),
+    ],
+)
+def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dtype, activation, rate):
+    impl = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), implementation)
+    config = ModelConfig(
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        activation=activation,
+        hidden_dropout_prob=rate,
+        attention_probs_dropout_prob=rate,
+        **impl,
+    )
+    work = BERT.replaced(
+        family="tftrain",
+        hidden=WIDTH,
+        heads=HEADS,
+        inner=4 * WIDTH,
+        seq=LENGTH,
+        micro_batch=SAMPLES,
+        precision=ITEM[dtype][0],
+        gated=activation == "geglu",
+        fused=frozenset({"ln", "softmax", "gelu", "dropout_add"} if implementation == "fused" else ()),
+        hidden_dropout=rate > 0,
+        attention_dropout=rate > 0,
+    )
+    found = kept_bytes(config, dtype)
+    # A number or two for each row, such as a norm's mean, is not in the inventory.
+    rows = 16 * SAMPLES * LENGTH * 4
+    assert 0 <= found - bert.block(work).kept_bytes() <= rows
+
+
+def kept_bytes(config, dtype):
+    """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
+    import tensorflow as tf
+
+    from tftrain.model.attention import attention_mask
+    from tftrain.model.block import Block
+    from tftrain.model.dropout import DropoutKey
+    from tftrain.model.parameters import Parameters
+
+    block = Block(Parameters(dtype, 1, 0.02), config, 4)
+    sizes = {}
+
+    @tf.function(autograph=False)
+    def gradients(x, mask):
+        key = DropoutKey(1, tf.constant(3, tf.int64), tf.constant(0, tf.int64))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = block(x, attention_mask(mask, dtype), key)
+        forward = set(x.graph.get_operations())
+        found = tape.gradient(y, [x, *block.trainable_variables])
+        waiting, seen = [tensor.op for tensor in found], set()
+        while waiting:
+            op = waiting.pop()
+            seen.add(op)
+            for tensor in map(unaliased, op.inputs):
+                if tensor.op not in forward:
+                    waiting += [tensor.op] if tensor.op not in seen else []
+                elif tensor.op.type not in ("Const", "ReadVariableOp") and tensor.dtype != tf.resource:
+                    sizes[tensor.name] = tensor.dtype.size * (tensor.shape.num_elements() or 0)
+        return found
+
+    gradients.get_concrete_function(
+        tf.TensorSpec([SAMPLES, LENGTH, WIDTH], dtype), tf.TensorSpec([SAMPLES, LENGTH], tf.int32)
+    )
+    return sum(sizes.values())
+
+
+def unaliased(tensor):
+    while tensor.op.type in ALIASES:
+        tensor = tensor.op.inputs[0]
+    return tensor

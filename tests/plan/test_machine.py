@@ -1,0 +1,61 @@
+"""This machine as a cluster: what is measured is written, reads back, and plans."""
+
+import json
+import os
+
+import pytest
+
+from tests.plan.works import BERT
+from tftrain.fields import ConfigError
+from tftrain.plan import forecast, machine
+from tftrain.plan.system import systems
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "SECONDS", 0.01)
+        patch.setattr(machine, "SIZES", (32, 256))
+        patch.setattr(machine, "COPY_BYTES", 1 << 22)
+        patch.setattr(machine, "SENT_BYTES", 1 << 20)
+        found = tmp_path_factory.mktemp("machine") / "folder" / "machine.json"
+        machine.measure(found)
+        return found
+
+
+def test_what_is_measured_reads_back_and_is_possible(path):
+    found = machine.read(path)
+    assert found.name == machine.NAME
+    assert found.multiprocessors == 0
+    # From a core that others use as well to a large server: anything else is a wrong unit.
+    assert 1e-4 < found.peak_fp32 < 100
+    assert 0.05 < found.memory_gbs < 5000
+    assert 0.005 < found.network_gbs < 1000
+    assert found.memory_gb * 1e9 == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert max(share for _, share in found.curve) == 1
+
+
+def test_a_run_on_it_is_planned_by_the_kinds_that_the_trainer_measures(path):
+    plan = forecast.forecast(BERT.replaced(family="tftrain"), machine.read(path), systems()["tftrain_cpu"])
+    kinds = forecast.bytes_by_kind(plan)
+    assert set(kinds) == {
+        "baseline", "weights", "master_weights", "moments", "gradients", "accumulation", "communication", "activations"
+    }  # fmt: skip
+    assert sum(kinds.values()) == pytest.approx(plan.memory.total)
+    assert plan.seconds > 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"curve": 3}'])
+def test_a_file_that_is_not_a_machine_is_refused(tmp_path, text):
+    path = tmp_path / "machine.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="--measure"):
+        machine.read(path)
+
+
+def test_an_unknown_field_is_refused(path, tmp_path):
+    fields = json.loads(path.read_text()) | {"colour": "green"}
+    other = tmp_path / "machine.json"
+    other.write_text(json.dumps(fields))
+    with pytest.raises(ConfigError, match="colour"):
+        machine.read(other)
