@@ -70,7 +70,10 @@ def test_the_base_of_the_large_tables_is_the_one_that_its_note_names():
 
 def test_flags_of_every_row_come_to_its_scaled_workload(cases, configs):
     for name, case in cases.items():
-        assert from_config(configs[name], case.work.dp, gpu=False) == case.work, name
+        # What Grappler is told is in the flags, and has no effect in some rows.
+        no_effect = case.work.compiled or "suppress_grappler" in case.published.levers
+        expected = case.work.replaced(grappler="none") if no_effect else case.work
+        assert from_config(configs[name], case.work.dp, gpu=False) == expected, name
 
 
 def values(config: TrainConfig) -> dict[str, str]:

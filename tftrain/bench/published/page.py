@@ -45,7 +45,8 @@ thead th { text-align: right; color: #555; font-weight: 600; border-bottom: 1px 
 thead th.text, td.text { text-align: left; } thead th.group { text-align: left; color: #1f4e79; border-bottom: 0; }
 td { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.text { white-space: normal; min-width: 16rem; } td.first, th.first { border-left: 2px solid #c9d6e4; }
-tr.base td { background: #f4f8fc; font-weight: 600; } td.status { color: #a33; text-align: left; }
+tbody th { text-align: left; font-weight: 400; white-space: nowrap; }
+tr.base td, tr.base th { background: #f4f8fc; font-weight: 600; } td.status { color: #a33; text-align: left; }
 td.good { color: #1b7a3a; } td.bad { color: #a33; } code { font-size: 12px; overflow-wrap: anywhere; }
 """
 
@@ -72,7 +73,7 @@ def page(table: Table, records: Sequence[Record], picture: str) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{table.name}</title><style>{STYLE}</style></head><body>
-<h1>{table.name}</h1><p class="about">{html.escape(table.about)}. Made {now}{html.escape(how)}.</p>
+<h1>{table.name}</h1><p class="about">{html.escape(table.about.capitalize())}. Made {now}{html.escape(how)}.</p>
 <img alt="{alt}" src="data:image/png;base64,{picture}">
 <h2>Figures</h2>
 <p>Changes are against the base row, which is shaded: here as it ran just before and after the row, else by its own
@@ -107,9 +108,9 @@ def _line(table: Table, record: Record) -> str:
         for place, (name, _, form) in enumerate(columns)
     )
     settings, status = (html.escape(record.get(name) or "") for name in ("settings", "status"))
-    ends = (f'<td class="text">{words}</td>' for words in (record["row"], settings))
     said = "" if status == "measured" else status
-    return f'<tr{base}>{"".join(ends)}{cells}<td class="status">{said}</td></tr>\n'
+    ends = f'<th scope="row">{record["row"]}</th><td class="text">{settings}</td>'
+    return f'<tr{base}>{ends}{cells}<td class="status">{said}</td></tr>\n'
 
 
 def _cell(value: float | str | None, form: str, place: int, name: str) -> str:
@@ -124,4 +125,4 @@ def _cell(value: float | str | None, form: str, place: int, name: str) -> str:
 def _note(record: Record) -> str:
     note, given = html.escape(record.get("note") or ""), html.escape(record.get("flags") or "")
     command = f"<details><summary>flags of tftrain.run</summary><code>{given}</code></details>" if given else ""
-    return f'<tr><td class="text" style="min-width:0">{record["row"]}</td><td class="text">{note}{command}</td></tr>\n'
+    return f'<tr><th scope="row">{record["row"]}</th><td class="text">{note}{command}</td></tr>\n'

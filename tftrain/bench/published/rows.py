@@ -71,6 +71,7 @@ def read() -> dict[str, tuple[Published, ...]]:
 def _published(row: Row, cells: dict[str, str]) -> Published:
     levers = dict(pair.split("=") for pair in cells.get("levers", "").split())
     unknown = [what for name, what in NOT_STATED.items() if cells.get(name) == ""]
-    if row.workload.micro_batches == 1 and "accumulation" in unknown:
-        unknown.remove("accumulation")  # there is none
-    return Published(row, levers, cells.get("note", ""), tuple(dict.fromkeys(unknown)))
+    note = cells.get("note", "")
+    if "accumulation" in unknown and (row.workload.micro_batches == 1 or "global batch" in note):
+        unknown.remove("accumulation")  # There is none, or it follows from what the note states.
+    return Published(row, levers, note, tuple(dict.fromkeys(unknown)))
