@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tftrain.bench import __main__ as program
+from tftrain.bench import host
 from tftrain.bench.published import chart, here, rows, table
 from tftrain.bench.published.here import Place
 from tftrain.bench.tables import TABLES
@@ -171,3 +172,41 @@ def test_bars_carry_their_figure_and_its_change():
 def test_rows_may_be_named_without_their_table():
     assert [row.name for row in TABLES["deeper"].matching("0[12]")] == ["deeper/01", "deeper/02"]
     assert next(row.name for row in TABLES["large_fused"].matching("large_fused/*")) == "large_fused/01"
+
+
+def test_all_tables_run_one_after_the_other_with_the_rows_that_match(bench, tmp_path):
+    code, out, _, runs = bench("all", "--rows=gpt_zero_stage/02,pretrain_192/*")
+    assert code == 0
+    lines = [line.split(",")[0] for line in out.splitlines() if "/" in line]
+    assert lines == ["pretrain_192/01", "gpt_zero_stage/02"]
+    assert len(runs) == 1 + 3
+    assert {path.name for path in tmp_path.glob("*.html")} == {"pretrain_192.html", "gpt_zero_stage.html"}
+
+
+def test_the_list_of_one_table_names_no_other(capsys):
+    assert program.main(["bench", "--list", "--table=deeper"]) == 0
+    listed = capsys.readouterr().out
+    assert "deeper/13" in listed
+    assert "kernels" not in listed
+
+
+@pytest.mark.parametrize("given", ["0", "2", "half", "nan"])
+def test_a_scale_that_is_none_is_refused(given, capsys):
+    with pytest.raises(SystemExit) as caught:
+        program.main(["bench", "--table=deeper", f"--scale={given}"])
+    assert caught.value.code == 2
+    assert f"--scale={given}: expected auto, full, or a factor" in capsys.readouterr().err
+
+
+def test_ranks_share_the_memory_that_is_free(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(host, "available_memory_gb", lambda: 20.0)
+    bare = here.look(None)
+    assert (bare.ranks, bare.gpu) == (4, False)
+    assert bare.gb == pytest.approx(0.9 * 20 / 4)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 81000\necho 80000\n")
+    tool.chmod(0o755)
+    assert (here.look(None).ranks, here.look(None).gpu) == (2, True)
+    assert here.look(2).gb == pytest.approx(80000 * 2**20 / 1e9)
+    assert here.look(4).gb == pytest.approx(80000 * 2**20 / 1e9 / 2)
