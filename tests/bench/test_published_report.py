@@ -145,7 +145,7 @@ def test_sweeps_are_planned_only_unless_rows_are_asked_for(bench, tmp_path):
     assert len(found) == 720
     assert all(record["status"] == "planned only" for record in found.values())
     assert (tmp_path / "sweep_single_node.html").stat().st_size > 0
-    assert len(bench("sweep_single_node", "--rows=0001,0002")[3]) == 3  # the base twice
+    assert len(bench("sweep_single_node", "--rows=0001,0002", "--resume")[3]) == 3  # the base twice
 
 
 def test_the_page_needs_no_other_file_and_holds_every_row_with_its_note(bench, tmp_path):

@@ -50,12 +50,14 @@ class Row:
 class Outcome:
     """What became of a row: its records, and in `error` why it was not measured.
 
-    A record holds the columns of the report; what else it holds is kept in the jsonl file and in json.
+    A record holds the columns of the report; what else it holds is kept in the jsonl file and in json. `--resume` keeps
+    an outcome that is `final` and no error.
     """
 
     row: str
     records: list[Record]
     error: str | None = None
+    final: bool = True
 
 
 @dataclass(frozen=True)
