@@ -5,7 +5,7 @@ from importlib import resources
 import pytest
 
 from tftrain.fields import ConfigError
-from tftrain.plan import rows
+from tftrain.plan import formats, rows
 
 FOLDER = resources.files("tftrain.plan") / "reference"
 
@@ -64,7 +64,7 @@ def test_micro_batches_are_stated_or_follow_from_a_stated_global_batch(reference
     assert reference["prepretrain_5p75b/02"].workload.micro_batches == 4
     # "global batch 24000" of 192 GPUs with 16 samples each.
     assert reference["xlarge_vs_xxlarge/02"].workload.micro_batches == 8
-    assert reference["large_other/12"].workload.micro_batches == rows.UNSTATED_ACCUMULATION
+    assert reference["large_other/12"].workload.micro_batches == formats.UNSTATED_ACCUMULATION
     assert reference["large_other/11"].workload.micro_batches == 1
 
 
@@ -90,6 +90,14 @@ def test_a_wrong_file_is_refused_with_the_place(tmp_path, text, words):
     path = tmp_path / "rows.csv"
     path.write_text(text.replace("{head}", head))
     with pytest.raises(ConfigError, match=words.replace("*", r"\*")):
+        rows.read_file(str(path))
+
+
+def test_a_lever_that_is_no_flag_is_refused(tmp_path):
+    head, first = (FOLDER / "encoder_a100.csv").read_text().splitlines()[:2]
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{head}\n{first.replace(',,16,', ',magic=true,16,')}\n")
+    with pytest.raises(ConfigError, match="magic"):
         rows.read_file(str(path))
 
 

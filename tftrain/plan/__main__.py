@@ -15,6 +15,7 @@ from tftrain.plan import compare, levers, machine, parameters, report, rows
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.config import PlanConfig
 from tftrain.plan.forecast import forecast
+from tftrain.plan.published import Row
 from tftrain.plan.search import search
 from tftrain.plan.system import Constants, systems
 from tftrain.plan.workload import Workload, from_config
@@ -66,7 +67,7 @@ def listing() -> str:
     return "".join(f"{name}: {', '.join(names)}\n" for name, names in groups.items())
 
 
-def chosen_rows(table: str | None, path: str | None) -> list[rows.Row]:
+def chosen_rows(table: str | None, path: str | None) -> list[Row]:
     """Returns the rows that the flags name.
 
     Raises:
@@ -81,7 +82,7 @@ def chosen_rows(table: str | None, path: str | None) -> list[rows.Row]:
     return [row for row in every if table in ("all", row.table)]
 
 
-def print_rows(chosen: Sequence[rows.Row], form: str) -> None:
+def print_rows(chosen: Sequence[Row], form: str) -> None:
     """Prints plans beside published figures, and how far off each table is; beside csv that goes to stderr."""
     planned = compare.plan_all(chosen)
     print(compare.render(compare.COLUMNS, [compare.cells(each) for each in planned], form), flush=True)

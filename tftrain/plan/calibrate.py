@@ -18,7 +18,7 @@ import numpy as np
 
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import CLUSTERS
-from tftrain.plan.rows import Row
+from tftrain.plan.published import Row
 from tftrain.plan.system import Constants
 
 DEVICE = ("product_rate", "misaligned", "misaligned_batch", "memory_rate", "link_rate")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tftrain.plan import flops, memory, timing
 from tftrain.plan.cluster import CLUSTERS
-from tftrain.plan.rows import Row
+from tftrain.plan.published import Row
 from tftrain.plan.system import systems
 
 COLUMNS = (

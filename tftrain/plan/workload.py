@@ -42,7 +42,6 @@ class Workload:
         wire: number format of gradients between ranks.
         compiled: XLA compiles the step.
         grappler: its memory optimization where it has an effect, see the flag memory_optimization; or none.
-        sparse_rows: the word embedding's gradient travels as looked-up rows.
     """
 
     family: str
@@ -73,7 +72,6 @@ class Workload:
     wire: str = "fp32"
     compiled: bool = False
     grappler: str = "default"
-    sparse_rows: bool = False
 
     @property
     def ranks(self) -> int:
@@ -144,5 +142,4 @@ def from_config(
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
         compiled=compiled,
         grappler="none" if compiled or compute.suppress_grappler else compute.memory_optimization,
-        sparse_rows=not compute.sparse_as_dense,
     )
