@@ -44,7 +44,7 @@ def run_flags(work: Workload, published: Published) -> list[str]:
         "suppress_grappler": levers.get("suppress_grappler", "false"),
         "enable_resource_variables": "true",
         "hvd_fp16_compression": work.wire == "fp16",
-        "sparse_as_dense": not work.sparse_rows,
+        "sparse_as_dense": levers.get("sparse_as_dense", "true"),
     }
     return ["--synthetic_data", *(f"--{name}={str(value).lower()}" for name, value in values.items())]
 

@@ -8,7 +8,8 @@ import io
 from importlib import resources
 from typing import NamedTuple
 
-from tftrain.plan.rows import REFERENCE, Row, read_text
+from tftrain.plan.published import Row
+from tftrain.plan.rows import REFERENCE, read_text
 
 # Its note: 'the row "base" of every other Large table'. Every other table begins with its own base.
 LARGE_BASE = "large_precision/04"
