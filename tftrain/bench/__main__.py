@@ -34,11 +34,21 @@ def main(argv: Sequence[str]) -> int:
         if problems := config.problems():
             raise ConfigError(problems)
         if config.list:
-            print(listing(), end="")
+            print(listing(config.table), end="")
             return 0
-        table, rows = chosen(config)
+        every = chosen(config)
     except ConfigError as error:
         flags.refuse("tftrain.bench", error)
+    codes = []
+    for table, rows in every:
+        codes.append(measured(table, rows, config))
+        if codes[-1] == EXIT_INTERRUPTED:
+            break
+    return max(codes)
+
+
+def measured(table: Table, rows: list[Row], config: BenchConfig) -> int:
+    """Measures rows of a table and reports it; returns the exit status."""
     store = Store(table, config.output_dir, config.resume)
     say(f"{table.name}: {len(rows)} rows; {host.load()}")
     try:
@@ -55,29 +65,43 @@ def main(argv: Sequence[str]) -> int:
     if table.draw and records:
         table.draw(records, path.with_suffix(".png"))
         say(str(path.with_suffix(".png")))
+    if table.page and records:
+        table.page(table, store.outcomes(), path.with_suffix(".html"))
+        say(str(path.with_suffix(".html")))
     return EXIT_FAILED if failed else 0
 
 
-def chosen(config: BenchConfig) -> tuple[Table, list[Row]]:
-    """Returns the table and the rows that the flags name.
+def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
+    """Returns the tables and their rows that the flags name.
 
     Raises:
         ConfigError: there is no such table or row; the message lists those that there are.
     """
-    table = TABLES.get(config.table)
-    if table is None:
-        raise ConfigError([Problem("table", config.table, f"expected one of {', '.join(TABLES)}")])
-    rows = table.matching(config.rows)
-    if not rows:
-        names = ", ".join(row.name for row in table.rows)
+    tables = named(config.table)
+    found = [(table, rows) for table in tables if (rows := table.matching(config.rows))]
+    if not found:
+        names = ", ".join(row.name for table in tables for row in table.rows)
         raise ConfigError([Problem("rows", config.rows, f"expected a glob that matches some of {names}")])
-    return table, rows
+    return found
 
 
-def listing() -> str:
-    """Returns every table with its columns and its rows."""
+def named(name: str | None) -> list[Table]:
+    """Returns the table of that name, or all tables for "all" and for none.
+
+    Raises:
+        ConfigError: there is no such table.
+    """
+    if name in (None, "all"):
+        return list(TABLES.values())
+    if name not in TABLES:
+        raise ConfigError([Problem("table", name, f"expected one of {', '.join(TABLES)}, or all")])
+    return [TABLES[name]]
+
+
+def listing(name: str | None) -> str:
+    """Returns the tables that `named` returns, with their columns and rows."""
     lines = []
-    for table in TABLES.values():
+    for table in named(name):
         lines += [f"{table.name}: {table.about}", f"  columns: {', '.join(column.name for column in table.columns)}"]
         lines += [f"  {row.name}" for row in table.rows]
     return "\n".join(lines) + "\n"
@@ -87,7 +111,7 @@ def run(table: Table, rows: list[Row], config: BenchConfig, store: Store) -> boo
     """Measures the rows, group by group, and keeps every outcome.
 
     A group is measured as a whole or, where all of its rows are kept from an earlier run, not at all: figures that are
-    compared with each other come from one run.
+    compared with each other come from one run. Only a table that is `row_by_row` goes on within a group.
 
     Returns:
         Whether a row failed.
@@ -98,7 +122,8 @@ def run(table: Table, rows: list[Row], config: BenchConfig, store: Store) -> boo
             say(f"[{number}/{len(parts)}] {group[0].group}: kept from an earlier run")
             continue
         say(f"[{number}/{len(parts)}] {group[0].group}")
-        for outcome in table.measure(group, config, lambda words: say(f"  {words}")):
+        left = [row for row in group if not (table.row_by_row and store.has(row.name))]
+        for outcome in table.measure(left, config, lambda words: say(f"  {words}")):
             store.add(outcome)
             if outcome.error:
                 failed = True

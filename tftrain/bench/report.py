@@ -39,8 +39,9 @@ class Store:
             file.write(_line(outcome))
 
     def has(self, row: str) -> bool:
-        """Whether the row has been measured; a row that failed has not."""
-        return row in self._outcomes and self._outcomes[row].error is None
+        """Whether the row is done with; one that failed is not."""
+        found = self._outcomes.get(row)
+        return found is not None and found.final and found.error is None
 
     def outcomes(self) -> list[Outcome]:
         """Returns what is known, in the table's order."""

@@ -48,14 +48,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a row: its records, or in `error` why there are none.
+    """What became of a row: its records, and in `error` why it was not measured.
 
-    A record holds the columns of the report; what else it holds is kept in the jsonl file and in json.
+    A record holds the columns of the report; what else it holds is kept in the jsonl file and in json. `--resume` keeps
+    an outcome that is `final` and no error.
     """
 
     row: str
     records: list[Record]
     error: str | None = None
+    final: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Table:
         measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
             progress; yields an Outcome for each row.
         draw: makes a picture of the records that there are and writes it as png; None: the table has no picture.
+        page: writes an html report of the table and its outcomes, with the picture in it; None: there is none.
+        row_by_row: whether a row's figures stand for themselves, so that an interrupted group goes on where it stopped.
     """
 
     name: str
@@ -78,11 +82,17 @@ class Table:
     rows: tuple[Row, ...]
     measure: Callable[[list[Row], BenchConfig, Callable[[str], None]], Iterator[Outcome]]
     draw: Callable[[list[Record], Path], None] | None = None
+    page: "Callable[[Table, list[Outcome], Path], None] | None" = None
+    row_by_row: bool = False
 
     def matching(self, globs: str) -> list[Row]:
-        """Returns the rows whose name matches one of the globs between the commas."""
+        """Returns the rows whose name, with the table's before it or without, matches one of the globs."""
         patterns = [glob.strip() for glob in globs.split(",")]
-        return [row for row in self.rows if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
+        return [row for row in self.rows if any(self._matches(row, pattern) for pattern in patterns)]
+
+    def _matches(self, row: Row, pattern: str) -> bool:
+        names = (row.name, row.name.removeprefix(f"{self.name}/"))
+        return any(fnmatch.fnmatchcase(name, pattern) for name in names)
 
 
 def groups(rows: list[Row]) -> list[list[Row]]:

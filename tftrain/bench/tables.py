@@ -6,6 +6,8 @@ from tftrain.bench.kernels.table import KERNELS
 from tftrain.bench.levers.table import LEVERS
 from tftrain.bench.peers.table import PEERS
 from tftrain.bench.profile.table import PROFILE
+from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.table import Table
 
-TABLES: dict[str, Table] = {table.name: table for table in (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT)}
+OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT)
+TABLES: dict[str, Table] = {table.name: table for table in (*OWN, *PUBLISHED)}

@@ -1,0 +1,212 @@
+"""What a published table reports: figures by hand, runs that fail or do not fit, an interruption, picture and page."""
+
+import html
+import json
+import re
+
+import pytest
+
+from tftrain.bench import __main__ as program
+from tftrain.bench import host
+from tftrain.bench.published import chart, here, rows, table
+from tftrain.bench.published.here import Place
+from tftrain.bench.tables import TABLES
+from tftrain.bench.training import run
+from tftrain.bench.training.run import Figures, RunError
+from tftrain.plan.system import Constants
+
+PUBLISHED = rows.read()
+
+
+def test_published_figures_and_changes_are_those_of_the_file():
+    found = table.reference(PUBLISHED["large_precision"])
+    first, fourth = found["large_precision/01"], found["large_precision/04"]
+    assert (first["published_gb"], first["published_samples_per_sec_per_gpu"]) == (69.4, 32.5)
+    assert "published_gb_change_pct" not in first
+    assert fourth["published_gb_change_pct"] == pytest.approx(100 * (49.0 / 69.4 - 1))
+    assert fourth["published_speed_change_pct"] == pytest.approx(100 * (76.34 / 32.5 - 1))
+    planned = fourth["planned_gb"] / first["planned_gb"] - 1
+    assert fourth["planned_gb_change_pct"] == pytest.approx(100 * planned)
+
+
+def test_seconds_an_iteration_become_samples_of_a_gpu():
+    found = table.reference(PUBLISHED["gpt_contenders"])["gpt_contenders/02"]
+    assert found["published_samples_per_sec_per_gpu"] == pytest.approx(2048 / 134.02 / 384)
+    assert found["published_speed_change_pct"] == pytest.approx(100 * (143.31 / 134.02 - 1))
+
+
+def test_what_is_held_out_is_missing_and_what_did_not_fit_says_so():
+    held = table.reference(PUBLISHED["large_fused"])["large_fused/02"]
+    assert held["published_gb"] is held["published_samples_per_sec_per_gpu"] is held["published_gb_change_pct"] is None
+    assert held["planned_gb"] > 10
+    full = table.reference(PUBLISHED["gpt_low_tp"])["gpt_low_tp/08"]
+    assert (full["published_gb"], full["planned_gb"]) == ("OOM", "OOM")
+    assert full["published_gb_change_pct"] is None
+
+
+def test_settings_tell_how_a_row_differs_from_the_base():
+    found = table.reference(PUBLISHED["large_precision"])
+    assert found["large_precision/03"]["settings"] == "precision=fp16 jit_compile=true"
+    assert found["large_precision/01"]["settings"].endswith("grad_accum_steps=1 precision=fp32")
+    same = table.reference(PUBLISHED["gpt_launch_blocking"])["gpt_launch_blocking/02"]
+    assert same["settings"] == "the same settings"
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path, capsys):
+    """Runs the program on a table; fp16 without XLA fails. Returns exit code, stdout, stderr and the runs' flags."""
+    runs = []
+
+    def fake(given, ranks, steps):
+        runs.append(given)
+        assert ranks <= 2
+        if "--precision=fp16" in given and "--jit_compile=false" in given:
+            raise RunError("no such luck")
+        part = 2 if "--precision=fp16" in given else 1
+        return Figures((2.0 / part, 4.0 / part, 3.0 / part), 8.0 * part, 3.0 / part, 1, 10**9, 0, {}, 0)
+
+    def start(name, *given, gb=8.0):
+        place = Place(2, gb, 40e9, Constants(reserve_gb=0.6), False)
+        monkeypatch.setattr(here, "look", lambda ranks: place)
+        runs.clear()
+        code = program.main(["bench", f"--table={name}", "--np=2", f"--output_dir={tmp_path}", *given])
+        said = capsys.readouterr()
+        return code, said.out, said.err, list(runs)
+
+    monkeypatch.setattr(run, "measure", fake)
+    return start
+
+
+def records(out):
+    return {record["row"].partition("/")[2]: record for record in json.loads(out)["records"]}
+
+
+def test_measured_planned_and_published_figures_stand_side_by_side(bench, tmp_path):
+    code, out, err, _ = bench("large_precision", "--format=json")
+    assert code == 1
+    found = records(out)
+    assert list(found) == ["01", "02", "03", "04", "05"]
+    third = found["03"]
+    assert (third["peak_gb"], third["samples_per_sec"], third["status"]) == (1.5, 16.0, "measured")
+    assert (third["peak_gb_change_pct"], third["samples_per_sec_change_pct"]) == (-50, 100)
+    assert third["step_spread_pct"] == pytest.approx(100 * 1 / 3)  # quartiles of 1, 1.5 and 2 seconds
+    assert third["published_gb"] == 45.8
+    assert third["planned_gb"] > 0
+    assert "samples_per_sec_change_pct" not in found["01"]
+    assert "scale 1/8 (" in err
+    assert third["scale"].startswith("1/8 (")
+    assert found["02"]["status"] == "failed: no such luck"
+    assert found["02"]["published_gb"] == 45.6
+    assert "large_precision/02 failed: no such luck" in err
+    assert (tmp_path / "large_precision.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_that_can_not_fit_is_not_started_and_the_rest_go_on(bench):
+    code, out, _, runs = bench("large_fused", "--format=json", "--scale=0.125", gb=0.1)
+    said = {name: record["status"] for name, record in records(out).items()}
+    assert (code, runs) == (0, [])
+    needs = {
+        name: float(re.fullmatch(r"does not fit here: (.*) of 0.10 GB a rank", words)[1])
+        for name, words in said.items()
+    }
+    enough = sum(needs.values()) / len(needs)
+    code, out, _, runs = bench("large_fused", "--format=json", "--scale=0.125", gb=enough)
+    started = {name for name, record in records(out).items() if record["status"] == "measured"}
+    assert code == 0
+    assert started == {name for name, need in needs.items() if need <= enough}
+    assert 0 < len(started) == len(runs) < len(needs)  # the base is one of those that need too much
+
+
+def test_an_interrupted_table_goes_on_with_the_rows_that_are_missing(bench, monkeypatch):
+    whole, seen = run.measure, []
+
+    def interrupted(given, ranks, steps):
+        seen.append(given)
+        if len(seen) == 6:  # the base, three rows, the base, and one row more
+            raise KeyboardInterrupt
+        return whole(given, ranks, steps)
+
+    monkeypatch.setattr(run, "measure", interrupted)
+    assert bench("large_memory_optimization")[0] == 130
+    monkeypatch.setattr(run, "measure", whole)
+    code, out, _, runs = bench("large_memory_optimization", "--resume", "--format=json")
+    assert code == 0
+    assert [record["status"] for record in json.loads(out)["records"]] == ["measured"] * 6
+    settings = [next(flag for flag in given if flag.startswith("--memory_optimization")) for given in runs]
+    rest = ["--memory_optimization=scheduling", "--memory_optimization=swapping"]
+    assert settings == ["--memory_optimization=none", *rest, "--memory_optimization=none"]
+
+
+def test_sweeps_are_planned_only_unless_rows_are_asked_for(bench, tmp_path):
+    code, out, err, runs = bench("sweep_single_node", "--format=json")
+    assert (code, runs) == (0, [])
+    assert "planned only" in err
+    found = records(out)
+    assert len(found) == 720
+    assert all(record["status"] == "planned only" for record in found.values())
+    assert (tmp_path / "sweep_single_node.html").stat().st_size > 0
+    assert len(bench("sweep_single_node", "--rows=0001,0002", "--resume")[3]) == 3  # the base twice
+
+
+def test_the_page_needs_no_other_file_and_holds_every_row_with_its_note(bench, tmp_path):
+    bench("large_precision")
+    page = (tmp_path / "large_precision.html").read_text()
+    assert not re.search(r"https?://|<script|<link|src=\"(?!data:)|url\(", page)
+    for each in PUBLISHED["large_precision"]:
+        assert page.count(f">{each.row.name}<") == 2
+        assert html.escape(each.note) in page
+    assert "failed: no such luck" in page
+    assert "--synthetic_data" in page
+
+
+def test_bars_carry_their_figure_and_its_change():
+    record = {"planned_gb": 31.26, "planned_gb_change_pct": -35.6, "published_gb": "OOM", "peak_gb": None}
+    assert chart.words(record, "planned_gb", ".1f") == "31.3 (-36%)"
+    assert chart.words(record, "published_gb", ".1f") == "OOM"
+    assert chart.words(record, "published_samples_per_sec_per_gpu", ".3g") == "-"
+    assert chart.words(record, "peak_gb", ".2f") == ""
+    speed = {"planned_samples_per_sec_per_gpu": 2.5, "planned_speed_change_pct": 12.4}
+    assert chart.words(speed, "planned_samples_per_sec_per_gpu", ".3g") == "2.5 (+12%)"
+
+
+def test_rows_may_be_named_without_their_table():
+    assert [row.name for row in TABLES["deeper"].matching("0[12]")] == ["deeper/01", "deeper/02"]
+    assert next(row.name for row in TABLES["large_fused"].matching("large_fused/*")) == "large_fused/01"
+
+
+def test_all_tables_run_one_after_the_other_with_the_rows_that_match(bench, tmp_path):
+    code, out, _, runs = bench("all", "--rows=gpt_zero_stage/02,pretrain_192/*")
+    assert code == 0
+    lines = [line.split(",")[0] for line in out.splitlines() if "/" in line]
+    assert lines == ["pretrain_192/01", "gpt_zero_stage/02"]
+    assert len(runs) == 1 + 3
+    assert {path.name for path in tmp_path.glob("*.html")} == {"pretrain_192.html", "gpt_zero_stage.html"}
+
+
+def test_the_list_of_one_table_names_no_other(capsys):
+    assert program.main(["bench", "--list", "--table=deeper"]) == 0
+    listed = capsys.readouterr().out
+    assert "deeper/13" in listed
+    assert "kernels" not in listed
+
+
+@pytest.mark.parametrize("given", ["0", "2", "half", "nan"])
+def test_a_scale_that_is_none_is_refused(given, capsys):
+    with pytest.raises(SystemExit) as caught:
+        program.main(["bench", "--table=deeper", f"--scale={given}"])
+    assert caught.value.code == 2
+    assert f"--scale={given}: expected auto, full, or a factor" in capsys.readouterr().err
+
+
+def test_ranks_share_the_memory_that_is_free(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(host, "available_memory_gb", lambda: 20.0)
+    bare = here.look(None)
+    assert (bare.ranks, bare.gpu) == (4, False)
+    assert bare.gb == pytest.approx(0.9 * 20 / 4)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 81000\necho 80000\n")
+    tool.chmod(0o755)
+    assert (here.look(None).ranks, here.look(None).gpu) == (2, True)
+    assert here.look(2).gb == pytest.approx(80000 * 2**20 / 1e9)
+    assert here.look(4).gb == pytest.approx(80000 * 2**20 / 1e9 / 2)

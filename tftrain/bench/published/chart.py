@@ -1,0 +1,129 @@
+"""The picture of a published table: memory and speed of every row, published, planned and measured.
+
+Published and planned figures share an axis, since they are of the same machine; what was measured here has its own. The
+base row is a dashed line through each. Too many rows for bars are points: planned over published seconds.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from tftrain.bench.table import Record
+
+PUBLISHED, PLANNED, MEASURED = "#1f4e79", "#8fb3d9", "#d98e4a"
+GREY, GRID = "#333333", "#dddddd"
+MOST_BARS = 60
+BAR, INCHES_A_ROW, LABEL = 0.36, 0.44, 60
+PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.6}
+# Title, format of a figure, and the columns that share the axis.
+REFERENCE = (
+    ("Memory of the fullest device (GB)", ".1f", "planned_gb", "published_gb"),
+    ("Samples/s of a device", ".3g", "planned_samples_per_sec_per_gpu", "published_samples_per_sec_per_gpu"),
+)
+HERE = (("Measured here: GB", ".2f", "peak_gb"), ("Measured here: samples/s, all ranks", ".3g", "samples_per_sec"))
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Writes the picture as png.
+
+    Args:
+        records: of a published table, the base first where it is there.
+        path: the file.
+    """
+    figure(records).savefig(path, dpi=120, format="png")
+
+
+def figure(records: Sequence[Record]):
+    """Returns the picture, a matplotlib figure: bars, or points for more than MOST_BARS rows."""
+    from matplotlib.figure import Figure
+
+    if len(records) > MOST_BARS:
+        return _points(Figure(figsize=(7, 7), layout="constrained"), records)
+    measured = any(number(record, "peak_gb") for record in records)
+    made = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)), layout="constrained")
+    panels = made.subplots(1, 4 if measured else 2, sharey=True, squeeze=False)[0]
+    references, here = panels[:: len(panels) // 2], panels[1::2] if measured else ()
+    for axes, (title, form, planned, published) in zip(references, REFERENCE, strict=True):
+        series = [(published, PUBLISHED, "published", -BAR / 2), (planned, PLANNED, "planned", BAR / 2)]
+        _bars(axes, title, form, series, BAR, records)
+    for axes, (title, form, name) in zip(here, HERE, strict=False):
+        _bars(axes, title, form, [(name, MEASURED, "measured here", 0.0)], 1.6 * BAR, records)
+    table = records[-1]["row"].partition("/")[0]
+    panels[0].set_yticks(range(len(records)), [label(record, table) for record in records], fontsize=7.5)
+    panels[0].invert_yaxis()
+    entries = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    made.legend(entries.values(), entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=9)
+    return made
+
+
+def _bars(axes, title: str, form: str, series, height: float, records: Sequence[Record]) -> None:
+    """Draws one panel; `series` holds a column, its colour, its name and its place beside the row's middle."""
+    values = [number(record, column) or 0.0 for column, *_ in series for record in records]
+    widest = max(values, default=0.0) or 1.0
+    for column, colour, name, beside in series:
+        places = [place + beside for place in range(len(records))]
+        axes.barh(places, [number(record, column) or 0.0 for record in records], height, color=colour, label=name)
+        for place, record in zip(places, records, strict=True):
+            shown = words(record, column, form)
+            axes.text(
+                (number(record, column) or 0.0) + 0.012 * widest, place, shown, va="center", fontsize=7, bbox=PAPER
+            )
+        base = number(records[0], column) if _is_base(records[0]) else None
+        if base:
+            axes.axvline(base, color=colour, linewidth=0.9, linestyle="--", alpha=0.8)
+    axes.set_xlim(0, 1.28 * widest)
+    axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
+    axes.margins(y=0.01)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _points(made, records: Sequence[Record]):
+    """Draws planned over published samples/s, both of a GPU, between lines 10% off."""
+    names = ("published_samples_per_sec_per_gpu", "planned_samples_per_sec_per_gpu")
+    pairs = [tuple(number(record, name) for name in names) for record in records]
+    pairs = [pair for pair in pairs if all(pair)]
+    axes = made.subplots()
+    axes.scatter(*zip(*pairs, strict=True), s=9, color=PUBLISHED, alpha=0.55, linewidths=0)
+    ends = min(map(min, pairs)), max(map(max, pairs))
+    axes.plot(ends, ends, color=GREY, linewidth=1)
+    for factor in (0.9, 1.1):
+        axes.plot(ends, [factor * end for end in ends], color=GREY, linewidth=0.8, linestyle=":")
+    axes.set(xscale="log", yscale="log", xlabel="published samples/s of a GPU", ylabel="planned samples/s of a GPU")
+    axes.set_title(f"{len(pairs)} rows; dotted: 10% off", loc="left", fontweight="bold", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=GRID, linewidth=0.7)
+    return made
+
+
+def label(record: Record, table: str) -> str:
+    """Returns a row's name, without that of its own table, and settings in at most three lines."""
+    name = record["row"].removeprefix(f"{table}/")
+    return "\n".join(textwrap.wrap(f"{name}  {record['settings']}", LABEL, max_lines=3, placeholder=" …"))
+
+
+def words(record: Record, column: str, form: str) -> str:
+    """Returns what stands beside a bar: its figure, and in brackets its change against the base."""
+    value = record.get(column)
+    if not isinstance(value, float | int):
+        return value or ("" if column in ("peak_gb", "samples_per_sec") else "-")
+    change = record.get(change_of(column))
+    return f"{value:{form}}" + (f" ({round(change):+d}%)" if change is not None else "")
+
+
+def change_of(column: str) -> str:
+    """Returns the column that holds another's change against the base."""
+    return column.replace("samples_per_sec_per_gpu", "speed") + "_change_pct"
+
+
+def number(record: Record, column: str) -> float | None:
+    """Returns a figure, or None where there is none or it did not fit."""
+    value = record.get(column)
+    return float(value) if isinstance(value, float | int) else None
+
+
+def _is_base(record: Record) -> bool:
+    return record.get("planned_gb_change_pct") is None and record.get("planned_speed_change_pct") is None

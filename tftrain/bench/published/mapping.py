@@ -1,0 +1,89 @@
+"""From a published row to flags of `tftrain.run`, and what of the row those can't say."""
+
+from tftrain.bench.published.rows import Published
+from tftrain.plan.workload import LEVERS, Workload
+
+DROPOUT = 0.1
+DECODER_OPTIMIZER, ENCODER_OPTIMIZER = "fused_adamw", "lamb"
+
+
+def run_flags(work: Workload, published: Published) -> list[str]:
+    """Returns the flags of a run.
+
+    Args:
+        work: the row's, scaled; what it says is flag by flag what `tftrain.plan.workload.from_config` would read again.
+        published: for the levers that a workload does not have.
+    """
+    levers, decoder = published.levers, published.row.workload.causal
+    values = {
+        "num_hidden_layers": work.layers,
+        "hidden_size": work.hidden,
+        "num_attention_heads": work.heads,
+        "intermediate_size": work.inner,
+        "vocab_size": work.vocab,
+        "max_seq_length": work.seq,
+        "max_position_embeddings": work.positions,
+        "norm_position": "pre" if decoder else "post",
+        "activation": "geglu" if work.gated else "gelu",
+        "use_bias_in_keys": work.key_bias,
+        "hidden_dropout_prob": DROPOUT if work.hidden_dropout else 0,
+        "attention_probs_dropout_prob": DROPOUT if work.attention_dropout else 0,
+        **{lever: "fused" if op in work.fused else "reference" for op, lever in LEVERS.items()},
+        "optimizer": levers.get("optimizer", DECODER_OPTIMIZER if decoder else ENCODER_OPTIMIZER),
+        "micro_batch_size": work.micro_batch,
+        "grad_accum_steps": round(work.micro_batches),
+        "grad_accum_dtype": work.accumulation or levers.get("grad_accum_dtype", "fp32"),
+        "tensor_parallel_size": work.tp,
+        "split_opt_state": work.zero_stage >= 1,
+        "split_grad_accum": work.zero_stage >= 2,
+        "state_split_strategy": work.split_strategy,
+        "precision": work.precision,
+        "jit_compile": work.compiled,
+        "activation_checkpointing": work.checkpointing,
+        "memory_optimization": work.grappler,
+        "suppress_grappler": levers.get("suppress_grappler", "false"),
+        "enable_resource_variables": "true",
+        "hvd_fp16_compression": work.wire == "fp16",
+        "sparse_as_dense": levers.get("sparse_as_dense", "true"),
+    }
+    return ["--synthetic_data", *(f"--{name}={str(value).lower()}" for name, value in values.items())]
+
+
+def note(published: Published, work: Workload) -> str:
+    """Returns what a run of the row can't be, or had to assume; behind it the source's own note.
+
+    Args:
+        published: the row.
+        work: it, scaled.
+    """
+    whole = published.row.workload
+    decoder = ["a decoder: runs as an encoder of the same sizes, without the causal mask"]
+    found = decoder if whole.causal else _encoder(published, work)
+    if whole.pp > 1:
+        layers = f"{whole.layers / whole.pp:g} of {whole.layers} layers"
+        found.append(
+            f"pipeline_parallel_size is the planner's alone: runs as one of {whole.pp} stages, {layers} "
+            "with embedding and head, no bubble, no transfers"
+        )
+    if whole.dp > 1 and work.dp == 1:
+        found.append("no data parallel ranks are left here, so nothing is split over them")
+    if published.row.checkpointing_unstated:
+        found.append(f"checkpointing is not stated: {whole.checkpointing} assumed")
+    if published.row.table == "gpt_launch_blocking":
+        found.append("CUDA_LAUNCH_BLOCKING is the environment's, not a flag: rows that differ in it alone are the same")
+    found += [f"{what} not stated: assumed" for what in published.assumed]
+    return "; ".join([*found, *([f"source: {published.note}"] if published.note else [])])
+
+
+def _encoder(published: Published, work: Workload) -> list[str]:
+    levers, whole = published.levers, published.row.workload
+    found = ["resource variables are on in every row: TensorFlow 2 has no others"]
+    if "tokenizer_type" in levers:
+        found.append("tokenizer_type is a flag of tftrain.prepare: a run's token ids are random and need none")
+    if whole.compiled and not work.compiled:
+        found.append("graph mode: XLA can't compile Horovod's collectives of tensor parallel ranks")
+    if work.compiled and (work.grappler != "none" or "suppress_grappler" in levers):
+        found.append("Grappler's settings reach graph mode only, and XLA compiles this row")
+    if work.split_strategy != whole.split_strategy:
+        found.append(f"{work.split_strategy} of {work.dp} ranks for {whole.split_strategy} of {whole.dp}")
+    return found

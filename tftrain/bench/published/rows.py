@@ -1,0 +1,78 @@
+"""The rows of the reference files as the rows of tables, the base row of each table first.
+
+A row is what its file says: the workload and the figures that `tftrain.plan.rows` reads, the levers, the note.
+"""
+
+import csv
+import io
+from importlib import resources
+from typing import NamedTuple
+
+from tftrain.plan.published import Row
+from tftrain.plan.rows import REFERENCE, read_text
+
+# Its note: 'the row "base" of every other Large table'. Every other table begins with its own base.
+LARGE_BASE = "large_precision/04"
+NOT_STATED = {"layers": "model", "hidden": "model", "micro_batch": "batch", "grad_accum_steps": "accumulation"}
+
+
+class Published(NamedTuple):
+    """One row.
+
+    Attributes:
+        row: workload, system and figures.
+        levers: flag and value as the source states them; a decoder's file has none.
+        note: the source's own.
+        assumed: what the source does not state, and the planner fills in.
+    """
+
+    row: Row
+    levers: dict[str, str]
+    note: str
+    assumed: tuple[str, ...]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What tells the rows of a table apart: sizes, division and levers."""
+        work = self.row.workload
+        found = {"layers": work.layers, "hidden": work.hidden, "heads": work.heads, "seq": work.seq}
+        found |= {"dp": work.dp, "tp": work.tp, "pp": work.pp, "micro_batch": work.micro_batch}
+        if work.causal:
+            found |= {"global_batch": work.global_batch, "zero_stage": work.zero_stage}
+            found |= {"precision": work.precision, "activation_checkpointing": work.checkpointing}
+        else:
+            found |= {"grad_accum_steps": round(work.micro_batches), **self.levers}
+            del found["tp"]  # among the levers
+        return {name: str(value) for name, value in found.items()}
+
+    def against(self, base: "Published") -> str:
+        """Returns in words how this row's settings differ from those of the table's base row."""
+        own, other = self.settings, base.settings
+        if self.row.name == base.row.name:
+            return " ".join(f"{name}={value}" for name, value in own.items())
+        changed = [f"{name}={value}" for name, value in own.items() if other.get(name) != value]
+        return " ".join(changed + [f"no {name}" for name in other if name not in own]) or "the same settings"
+
+
+def read() -> dict[str, tuple[Published, ...]]:
+    """Returns the rows of every table, by its name; the first is what the others are compared with."""
+    folder = resources.files("tftrain.plan") / "reference"
+    found: dict[str, list[Published]] = {}
+    for name in REFERENCE:
+        text = (folder / name).read_text()
+        for row, cells in zip(read_text(text, name), csv.DictReader(io.StringIO(text)), strict=True):
+            found.setdefault(row.table, []).append(_published(row, cells))
+    base = next(each for each in found[LARGE_BASE.partition("/")[0]] if each.row.name == LARGE_BASE)
+    for table, rows in found.items():
+        if table.startswith("large_") and base not in rows:
+            rows.insert(0, base)
+    return {table: tuple(rows) for table, rows in found.items()}
+
+
+def _published(row: Row, cells: dict[str, str]) -> Published:
+    levers = dict(pair.split("=") for pair in cells.get("levers", "").split())
+    unknown = [what for name, what in NOT_STATED.items() if cells.get(name) == ""]
+    note = cells.get("note", "")
+    if "accumulation" in unknown and (row.workload.micro_batches == 1 or "global batch" in note):
+        unknown.remove("accumulation")  # There is none, or it follows from what the note states.
+    return Published(row, levers, note, tuple(dict.fromkeys(unknown)))

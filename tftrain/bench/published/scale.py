@@ -1,0 +1,151 @@
+"""A published workload cut down to this machine, so that its levers still show.
+
+One factor holds for a whole table: layers, width and the tokens of a batch are that share of the published ones. Heads
+keep their size. A dimension shrinks no further than the table's smallest row can: to one layer a stage, a head for each
+tensor parallel rank, one sample. So rows that differ in it go on differing. Where samples can't be fewer, they become
+shorter. The vocabulary shrinks with layers and width together, so that the embedding keeps its share of the weights.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tftrain.bench.published.here import Place
+from tftrain.plan import flops, memory
+from tftrain.plan.workload import Workload
+
+SMALLEST = 1 / 64
+MOST_SECONDS = 4.0  # of a step that --scale=auto plans
+MICRO_BATCHES = 2  # accumulated at most, unless --scale=full: more of them repeat the same work
+SHORTEST, FEWEST_WORDS = 64, 256
+
+
+class Scale(NamedTuple):
+    """Shares of the published sizes.
+
+    Attributes:
+        factor: as asked for; 1 changes nothing but the ranks.
+        layers, width, micro_batch, tokens: what it comes to in this table; `tokens` are those of a sample.
+        heads: every row's are a multiple of this, so that rows of one width still have one.
+    """
+
+    factor: float
+    layers: float
+    width: float
+    micro_batch: float
+    tokens: float
+    heads: int
+
+    def __str__(self) -> str:
+        parts = (f"{name} {_share(value)}" for name, value in zip(self._fields[1:-1], self[1:-1], strict=True))
+        return f"{_share(self.factor)} ({', '.join(parts)})"
+
+
+def _share(value: float) -> str:
+    return f"1/{1 / value:.3g}" if value < 1 else "1"
+
+
+def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
+    """Returns what a factor comes to in a table with these rows, on so many ranks."""
+    layers = max(factor, 1 / min(max(1, work.layers // work.pp) for work in works))
+    heads = math.lcm(*(division(work, ranks)[1] for work in works))
+    width = max(factor, heads / min(work.heads for work in works))
+    micro_batch = max(factor, 1 / min(work.micro_batch for work in works))
+    tokens = max(factor / micro_batch, SHORTEST / min(work.seq for work in works))
+    return Scale(factor, layers, min(1.0, width), micro_batch, tokens, heads)
+
+
+def choose(given: str, works: Sequence[Workload], place: Place, ranks: int) -> Scale:
+    """Returns the scale that `--scale` asks for.
+
+    Args:
+        given: full, a factor, or auto: the largest power of 1/2 with which every row fits and takes a few seconds.
+        works: of the table's rows.
+        place: this machine.
+        ranks: `--np`.
+    """
+    if given != "auto":
+        return of_table(1.0 if given == "full" else float(given), works, ranks)
+    factor = 1.0
+    while factor > SMALLEST:
+        scale = of_table(factor, works, ranks)
+        small = [scaled(work, scale, ranks) for work in works]
+        if all(work_fits(work, place) and flops.reported(work, "exact") < budget(place) for work in small):
+            return scale
+        factor /= 2
+    return of_table(factor, works, ranks)
+
+
+def budget(place: Place) -> float:
+    """Returns the operations of the longest step that --scale=auto plans."""
+    return MOST_SECONDS * place.flops
+
+
+def work_fits(work: Workload, place: Place) -> bool:
+    """Whether the fullest rank of a workload fits."""
+    return memory.of(work, place.constants).least <= place.gb * 1e9
+
+
+def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
+    """Returns a published workload at a scale, as this project's encoder runs it on at most so many ranks.
+
+    A decoder becomes an encoder of its sizes, and pipeline stages become one of them, with embedding and head. XLA is
+    left out where tensor parallel ranks have collectives in the step.
+    """
+    dp, tp = division(work, ranks)
+    heads = max(1, _nearest(work.heads * scale.width / scale.heads)) * scale.heads
+    hidden = heads * (work.hidden // work.heads)
+    words = max(FEWEST_WORDS, _nearest(work.vocab * scale.layers * scale.width))
+    seq = 8 * max(1, _nearest(work.seq * scale.tokens / 8))
+    micro_batch = max(1, _nearest(work.micro_batch * scale.micro_batch))
+    micro_batches = round(work.micro_batches)
+    if scale.factor < 1:
+        micro_batches = min(micro_batches, MICRO_BATCHES)
+    return work.replaced(
+        family="tftrain",
+        causal=False,
+        layers=max(1, _nearest(work.layers / work.pp * scale.layers)),
+        hidden=hidden,
+        heads=heads,
+        inner=work.inner // work.hidden * hidden,
+        vocab=min(work.vocab, words),
+        seq=seq,
+        predictions=math.ceil(0.15 * seq),
+        micro_batch=micro_batch,
+        global_batch=micro_batch * micro_batches * dp,
+        dp=dp,
+        tp=tp,
+        pp=1,
+        split_strategy=_owners(work, dp),
+        accumulation=(work.accumulation or "fp32") if micro_batches > 1 else "",
+        compiled=work.compiled and tp == 1,
+    )
+
+
+def division(work: Workload, ranks: int) -> tuple[int, int]:
+    """Returns the data and tensor parallel ranks that stand for a workload's on at most so many ranks.
+
+    Where both are more than one, both stay so if that is possible, and share the ranks as they do in the workload, on a
+    logarithmic scale. Pipeline stages have no ranks here.
+    """
+    if work.dp * work.tp <= ranks:
+        return work.dp, work.tp
+    if work.tp == 1 or work.dp == 1:
+        return (ranks, 1) if work.tp == 1 else (1, ranks)
+    both = [size for size in range(2, ranks) if ranks % size == 0] or [ranks]
+    aim = math.log(work.tp) / math.log(work.dp * work.tp) * math.log(ranks)
+    tp = min(both, key=lambda size: abs(math.log(size) - aim))
+    return ranks // tp, tp
+
+
+def _owners(work: Workload, dp: int) -> str:
+    """Returns the split strategy; K owners stay as far between one and all ranks, on a logarithmic scale."""
+    name, _, owners = work.split_strategy.partition(":")
+    if not owners:
+        return name
+    share = math.log(int(owners)) / math.log(work.dp) if work.dp > 1 else 0.0
+    return f"{name}:{_nearest(dp**share)}"
+
+
+def _nearest(value: float) -> int:
+    return math.floor(value + 0.5)

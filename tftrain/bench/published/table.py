@@ -1,0 +1,161 @@
+"""The tables of published rows: each row runs here, scaled, beside its plan and its published figures.
+
+A row that can't fit is not started, one that fails says why, and both keep their planned and published figures. Changes
+are against the table's base row: here as it ran just before and after, planned and published by their own figures.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+from tftrain.bench import host
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.published import here, rows, scale
+from tftrain.bench.published.case import Case, prepare, refusal
+from tftrain.bench.published.chart import draw
+from tftrain.bench.published.page import write
+from tftrain.bench.published.rows import Published
+from tftrain.bench.report import spread
+from tftrain.bench.table import Column, Outcome, Record, Row, Table
+from tftrain.bench.training import alternation, run
+from tftrain.bench.training.run import RunError
+from tftrain.plan import compare
+
+STEPS = 5
+SWEEP = "sweep_"  # tables of so many rows that none runs unless --rows asks for it
+
+COLUMNS = (
+    Column("row"),
+    Column("settings"),
+    Column("status"),
+    Column("scale"),
+    Column("peak_gb", 3),
+    Column("peak_gb_change_pct", 1),
+    Column("samples_per_sec", 2),
+    Column("samples_per_sec_change_pct", 1),
+    Column("step_spread_pct", 1),
+    Column("base_spread_pct", 1),
+    Column("planned_gb", 2),
+    Column("planned_gb_change_pct", 1),
+    Column("planned_samples_per_sec_per_gpu", 3),
+    Column("planned_speed_change_pct", 1),
+    Column("published_gb", 2),
+    Column("published_gb_change_pct", 1),
+    Column("published_samples_per_sec_per_gpu", 3),
+    Column("published_speed_change_pct", 1),
+    Column("note"),
+)
+
+
+def measure(
+    published: Sequence[Published], group: list[Row], config: BenchConfig, say: Callable[[str], None]
+) -> Iterator[Outcome]:
+    """Measures rows of a table; its base is measured with them, whether it was chosen or not.
+
+    Args:
+        published: all rows of the table, the base first.
+        group, config, say: as every table's `measure` takes them.
+    """
+    figures = reference(published)
+    if group[0].group.startswith(SWEEP) and config.rows == BenchConfig.rows:
+        say("planned only; --rows=... runs the rows that it names")
+        for row in group:
+            yield Outcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
+        return
+    place = here.look(config.np)
+    size = scale.choose(config.scale, [each.row.workload for each in published], place, place.ranks)
+    say(f"scale {size}; {place.gb:.1f} GB a rank")
+    base = Row(published[0].row.name, group[0].group)
+    others = [row for row in group if row.name != base.name]
+    named = {each.row.name: each for each in published}
+    cases = {row.name: prepare(named[row.name], size, place.ranks, config) for row in (base, *others)}
+    unfit = {name: why for name, case in cases.items() if (why := refusal(case, place))}
+
+    def one(row: Row) -> run.Figures:
+        if row.name in unfit:
+            raise RunError(unfit[row.name])
+        return run.measure(cases[row.name].flags, cases[row.name].work.ranks, config.steps or STEPS)
+
+    for compared in alternation.in_alternation(base, others, one, lambda words: say(f"{words}; {host.load()}")):
+        name = compared.row.name
+        if any(row.name == name for row in group):
+            record = figures[name] | ran(cases[name], size) | found(compared, name == base.name)
+            record["status"] = unfit.get(name) or ("measured" if compared.figures else f"failed: {compared.error}")
+            yield Outcome(name, [record], None if name in unfit else compared.error)
+
+
+def ran(case: Case, size: scale.Scale) -> Record:
+    """Returns what a row was run as: its scale, and for json its sizes, ranks and flags."""
+    own = {"scale": str(size), "sizes": case.sizes, "ranks": case.work.ranks, "flags": " ".join(case.flags)}
+    return own | {"note": "; ".join(part for part in (case.note, f"run as {case.sizes}") if part)}
+
+
+def found(compared: alternation.Compared, is_base: bool) -> Record:
+    """Returns what a run has shown: nothing where it has failed, and no change of the base against itself."""
+    if compared.figures is None:
+        return {}
+    record = alternation.record(compared)
+    steps = spread(compared.figures.step_seconds)
+    record["step_spread_pct"] = 100 * (steps["high"] - steps["low"]) / steps["median"]
+    if compared.base:
+        peaks = record["base_peak_gb"]
+        record["base_spread_pct"] = record["base_spread"]
+        if not is_base:
+            record["samples_per_sec_change_pct"] = record["samples_per_sec_change"]
+            record["peak_gb_change_pct"] = _change(record["peak_gb"], sum(peaks) / len(peaks))
+    return record
+
+
+def reference(published: Sequence[Published]) -> dict[str, Record]:
+    """Returns by row what is known without a run: settings, plan at the published scale, published figures."""
+    plans = compare.plan_all([each.row for each in published])
+    records = {each.row.name: _reference(each, plan) for each, plan in zip(published, plans, strict=True)}
+    base = records[published[0].row.name]
+    for each in published:
+        record = records[each.row.name]
+        record["settings"] = each.against(published[0])
+        if record is not base:
+            for kind in ("planned", "published"):
+                for change, figure in (("gb", "gb"), ("speed", "samples_per_sec_per_gpu")):
+                    values = record[f"{kind}_{figure}"], base[f"{kind}_{figure}"]
+                    record[f"{kind}_{change}_change_pct"] = _change(*values)
+    return records
+
+
+def _reference(published: Published, plan: compare.Planned) -> Record:
+    row = published.row
+    got, seconds = row.reference, row.reference_seconds
+    speed = row.counted * row.workload.global_batch / (seconds * row.workload.ranks) if seconds else None
+    return {
+        "row": row.name,
+        "planned_gb": plan.gb if plan.fits else "OOM",
+        "planned_samples_per_sec_per_gpu": plan.samples_per_sec_per_gpu,
+        "published_gb": "OOM" if got.out_of_memory else got.gb,
+        "published_samples_per_sec_per_gpu": speed,
+        "note": f"source: {published.note}" if published.note else None,
+    }
+
+
+def _change(value: float | str | None, base: float | str | None) -> float | None:
+    """Returns by how many percent a figure differs from the base's; None where one is missing or did not fit."""
+    if isinstance(value, str) or isinstance(base, str) or not value or not base:
+        return None
+    return 100 * (value / base - 1)
+
+
+def _table(name: str, published: Sequence[Published]) -> Table:
+    kind = "a decoder" if published[-1].row.workload.causal else "an encoder"
+    own = [each for each in published if each.row.table == name]
+    about = f"published rows of {kind} on {own[0].row.cluster}, each against {published[0].row.name}"
+    return Table(
+        name,
+        about,
+        COLUMNS,
+        tuple(Row(each.row.name, name) for each in published),
+        functools.partial(measure, published),
+        draw=draw,
+        page=write,
+        row_by_row=True,
+    )
+
+
+PUBLISHED = tuple(_table(name, published) for name, published in rows.read().items())
