@@ -148,11 +148,12 @@ def test_a_restored_state_keeps_its_memory_and_takes_none_of_the_reader_s(tmp_pa
     old, _ = make()
     apply(old, gradient_steps(1)[0])
     new, _ = make(weights=initial_weights(seed=9))
-    stores = [*new.state.masters, *new.state.m, *new.state.v]
-    places = [np.asarray(memoryview(store.read_value())).ctypes.data for store in stores]
     reader, room = states.saved(tmp_path, states.owned(old.state)), memory.arrays(new.state.wanted())
     reader.verify(wanted=room)
     new.step.assign(old.step)
+    new.state.load(reader)  # A variable that shares the memory of its initial value has its own from here on.
+    stores = [*new.state.masters, *new.state.m, *new.state.v]
+    places = [np.asarray(memoryview(store.read_value())).ctypes.data for store in stores]
     new.state.load(reader)
     for values in room.values():
         values.fill(np.nan)

@@ -49,11 +49,12 @@ class Saves:
             self._staging = memory.arrays(pieces, self._staging)
         return self._staging
 
-    def prepare(self, pieces: Iterable[Piece]) -> None:
-        """Maps that memory in a thread, so that the first save finds it as later ones do."""
+    def prepare(self, pieces: Iterable[Piece]) -> threading.Thread:
+        """Maps that memory in a thread, so that the first save finds it as later ones do; returns the thread."""
         touched = list(self.room(pieces).values())
         self._preparing = threading.Thread(target=memory.touch, args=(touched,), name="staging", daemon=True)
         self._preparing.start()
+        return self._preparing
 
     def start(self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]]) -> None:
         """Copies what this rank owns and starts to write it; every rank must call it.

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import platform
+import threading
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -118,9 +119,9 @@ class Run:
         counted = [piece for piece, _ in self._counted()]
         return memory.arrays([*counted, *self.optimizer.state.wanted()], self.saves.room(self._given()))
 
-    def prepare_saves(self) -> None:
-        """Lets memory for the first save be prepared in the background."""
-        self.saves.prepare(self._given())
+    def prepare_saves(self) -> threading.Thread:
+        """Lets memory for the first save be prepared in the background; returns the thread."""
+        return self.saves.prepare(self._given())
 
     def _given(self) -> list[Piece]:
         """Returns the pieces of `owned` alone, which costs nothing."""

@@ -37,7 +37,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     run = Run(config.resolve(1), start(Launch(), config.compute.cpu_threads))
     home = folder.of(config.run.output_dir)
     home.mkdir()
-    run.prepare_saves()
+    run.prepare_saves().join()  # In a run, the first step compiles meanwhile.
     state = sum(values.nbytes for _, values in run.owned())
     saved: dict[str, float] = {}
 
