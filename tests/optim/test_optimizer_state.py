@@ -18,6 +18,7 @@ from tests.optim.test_optimizer import (
     make,
     whole,
 )
+from tftrain.checkpoint import memory
 from tftrain.optim.loss_scale import DynamicLossScale
 
 
@@ -141,6 +142,23 @@ def test_state_has_one_copy_of_an_fp32_weight_and_names_for_everything():
     for variable, master in zip(variables, optimizer.state.masters, strict=True):
         assert master is variable
     assert len({id(variable) for variable in optimizer.variables}) == 3 * len(SHAPES) + 1
+
+
+def test_a_restored_state_keeps_its_memory_and_takes_none_of_the_reader_s(tmp_path):
+    old, _ = make()
+    apply(old, gradient_steps(1)[0])
+    new, _ = make(weights=initial_weights(seed=9))
+    reader, room = states.saved(tmp_path, states.owned(old.state)), memory.arrays(new.state.wanted())
+    reader.verify(wanted=room)
+    new.step.assign(old.step)
+    new.state.load(reader)  # A variable that shares the memory of its initial value has its own from here on.
+    stores = [*new.state.masters, *new.state.m, *new.state.v]
+    places = [np.asarray(memoryview(store.read_value())).ctypes.data for store in stores]
+    new.state.load(reader)
+    for values in room.values():
+        values.fill(np.nan)
+    assert bits(whole(new)) == bits(whole(old))
+    assert places == [np.asarray(memoryview(store.read_value())).ctypes.data for store in stores]
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])

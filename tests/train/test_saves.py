@@ -77,6 +77,25 @@ def test_training_goes_on_while_a_copy_of_that_moment_is_written(tmp_path, held)
     assert trained.lines == [f"checkpoint {folder.of(tmp_path)}/step_00000001"]
 
 
+def test_the_first_save_copies_into_memory_that_was_prepared(tmp_path, monkeypatch):
+    trained, written = Trained(tmp_path), []
+    write_shard = save.write_shard
+    monkeypatch.setattr(save, "write_shard", lambda path, owned: (written.extend(owned), write_shard(path, owned))[1])
+    ((piece, _),) = states.whole_pieces({"master/x": trained.value})
+    trained.saves.prepare([piece])
+    trained.save(1)
+    trained.saves.finish()
+    ((_, copy),) = written
+    assert np.shares_memory(copy, trained.saves.room([piece])[piece])
+    assert values(tmp_path) == {1: 1}
+
+
+def test_without_async_no_memory_is_kept_for_copies(tmp_path):
+    trained = Trained(tmp_path, checkpoint_async=False)
+    trained.saves.prepare([piece for piece, _ in states.whole_pieces({"master/x": trained.value})])
+    assert not trained.saves.room([])
+
+
 def test_a_second_save_waits_for_the_first(tmp_path, held):
     trained = Trained(tmp_path)
     trained.save(1)

@@ -124,7 +124,21 @@ def copy(source: Piece, values: np.ndarray, target: Piece, out: np.ndarray) -> i
     Returns:
         How many elements were copied.
     """
-    copied, target_boxes = 0, boxes(target)
+    copied = 0
+    for there, here, lows, highs in _common(source, target):
+        _view(here, out, lows, highs)[...] = _view(there, values, lows, highs)
+        copied += math.prod(high - low for low, high in zip(lows, highs, strict=True))
+    return copied
+
+
+def meet(first: Piece, second: Piece) -> bool:
+    """Whether two pieces of one tensor have an element in common."""
+    return any(True for _ in _common(first, second))
+
+
+def _common(source: Piece, target: Piece) -> Iterator[tuple[Box, Box, list[int], list[int]]]:
+    """Yields the pairs of boxes of two pieces that overlap, and the bounds of what they have in common."""
+    target_boxes = boxes(target)
     for there in boxes(source):
         for here in target_boxes:
             lows = [max(a, b) for a, b in zip(there.offset, here.offset, strict=True)]
@@ -132,9 +146,7 @@ def copy(source: Piece, values: np.ndarray, target: Piece, out: np.ndarray) -> i
                 min(a + n, b + m) for a, n, b, m in zip(there.offset, there.shape, here.offset, here.shape, strict=True)
             ]
             if all(low < high for low, high in zip(lows, highs, strict=True)):
-                _view(here, out, lows, highs)[...] = _view(there, values, lows, highs)
-                copied += math.prod(high - low for low, high in zip(lows, highs, strict=True))
-    return copied
+                yield there, here, lows, highs
 
 
 def _view(box: Box, flat: np.ndarray, lows: list[int], highs: list[int]) -> np.ndarray:

@@ -1,16 +1,21 @@
-"""Reads a checkpoint piece by piece: whoever wrote it, each reader takes what it needs from memory-mapped shards."""
+"""Reads a checkpoint: whoever wrote it, each reader takes the pieces that it needs.
 
-import os
+Reading is one pass: what is read is hashed while it is in the processor's cache, right where it belongs if the piece is
+wanted as it was written. What was read counts when all ranks have found all files good, and not before.
+"""
+
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from tftrain.checkpoint import manifest, piece, shard
+from tftrain.checkpoint import manifest, memory, piece, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece
 
-HASHING_THREADS = 4
+# Of which some wait for the disk while others hash; reading and hashing work outside Python's lock.
+READING_THREADS = 4
 
 
 class Reader:
@@ -31,36 +36,24 @@ class Reader:
         self.path = Path(path)
         self.manifest = manifest.read(self.path)
         self.tensors = self.manifest.tensors()
-        self._files: dict[str, dict[str, np.ndarray]] = {}
-        self._where: dict[str, list[tuple[str, Piece]]] = {}
-        for name, file in self.manifest.files.items():
-            for each in file.pieces:
-                self._where.setdefault(each.name, []).append((name, each))
+        self._held: dict[Piece, np.ndarray] = {}
 
-    def verify(self, rank: int = 0, ranks: int = 1) -> None:
-        """Checks the SHA-256 of every file, or of this rank's share of them.
-
-        Raises:
-            CheckpointError: one is missing or damaged; it names the first.
-        """
-        names = sorted(self.manifest.files)[rank::ranks]
-        threads = min(HASHING_THREADS, len(os.sched_getaffinity(0)), len(names)) or 1
-        with ThreadPoolExecutor(threads) as pool:  # hashlib works outside Python's lock.
-            for _ in pool.map(lambda name: shard.verify(self.path / name, self.manifest.files[name]), names):
-                pass
-
-    def read(self, wanted: Piece) -> np.ndarray:
-        """Returns a piece in its stored shape, in memory of its own; for the errors, see `read_into`."""
-        flat = np.empty(wanted.size, DTYPES[wanted.dtype])
-        self.read_into(wanted, flat)
-        return flat.reshape(wanted.stored_shape)
-
-    def read_into(self, wanted: Piece, out: np.ndarray) -> None:
-        """Reads a piece.
+    def verify(self, rank: int = 0, ranks: int = 1, wanted: Mapping[Piece, np.ndarray] | None = None) -> None:
+        """Checks the SHA-256 of every file, or of this rank's share of them, and reads on the way.
 
         Args:
-            wanted: any, whatever the pieces are that were written.
-            out: flat, takes the elements.
+            rank, ranks: which of how many shares is this rank's.
+            wanted: what will be asked of `read`, and memory for it, flat; what is not in the checkpoint is left out.
+
+        Raises:
+            CheckpointError: a file is missing or damaged; it names the first.
+        """
+        self._held = self._fetch(wanted or {}, sorted(self.manifest.files)[rank::ranks])
+
+    def read(self, wanted: Piece) -> np.ndarray:
+        """Returns a piece in its stored shape, whatever the pieces are that were written.
+
+        What `verify` has read is in the memory that it was given; anything else comes from the files.
 
         Raises:
             CheckpointError: the checkpoint has no such tensor, or a shard can't be read.
@@ -69,16 +62,41 @@ class Reader:
         if found != expected:
             there = "is missing" if found is None else f"is {_described(found)}"
             raise CheckpointError(f"{self.path}: {wanted.name} {there}, expected {_described(expected)}")
-        copied = 0
-        for name, each in self._where[wanted.name]:
-            copied += piece.copy(each, self._file(name)[each.name], wanted, out)
-        assert copied == wanted.size, f"{wanted} has {copied} elements: the manifest was checked to hold each once"
+        flat = self._held.get(wanted)
+        if flat is None:
+            flat = self._fetch(memory.arrays([wanted]))[wanted]
+        return flat.reshape(wanted.stored_shape)
 
-    def _file(self, name: str) -> dict[str, np.ndarray]:
-        if name not in self._files:
-            loaded = shard.load(self.path / name, self.manifest.files[name])
-            self._files[name] = {each.name: values for each, values in loaded}
-        return self._files[name]
+    def _fetch(self, wanted: Mapping[Piece, np.ndarray], checked: Collection[str] = ()) -> dict[Piece, np.ndarray]:
+        """Reads pieces, flat, and checks these files."""
+        found = {p: values for p, values in wanted.items() if self.tensors.get(p.name) == (p.dtype, p.whole)}
+        by_tensor: dict[str, list[Piece]] = {}
+        for each in found:
+            by_tensor.setdefault(each.name, []).append(each)
+        takers: dict[str, dict[Piece, list[Piece]]] = {}
+        for name, file in self.manifest.files.items():
+            of_file = {
+                stored: [each for each in by_tensor.get(stored.name, ()) if piece.meet(stored, each)]
+                for stored in file.pieces
+            }
+            if name in checked or any(of_file.values()):
+                takers[name] = of_file
+
+        def take(name: str) -> None:
+            def room(stored: Piece) -> np.ndarray | None:
+                if stored in found:
+                    return found[stored]
+                return np.empty(stored.size, DTYPES[stored.dtype]) if takers[name][stored] else None
+
+            for stored, values in shard.load(self.path / name, self.manifest.files[name], room, name in checked):
+                for each in takers[name][stored]:
+                    if each != stored:
+                        piece.copy(stored, values, each, found[each])
+
+        with ThreadPoolExecutor(READING_THREADS) as pool:
+            for _ in pool.map(take, sorted(takers)):
+                pass
+        return found
 
 
 def _described(tensor: tuple[str, tuple[int, ...]]) -> str:

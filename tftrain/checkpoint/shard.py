@@ -8,10 +8,10 @@ says and nothing else.
 
 import hashlib
 import json
-import mmap
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,10 @@ import numpy as np
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece
 
-BLOCK_BYTES = 2**23
-# Several files of a rank can be hashed at the same time.
-SHARD_BYTES = 2**28
+# What was just read or copied is hashed while it is in the processor's cache.
+BLOCK_BYTES = 2**21
+# Several files of a rank can be read and hashed at the same time.
+SHARD_BYTES = 2**26
 HEADER_BYTES = 2**26
 
 
@@ -118,22 +119,43 @@ def open_file(path: Path) -> int:
     return descriptor
 
 
-def verify(path: Path, expected: Written) -> None:
-    """Checks that a file is the one that was written, to the last bit.
+def load(
+    path: Path, expected: Written, room: Callable[[Piece], np.ndarray | None] | None = None, check: bool = False
+) -> Iterator[tuple[Piece, np.ndarray]]:
+    """Reads a file from its beginning to its end, once.
+
+    Args:
+        path: of the file.
+        expected: what the manifest says of it.
+        room: gives memory for the elements of a piece, flat, or None if they are not wanted; by default new memory.
+        check: whether to compare the SHA-256, after the last piece. What is not wanted is read for that as well.
+
+    Yields:
+        The pieces that are wanted, and the elements of each.
 
     Raises:
-        CheckpointError: it is not.
+        CheckpointError: it can't be read, or its size, its header or its SHA-256 is not what the manifest says.
     """
-    digest, block = hashlib.sha256(), bytearray(BLOCK_BYTES)
+    digest, spare = hashlib.sha256(), np.empty(BLOCK_BYTES, np.uint8)
     with os.fdopen(open_file(path), "rb", buffering=0) as file:
         _check_size(path, file.fileno(), expected)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        try:
-            while read := file.readinto(block):
-                digest.update(memoryview(block)[:read])
-        except OSError as error:
-            raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
-    if digest.hexdigest() != expected.sha256:
+        # The disk goes on reading while this thread hashes.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED if check else os.POSIX_FADV_SEQUENTIAL)
+        digest.update(_read_header(path, file, expected))
+        for piece in expected.pieces:
+            values = room(piece) if room else np.empty(piece.size, DTYPES[piece.dtype])
+            if values is None and not check:
+                file.seek(piece.nbytes, os.SEEK_CUR)
+                continue
+            for begin in range(0, piece.nbytes, BLOCK_BYTES):
+                size = min(piece.nbytes - begin, BLOCK_BYTES)
+                block = spare[:size] if values is None else values.view(np.uint8)[begin : begin + size]
+                _fill(path, file, block)
+                if check:
+                    digest.update(block)
+            if values is not None:
+                yield piece, values
+    if check and digest.hexdigest() != expected.sha256:
         raise CheckpointError(f"{path}: damaged: its SHA-256 is {digest.hexdigest()}, expected {expected.sha256}")
 
 
@@ -143,40 +165,35 @@ def _check_size(path: Path, descriptor: int, expected: Written) -> None:
         raise CheckpointError(f"{path}: damaged: it has {size} bytes, expected {expected.bytes}")
 
 
-def load(path: Path, expected: Written) -> Iterator[tuple[Piece, np.ndarray]]:
-    """Maps a file into memory.
-
-    Args:
-        path: of the file.
-        expected: what the manifest says of it.
-
-    Yields:
-        Its pieces, and the elements of each, flat and read-only.
-
-    Raises:
-        CheckpointError: it can't be read, or its size or its header is not what the manifest says.
-    """
-    with os.fdopen(open_file(path), "rb") as file:
-        _check_size(path, file.fileno(), expected)
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if expected.bytes else b""
-    begin = _check_header(path, content, expected)
-    for piece in expected.pieces:
-        yield piece, np.frombuffer(content, DTYPES[piece.dtype], piece.size, begin)
-        begin += piece.nbytes
-
-
-def _check_header(path: Path, content: mmap.mmap | bytes, expected: Written) -> int:
-    """Returns where the elements begin."""
-    length = int.from_bytes(content[:8], "little")
-    if length > min(HEADER_BYTES, len(content) - 8):
-        raise CheckpointError(f"{path}: damaged: a header of {length} bytes in a file of {len(content)}")
+def _read_header(path: Path, file: FileIO, expected: Written) -> bytes:
+    """Returns the header, with its length before it, when it is what the manifest implies."""
+    start = bytearray(min(8, expected.bytes))
+    _fill(path, file, start)
+    length = int.from_bytes(start, "little")
+    if length > min(HEADER_BYTES, expected.bytes - 8):
+        raise CheckpointError(f"{path}: damaged: a header of {length} bytes in a file of {expected.bytes}")
+    text = bytearray(length)
+    _fill(path, file, text)
     try:
-        header = json.loads(content[8 : 8 + length])
+        header = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged: its header is not JSON: {error}") from error
     entries = _entries(expected.pieces)
     if header != entries or list(header) != list(entries):
         raise CheckpointError(f"{path}: damaged: its header and the manifest name different tensors or places")
-    if 8 + length + sum(piece.nbytes for piece in expected.pieces) != len(content):
-        raise CheckpointError(f"{path}: damaged: it has {len(content)} bytes, more or fewer than its tensors")
-    return 8 + length
+    if 8 + length + sum(piece.nbytes for piece in expected.pieces) != expected.bytes:
+        raise CheckpointError(f"{path}: damaged: it has {expected.bytes} bytes, more or fewer than its tensors")
+    return bytes(start + text)
+
+
+def _fill(path: Path, file: FileIO, block: bytearray | np.ndarray) -> None:
+    """Reads as many bytes as there is room for."""
+    rest = memoryview(block)
+    while len(rest):
+        try:
+            read = file.readinto(rest)
+        except OSError as error:
+            raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
+        if not read:
+            raise CheckpointError(f"{path}: damaged: it ends before its {len(rest)} last bytes")
+        rest = rest[read:]

@@ -98,6 +98,18 @@ class OptimizerState(tf.Module):
             `master/NAME`, `adam_m/NAME` or `adam_v/NAME`, or a piece of it, and its elements, flat: where the state is
             in the host's memory a view of them, which is good until the next update.
         """
+        for _, group in itertools.groupby(self._given(), lambda part: id(part[0].store)):
+            of_store = list(group)
+            flat = np.asarray(memoryview(of_store[0][0].store.read_value())).reshape(-1)
+            for held, start, stop in of_store:
+                yield held.piece.part(start, stop), flat[held.place][start:stop]
+
+    def given(self) -> Iterator[Piece]:
+        """Yields the pieces of `owned` alone, which costs nothing."""
+        for held, start, stop in self._given():
+            yield held.piece.part(start, stop)
+
+    def _given(self) -> list[tuple["_Held", int, int]]:
         held = [
             each
             for each in self._held()
@@ -109,12 +121,14 @@ class OptimizerState(tf.Module):
         else:
             data = self._mesh.data
             parts = even_parts([each.piece for each in held], data.size, data.rank)
-        for _, group in itertools.groupby(parts, lambda part: id(held[part[0]].store)):
-            of_store = list(group)
-            store = held[of_store[0][0]].store
-            flat = np.asarray(memoryview(store.read_value())).reshape(-1)
-            for index, start, stop in of_store:
-                yield held[index].piece.part(start, stop), flat[held[index].place][start:stop]
+        return [(held[index], start, stop) for index, start, stop in parts]
+
+    def wanted(self) -> Iterator[Piece]:
+        """Yields what `load` reads."""
+        for held in self._held():
+            yield held.piece
+        if self.split:
+            yield from weights(dict(zip(self.names, self.targets, strict=True)), self._slices, self._mesh.tensor.rank)
 
     def load(self, reader: Reader) -> None:
         """Takes what this rank holds from a checkpoint, and gives the model's variables the weights.
@@ -122,13 +136,17 @@ class OptimizerState(tf.Module):
         Raises:
             CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
         """
+        rows: dict[int, tf.Tensor] = {}
         for _, group in itertools.groupby(self._held(), lambda held: id(held.store)):
             of_store = list(group)
             store = of_store[0].store
-            value = np.zeros(store.shape.num_elements(), np.float32)
-            for held in of_store:
-                reader.read_into(held.piece, value[held.place])
-            store.assign(value.reshape(store.shape), read_value=False)
+            if self.split:
+                value = np.zeros(store.shape, np.float32)
+                for held in of_store:
+                    value[held.place] = reader.read(held.piece).reshape(-1)
+                store.assign(value, read_value=False)
+            else:
+                _overwrite(store, rows, reader.read(of_store[0].piece))
         if self.split:
             load_weights(dict(zip(self.names, self.targets, strict=True)), self._slices, self._mesh.tensor.rank, reader)
         else:
@@ -164,9 +182,37 @@ def load_weights(
     Raises:
         CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
     """
-    for name, variable in variables.items():
-        piece = _block(f"master/{name}", variable.shape, slices.get(name), tensor_rank)
+    for piece, variable in zip(weights(variables, slices, tensor_rank), variables.values(), strict=True):
         variable.assign(tf.cast(reader.read(piece), variable.dtype), read_value=False)
+
+
+def weights(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int) -> Iterator[Piece]:
+    """Yields what `load_weights` reads, in the order of the variables; for the arguments, see there."""
+    for name, variable in variables.items():
+        yield _block(f"master/{name}", variable.shape, slices.get(name), tensor_rank)
+
+
+def _overwrite(variable: tf.Variable, rows: dict[int, tf.Tensor], values: np.ndarray) -> None:
+    """Writes all rows of a variable; in the host's memory into that which it has: `assign` would take new memory.
+
+    Args:
+        variable: of at least one dimension.
+        rows: the indices of so many rows, by their number; filled in.
+        values: of its shape and dtype, aligned as `memory.arrays` does it: TensorFlow reads them where they are.
+    """
+    if "CPU" not in variable.device:
+        variable.assign(values, read_value=False)
+        return
+    count = values.shape[0]
+    if count not in rows:
+        rows[count] = tf.range(count)
+    tf.raw_ops.ResourceScatterUpdate(
+        resource=variable.handle,
+        indices=rows[count],
+        updates=tf.experimental.dlpack.from_dlpack(values.__dlpack__()),
+    )
+    # Scattering lets each later read copy the variable, in case that other rows are written meanwhile.
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 def _block(name: str, shape: tf.TensorShape, part: Slice | None, tensor_rank: int, stretch=None) -> Piece:

@@ -5,13 +5,14 @@ import functools
 import math
 from pathlib import Path
 
+from tftrain.checkpoint import memory as checkpoint_memory
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.identity import identity
 from tftrain.exit_codes import ExitCode
 from tftrain.model.bert import BertPretrainer
-from tftrain.optim.state import load_weights
+from tftrain.optim.state import load_weights, weights
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import agreed, continuing, devices, grappler, memory, resume
 from tftrain.train.health import Health
@@ -72,6 +73,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         stopped.enter_context(watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED))
 
     say(mesh, "compiling the step ...")
+    run.prepare_saves()
     with contextlib.ExitStack() as stopped, Signals(mesh.rank, stopping) as signals:
         for number in range(done + 1, settings.max_steps + 1):
             with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
@@ -162,13 +164,15 @@ def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, i
     Raises:
         CheckpointError: the message names the file.
     """
-    reader = resume.choose(config.run, mesh, functools.partial(say, mesh))
+    model = make_model(config, mesh)
+    named = model.named_variables()
+    room = checkpoint_memory.arrays(weights(named, model.slices, mesh.tensor.rank))
+    reader = resume.choose(config.run, mesh, functools.partial(say, mesh), room)
     if reader is None:
         where = f"--output_dir={config.run.output_dir}"
         raise CheckpointError(f"{where}: no checkpoint to evaluate; train first, or name one with --resume")
     continuing.check_model(config, identity(config.data), reader.manifest.run, reader.path)
-    model = make_model(config, mesh)
-    load_weights(model.named_variables(), model.slices, mesh.tensor.rank, reader)
+    load_weights(named, model.slices, mesh.tensor.rank, reader)
     return model, reader.path, reader.manifest.step
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import RunConfig
 from tftrain.parallel import collectives
@@ -54,13 +55,16 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
         )
 
 
-def choose(config: RunConfig, mesh: Mesh, say: Callable[[str], None]) -> Reader | None:
+def choose(
+    config: RunConfig, mesh: Mesh, say: Callable[[str], None], wanted: Mapping[Piece, np.ndarray] | None = None
+) -> Reader | None:
     """Opens the checkpoint that `--resume` means, its files checked; every rank must call it.
 
     Args:
         config: with `resume` and `output_dir`.
         mesh: the ranks, of which each checks the SHA-256 of some files.
         say: prints a line from the chief alone.
+        wanted: what this rank is going to read, and memory for it: it is read together with the check.
 
     Returns:
         The checkpoint, the same one on all ranks; None: a fresh start.
@@ -72,7 +76,7 @@ def choose(config: RunConfig, mesh: Mesh, say: Callable[[str], None]) -> Reader 
     if config.resume == "none":
         return None
     if config.resume != "auto":
-        reader, problem = _checked(Path(config.resume), mesh)
+        reader, problem = _checked(Path(config.resume), mesh, wanted)
         if problem:
             raise CheckpointError(
                 f"--resume={config.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
@@ -81,7 +85,7 @@ def choose(config: RunConfig, mesh: Mesh, say: Callable[[str], None]) -> Reader 
     found = [path.name for path in folder.find(config.output_dir)] if mesh.is_chief else []
     names = json.loads(gather_texts(mesh.world, json.dumps(found), "resume.found")[0])
     for name in reversed(names):
-        reader, problem = _checked(folder.of(config.output_dir) / name, mesh)
+        reader, problem = _checked(folder.of(config.output_dir) / name, mesh, wanted)
         if reader:
             return reader
         say(f"this checkpoint can't be used: {problem}")
@@ -93,13 +97,13 @@ def choose(config: RunConfig, mesh: Mesh, say: Callable[[str], None]) -> Reader 
     return None
 
 
-def _checked(path: Path, mesh: Mesh) -> tuple[Reader | None, str]:
+def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray] | None) -> tuple[Reader | None, str]:
     """Returns an open checkpoint that all ranks find good, or what is wrong with it."""
     problem, digest, reader = "", "", None
     try:
         reader = Reader(path)
         digest = hashlib.sha256((path / manifest.NAME).read_bytes()).hexdigest()
-        reader.verify(mesh.rank, mesh.size)
+        reader.verify(mesh.rank, mesh.size, wanted)
     except (CheckpointError, OSError) as error:
         problem = str(error)
     said = [json.loads(text) for text in gather_texts(mesh.world, json.dumps([problem, digest]), "resume.checked")]

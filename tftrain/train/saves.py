@@ -5,12 +5,14 @@ collective among all ranks: so all count the same failures and stop at the same 
 """
 
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tftrain.checkpoint import memory
 from tftrain.checkpoint.background import Plan, Save
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.piece import Piece
@@ -39,6 +41,20 @@ class Saves:
         self.failed = self._in_a_row = 0
         self._save: Save | None = None
         self._staging: dict[Piece, np.ndarray] = {}
+        self._preparing: threading.Thread | None = None
+
+    def room(self, pieces: Iterable[Piece]) -> Mapping[Piece, np.ndarray]:
+        """Returns the memory for copies of these pieces, flat, if there are any; until a save it is free for others."""
+        if self._config.checkpoint_async:
+            self._staging = memory.arrays(pieces, self._staging)
+        return self._staging
+
+    def prepare(self, pieces: Iterable[Piece]) -> threading.Thread:
+        """Maps that memory in a thread, so that the first save finds it as later ones do; returns the thread."""
+        touched = list(self.room(pieces).values())
+        self._preparing = threading.Thread(target=memory.touch, args=(touched,), name="staging", daemon=True)
+        self._preparing.start()
+        return self._preparing
 
     def start(self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]]) -> None:
         """Copies what this rank owns and starts to write it; every rank must call it.
@@ -66,14 +82,16 @@ class Saves:
             self.settle()
 
     def _copies(self, owned: Iterable[Owned]) -> list[Owned]:
-        # Memory that was touched before is filled many times as fast as new memory, so it is kept for the next save.
-        before, self._staging = self._staging, {}
+        if self._preparing:
+            self._preparing.join()
+        copies = []
         for piece, values in owned:
-            self._staging[piece] = before.pop(piece, None)
-            if self._staging[piece] is None:
+            # Memory that was touched before is filled many times as fast as new memory, so it is kept.
+            if piece not in self._staging:
                 self._staging[piece] = np.empty(piece.size, values.dtype)
             np.copyto(self._staging[piece], values)
-        return list(self._staging.items())
+            copies.append((piece, self._staging[piece]))
+        return copies
 
     def settle(self) -> str | None:
         """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.

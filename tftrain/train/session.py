@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import platform
+import threading
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint import folder
+from tftrain.checkpoint import folder, memory
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
@@ -76,7 +77,7 @@ class Run:
         """
         settings = self.config.run
         resume.require_shared(settings.output_dir, self.mesh)
-        reader = resume.choose(settings, self.mesh, functools.partial(say, self.mesh))
+        reader = resume.choose(settings, self.mesh, functools.partial(say, self.mesh), self.room())
         if reader:
             told = continuing.changes(self.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
@@ -108,18 +109,34 @@ class Run:
 
     def load(self, reader: Reader) -> None:
         """Takes this rank's part of a checkpoint that holds what it needs."""
-        for name, variable in self.counters().items():
-            if name in reader.tensors:
-                piece = Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype])
+        for piece, variable in self._counted():
+            if piece.name in reader.tensors:
                 variable.assign(reader.read(piece))
         self.optimizer.state.load(reader)
+
+    def room(self) -> dict[Piece, np.ndarray]:
+        """Returns what `load` reads, and memory for it: that of saves, where they copy the same."""
+        counted = [piece for piece, _ in self._counted()]
+        return memory.arrays([*counted, *self.optimizer.state.wanted()], self.saves.room(self._given()))
+
+    def prepare_saves(self) -> threading.Thread:
+        """Lets memory for the first save be prepared in the background; returns the thread."""
+        return self.saves.prepare(self._given())
+
+    def _given(self) -> list[Piece]:
+        """Returns the pieces of `owned` alone, which costs nothing."""
+        counted = [piece for piece, _ in self._counted()] if self.mesh.is_chief else []
+        return [*counted, *self.optimizer.state.given()]
+
+    def _counted(self) -> Iterator[tuple[Piece, tf.Variable]]:
+        for name, variable in self.counters().items():
+            yield Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype]), variable
 
     def owned(self) -> Iterator[tuple[Piece, np.ndarray]]:
         """Yields what this rank gives to a checkpoint, see `OptimizerState.owned`; the chief gives the counters."""
         if self.mesh.is_chief:
-            for name, variable in self.counters().items():
-                value = np.asarray(variable).reshape(-1)
-                yield Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype]), value
+            for piece, variable in self._counted():
+                yield piece, np.asarray(variable).reshape(-1)
         yield from self.optimizer.state.owned()
 
     def about(self) -> dict[str, Any]:

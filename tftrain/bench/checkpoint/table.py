@@ -36,6 +36,7 @@ ROWS = (
     ("restore", "page cache"),
     ("read", "disk"),
     ("restore", "disk"),
+    ("restore into new memory", "disk"),
 )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tftrain import flags
 from tftrain.bench.worker import serve
-from tftrain.checkpoint import folder, shard
-from tftrain.checkpoint.reader import HASHING_THREADS, Reader
+from tftrain.checkpoint import folder, memory, shard
+from tftrain.checkpoint.reader import READING_THREADS, Reader
 from tftrain.config import TrainConfig
 from tftrain.fields import ConfigError
 
@@ -37,6 +37,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     run = Run(config.resolve(1), start(Launch(), config.compute.cpu_threads))
     home = folder.of(config.run.output_dir)
     home.mkdir()
+    run.prepare_saves().join()  # In a run, the first step compiles meanwhile.
     state = sum(values.nbytes for _, values in run.owned())
     saved: dict[str, float] = {}
 
@@ -70,7 +71,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
             read(shards)
         else:
             reader = Reader(newest)
-            reader.verify()
+            reader.verify(wanted=memory.arrays(run.room()) if "new" in what else run.room())
             run.load(reader)
         return {"seconds": time.perf_counter() - begin, "bytes": sum(path.stat().st_size for path in shards)}
 
@@ -79,7 +80,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
 
 def read(paths: list[Path]) -> None:
     """Reads files as fast as it goes, with as many threads as check SHA-256, and makes nothing of them."""
-    with ThreadPoolExecutor(min(HASHING_THREADS, len(os.sched_getaffinity(0)))) as pool:
+    with ThreadPoolExecutor(min(READING_THREADS, len(os.sched_getaffinity(0)))) as pool:
         list(pool.map(_read, paths))
 
 

@@ -1,0 +1,95 @@
+"""Reading and checking are one pass over the files, whatever pieces are asked for."""
+
+import numpy as np
+import pytest
+
+from tests.checkpoint import states
+from tftrain.checkpoint import memory, shard
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.piece import Piece
+
+RANDOM = np.random.default_rng(0)
+TENSORS = {f"master/{size}": RANDOM.normal(size=(size, 3)).astype(np.float32) for size in (1, 7, 50, 33)} | {
+    "progress/step": np.array(7)
+}
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """A checkpoint of several files, whose tensors are larger than what is hashed at a time."""
+    monkeypatch.setattr(shard, "SHARD_BYTES", 100)
+    monkeypatch.setattr(shard, "BLOCK_BYTES", 56)
+    return states.saved(tmp_path, TENSORS)
+
+
+def whole_and_parts():
+    """Returns a whole tensor, random stretches and blocks, and a scalar, and what each of them is."""
+    found = {}
+    for name, value in TENSORS.items():
+        found[Piece.block(name, value.shape, states.NAMES[value.dtype])] = value
+    for name, value in list(TENSORS.items())[:4]:
+        start, stop = sorted(RANDOM.choice(value.size + 1, 2, replace=False))
+        found[Piece.block(name, value.shape, "F32", stretch=(int(start), int(stop)))] = value.reshape(-1)[start:stop]
+        found[Piece.block(name, value.shape, "F32", (0, 1), (len(value), 2))] = value[:, 1:]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["all", "wholes", "parts"])
+def test_what_was_read_with_the_check_needs_no_file_any_more(reader, kind):
+    chosen = list(whole_and_parts().items())
+    expected = dict({"all": chosen, "wholes": chosen[: len(TENSORS)], "parts": chosen[len(TENSORS) :]}[kind])
+    room = memory.arrays(expected)
+    reader.verify(wanted=room)
+    for file in reader.manifest.files:
+        (reader.path / file).unlink()
+    for piece, value in expected.items():
+        found = reader.read(piece)
+        assert np.shares_memory(found, room[piece])
+        np.testing.assert_array_equal(found.reshape(-1), value.reshape(-1), err_msg=str(piece))
+
+
+def test_each_byte_is_read_once(reader, monkeypatch):
+    read, fill = [], shard._fill
+    monkeypatch.setattr(shard, "_fill", lambda path, file, block: (read.append(len(block)), fill(path, file, block)))
+    reader.verify(wanted=memory.arrays(whole_and_parts()))
+    assert sum(read) == sum(file.bytes for file in reader.manifest.files.values())
+
+
+def test_a_rank_reads_of_other_ranks_files_what_it_needs(reader):
+    expected = whole_and_parts()
+    for rank in range(3):
+        room = memory.arrays(expected)
+        reader.verify(rank, 3, room)
+        for piece, value in expected.items():
+            np.testing.assert_array_equal(room[piece], value.reshape(-1))
+
+
+def test_damage_is_found_in_what_is_wanted_and_in_what_is_not(reader):
+    expected = dict(list(whole_and_parts().items())[:1])
+    for file in reader.manifest.files:
+        content = (reader.path / file).read_bytes()
+        (reader.path / file).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(CheckpointError, match=rf"{file}: damaged: its SHA-256"):
+            reader.verify(wanted=memory.arrays(expected))
+        (reader.path / file).write_bytes(content)
+    reader.verify(wanted=memory.arrays(expected))
+
+
+def test_what_the_checkpoint_lacks_is_left_out_until_it_is_asked_for(reader):
+    piece = Piece.block("master/nothing", (3,), "F32")
+    reader.verify(wanted=memory.arrays([piece]))
+    with pytest.raises(CheckpointError, match="master/nothing is missing"):
+        reader.read(piece)
+
+
+def test_memory_is_aligned_apart_and_the_same_where_there_is_some():
+    pieces = list(whole_and_parts())
+    first = memory.arrays(pieces[:5])
+    both = memory.arrays(pieces, first)
+    for number, (piece, values) in enumerate(both.items()):
+        values.fill(number)
+        assert values.nbytes == piece.nbytes
+        assert values.ctypes.data % 64 == 0
+        assert (piece in first) == any(np.shares_memory(values, old) for old in first.values())
+    for number, values in enumerate(both.values()):
+        assert (values == number).all()
