@@ -3,8 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from tftrain.config import ComputeConfig, DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrainConfig
-from tftrain.division import BatchConfig, ParallelConfig
+from tftrain.config import TrainConfig
 from tftrain.fields import Problem, field_problems, flag
 
 FORMATS = ("text", "csv", "md")
@@ -52,16 +51,9 @@ class PlanFlags:
 
 
 @dataclass(frozen=True)
-class PlanConfig:
+class PlanConfig(TrainConfig):
     """All flags: those of `tftrain.run`, and the planner's own."""
 
-    model: ModelConfig = ModelConfig()
-    data: DataConfig = DataConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    batch: BatchConfig = BatchConfig()
-    parallel: ParallelConfig = ParallelConfig()
-    compute: ComputeConfig = ComputeConfig()
-    run: RunConfig = RunConfig()
     plan: PlanFlags = PlanFlags()
 
     @property

@@ -51,7 +51,7 @@ class Evaluator:
             sums += self._forward(batch).numpy()
             counts += np.bincount(original_tokens({k: v.numpy() for k, v in batch.items()}), minlength=self._vocab_size)
         vector = tf.constant(np.concatenate([sums, counts]), tf.float64)
-        vector = collectives.all_reduce_sum(self._mesh.data, [vector], "evaluation", tf.float64)[0].numpy()
+        vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
         total, counts = LossSums(*vector[: len(sums)]), vector[len(sums) :]
         return Evaluation(
             mlm_loss=total.mlm_sum / max(total.mlm_weight, 1),

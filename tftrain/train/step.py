@@ -116,7 +116,7 @@ class TrainStep:
             requests = collectives.all_reduce(self._mesh.world, requests, "requests", "max")
         data, scale, step = self._mesh.data, self._loss_scale.value, self._progress.step.read_value()
         masked = tf.reduce_sum(batch["masked_lm_weights"])
-        masked = tf.reshape(collectives.all_reduce_sum(data, [masked], "masked_tokens")[0], [])
+        masked = collectives.all_reduce(data, masked, "masked_tokens")
         local = self._compute_gradients(batch, step, tf.maximum(masked, 1.0), scale)
         reduced = local.dense if self._reduce_each else self._reduce(local.dense)
         gradients = [tf.cast(gradient, tf.float32) for gradient in reduced]
