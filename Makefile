@@ -13,6 +13,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 QUICKSTART := build/quickstart
 RANKS := 2
+WORKERS := --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
 
 .PHONY: help setup train test test-fast lint format lock hooks clean clean-all
 
@@ -32,10 +33,10 @@ $(QUICKSTART)/data/manifest.json: | setup
 
 test: lint ## Run lint and every test
 	tools/bazel test //custom_ops/...
-	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
+	$(BIN)/python -m pytest $(WORKERS)
 
 test-fast: setup ## Run the tests that are not slow
-	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile -m "not slow"
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
 lint: setup ## Check style, formatting and which module imports which
 	$(BIN)/ruff check .

@@ -28,8 +28,14 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(items):
-    """Marks what compiles step after step, file by file, so that `make test-fast` stays fast."""
+    """Marks what compiles step after step, file by file, so that `make test-fast` stays fast, and groups for workers.
+
+    One worker has all tests of several ranks, which would starve each other, from the beginning; a file is one group.
+    """
     for item in items:
         place = item.path.relative_to(ROOT).as_posix()
-        if place.startswith(SLOW) or item.get_closest_marker("multirank"):
+        several = item.get_closest_marker("multirank")
+        if place.startswith(SLOW) or several:
             item.add_marker(pytest.mark.slow)
+        item.add_marker(pytest.mark.xdist_group("ranks" if several else place))
+    items.sort(key=lambda item: item.get_closest_marker("multirank") is None)

@@ -18,8 +18,9 @@ CHOSEN = (
 
 
 @pytest.mark.multirank
+@pytest.mark.timeout(900)
 def test_four_ranks_train_as_one_does_in_every_layout():
     assert set(CHOSEN) <= set(CASES)
-    output = run_ranks(4, ["-m", "tests.train.layouts", *CHOSEN], seconds=400)
+    output = run_ranks(4, ["-m", "tests.train.layouts", *CHOSEN], seconds=800)
     for name in CHOSEN:
         assert f"{name} agrees" in output
