@@ -1,5 +1,7 @@
 """Many ranks on one machine: they start, train as one rank does, and what they save, one rank can go on from."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,7 @@ def test_sixteen_ranks_train_as_one_and_one_goes_on_from_their_checkpoint(tmp_pa
         environ={"HOROVOD_GLOO_TIMEOUT_SECONDS": "300"},
     )
     assert "x 8 ranks" in output
+    assert abs(float(re.search(r"at most (\S+)% from its total / 8 ranks", output)[1])) < 2
     for folder in (one, many):
         loop.train(configured(*BATCH, f"--output_dir={folder}", "--max_steps=5"), Mesh())
     assert len(losses(one)) == 5

@@ -110,7 +110,7 @@ def figures(speed, peak=1.0):
 BASE, OTHERS = Row("base", "g"), [Row(name, "g") for name in "abcd"]
 
 
-def alternated(measured, every=3):
+def alternated(measured, every=3, rounds=1):
     """Compares OTHERS with BASE; `measured` holds by row the figures, or errors, of one measurement after the other."""
     order = []
 
@@ -121,7 +121,7 @@ def alternated(measured, every=3):
             raise found
         return found
 
-    return {each.row.name: each for each in in_alternation(BASE, OTHERS, measure, lambda _: None, every)}, order
+    return {each.row.name: each for each in in_alternation(BASE, OTHERS, measure, lambda _: None, every, rounds)}, order
 
 
 def test_rows_are_compared_with_the_base_before_and_after_them():
@@ -137,6 +137,26 @@ def test_rows_are_compared_with_the_base_before_and_after_them():
     assert (last["samples_per_sec_change"], last["base_spread"]) == pytest.approx((-25.0, 50.0))
     base = record(found["base"])
     assert (base["samples_per_sec"], base["base_samples_per_sec"]) == (6.0, [4.0, 6.0, 10.0])
+
+
+def test_rows_take_turns_as_often_as_asked_and_the_median_counts():
+    measured = {name: [figures(6.0)] * 3 for name in "bcd"}
+    measured["a"] = [figures(9.0), figures(3.0), figures(8.0)]
+    measured["base"] = [figures(speed) for speed in (1.0, 4.0, 5.0, 100.0, 6.0, 7.0, 8.0)]
+    found, order = alternated(measured, rounds=3)
+    assert order == ["base", *["a", "b", "c", "base"] * 3, *["d", "base"] * 3]
+    one = record(found["a"])
+    assert one["samples_per_sec"] == 8.0
+    assert one["spread"] == pytest.approx(100 * (9 - 3) / 8)
+    assert one["samples_per_sec_change"] == pytest.approx(100 * (8 / 4.5 - 1))
+    assert record(found["base"])["samples_per_sec"] == 6.0
+
+
+def test_of_the_runs_of_a_row_those_that_do_not_fail_count():
+    measured = {name: [figures(6.0)] * 2 for name in "acd"} | {"b": [figures(5.0), RunError("it broke")]}
+    measured["base"] = [figures(6.0)] * 5
+    found, _ = alternated(measured, rounds=2)
+    assert (record(found["b"])["samples_per_sec"], found["b"].error) == (5.0, "it broke")
 
 
 def test_a_row_that_fails_says_why_and_the_rest_go_on():

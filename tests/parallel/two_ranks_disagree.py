@@ -42,9 +42,9 @@ class Step:
         return tf.while_loop(lambda index, _: index < 2, body, (0, tf.zeros([3])), parallel_iterations=1)[1]
 
     @tf.function(autograph=False)
-    def __call__(self, batch):
+    def __call__(self, batch, requests=(0.0,)):
         first = self.inner(batch)
-        wide = tf.zeros([self.width]) + first[0]
+        wide = tf.zeros([self.width]) + first[0] + tf.convert_to_tensor(requests)[0]
         return collectives.all_reduce_sum(mesh.world, [wide], self.name)[0][0]
 
 
@@ -59,10 +59,10 @@ for odd in (1, 0):
     assert "output_dir" not in said, said
 agreed.before_start(configured(f"--output_dir=of_rank_{mesh.rank}"), mesh)
 
-batch = {"x": tf.ones([3])}
+batch, requests = {"x": tf.ones([3])}, np.zeros([1], np.float32)
 for odd, name, width in ((1, "other", 5), (0, "last", 6)):
     step = Step(name, width) if mesh.rank == odd else Step("last", 5)
-    said = refusal(agreed.before_first_step, step, batch, mesh)
+    said = refusal(agreed.before_first_step, step, batch, requests, mesh)
     expected = {
         "other": "GroupedAllreduce world.other.0 of float32(5,), but GroupedAllreduce world.last.0 of float32(5,)",
         "last": "GroupedAllreduce world.last.0 of float32(5,), but GroupedAllreduce world.last.0 of float32(6,)",
@@ -70,13 +70,13 @@ for odd, name, width in ((1, "other", 5), (0, "last", 6)):
     assert f"on rank 1 collective 1 of the world group is {expected[name]} on rank 0;" in said, said
 
 step = Step("last", 5)
-found = traced.collectives_of(step.__call__.get_concrete_function(batch))
+found = traced.collectives_of(step.__call__.get_concrete_function(batch, requests))
 assert found == {
     0: ["GroupedAllreduce world.looped.0 of float32(3,)", "GroupedAllreduce world.last.0 of float32(5,)"]
 }, found
-agreed.before_first_step(step, batch, mesh)
+agreed.before_first_step(step, batch, requests, mesh)
 # Each of two rounds adds the ones of two ranks; two ranks then add that.
-np.testing.assert_array_equal(step(batch), 8.0)
+np.testing.assert_array_equal(step(batch, requests), 8.0)
 assert step.__call__.experimental_get_tracing_count() == 1
 
 print("both ranks refused", flush=True)

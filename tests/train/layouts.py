@@ -1,6 +1,6 @@
 """What each rank does in `test_layouts`: the same training in many layouts, against one rank alone.
 
-    horovodrun -np 4 python -m tests.train.layouts [CASE ...]     # all of them without names
+    horovodrun -np 4 --gloo python -m tests.train.layouts [CASE ...]     # without names, all that so many ranks can
 
 The one-rank run is made in the same process, from the same seed and global batches, dropout on.
 """
@@ -104,8 +104,7 @@ def train(config, mesh):
     step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
     begin, end = mesh.data.share(SAMPLES)
     infos, states = [], [snapshot(run)]
-    steps = 3 if config.model.hidden_size == WIDE["hidden_size"] else STEPS
-    for number, batch in enumerate(batches(steps, samples=SAMPLES)):
+    for number, batch in enumerate(batches(STEPS, samples=SAMPLES)):
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
         infos.append((*np.asarray(info.sums), float(info.grad_norm)))
         if number == 0:
@@ -153,7 +152,7 @@ def main(names):
     """Runs the named cases, by default all that so many ranks can, by the sizes of their tensor parallel groups."""
     mesh, launch = None, launch_from_environment()
     meshes.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
-    names = names or [name for name in CASES if launch.size % CASES[name].parallel.tensor_parallel_size == 0]
+    names = names or [name for name in CASES if not CASES[name].parallel.problems(launch.size, {})]
     for name in sorted(names, key=lambda name: CASES[name].parallel.tensor_parallel_size):
         size = CASES[name].parallel.tensor_parallel_size
         if mesh is None or mesh.tensor_parallel_size != size:

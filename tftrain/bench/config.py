@@ -18,6 +18,9 @@ class BenchConfig:
         None, "Measurements of each row, of which the median counts; by default the table's own.", minimum=1
     )
     np: int | None = flag(None, "Ranks of every run, where rows are runs; by default the table's own.", minimum=1)
+    rounds: int = flag(
+        1, "Runs of each row, where rows are runs, in turn with those of its base row; the median counts.", minimum=1
+    )
     scale: str = flag(
         "auto",
         "Share of layers, width and batch that a published row keeps: full, a factor, or auto, the largest power of "

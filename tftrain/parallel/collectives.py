@@ -79,7 +79,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
         return tf.cast(tensor, tf.float32)
     sizes = np.diff(bounds)
     own = int(sizes[group.rank])
-    if tf.config.get_visible_devices("GPU") and np.all(sizes == own):
+    if _has_nccl() and np.all(sizes == own):
 
         def scatter(hvd, given, **options):
             return hvd._reducescatter(given[0], op=hvd.Sum, **options)
@@ -156,6 +156,12 @@ def is_lost(error: Exception) -> bool:
 
 def _grouped_sum(hvd, given, **options):
     return hvd._grouped_allreduce(given, op=hvd.Sum, **options)
+
+
+def _has_nccl():
+    import horovod.tensorflow as hvd
+
+    return bool(tf.config.get_visible_devices("GPU")) and hvd.nccl_built()
 
 
 def _broadcast(group, tensor, name):

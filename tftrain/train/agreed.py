@@ -1,5 +1,7 @@
 """What all ranks of a run must agree on, and when they are asked: before anything else, and before the first step."""
 
+import numpy as np
+
 from tftrain.config import TrainConfig
 from tftrain.data.identity import identity
 from tftrain.parallel import agreement, traced
@@ -33,12 +35,13 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
     agreement.require_same(mesh, {"world": facts}, "start")
 
 
-def before_first_step(step: TrainStep, batch: dict, mesh: Mesh) -> None:
+def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: Mesh) -> None:
     """Traces the step, and compares the collectives that each process set is about to do.
 
     Args:
         step: not called yet.
         batch: this rank's share of the first global batch.
+        requests: as the step will get them, or it would be traced once more, and nobody compares that.
         mesh: the ranks.
 
     Raises:
@@ -46,7 +49,7 @@ def before_first_step(step: TrainStep, batch: dict, mesh: Mesh) -> None:
     """
     if mesh.size == 1:
         return
-    found = traced.collectives_of(step.__call__.get_concrete_function(batch))
+    found = traced.collectives_of(step.__call__.get_concrete_function(batch, requests))
     facts = {}
     for group in (mesh.world, mesh.data, mesh.tensor):
         number = 0 if group.name == "world" else getattr(group.process_set, "process_set_id", None)

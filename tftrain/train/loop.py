@@ -82,7 +82,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             timeout = "start_timeout_seconds" if clock.compiles(samples) else "step_timeout_seconds"
             with watchdog.limit(f"step {number}", timeout):
                 if number == done + 1:
-                    agreed.before_first_step(step, batch, mesh)
+                    agreed.before_first_step(step, batch, signals.requests(), mesh)
                 with clock.step(samples):
                     info = step(batch, signals.requests())
                 stop = signals.agreed(info.requests.numpy())

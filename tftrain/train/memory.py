@@ -184,9 +184,27 @@ def table(row: MemoryRow, expected: dict[str, int | None], ranks: int) -> str:
 
 
 def state_line(run: Run) -> str:
-    """Returns how many bytes the state takes on each rank; every rank must call it."""
-    state = state_bytes(run.model.named_variables().values(), run.optimizer.state)
-    every = collectives.gather_numbers(run.mesh.world, sum(state.values()), "state_bytes").astype(int)
+    """Returns how many bytes the state takes on each rank; every rank must call it.
+
+    A second line says it of master weights and moments, where they are split, beside an even share of all of them.
+    """
+    weights = list(run.model.named_variables().values())
+    state, world, data_ranks = state_bytes(weights, run.optimizer.state), run.mesh.world, run.mesh.data.size
+    lines = [f"state bytes per rank: {_range(collectives.gather_numbers(world, sum(state.values()), 'state_bytes'))}"]
+    if run.optimizer.state.split:
+        mine = collectives.gather_numbers(world, state["master_weights"] + state["moments"], "split_state_bytes")
+        elements = sum(variable.shape.num_elements() for variable in weights)
+        even = collectives.gather_numbers(world, 3 * 4 * elements / data_ranks, "even_state_bytes")
+        more = 100 * (np.max(mine / even) - 1)
+        lines.append(
+            f"split state bytes per rank: {_range(mine)}, at most {more:+.1f}% from its total / {data_ranks} ranks"
+        )
+    return "\n".join(lines)
+
+
+def _range(every: np.ndarray) -> str:
+    """Returns the one value of all ranks, or the least and the most and whose they are."""
+    every = every.astype(int)
     if (every == every[0]).all():
-        return f"state bytes per rank: {every[0]}"
-    return f"state bytes per rank: {every.min()} (rank {every.argmin()}) to {every.max()} (rank {every.argmax()})"
+        return str(every[0])
+    return f"{every.min()} (rank {every.argmin()}) to {every.max()} (rank {every.argmax()})"

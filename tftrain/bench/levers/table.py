@@ -21,6 +21,7 @@ COLUMNS = (
     Column("peak_rank", 0),
     Column("state_gb_per_rank", 3),
     Column("samples_per_sec", 2),
+    Column("spread", 1),
     Column("samples_per_sec_change", 1),
     Column("base_spread", 1),
     Column("peak_gb_change", 3),
@@ -39,7 +40,7 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
     def progress(words: str) -> None:
         say(f"{words}; {host.load()}")
 
-    for compared in alternation.in_alternation(base, others, one, progress, BASE_EVERY):
+    for compared in alternation.in_alternation(base, others, one, progress, BASE_EVERY, config.rounds):
         if compared.row is not base or base in group:
             yield outcome(compared)
 

@@ -75,12 +75,15 @@ def measure(
             raise RunError(unfit[row.name])
         return run.measure(cases[row.name].flags, cases[row.name].work.ranks, config.steps or STEPS)
 
-    for compared in alternation.in_alternation(base, others, one, lambda words: say(f"{words}; {host.load()}")):
+    def progress(words: str) -> None:
+        say(f"{words}; {host.load()}")
+
+    for compared in alternation.in_alternation(base, others, one, progress, rounds=config.rounds):
         name = compared.row.name
         if any(row.name == name for row in group):
             record = figures[name] | ran(cases[name], size) | found(compared, name == base.name)
             record["status"] = unfit.get(name) or ("measured" if compared.figures else f"failed: {compared.error}")
-            yield Outcome(name, [record], None if name in unfit else compared.error)
+            yield Outcome(name, [record], None if compared.figures or name in unfit else compared.error)
 
 
 def ran(case: Case, size: scale.Scale) -> Record:

@@ -22,19 +22,29 @@ class Compared:
 
     Attributes:
         row: which one.
-        figures: its own; None if it failed.
-        base: of the base row before and after it, those that did not fail; of the base row itself, all there are.
-        error: why there are no figures.
+        runs: its own that did not fail.
+        base: of the base row before and after them, those that did not fail; of the base row itself, all there are.
+        error: why a run has failed, the last one's words.
     """
 
     row: Row
-    figures: Figures | None
+    runs: tuple[Figures, ...]
     base: tuple[Figures, ...]
     error: str | None = None
 
+    @property
+    def figures(self) -> Figures | None:
+        """Those of the run of median speed; None if all have failed."""
+        return sorted(self.runs, key=lambda run: run.samples_per_sec)[(len(self.runs) - 1) // 2] if self.runs else None
+
 
 def in_alternation(
-    base: Row, rows: Sequence[Row], measure: Measure, say: Callable[[str], None], every: int = EVERY
+    base: Row,
+    rows: Sequence[Row],
+    measure: Measure,
+    say: Callable[[str], None],
+    every: int = EVERY,
+    rounds: int = 1,
 ) -> Iterator[Compared]:
     """Measures rows, and the base row before each `every` of them and at the end.
 
@@ -44,41 +54,39 @@ def in_alternation(
         measure: of one row; it may raise RunError, and then the rest go on.
         say: prints a line of progress.
         every: rows between two measurements of the base.
+        rounds: how often so many rows, and the base, take turns before the next rows do.
 
     Yields:
-        Every row as soon as the base was measured after it, and last the base itself, with the figures of its run of
-        median speed.
+        Every row as soon as the base was measured after its last run, and last the base itself.
     """
-    errors: list[str] = []
+    errors: dict[str, str] = {}
 
-    def take(row: Row) -> tuple[Figures | None, str | None]:
+    def take(row: Row) -> list[Figures]:
         try:
             figures = measure(row)
         except RunError as error:
-            return None, str(error)
+            errors[row.name] = str(error)
+            say(f"{row.name}: {error}")
+            return []
         say(
             f"{row.name}: {figures.samples_per_sec:.2f} samples/s, {figures.peak_gb:.3f} GB on rank {figures.peak_rank}"
         )
-        return figures, None
+        return [figures]
 
-    def take_base() -> list[Figures]:
-        figures, error = take(base)
-        if error:
-            errors.append(error)
-            say(f"{base.name}: {error}")
-        return [figures] if figures else []
-
-    before = take_base()
-    runs = list(before)
+    before = take(base)
+    of_base = before
     for start in range(0, len(rows), every):
-        taken = [(row, *take(row)) for row in rows[start : start + every]]
-        after = take_base()
-        runs += after
-        for row, figures, error in taken:
-            yield Compared(row, figures, (*before, *after), error)
-        before = after
-    middle = sorted(runs, key=lambda run: run.samples_per_sec)[(len(runs) - 1) // 2] if runs else None
-    yield Compared(base, middle, tuple(runs), None if runs else errors[-1])
+        chosen, around = rows[start : start + every], before
+        runs: dict[str, list[Figures]] = {row.name: [] for row in chosen}
+        for _ in range(rounds):
+            for row in chosen:
+                if row.name not in errors:
+                    runs[row.name] += take(row)
+            before = take(base)
+            around, of_base = around + before, of_base + before
+        for row in chosen:
+            yield Compared(row, tuple(runs[row.name]), tuple(around), errors.get(row.name))
+    yield Compared(base, tuple(of_base), tuple(of_base), None if of_base else errors[base.name])
 
 
 def record(compared: Compared) -> Record:
@@ -88,10 +96,10 @@ def record(compared: Compared) -> Record:
         compared: with figures.
 
     Returns:
-        peak_gb, peak_rank, state_gb_per_rank and samples_per_sec; and where the base has figures,
-        samples_per_sec_change (percent) and peak_gb_change against the means of `compared.base`, and how far those lie
-        apart: base_spread in percent of their mean samples/s, base_peak_spread in GB. Beside them, for json: the
-        seconds of the steps, the memory by kind, and the base's figures.
+        peak_gb, peak_rank, state_gb_per_rank and samples_per_sec; spread, by how many percent its own runs lie apart,
+        if there are several; and where the base has figures, samples_per_sec_change (percent) and peak_gb_change
+        against the medians of `compared.base`, and how far those lie apart: base_spread in percent, base_peak_spread
+        in GB. Beside them, for json: the seconds of the steps, the memory by kind, and the base's figures.
     """
     figures, base = compared.figures, compared.base
     found = {
@@ -104,15 +112,22 @@ def record(compared: Compared) -> Record:
         "skipped_steps": figures.skipped_steps,
         **figures.memory,
     }
+    if len(compared.runs) > 1:
+        found["spread"] = _spread([run.samples_per_sec for run in compared.runs])
     if base:
         speeds, peaks = [run.samples_per_sec for run in base], [run.peak_gb for run in base]
-        speed, peak = statistics.fmean(speeds), statistics.fmean(peaks)
+        speed, peak = statistics.median(speeds), statistics.median(peaks)
         found |= {
             "samples_per_sec_change": 100 * (figures.samples_per_sec / speed - 1),
             "peak_gb_change": figures.peak_gb - peak,
-            "base_spread": 100 * (max(speeds) - min(speeds)) / speed,
+            "base_spread": _spread(speeds),
             "base_peak_spread": max(peaks) - min(peaks),
             "base_samples_per_sec": speeds,
             "base_peak_gb": peaks,
         }
     return found
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Returns how far values lie apart, in percent of their median."""
+    return 100 * (max(values) - min(values)) / statistics.median(values)
