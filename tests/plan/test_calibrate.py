@@ -11,7 +11,7 @@ from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.system import Constants, systems
 
 NAMES = ("product_rate", "memory_rate", "link_rate", "launch_us")
-TRUE = Constants(product_rate=0.62, memory_rate=0.7, link_rate=0.5, launch_us=34.0, wait_us=20.0)
+TRUE = Constants(product_rate=0.62, memory_rate=0.7, link_rate=0.5, launch_us=34.0, wait_us=20.0, transfer=0.0)
 
 
 def made_up():
@@ -69,7 +69,12 @@ def test_the_text_of_constants_reads_back():
 
 @pytest.mark.slow
 def test_the_constants_that_come_with_the_planner_are_what_the_rows_say():
-    found, _ = calibrate.calibrate(rows.read_reference())
+    found, errors = calibrate.calibrate(rows.read_reference())
+    every = {each.figure: each for each in errors if each.table == "all"}
+    # The aim for rows not seen: 8 % of time, 10 % of memory; a table not seen may take a little more time.
+    assert every["time"].row_left_out < 6
+    assert every["time"].table_left_out < 9
+    assert every["memory"].table_left_out < 5
     for system, constants in found.items():
         kept = dataclasses.asdict(systems()[system])
         for name, value in dataclasses.asdict(constants).items():

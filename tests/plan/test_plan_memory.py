@@ -29,6 +29,16 @@ def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
     assert decoder.block(work).kept_bytes(core=False) == pytest.approx(expected, rel=1e-12)
 
 
+def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
+    work = GPT.replaced(heads=12, tp=2, micro_batch=1)  # 6 score matrices a rank
+    scores = 6 * work.seq**2 * work.item
+    plain = decoder.block(work.replaced(fused=work.fused - {"softmax"}))
+    assert decoder.block(work) == plain
+    fours = work.replaced(micro_batch=2)
+    dropped = decoder.block(fours.replaced(fused=fours.fused - {"softmax"}))
+    assert dropped.kept_bytes() == decoder.block(fours).kept_bytes() + 2 * scores
+
+
 def test_an_encoder_block_keeps_its_tensors_by_hand():
     work = BERT.replaced(hidden_dropout=False, attention_dropout=False, precision="bf16", key_bias=False)
     tokens = work.micro_batch * work.seq
@@ -36,9 +46,11 @@ def test_an_encoder_block_keeps_its_tensors_by_hand():
     # Input, q, k, v, context, two inputs of norms, input of the wide layer; before and behind GeLU; probabilities.
     expected = 8 * stream + 2 * wide + scores
     assert encoder.block(work).kept_bytes() == expected
-    # Plain ops keep more: two norms before scale and shift, scores before the softmax, two terms of GeLU.
-    plain = encoder.block(work.replaced(fused=frozenset())).kept_bytes()
-    assert plain == expected + 2 * stream + scores + 2 * wide
+    # Plain ops keep more: two norms before scale and shift, two terms of GeLU; under XLA scores before the softmax.
+    plain = work.replaced(fused=frozenset())
+    assert encoder.block(plain).kept_bytes() == expected + 2 * stream + 2 * wide
+    compiled = encoder.block(plain.replaced(compiled=True)).kept_bytes()
+    assert compiled == expected + 2 * stream + scores + 2 * wide
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tftrain.plan.system import Constants
 # 4 devices a node at 1 GB/s to each other, 2 GB/s to other nodes, no latency.
 SLOW = dataclasses.replace(A100, per_node=4, network_latency=0.0)
 LINK, NETWORK = 1e9, 2e9
-INSTANT = Constants(launch_us=0.0, wait_us=0.0, checkpoint_us=0.0, batch_ms=0.0, step_ms=0.0, transfer=0.0)
+INSTANT = Constants(launch_us=0.0, wait_us=0.0, batch_ms=0.0, step_ms=0.0, transfer=0.0)
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,15 @@ def test_sums_of_a_gigabyte(ranks, stride, seconds):
 
 
 def test_transfers_share_the_network_of_their_node():
-    assert collectives.transfer(1e9, 2, SLOW, LINK, NETWORK) == pytest.approx(1.0)
-    assert collectives.transfer(1e9, 4, SLOW, LINK, NETWORK) == pytest.approx(4 / 2)
+    slow = dataclasses.replace(SLOW, network_gbs=2)
+    assert collectives.transfer(1e9, slow) == pytest.approx(4 / 2)
 
 
 @pytest.mark.parametrize("count", [4, 16, 64])
 def test_the_bubble_is_stages_less_one_by_micro_batches(count):
     # arXiv 2104.04473, section 2.2.1, where blocks are all there is.
     work = GPT.replaced(pp=4, vocab=8, global_batch=4 * count, tp=1)
-    found = timing.step(work, A100, INSTANT)
+    found = timing.step(work, dataclasses.replace(A100, network_gbs=1e9, network_latency=0.0), INSTANT)
     passes = found.products + found.kernels
     assert found.bubble / passes == pytest.approx(3 / count, rel=0.03)
 
@@ -55,6 +55,14 @@ def test_whole_checkpointing_adds_one_forward_pass_of_the_blocks():
     plain, full = (timing.step(work.replaced(checkpointing=mode), A100, INSTANT) for mode in ("none", "full"))
     block = timing.passes(inventory.parts(work).block, work, A100, INSTANT)
     assert full.total - plain.total == pytest.approx(work.micro_batches * work.layers * block.forward.total)
+
+
+def test_whole_checkpointing_launches_every_block_again():
+    work = GPT.replaced(hidden=8192, inner=32768, heads=64, checkpointing="full")  # the device is slower than the host
+    launching = dataclasses.replace(INSTANT, launch_us=1.0)
+    more = timing.step(work, A100, launching).total - timing.step(work, A100, INSTANT).total
+    launches = sum(kernel.launches[0] for kernel in inventory.parts(work).block.kernels)
+    assert more == pytest.approx(work.micro_batches * work.layers * launches * 1e-6)
 
 
 def test_the_host_counts_where_it_is_slower_than_the_device():

@@ -89,6 +89,9 @@ def print_rows(chosen: Sequence[Row], form: str) -> None:
     lines = [compare.summary_cells(summary) for summary in compare.summarize(planned)]
     out = sys.stderr if form == "csv" else sys.stdout
     print(compare.render(compare.SUMMARY_COLUMNS, lines, form), end="", file=out)
+    if spread := compare.repeats(planned):
+        mean, most = sum(spread) / len(spread), max(spread)
+        print(f"{len(spread)} configurations ran twice: {mean:.1f} % apart, at most {most:.1f} %", file=out)
 
 
 def print_calibration(form: str) -> None:

@@ -34,8 +34,9 @@ def all_reduce(
     return found
 
 
-def transfer(size: float, distance: int, cluster: Cluster, link: float, network: float) -> float:
-    """Returns the seconds of `size` bytes from every rank to one at some distance; a node's ranks share its network."""
-    if distance < cluster.per_node:
-        return size / link
-    return cluster.per_node * size / network + cluster.network_latency
+def transfer(size: float, cluster: Cluster) -> float:
+    """Returns the seconds of `size` bytes from every rank to one of the next stage; a node's ranks share its network.
+
+    They do so between stages on one node too: see docs/planner.md.
+    """
+    return cluster.per_node * size / (cluster.network_gbs * 1e9) + cluster.network_latency

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Sequence
+import itertools
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from tftrain.plan import flops, memory, timing
@@ -10,6 +11,7 @@ from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.published import Row
 from tftrain.plan.system import systems
 
+APART = 0.05  # between the mean and the most that runs of one configuration differ by: see `repeats`
 COLUMNS = (
     "row",
     "predicted_gb",
@@ -112,7 +114,12 @@ def plan(row: Row) -> Planned:
 
 
 class Summary(NamedTuple):
-    """How far off a table is: mean absolute errors in percent, rank correlations; None where nothing is published."""
+    """How far off a table is: mean absolute errors in percent, rank correlations; None where nothing is published.
+
+    Attributes:
+        time_apart: percentage of the pairs of rows that lie further apart in time than APART.
+        time_tau_apart: rank correlation of those.
+    """
 
     table: str
     rows: int
@@ -120,6 +127,8 @@ class Summary(NamedTuple):
     memory_tau: float | None
     time_mape: float | None
     time_tau: float | None
+    time_apart: float | None
+    time_tau_apart: float | None
 
 
 def summarize(planned: Sequence[Planned]) -> list[Summary]:
@@ -131,32 +140,56 @@ def summarize(planned: Sequence[Planned]) -> list[Summary]:
         timed = [(each.seconds, each.row.reference_seconds) for each in chosen if each.row.reference_seconds]
         memory_errors = [abs(each.memory_error) for each in chosen if each.memory_error is not None]
         time_errors = [abs(each.error) for each in chosen if each.error is not None]
+        apart = [100.0 * _apart(*pair, APART) for pair in itertools.combinations([right for _, right in timed], 2)]
         found.append(
             Summary(
-                table, len(chosen), _mean(memory_errors), kendall_tau(sized), _mean(time_errors), kendall_tau(timed)
+                table,
+                len(chosen),
+                _mean(memory_errors),
+                kendall_tau(sized),
+                _mean(time_errors),
+                kendall_tau(timed),
+                _mean(apart),
+                kendall_tau(timed, APART),
             )
         )
     return found
+
+
+def _apart(one: float, other: float, share: float) -> bool:
+    return abs(one - other) > share * min(one, other)
+
+
+def repeats(planned: Sequence[Planned]) -> list[float]:
+    """Returns by how many percent the slowest published run is slower than the fastest, of each workload run twice."""
+    found: dict[Hashable, list[float]] = {}
+    for row in (each.row for each in planned):
+        if row.reference_seconds and not row.relative:
+            found.setdefault((row.workload, row.cluster, row.system), []).append(row.reference_seconds)
+    return [100 * (max(runs) / min(runs) - 1) for runs in found.values() if len(runs) > 1]
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float | None:
+def kendall_tau(pairs: Sequence[tuple[float, float]], apart: float = 0.0) -> float | None:
     """Returns Kendall's tau-b of pairs of numbers: agreeing less opposite orders, by pairs not tied (Kendall, 1945).
 
-    None where all are tied on one side, or there are fewer than two.
+    None where all are tied on one side, or there are fewer than two. Of right numbers that lie no further apart than
+    the share `apart` of the smaller, the order does not count.
     """
-    agreeing = opposite = left_tied = right_tied = 0
+    every = agreeing = opposite = left_tied = right_tied = 0
     for index, (left, right) in enumerate(pairs):
         for other_left, other_right in pairs[:index]:
+            if apart and not _apart(right, other_right, apart):
+                continue
+            every += 1
             by_left, by_right = left - other_left, right - other_right
             left_tied += by_left == 0
             right_tied += by_right == 0
             agreeing += by_left * by_right > 0
             opposite += by_left * by_right < 0
-    every = len(pairs) * (len(pairs) - 1) // 2
     free = (every - left_tied) * (every - right_tied)
     return (agreeing - opposite) / free**0.5 if free > 0 else None
 
@@ -186,11 +219,20 @@ def _shown(value: float | None, form: str = "g") -> str:
 
 def summary_cells(summary: Summary) -> list[str]:
     """Returns the cells of a summary."""
-    forms = (".1f", ".3f", ".1f", ".3f")
+    forms = (".1f", ".3f", ".1f", ".3f", ".0f", ".3f")
     return [summary.table, str(summary.rows), *(_shown(v, f) for v, f in zip(summary[2:], forms, strict=True))]
 
 
-SUMMARY_COLUMNS = ("table", "rows", "memory_mape_pct", "memory_kendall_tau", "time_mape_pct", "time_kendall_tau")
+SUMMARY_COLUMNS = (
+    "table",
+    "rows",
+    "memory_mape_pct",
+    "memory_kendall_tau",
+    "time_mape_pct",
+    "time_kendall_tau",
+    "time_pairs_apart_pct",
+    "time_kendall_tau_apart",
+)
 
 
 def render(columns: Sequence[str], lines: Sequence[Sequence[str]], form: str) -> str:

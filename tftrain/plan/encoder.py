@@ -105,7 +105,7 @@ def _kept(work: Workload, u: float, d: float, w: float, s: float) -> list[Kept]:
     ]
     if "ln" not in work.fused:
         kept.append(Kept("norms before scale and shift", 2 * u))
-    if "softmax" not in work.fused:
+    if "softmax" not in work.fused and work.compiled:  # the gradient of a plain one reads the probabilities alone
         kept.append(Kept("masked scores", s, core=True))
     if "gelu" not in work.fused and work.grappler not in RECOMPUTING:
         kept.append(Kept("terms of gelu", 2 * w))

@@ -1,7 +1,7 @@
 """Software systems: what share of a data sheet they reach, what a launch costs them, what memory they lose.
 
 Constants are few, and each is a thing of its own that could be measured by itself. `python -m tftrain.plan --calibrate`
-fits them to the reference rows, from `PRIORS`, and writes `constants.json`.
+fits them to the reference rows, from the values here, and prints `constants.json`.
 """
 
 import functools
@@ -22,7 +22,6 @@ class Constants:
         link_rate, network_rate: share of the links' bandwidth that collectives reach in a node, between nodes.
         launch_us: host time of one launch, microseconds; the device idles where it is faster than the host.
         wait_us: of each collective of tensor parallel ranks, for each other rank, microseconds.
-        checkpoint_us: of computing a block again, when the device waits for the host, microseconds.
         batch_ms: of a micro-batch beside its parts: the program's start, input, negotiation.
         step_ms: of an update, likewise.
         transfer: share of the transfers between pipeline stages that nothing hides.
@@ -39,7 +38,6 @@ class Constants:
     network_rate: float = 0.7
     launch_us: float = 20.0
     wait_us: float = 20.0
-    checkpoint_us: float = 500.0
     batch_ms: float = 0.0
     step_ms: float = 2.0
     transfer: float = 0.5

@@ -133,12 +133,12 @@ def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
     """Returns the seconds of an update."""
     block, embedding, head = _spans(inventory.one_block(work), cluster, constants)
     speed = rates(cluster, constants)
-    again = constants.checkpoint_us * 1e-6 if work.checkpointing == "full" else 0.0
+    again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0
     layers, micro_batches = work.layers / work.pp, work.micro_batches
     stage = layers * (_seconds(block) + again)
     first, last = stage + _seconds(embedding), stage + _seconds(head)
     moved = work.micro_batch * work.seq * work.hidden * work.item
-    one = collectives.transfer(moved, work.tp * work.dp, cluster, speed.link, speed.network) if work.pp > 1 else 0.0
+    one = collectives.transfer(moved, cluster) if work.pp > 1 else 0.0
     if work.pp == 1:
         slowest = [*embedding, *head]
         longest = every = stage + _seconds(slowest)
@@ -159,6 +159,15 @@ def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
         gradient_seconds(work, cluster, speed),
         update_seconds(work, speed) + constants.step_ms * 1e-3,
     )
+
+
+def relaunch_seconds(work: Workload, constants: Constants) -> float:
+    """Returns the host's seconds to launch a block's forward pass again, which nothing hides.
+
+    The state of the random numbers is restored before a block is computed again, and the device waits for it.
+    """
+    launches = sum(kernel.launches[0] for kernel in inventory.parts(work).block.kernels)
+    return launches * constants.launch_us * 1e-6
 
 
 def gradient_seconds(work: Workload, cluster: Cluster, speed: Rates) -> float:
