@@ -22,6 +22,7 @@ import tempfile
 from tftrain import flags, huge_pages
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
+from tftrain.data.errors import DataError, data_error
 from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
@@ -42,6 +43,9 @@ def main(argv: list[str]) -> int:
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
+    except DataError as error:
+        say_why(launch.rank, error)
+        return ExitCode.FAILED
 
     gpu = os.path.exists("/dev/nvidiactl")
     if __name__ == "__main__" and config.compute.huge_pages and not gpu:
@@ -56,7 +60,6 @@ def main(argv: list[str]) -> int:
     import tensorflow as tf
 
     from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
-    from tftrain.data.errors import DataError, data_error
     from tftrain.parallel import collectives, mesh
     from tftrain.train import agreed, loop
     from tftrain.train.health import NotFiniteError
