@@ -86,7 +86,9 @@ def main(argv: list[str]) -> int:
             say_why(launch.rank, cause)
         elif collectives.is_lost(error):
             say_why(launch.rank, f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
-            code = ExitCode.PEER_ENDED
+            # Python's own end takes seconds to free the graphs, and Horovod's may ask the rank that is gone.
+            sys.stdout.flush()
+            os._exit(ExitCode.PEER_ENDED)
         else:
             raise
     except KeyboardInterrupt:

@@ -18,16 +18,17 @@ from tftrain.train import loop, saves
 from tftrain.train.saves import Saves
 
 SECONDS = 20
+ALONE = Mesh()
 
 
 class Trained:
     """A state that changes in place, as training changes it, and its saves."""
 
-    def __init__(self, output_dir, **settings):
+    def __init__(self, output_dir, mesh=ALONE, **settings):
         self.value = np.zeros(5, np.float32)
         self.lines = []
         folder.of(output_dir).mkdir()
-        self.saves = Saves(RunConfig(output_dir=str(output_dir), **settings), Mesh(), self.lines.append)
+        self.saves = Saves(RunConfig(output_dir=str(output_dir), **settings), mesh, self.lines.append)
 
     def save(self, step):
         """Saves a state of the step's number, which is another one right after that."""
@@ -166,6 +167,25 @@ def test_a_disk_that_does_not_answer_is_a_failed_save(tmp_path, held, monkeypatc
     trained.saves.settle()
     assert values(tmp_path)[2] == 2
     assert values(tmp_path).get(1, 1) == 1
+
+
+def test_a_run_that_fails_lets_its_save_finish(tmp_path, held):
+    trained = Trained(tmp_path)
+    trained.save(1)
+    threading.Timer(0.2, held.set).start()
+    with pytest.raises(ZeroDivisionError), trained.saves:
+        raise ZeroDivisionError
+    assert values(tmp_path) == {1: 1}
+
+
+def test_the_shards_of_a_rank_that_is_gone_are_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(saves.collectives, "gather_numbers", lambda group, value, name: np.array([value, 0.0]))
+    trained = Trained(tmp_path, Mesh(rank=0, size=2))
+    trained.save(1)
+    with pytest.raises(ConnectionError), trained.saves:
+        raise ConnectionError("gloo/transport/tcp/pair.cc:589] Read error")
+    assert trained.lines[0].startswith("the checkpoint of step 1 has failed: another rank can't write its shards")
+    assert list(folder.of(tmp_path).iterdir()) == []
 
 
 def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken):
