@@ -136,26 +136,3 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
         assert ranks.codes([0], 60) == [ExitCode.PEER_ENDED]
         assert "tftrain.run: rank 0: another rank ended" in ranks.output(0)
         assert "Traceback" not in ranks.output(0)
-
-
-@pytest.mark.multirank
-def test_a_rank_that_raises_ends_the_others_and_says_why_itself(tmp_path):
-    program = f"""
-import os, sys
-from tftrain import run
-from tftrain.data import pipeline
-whole = pipeline.ramped_batches
-def broken(*args):
-    for number, batch in enumerate(whole(*args)):
-        if number == 3:
-            raise ZeroDivisionError("of this test")
-        yield batch
-if os.environ["HOROVOD_RANK"] == "1":
-    pipeline.ramped_batches = broken
-sys.exit(run.main(["tftrain.run", *{[*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}"]}]))
-"""
-    with started_ranks(2, ["-c", program]) as ranks:
-        assert ranks.codes([0, 1], 180) == [ExitCode.PEER_ENDED, ExitCode.FAILED]
-        assert "ZeroDivisionError: of this test" in ranks.output(1)
-        assert "tftrain.run: rank 0: another rank ended" in ranks.output(0)
-        assert "Traceback" not in ranks.output(0)
