@@ -293,7 +293,7 @@ def full_from_step_3(*args):
 
 resume.VISIBLE_SECONDS = 1
 resume.require_shared, pipeline.ramped_batches = apart_first, full_from_step_3
-settings = {[*SMALL, "--global_batch_size=8", "--max_steps=8", f"--output_dir={tmp_path}"]}
+settings = {[*SMALL, "--num_hidden_layers=1", "--global_batch_size=8", "--max_steps=8", f"--output_dir={tmp_path}"]}
 saves = ["--checkpoint_every=1", "--nocheckpoint_async", "--max_failed_saves=2", "--keep_last=9"]
 sys.exit(run.main(["tftrain.run", *settings, *saves]))
 """
