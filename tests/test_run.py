@@ -260,6 +260,14 @@ def test_standard_records_train_and_a_damaged_one_ends_the_run_in_one_line(tmp_p
     assert "Traceback" not in output
 
 
+def test_data_that_vanishes_before_its_sizes_are_read_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(preflight, "problems", lambda config: [])  # It was still there when it was checked.
+    args = (f"--data_dir={tmp_path / 'gone'}", f"--output_dir={tmp_path}", "--global_batch_size=8")
+    assert run.main(["tftrain.run", *args]) == ExitCode.FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tftrain.run: rank 0: {tmp_path / 'gone'}")
+
+
 def test_a_run_of_one_process_needs_no_horovod(tmp_path):
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError('no Horovod here')")

@@ -22,6 +22,7 @@ import tempfile
 from tftrain import flags, huge_pages
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
+from tftrain.data.errors import DataError, data_error
 from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
@@ -42,6 +43,9 @@ def main(argv: list[str]) -> int:
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
+    except DataError as error:
+        say_why(launch.rank, error)
+        return ExitCode.FAILED
 
     gpu = os.path.exists("/dev/nvidiactl")
     if __name__ == "__main__" and config.compute.huge_pages and not gpu:
@@ -56,13 +60,21 @@ def main(argv: list[str]) -> int:
     import tensorflow as tf
 
     from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
-    from tftrain.data.errors import DataError, data_error
-    from tftrain.parallel import collectives, mesh
+    from tftrain.parallel import collectives, mesh, uncaught
     from tftrain.train import agreed, loop
     from tftrain.train.health import NotFiniteError
     from tftrain.train.watchdog import Watchdog
 
     watchdog, code = Watchdog(launch.rank, config.run), ExitCode.FAILED
+
+    def another_ended() -> None:
+        say_why(launch.rank, f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
+        # Python's own end takes seconds to free the graphs, and Horovod's may ask the rank that is gone.
+        sys.stdout.flush()
+        os._exit(ExitCode.PEER_ENDED)
+
+    if launch.size > 1:
+        uncaught.on_uncaught_gloo(another_ended)
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
             ranks = mesh.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
@@ -82,8 +94,7 @@ def main(argv: list[str]) -> int:
         if (cause := data_error(error)) is not None:
             say_why(launch.rank, cause)
         elif collectives.is_lost(error):
-            say_why(launch.rank, f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
-            code = ExitCode.PEER_ENDED
+            another_ended()
         else:
             raise
     except KeyboardInterrupt:

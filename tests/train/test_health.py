@@ -64,9 +64,8 @@ def test_an_unusual_step_is_handed_on():
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize("layout", ["--split_opt_state", "--tensor_parallel_size=2"])
-def test_ranks_of_which_one_has_bad_numbers_end_together_and_name_the_loss(tmp_path, layout):
-    settings = [*SMALL, "--global_batch_size=8", "--max_nan_steps=2", layout, f"--output_dir={tmp_path}"]
+def test_tensor_parallel_ranks_of_which_one_has_bad_numbers_end_together_and_name_the_loss(tmp_path):
+    settings = [*SMALL, "--global_batch_size=8", "--max_nan_steps=2", f"--output_dir={tmp_path}"]
     program = f"""
 import os, sys
 from tftrain import run
@@ -77,12 +76,12 @@ def poisoned(*args):
         yield batch | {{"masked_lm_weights": batch["masked_lm_weights"] * (float("nan") if number > 3 else 1)}}
 if os.environ["HOROVOD_RANK"] == "1":
     pipeline.ramped_batches = poisoned
-sys.exit(run.main(["tftrain.run", *{settings}]))
+sys.exit(run.main(["tftrain.run", *{settings}, "--tensor_parallel_size=2"]))
 """
     with started_ranks(2, ["-c", program]) as ranks:
         assert ranks.codes([0, 1], 240) == [ExitCode.NOT_FINITE] * 2
-        where = " on rank 1" if layout == "--split_opt_state" else ""
-        expected = f"--max_nan_steps=2 steps in a row were not finite; in step 5 the loss{where} was not."
+        # Both hold the same samples, so that no rank is to blame.
+        expected = "--max_nan_steps=2 steps in a row were not finite; in step 5 the loss was not."
         assert f"tftrain.run: rank 0: {expected}" in ranks.output(0)
         assert "tftrain.run: rank 1: --max_nan_steps=2 steps in a row" in ranks.output(1)
     assert [row["nan_steps"] for row in rows(tmp_path)[0]][:5] == [0, 0, 0, 1, 2]

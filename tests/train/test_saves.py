@@ -7,27 +7,29 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tests.distributed import run_ranks
+from tests.distributed import run_ranks, started_ranks
 from tests.test_run import SMALL, configured, losses, rows
 from tftrain.checkpoint import folder, save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import RunConfig
+from tftrain.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop, saves
 from tftrain.train.saves import Saves
 
 SECONDS = 20
+ALONE = Mesh()
 
 
 class Trained:
     """A state that changes in place, as training changes it, and its saves."""
 
-    def __init__(self, output_dir, **settings):
+    def __init__(self, output_dir, mesh=ALONE, **settings):
         self.value = np.zeros(5, np.float32)
         self.lines = []
         folder.of(output_dir).mkdir()
-        self.saves = Saves(RunConfig(output_dir=str(output_dir), **settings), Mesh(), self.lines.append)
+        self.saves = Saves(RunConfig(output_dir=str(output_dir), **settings), mesh, self.lines.append)
 
     def save(self, step):
         """Saves a state of the step's number, which is another one right after that."""
@@ -168,6 +170,25 @@ def test_a_disk_that_does_not_answer_is_a_failed_save(tmp_path, held, monkeypatc
     assert values(tmp_path).get(1, 1) == 1
 
 
+def test_a_run_that_fails_lets_its_save_finish(tmp_path, held):
+    trained = Trained(tmp_path)
+    trained.save(1)
+    threading.Timer(0.2, held.set).start()
+    with pytest.raises(ZeroDivisionError), trained.saves:
+        raise ZeroDivisionError
+    assert values(tmp_path) == {1: 1}
+
+
+def test_the_shards_of_a_rank_that_is_gone_are_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(saves.collectives, "gather_numbers", lambda group, value, name: np.array([value, 0.0]))
+    trained = Trained(tmp_path, Mesh(rank=0, size=2))
+    trained.save(1)
+    with pytest.raises(ConnectionError), trained.saves:
+        raise ConnectionError("gloo/transport/tcp/pair.cc:589] Read error")
+    assert trained.lines[0].startswith("the checkpoint of step 1 has failed: another rank can't write its shards")
+    assert list(folder.of(tmp_path).iterdir()) == []
+
+
 def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken):
     broken[:] = [False, True, True, False]
     loop.train(
@@ -243,6 +264,49 @@ def test_the_manifest_says_what_a_reader_wants_to_know(trained):
     assert manifest.run["config"]["run"]["max_steps"] == 4
     assert (manifest.run["seed"], manifest.run["loss_scale"]) == (1, 1.0)
     assert manifest.run["schedule"]["updates"] == 4
+
+
+@pytest.mark.multirank
+def test_what_one_of_two_ranks_can_not_see_or_write_both_know_and_count(tmp_path):
+    program = f"""
+import os, resource, sys
+from tftrain import run
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.data import pipeline
+from tftrain.train import resume
+
+is_second = os.environ["HOROVOD_RANK"] == "1"
+require_shared, ramped_batches = resume.require_shared, pipeline.ramped_batches
+
+def apart_first(output_dir, mesh):
+    try:
+        require_shared(output_dir + "_elsewhere" * is_second, mesh)
+    except CheckpointError as error:
+        print("refused:", error, flush=True)
+    require_shared(output_dir, mesh)
+
+def full_from_step_3(*args):
+    for number, batch in enumerate(ramped_batches(*args), 1):
+        if number == 3 and is_second:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+        yield batch
+
+resume.VISIBLE_SECONDS = 1
+resume.require_shared, pipeline.ramped_batches = apart_first, full_from_step_3
+settings = {[*SMALL, "--num_hidden_layers=1", "--global_batch_size=8", "--max_steps=8", f"--output_dir={tmp_path}"]}
+saves = ["--checkpoint_every=1", "--nocheckpoint_async", "--max_failed_saves=2", "--keep_last=9"]
+sys.exit(run.main(["tftrain.run", *settings, *saves]))
+"""
+    with started_ranks(2, ["-c", program]) as ranks:
+        assert ranks.codes([0, 1], 240) == [ExitCode.SAVES_FAILED] * 2, ranks.output()
+        outputs = [ranks.output(rank) for rank in (0, 1)]
+    for rank, output in enumerate(outputs):
+        assert f"refused: --output_dir={tmp_path}{'_elsewhere' * rank}: what rank 0 writes there, " in output
+        assert "these ranks do not see: 1; " in output
+        assert "2 saves in a row have failed, as many as --max_failed_saves permits" in output
+    assert "the checkpoint of step 3 has failed: rank 1: [Errno 27] File too large" in outputs[0]
+    assert [row["failed_saves"] for row in rows(tmp_path)[0]] == [0, 0, 0, 1]
+    assert [folder.order(path)[0] for path in folder.find(tmp_path)] == [1, 2]
 
 
 @pytest.mark.slow

@@ -9,14 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from tests.distributed import ROOT, run_ranks, started_ranks
-from tests.test_run import SMALL, rows
+from tests.distributed import ROOT, started_ranks
+from tests.test_run import SMALL
 from tftrain.checkpoint import folder
 from tftrain.exit_codes import ExitCode
 from tftrain.train import signals
 from tftrain.train.signals import Signals
-
-TRAINING = ("-m", "tftrain.run", *SMALL, "--global_batch_size=8")
 
 
 class Listening:
@@ -115,21 +113,6 @@ with Signals(0, lambda name: print("asked by", name, flush=True)):
         time.sleep(1.2 * signals.SAME_SIGNAL_SECONDS)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 128 + signal.SIGTERM
-
-
-@pytest.mark.multirank
-def test_all_ranks_save_after_the_same_step_and_the_run_continues(tmp_path):
-    settings = (*TRAINING, "--warmup_steps=0", f"--output_dir={tmp_path}")
-    with started_ranks(2, [*settings, "--max_steps=1000000"]) as ranks:
-        ranks.wait_for("iteration")
-        ranks.processes[1].send_signal(signal.SIGUSR1)
-        assert ranks.codes([0, 1], 60) == [ExitCode.STOPPED, ExitCode.STOPPED]
-        assert "rank 0: SIGUSR1 on another rank" in ranks.output(0)
-    (kept,) = folder.find(tmp_path)
-    done = int(kept.name.removeprefix("step_"))
-    assert [row["step"] for row in rows(tmp_path)[0]] == list(range(1, done + 1))
-    run_ranks(2, [*settings, f"--max_steps={done + 2}"])
-    assert rows(tmp_path)[0][-1]["step"] == done + 2
 
 
 @pytest.mark.slow

@@ -105,9 +105,17 @@ def test_a_folder_that_cannot_be_written_to_is_no_obstacle(tmp_path, capfd):
 
 
 @pytest.mark.multirank
-def test_a_rank_that_stands_still_ends_the_others(tmp_path):
-    limits = ("--step_timeout_seconds=10", f"--output_dir={tmp_path}")
-    with started_ranks(2, [*ENDLESS, *limits]) as ranks:
+def test_a_rank_that_stands_still_ends_the_others_and_finds_them_gone(tmp_path):
+    # Without a watchdog of its own: on a busy machine its limit might be over before it has said what it found.
+    program = f"""
+import os, sys
+from tftrain import run
+from tftrain.train.watchdog import Watchdog
+if os.environ["HOROVOD_RANK"] == "1":
+    Watchdog._watch = lambda self: None
+sys.exit(run.main(["tftrain.run", *{[*ENDLESS[2:], "--step_timeout_seconds=10", f"--output_dir={tmp_path}"]}]))
+"""
+    with started_ranks(2, ["-c", program]) as ranks:
         ranks.wait_for("iteration")
         ranks.processes[1].send_signal(signal.SIGSTOP)
         assert ranks.codes([0], 28) == [ExitCode.STALLED]
@@ -117,6 +125,7 @@ def test_a_rank_that_stands_still_ends_the_others(tmp_path):
         assert "Thread 0x" in (tmp_path / "stacks" / "rank_0.txt").read_text()
         ranks.processes[1].send_signal(signal.SIGCONT)
         assert ranks.codes([1], 60) == [ExitCode.PEER_ENDED]
+        assert "tftrain.run: rank 1: another rank ended" in ranks.output(1)
 
 
 @pytest.mark.multirank
@@ -125,28 +134,5 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
         ranks.wait_for("iteration")
         ranks.processes[1].kill()
         assert ranks.codes([0], 60) == [ExitCode.PEER_ENDED]
-        assert "tftrain.run: rank 0: another rank ended" in ranks.output(0)
-        assert "Traceback" not in ranks.output(0)
-
-
-@pytest.mark.multirank
-def test_a_rank_that_raises_ends_the_others_and_says_why_itself(tmp_path):
-    program = f"""
-import os, sys
-from tftrain import run
-from tftrain.data import pipeline
-whole = pipeline.ramped_batches
-def broken(*args):
-    for number, batch in enumerate(whole(*args)):
-        if number == 3:
-            raise ZeroDivisionError("of this test")
-        yield batch
-if os.environ["HOROVOD_RANK"] == "1":
-    pipeline.ramped_batches = broken
-sys.exit(run.main(["tftrain.run", *{[*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}"]}]))
-"""
-    with started_ranks(2, ["-c", program]) as ranks:
-        assert ranks.codes([0, 1], 180) == [ExitCode.PEER_ENDED, ExitCode.FAILED]
-        assert "ZeroDivisionError: of this test" in ranks.output(1)
         assert "tftrain.run: rank 0: another rank ended" in ranks.output(0)
         assert "Traceback" not in ranks.output(0)

@@ -1,6 +1,5 @@
 """A save in a background thread: training goes on while the disk is busy."""
 
-import atexit
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +10,6 @@ from tftrain.checkpoint import save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Owned
-
-# A run that ends in an error lets a save under way finish, unless it takes longer.
-EXIT_SECONDS = 10
 
 
 class Plan(NamedTuple):
@@ -49,7 +45,6 @@ class Save:
         # A daemon: where a disk does not answer, a process must be able to end all the same.
         self._thread = threading.Thread(target=self._run, args=(owned,), name="checkpoint", daemon=True)
         self._thread.start()
-        atexit.register(self._thread.join, EXIT_SECONDS)
 
     def written(self, seconds: float) -> str | None:
         """Waits until this rank's shards are on the disk, and returns None, or why they are not."""
@@ -62,7 +57,6 @@ class Save:
     def completed(self, seconds: float) -> str | None:
         """Waits for the end, and returns None, or why there is no checkpoint, as far as this rank knows."""
         self._thread.join(seconds)
-        atexit.unregister(self._thread.join)
         return self._late(seconds) if self._thread.is_alive() else self._problem
 
     def _late(self, seconds: float) -> str:

@@ -148,7 +148,7 @@ def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:
     return all_gather_rows(group, tf.constant([value], tf.float64), name).numpy()
 
 
-def is_lost(error: Exception) -> bool:
+def is_lost(error: BaseException) -> bool:
     """Whether a collective has failed because another rank ended, or could not be reached."""
     # Horovod's own words, or Gloo's, which name the file of the transport, if a connection breaks while it is in use.
     return any(words in str(error) for words in ("Horovod has been shut down", "gloo/transport"))

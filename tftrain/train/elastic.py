@@ -13,10 +13,10 @@ the supervisors ask the driver for their new places, and new children resume fro
   ends all others.
 
 Why not Horovod's own way, which connects again inside the training process, nor the same with the process replacing
-itself by exec: when a rank dies under several process sets, Gloo throws where nobody catches, and every survivor is
-aborted before Python hears of it; without process sets, the last survivor is told after 30 seconds. A process of its
-own survives whatever Horovod and TensorFlow do, hears of changes at any time, and leaves nothing behind of the run
-before: no graphs, threads, memory, or groups of another size. It costs the start of TensorFlow at each change.
+itself by exec: when a rank dies under several process sets, Gloo throws where nobody catches, so no survivor can go on;
+without process sets, the last survivor is told after 30 seconds. A process of its own survives whatever Horovod and
+TensorFlow do, hears of changes at any time, and leaves nothing behind of the run before: no graphs, threads, memory, or
+groups of another size. It costs the start of TensorFlow at each change.
 """
 
 import ctypes

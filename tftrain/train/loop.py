@@ -74,7 +74,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
 
     say(mesh, "compiling the step ...")
     run.prepare_saves()
-    with contextlib.ExitStack() as stopped, Signals(mesh.rank, stopping) as signals:
+    with contextlib.ExitStack() as stopped, Signals(mesh.rank, stopping) as signals, run.saves:
         for number in range(done + 1, settings.max_steps + 1):
             with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
                 batch = next(batches)

@@ -24,12 +24,14 @@ from tftrain.parallel.mesh import STALL_SHUTDOWN_SECONDS, Mesh
 
 # Ranks that are done wait for the others in a collective, which ends the run when it takes too long.
 WRITE_SECONDS, COMPLETE_SECONDS = 0.6 * STALL_SHUTDOWN_SECONDS, 0.3 * STALL_SHUTDOWN_SECONDS
+# A run that ends in an error lets a save under way finish, unless it takes longer.
+EXIT_SECONDS = 10
 # Exact in float64, as which numbers travel.
 ATTEMPT_BITS = 48
 
 
 class Saves:
-    """Saves of one run, one at a time.
+    """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish.
 
     Attributes:
         failed: how many have failed so far; the same on all ranks.
@@ -42,6 +44,15 @@ class Saves:
         self._save: Save | None = None
         self._staging: dict[Piece, np.ndarray] = {}
         self._preparing: threading.Thread | None = None
+
+    def __enter__(self) -> "Saves":
+        return self
+
+    def __exit__(self, _, error: BaseException | None, __) -> None:
+        if error and self._save:
+            if collectives.is_lost(error):
+                self._save.abandon()  # Who is gone has announced all that it ever will.
+            self._save.completed(EXIT_SECONDS)
 
     def room(self, pieces: Iterable[Piece]) -> Mapping[Piece, np.ndarray]:
         """Returns the memory for copies of these pieces, flat, if there are any; until a save it is free for others."""
@@ -104,7 +115,7 @@ class Saves:
         """
         if self._save is None:
             return None
-        save, self._save, world = self._save, None, self._mesh.world
+        save, world = self._save, self._mesh.world
         problem = save.written(WRITE_SECONDS)
         if problem:
             self._staging = {}  # A thread that hangs may still read what is there.
@@ -112,7 +123,9 @@ class Saves:
             save.abandon()
         problem = save.completed(COMPLETE_SECONDS) or problem
         # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
-        if not collectives.gather_numbers(world, float(problem is not None), "save.completed")[0]:
+        has_failed = collectives.gather_numbers(world, float(problem is not None), "save.completed")[0]
+        self._save = None
+        if not has_failed:
             self._in_a_row = 0
             return None
         self.failed, self._in_a_row = self.failed + 1, self._in_a_row + 1
