@@ -188,6 +188,11 @@ class RunConfig:
         1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1
     )
 
+    @property
+    def keeps_copy(self) -> bool:
+        """Whether there is memory for a copy of the state: training goes on while some checkpoint is written."""
+        return self.checkpoint_async and 0 < self.checkpoint_every < self.max_steps
+
 
 @dataclass(frozen=True)
 class TrainConfig:
