@@ -36,8 +36,7 @@ class PlanFlags:
     rows_file: str | None = flag(None, "A CSV file in one of the formats of the published tables, to compare with.")
     format: str = flag("text", "Format of tables.", choices=FORMATS)
     list: bool = flag(False, "Print the clusters, systems and tables that there are.")
-    measure: bool = flag(False, "Measure this machine and write machine_file.")
-    machine_file: str = flag("build/machine.json", "What --measure found, which --cluster=this_machine reads.")
+    measure: bool = flag(False, "Measure this machine and write machine_file, which --cluster=this_machine reads.")
     calibrate: bool = flag(False, "Fit the constants to the published rows, and print them with their errors.")
 
     def problems(self) -> "list[Problem]":
