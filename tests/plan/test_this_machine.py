@@ -1,7 +1,8 @@
 """Planned beside measured memory and time of BERT base on this machine's processor, in runs of their own.
 
 Memory does not depend on what else the machine does. Time does, and so it is compared by hand, in half an hour:
-`python -m pytest tests/plan/test_this_machine.py -m quiet -s` measures the machine, then prints a line for every lever.
+`python -m pytest tests/plan/test_this_machine.py -m quiet -s` measures the machine, then prints a line for every lever;
+`-k sizes`, `-k levers` and `-k ranks` are parts of it.
 """
 
 import pytest
@@ -53,9 +54,12 @@ RANKS = (
     f"--micro_batch_size=8 --tensor_parallel_size=2 {FUSED}",
 )
 CASES = (
-    *((levers, 1) for levers in SIZES),
-    *((f"--max_seq_length=128 --micro_batch_size=8 {levers}", 1) for levers in LEVERS),
-    *((f"--max_seq_length=128 {levers}", 2) for levers in RANKS),
+    *(pytest.param(levers, 1, id=f"sizes {levers}") for levers in SIZES),
+    *(
+        pytest.param(f"--max_seq_length=128 --micro_batch_size=8 {levers}", 1, id=f"levers {levers}")
+        for levers in LEVERS
+    ),
+    *(pytest.param(f"--max_seq_length=128 {levers}", 2, id=f"ranks {levers}") for levers in RANKS),
 )
 IN_EVERY_BUILD = (
     ("--max_seq_length=128 --micro_batch_size=4", 1),

@@ -136,8 +136,10 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
         ConfigError: there is no such cluster or system, or this machine was not measured.
     """
     name, path = config.plan.cluster, config.run.machine_file
+    if config.plan.ranks_per_node > 1 and name != machine.NAME:
+        raise ConfigError([Problem("ranks_per_node", config.plan.ranks_per_node, f"expected --cluster={machine.NAME}")])
     if name == machine.NAME:
-        cluster = machine.read(Path(path))
+        cluster = machine.shared(machine.read(Path(path)), config.plan.ranks_per_node)
     elif name in CLUSTERS:
         cluster = CLUSTERS[name]
     else:

@@ -15,6 +15,7 @@ class PlanFlags:
 
     cluster: str = flag("a100_80gb", "The machine; --list names them all. this_machine needs --measure once.")
     nodes: int = flag(1, "Nodes of the cluster.", minimum=1)
+    ranks_per_node: int = flag(1, "Ranks that share a node of this_machine, each with its part of it.", minimum=1)
     data_parallel_size: int | None = flag(
         None, "Ranks that share the global batch; by default what the devices leave.", minimum=1
     )

@@ -114,7 +114,7 @@ def from_config(
     fused = {op for op, lever in LEVERS.items() if getattr(model, lever) == "fused"}
     optimizer = {"optimizer"} if config.optimizer.optimizer.startswith("fused") else set()
     stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
-    compiled = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
+    jit = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
     return Workload(
         family="megatron" if causal else "tftrain",
         causal=causal,
@@ -142,7 +142,7 @@ def from_config(
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
-        compiled=compiled,
+        compiled=jit and gpu,  # On a CPU, XLA runs what it fuses on one core, and gains nothing.
         checkpoint_copy=config.run.keeps_copy and not gpu,
-        grappler="none" if compiled or compute.suppress_grappler else compute.memory_optimization,
+        grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
