@@ -184,9 +184,19 @@ class RunConfig:
     spike_zscore: float = flag(
         6.0, "Standard deviations above its recent mean at which loss or gradient norm is a spike; 0: none.", minimum=0
     )
+    machine_file: str = flag(
+        "build/machine.json",
+        "What python -m tftrain.plan --measure has found out about this machine; without it, a run on a CPU says of "
+        "its memory only what was to be expected, and nothing of its time.",
+    )
     seed: int = flag(
         1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1
     )
+
+    @property
+    def keeps_copy(self) -> bool:
+        """Whether there is memory for a copy of the state: training goes on while some checkpoint is written."""
+        return self.checkpoint_async and 0 < self.checkpoint_every < self.max_steps
 
 
 @dataclass(frozen=True)

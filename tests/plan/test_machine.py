@@ -37,12 +37,25 @@ def test_what_is_measured_reads_back_and_is_possible(path):
 
 def test_a_run_on_it_is_planned_by_the_kinds_that_the_trainer_measures(path):
     plan = forecast.forecast(BERT.replaced(family="tftrain"), machine.read(path), systems()["tftrain_cpu"])
-    kinds = forecast.bytes_by_kind(plan)
-    assert set(kinds) == {
-        "baseline", "weights", "master_weights", "moments", "gradients", "accumulation", "communication", "activations"
-    }  # fmt: skip
+    kinds = forecast.bytes_by_kind(plan.memory)
+    state = {"weights", "master_weights", "moments", "checkpoint_copy"}
+    assert set(kinds) == {"baseline", *state, "gradients", "accumulation", "communication", "activations"}
     assert sum(kinds.values()) == pytest.approx(plan.memory.total)
     assert plan.seconds > 0
+
+
+def test_processes_share_what_the_machine_has(path):
+    whole = machine.read(path)
+    half = machine.shared(whole, 2)
+    assert (half.per_node, half.memory_gb, half.link_gbs) == (2, whole.memory_gb / 2, whole.network_gbs)
+    # Two ranks with half of the samples each compute together what one does with all, and have half of the cores each.
+    work = BERT.replaced(family="tftrain", global_batch=8, micro_batch=4)
+    alone, both = (
+        forecast.forecast(each, cluster, systems()["tftrain_cpu"]).time
+        for each, cluster in ((work, whole), (work.replaced(dp=2), half))
+    )
+    assert both.products == pytest.approx(alone.products)
+    assert (alone.gradient_sums, both.gradient_sums > 0) == (0, True)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"curve": 3}'])

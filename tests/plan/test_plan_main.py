@@ -77,6 +77,7 @@ def test_a_file_of_rows_is_compared_like_a_table(capsys):
         (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "data_parallel_size=8"]),
         (["--rows_file=none.csv"], ["--rows_file=none.csv"]),
         (["--cluster=this_machine", "--machine_file=none.json"], ["none.json", "--measure"]),
+        (["--ranks_per_node=2"], ["--ranks_per_node=2", "--cluster=this_machine"]),
         (["--search"], ["--global_batch_size"]),
         (["--search", "--list"], ["--list", "without --search"]),
         (["--zero_stage=4"], ["--zero_stage=4", "at most 3"]),

@@ -77,6 +77,14 @@ def test_a_fused_optimizer_spares_its_temporaries():
     assert plain.temporaries - memory.of(BERT, BARE).temporaries == 8 * inventory.weights(BERT, last=True)
 
 
+def test_backward_ends_with_two_summands_of_the_tables_gradient():
+    work = BERT.replaced(family="tftrain", checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
+    assert memory.of(work, BARE).activations == 2 * 4 * work.vocab * work.hidden
+    kept = dict(memory.of(work.replaced(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
+    assert "block's input" in kept
+    assert not any("summands" in name for name in kept)
+
+
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_the_first_stage_has_as_many_micro_batches_under_way_as_there_are_stages(count):
     work = GPT.replaced(pp=4, global_batch=4 * count, checkpointing="full", vocab=128)

@@ -73,6 +73,34 @@ def test_the_host_counts_where_it_is_slower_than_the_device():
     assert timing.step(BERT, A100, INSTANT).host == 0
 
 
+OURS = BERT.replaced(family="tftrain", precision="fp32", micro_batch=4, global_batch=16, dp=2)
+
+
+@pytest.mark.parametrize(("family", "share"), [("tftrain", 1 / 2 + 1 / 2), ("encoder", 1 + 1 / 2)])
+def test_this_projects_owners_get_their_part_of_the_sum_alone(family, share):
+    # Half of a sum's traffic brings each its part, and half brings the new weights back.
+    whole, divided = (
+        timing.step(OURS.replaced(family=family, zero_stage=stage), SLOW, INSTANT).gradient_sums for stage in (0, 1)
+    )
+    assert divided == pytest.approx(share * whole)
+
+
+def test_numbers_in_fp16_are_added_one_by_one():
+    slow = dataclasses.replace(INSTANT, half_sum_ns=10.0)
+    half, same = (OURS.replaced(dp=4, wire=wire) for wire in ("fp16", "fp32"))
+    weights = inventory.weights(half, last=True)
+    added = timing.step(half, SLOW, slow).gradient_sums - timing.step(half, SLOW, INSTANT).gradient_sums
+    assert added == pytest.approx(3 / 4 * weights * 10e-9)
+    assert timing.step(same, SLOW, slow) == timing.step(same, SLOW, INSTANT)
+
+
+def test_every_micro_batch_reads_a_gradient_and_the_sum_and_writes_the_sum():
+    once, summed = (timing.step(OURS.replaced(accumulation=dtype), A100, INSTANT).kernels for dtype in ("", "bf16"))
+    bandwidth = INSTANT.memory_rate * A100.memory_gbs * 1e9
+    weights = inventory.weights(OURS, last=True)
+    assert summed - once == pytest.approx(2 * (4 + 2 + 2) * weights / bandwidth)
+
+
 @given(works())
 def test_kinds_are_not_negative_and_add_up(work):
     found = timing.step(work, A100, Constants())

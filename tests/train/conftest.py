@@ -1,10 +1,14 @@
 """Two small runs whose batch grows, alone and on two ranks, for whoever looks at what they leave."""
 
+import dataclasses
+import json
+
 import pytest
 
 from tests.distributed import run_ranks
 from tests.test_run import SMALL, configured
 from tftrain.parallel.mesh import Mesh
+from tftrain.plan.cluster import CLUSTERS
 from tftrain.train import loop
 
 RAMP = (
@@ -34,4 +38,7 @@ def ramped_on_two(tmp_path_factory):
         "import os, sys; from tftrain import run; "
         "ballast = b'x' * (300_000_000 if os.environ['HOROVOD_RANK'] == '1' else 1); sys.exit(run.main(sys.argv))"
     )
-    return folder, run_ranks(2, ["-c", program, *SMALL, *RAMP, f"--output_dir={folder}"])
+    (folder / "machine.json").write_text(json.dumps(dataclasses.asdict(CLUSTERS["a64fx"])))
+    return folder, run_ranks(
+        2, ["-c", program, *SMALL, *RAMP, f"--output_dir={folder}", f"--machine_file={folder}/machine.json"]
+    )

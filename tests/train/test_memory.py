@@ -1,18 +1,24 @@
 """Memory by kind: exact where it is known, complete in any case, and told once."""
 
+import dataclasses
 import json
 
 import pytest
 
 from tests.test_run import configured
+from tftrain.division import ParallelConfig
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import memory
-from tftrain.train.session import Run
+from tftrain.train import expected, memory
+from tftrain.train.session import Run, make_model
 
 # Of two layers of width 32 with 101 words, 512 positions and 2 types: embeddings 615 * 32 and a norm of 64; per layer 4
 # projections of 1056, 2 norms of 64, 32 * 128 + 128 and 128 * 32 + 32; pooler 1056; heads 1056 + 64 + 101 and 66.
 WEIGHTS = 19680 + 64 + 2 * (4 * 1056 + 2 * 64 + 4224 + 4128) + 1056 + 1221 + 66
 GROWN = ("--global_batch_size=12", "--output_dir=unused")
+
+
+def planned(config, ranks):
+    return expected.of_run(config, Mesh(size=ranks), samples=12).memory
 
 
 @pytest.mark.parametrize(
@@ -26,31 +32,78 @@ def test_state_is_what_its_variables_take_and_what_was_expected(args, state):
     config = configured(*GROWN, *args)
     run = Run(config, Mesh())
     found = memory.state_bytes(run.model.named_variables().values(), run.optimizer.state)
-    expected = dict(zip(("weights", "master_weights", "moments"), (WEIGHTS * size for size in state), strict=True))
-    assert found == expected
-    foreseen = memory.expected_bytes(config, 1)
-    assert {kind: foreseen[kind] for kind in expected} == expected
-    assert foreseen["activations"] is None
+    sizes = dict(zip(("weights", "master_weights", "moments"), (WEIGHTS * size for size in state), strict=True))
+    assert found == sizes
+    foreseen = planned(config, 1)
+    assert {kind: foreseen[kind] for kind in sizes} == sizes
     assert memory.state_line(run) == f"state bytes per rank: {WEIGHTS * sum(state)}"
 
 
 @pytest.mark.parametrize(
-    ("args", "ranks", "expected"),
+    ("args", "ranks", "sizes"),
     [
-        ((), 1, (40, 0, 0)),
-        (("--micro_batch_size=3",), 1, (40, 40, 0)),
-        (("--micro_batch_size=3", "--precision=bf16", "--grad_accum_dtype=bf16"), 1, (20, 20, 0)),
-        (("--micro_batch_size=3", "--split_grad_accum"), 2, (40, 20, 40)),
-        (("--hvd_fp16_compression",), 2, (40, 0, 20)),
+        ((), 1, (4, 0, 0)),
+        (("--micro_batch_size=3",), 1, (4, 4, 0)),
+        (("--micro_batch_size=3", "--precision=bf16", "--grad_accum_dtype=bf16"), 1, (2, 2, 0)),
+        (("--micro_batch_size=3", "--split_grad_accum"), 2, (4, 2, 4)),
+        (("--hvd_fp16_compression",), 2, (4, 0, 2)),
     ],
 )
-def test_gradients_and_their_sums_follow_from_the_flags(args, ranks, expected):
-    found = memory.passing_bytes(configured(*GROWN, *args), 10, ranks)
-    assert tuple(found[kind] for kind in ("gradients", "accumulation", "communication")) == expected
+def test_gradients_and_their_sums_follow_from_the_flags(args, ranks, sizes):
+    found = planned(configured(*GROWN, *args), ranks)
+    kinds = ("gradients", "accumulation", "communication")
+    assert tuple(found[kind] for kind in kinds) == tuple(WEIGHTS * size for size in sizes)
+
+
+def test_the_first_updates_of_a_ramp_accumulate_nothing():
+    config = configured(*GROWN, "--micro_batch_size=3")
+    assert expected.of_run(config, Mesh(), samples=3).memory["accumulation"] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "ranks", "share"),
+    [
+        ((), 1, 0),
+        (("--checkpoint_every=2",), 1, 1),
+        (("--checkpoint_every=2",), 4, 1 / 4),  # Each rank writes a part of what all have.
+        (("--checkpoint_every=2", "--split_opt_state"), 4, 1 / 4),
+        (("--checkpoint_every=2", "--nocheckpoint_async"), 1, 0),
+    ],
+)
+def test_a_copy_for_checkpoints_is_expected_where_there_will_be_one(args, ranks, share):
+    found = planned(configured(*GROWN, "--max_steps=4", *args), ranks)
+    assert found["checkpoint_copy"] == round(12 * WEIGHTS * share)
+
+
+def test_the_copy_is_counted_as_large_as_it_is():
+    run = Run(configured(*GROWN, "--max_steps=4", "--checkpoint_every=2"), Mesh())
+    run.prepare_saves().join()
+    counters = sum(variable.dtype.size * variable.shape.num_elements() for variable in run.counters().values())
+    assert run.saves.copy_bytes == planned(run.config, 1)["checkpoint_copy"] + counters
+
+
+def test_tensor_parallel_ranks_are_expected_to_hold_what_they_hold():
+    config = configured(*GROWN)
+    config = dataclasses.replace(config, parallel=ParallelConfig(tensor_parallel_size=2))
+    held = [make_model(config, Mesh(rank, 2, tensor_parallel_size=2)).named_variables() for rank in range(2)]
+    weights = [sum(variable.shape.num_elements() for variable in each.values()) for each in held]
+    # Of 101 words, one rank has 51 and the other 50.
+    found = expected.of_run(config, Mesh(size=2, tensor_parallel_size=2), samples=12).memory
+    assert (found["weights"], found["moments"]) == (sum(weights) / 2 * 4, sum(weights) / 2 * 8)
+
+
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_without_measurements_the_run_says_how_to_make_them(tmp_path, content):
+    path = tmp_path / "machine.json"
+    if content:
+        path.write_text(content)
+    found = expected.of_run(configured(*GROWN, f"--machine_file={path}"), Mesh(), samples=12)
+    assert found.seconds is None
+    assert all(words in found.unknown for words in (f"--machine_file={path}", "python -m tftrain.plan --measure"))
 
 
 def test_split_state_is_expected_as_its_share():
-    found = memory.expected_bytes(configured(*GROWN, "--split_opt_state"), 5)
+    found = planned(configured(*GROWN, "--split_opt_state"), 5)
     # 47495 divides by 5.
     assert (found["weights"], found["master_weights"], found["moments"]) == (
         WEIGHTS * 4,
@@ -99,3 +152,18 @@ def test_the_fullest_rank_is_named_once(ramped_on_two):
     assert row["memory_baseline_bytes"] > 300_000_000
     assert row["memory_moments_bytes"] == 2 * row["memory_weights_bytes"]
     assert f"state bytes per rank: {3 * row['memory_weights_bytes']}" in output
+
+
+@pytest.mark.multirank
+def test_planned_memory_and_time_stand_beside_the_measured(ramped_on_two):
+    folder, output = ramped_on_two
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    (row,) = [each for each in records if "expected_step_time_s" in each]
+    (measured,) = [each for each in records if "memory_rank" in each]
+    assert row["expected_weights_bytes"] == measured["memory_weights_bytes"]
+    kinds = [value for name, value in row.items() if name.endswith("_bytes") and name != "expected_peak_bytes"]
+    assert sum(kinds) == row["expected_peak_bytes"]
+    assert f"{measured['memory_peak_bytes'] / 1e9:10.3f}{row['expected_peak_bytes'] / 1e9:10.3f}\n" in output
+    # The second update has as many samples as the first, so it was not compiled and counts.
+    assert 0 < row["measured_step_time_s"] < 600
+    assert f"{row['measured_step_time_s']:10.3f}{row['expected_step_time_s']:10.3f}\n" in output

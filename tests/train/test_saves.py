@@ -80,7 +80,7 @@ def test_training_goes_on_while_a_copy_of_that_moment_is_written(tmp_path, held)
 
 
 def test_the_first_save_copies_into_memory_that_was_prepared(tmp_path, monkeypatch):
-    trained, written = Trained(tmp_path), []
+    trained, written = Trained(tmp_path, checkpoint_every=1), []
     write_shard = save.write_shard
     monkeypatch.setattr(save, "write_shard", lambda path, owned: (written.extend(owned), write_shard(path, owned))[1])
     ((piece, _),) = states.whole_pieces({"master/x": trained.value})
@@ -92,10 +92,29 @@ def test_the_first_save_copies_into_memory_that_was_prepared(tmp_path, monkeypat
     assert values(tmp_path) == {1: 1}
 
 
-def test_without_async_no_memory_is_kept_for_copies(tmp_path):
-    trained = Trained(tmp_path, checkpoint_async=False)
+@pytest.mark.parametrize(
+    ("settings", "copies"),
+    [
+        ({"checkpoint_every": 2, "max_steps": 3}, 1),
+        ({"checkpoint_every": 2, "max_steps": 3, "checkpoint_async": False}, 0),
+        ({"checkpoint_every": 3, "max_steps": 3}, 0),
+        ({"checkpoint_every": 0}, 0),
+    ],
+)
+def test_memory_for_copies_is_kept_where_training_goes_on_behind_a_save(tmp_path, settings, copies):
+    trained = Trained(tmp_path, **settings)
     trained.saves.prepare([piece for piece, _ in states.whole_pieces({"master/x": trained.value})])
-    assert not trained.saves.room([])
+    assert trained.saves.copy_bytes == copies * trained.value.nbytes
+
+
+def test_the_last_save_writes_the_state_itself(tmp_path, held):
+    trained = Trained(tmp_path, checkpoint_every=1)
+    trained.value[:] = 1
+    trained.saves.start(1, {}, lambda: states.whole_pieces({"master/x": trained.value}), last=True)
+    trained.value[:] = 2
+    held.set()
+    trained.saves.finish()
+    assert values(tmp_path) == {1: 2}
 
 
 def test_a_second_save_waits_for_the_first(tmp_path, held):

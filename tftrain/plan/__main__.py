@@ -50,7 +50,7 @@ def _job(config: PlanConfig) -> int:
     elif plan.table or plan.rows_file:
         print_rows(chosen_rows(plan.table, plan.rows_file), plan.format)
     elif plan.measure:
-        print(machine.measure(Path(plan.machine_file)), end="")
+        print(machine.measure(Path(config.run.machine_file)), end="")
     elif plan.calibrate:
         print_calibration(plan.format)
     elif plan.search:
@@ -138,9 +138,11 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
     Raises:
         ConfigError: there is no such cluster or system, or this machine was not measured.
     """
-    name, path = config.plan.cluster, config.plan.machine_file
+    name, path = config.plan.cluster, config.run.machine_file
+    if config.plan.ranks_per_node > 1 and name != machine.NAME:
+        raise ConfigError([Problem("ranks_per_node", config.plan.ranks_per_node, f"expected --cluster={machine.NAME}")])
     if name == machine.NAME:
-        cluster = machine.read(Path(path))
+        cluster = machine.shared(machine.read(Path(path)), config.plan.ranks_per_node)
     elif name in CLUSTERS:
         cluster = CLUSTERS[name]
     else:

@@ -6,17 +6,34 @@ precision: a norm keeps the centred input and the normed one, the softmax its re
 """
 
 from tftrain.plan import encoder
-from tftrain.plan.blocks import Kept, Part
-from tftrain.plan.workload import Workload
+from tftrain.plan.blocks import Kept, Kernel, Part
+from tftrain.plan.workload import ITEM_BYTES, Workload
 
 PLAIN_BYTES = 4  # of norms and softmax
-embedding = encoder.embedding
-head = encoder.head
 
 
 def block(work: Workload) -> Part:
     """Returns the inventory of one block on one tensor parallel rank."""
-    return encoder.block(work)._replace(kept=tuple(_kept(work)))
+    return _accumulated(encoder.block(work)._replace(kept=tuple(_kept(work))), work)
+
+
+def embedding(work: Workload) -> Part:
+    """Returns that of the embeddings; the table's gradient adds up the logits' and the look-ups', both of all rows."""
+    part = encoder.embedding(work)
+    return _accumulated(part._replace(summands=2 * work.item * work.vocab * work.hidden / work.tp), work)
+
+
+def head(work: Workload) -> Part:
+    """Returns that of the two heads."""
+    return _accumulated(encoder.head(work), work)
+
+
+def _accumulated(part: Part, work: Workload) -> Part:
+    """Adds what sums over micro-batches move: a gradient and the sum are read, the sum is written."""
+    if not work.accumulation:
+        return part
+    moved = part.weights * (work.item + 2 * ITEM_BYTES[work.accumulation])
+    return part._replace(kernels=(*part.kernels, Kernel("sums over micro-batches", 0, moved, (0, 0))))
 
 
 def _kept(work: Workload) -> list[Kept]:

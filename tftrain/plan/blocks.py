@@ -64,6 +64,7 @@ class Part(NamedTuple):
         entry: bytes of its input, which is all that whole checkpointing keeps.
         sums: bytes of each sum over the tensor parallel ranks: forward, backward.
         weights: numbers, of this rank.
+        summands: bytes that backward holds beside gradients when it is through with the blocks.
     """
 
     products: tuple[Product, ...] = ()
@@ -72,6 +73,7 @@ class Part(NamedTuple):
     entry: float = 0.0
     sums: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     weights: float = 0.0
+    summands: float = 0.0
 
     def kept_bytes(self, core: bool = True) -> float:
         """Returns the bytes kept for backward, with or without those of the attention core."""

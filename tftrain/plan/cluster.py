@@ -7,6 +7,8 @@ reaches is a constant of `tftrain.plan.system`.
 import dataclasses
 from dataclasses import dataclass
 
+from tftrain.fields import ConfigError, Problem
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -61,3 +63,27 @@ CLUSTERS = {
         Cluster("a64fx", 31.5, GIB, 6.144, 12.288, 1024, 0, 1, 0, 40.8, 2e-6, 64),
     )
 }
+
+# The cluster of a GPU by a part of the name that its driver gives it; the first part that occurs in a name counts.
+BOARDS = (
+    ("V100", "v100"),
+    ("A100-SXM4-40GB", "a100_40gb"),
+    ("A100-PCIE-40GB", "a100_40gb"),
+    ("A100 80GB PCIe", "a100_80gb_pcie"),
+    ("A100", "a100_80gb"),
+    ("H100", "h100"),
+    ("H200", "h200"),
+)
+
+
+def of_device(name: str) -> Cluster:
+    """Returns the cluster of a GPU's name, such as "NVIDIA A100-SXM4-80GB".
+
+    Raises:
+        ConfigError: the planner does not know it.
+    """
+    for part, cluster in BOARDS:
+        if part in name:
+            return CLUSTERS[cluster]
+    expected = f"expected a GPU with one of {', '.join(part for part, _ in BOARDS)} in its name to plan its time"
+    raise ConfigError([Problem("", name, expected)])

@@ -15,6 +15,7 @@ class PlanFlags:
 
     cluster: str = flag("a100_80gb", "The machine; --list names them all. this_machine needs --measure once.")
     nodes: int = flag(1, "Nodes of the cluster.", minimum=1)
+    ranks_per_node: int = flag(1, "Ranks that share a node of this_machine, each with its part of it.", minimum=1)
     data_parallel_size: int | None = flag(
         None, "Ranks that share the global batch; by default what the devices leave.", minimum=1
     )
@@ -36,8 +37,7 @@ class PlanFlags:
     rows_file: str | None = flag(None, "A CSV file in one of the formats of the published tables, to compare with.")
     format: str = flag("text", "Format of tables.", choices=FORMATS)
     list: bool = flag(False, "Print the clusters, systems and tables that there are.")
-    measure: bool = flag(False, "Measure this machine and write machine_file.")
-    machine_file: str = flag("build/machine.json", "What --measure found, which --cluster=this_machine reads.")
+    measure: bool = flag(False, "Measure this machine and write machine_file, which --cluster=this_machine reads.")
     calibrate: bool = flag(False, "Fit the constants to the published rows, and print them with their errors.")
 
     def problems(self) -> "list[Problem]":

@@ -148,5 +148,5 @@ def head(work: Workload) -> Part:
     )
     kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
     kept = (Kept("masked positions", 4 * picked), Kept("logits and probabilities", (work.item + 8) * logits))
-    weights = 2 * width**2 + 6 * width + work.vocab / work.tp
+    weights = 2 * width**2 + 6 * width + 2 + work.vocab / work.tp
     return Part(products, kernels, kept, picked, ((4.0 * rows,) * 2, (picked,)) if work.tp > 1 else ((), ()), weights)

@@ -80,9 +80,9 @@ def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constan
     return forecast(from_config(config, dp, gpu=cluster.multiprocessors > 0), cluster, constants)
 
 
-def bytes_by_kind(plan: Forecast) -> dict[str, float]:
-    """Returns the bytes of a plan by the kinds that `tftrain.train.memory` measures; they add up to the peak."""
-    found = plan.memory
-    named = ("weights", "master_weights", "moments", "gradients", "accumulation", "communication")
-    kinds = {"baseline": found.reserve, **{name: getattr(found, name) for name in named}}
+def bytes_by_kind(found: Memory) -> dict[str, float]:
+    """Returns planned bytes by the kinds that `tftrain.train.memory` measures; they add up to the peak."""
+    state = ("weights", "master_weights", "moments", "checkpoint_copy")
+    passing = ("gradients", "accumulation", "communication")
+    kinds = {"baseline": found.reserve, **{name: getattr(found, name) for name in (*state, *passing)}}
     return {**kinds, "activations": found.activations + found.temporaries + found.fragmentation}

@@ -26,7 +26,9 @@ def parts(work: Workload) -> Parts:
 @functools.lru_cache(maxsize=1 << 14)
 def one_block(work: Workload) -> Workload:
     """Returns the workload with one value of all that its parts do not depend on."""
-    return work.replaced(dp=1, pp=1, layers=1, global_batch=work.micro_batch, zero_stage=0, split_strategy="even")
+    return work.replaced(
+        dp=1, pp=1, layers=1, global_batch=work.micro_batch, zero_stage=0, split_strategy="even", checkpoint_copy=False
+    )
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -36,6 +36,19 @@ def read(path: Path) -> Cluster:
         raise ConfigError([Problem("machine_file", str(path), expected)]) from error
 
 
+def shared(machine: Cluster, processes: int) -> Cluster:
+    """Returns this machine as a node of as many devices as processes share it, each with its part."""
+    return dataclasses.replace(
+        machine,
+        memory_gb=machine.memory_gb / processes,
+        peak_fp32=machine.peak_fp32 / processes,
+        peak_16bit=machine.peak_16bit / processes,
+        memory_gbs=machine.memory_gbs / processes,
+        per_node=processes,
+        link_gbs=machine.network_gbs,
+    )
+
+
 def measure(path: Path) -> str:
     """Measures this machine, writes the file and returns it."""
     rates = {size: product_rate(size) for size in SIZES}

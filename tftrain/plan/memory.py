@@ -23,6 +23,7 @@ class Memory(NamedTuple):
 
     Attributes:
         weights, master_weights, moments, gradients, accumulation: the state.
+        checkpoint_copy: of master weights and moments, those that this rank writes.
         activations: all that backward needs, by tensor in `tensors`.
         temporaries: gradients in fp32 on their way through the optimizer, and what it makes of them.
         communication: buffers of sums over ranks.
@@ -34,6 +35,7 @@ class Memory(NamedTuple):
     weights: float
     master_weights: float
     moments: float
+    checkpoint_copy: float
     gradients: float
     accumulation: float
     activations: float
@@ -82,9 +84,13 @@ def _stage(work: Workload, constants: Constants, stage: int) -> Memory:
     # A block is computed again when the head is done with its own.
     again = [(f"one block: {kept.name}", kept.size) for kept in _once(work, block)]
     ends = [(f"head: {kept.name}", kept.size) for kept in head.kept] if last else []
-    tensors += max(again, ends, key=lambda group: total(size for _, size in group))
-    activations = total(size for _, size in tensors)
+    tensors += max(again, ends, key=_bytes)
+    # Backward ends with the embedding, when nothing of the blocks is left.
+    tensors = max(tensors, [("embedding: summands of the table's gradient", embedding.summands)], key=_bytes)
+    activations = _bytes(tensors)
     half = work.precision != "fp32"
+    # Undivided state is written by all data parallel ranks, a share each.
+    written = owned if work.zero_stage else weights / work.dp
     # Gradients that add up in a buffer of their own are divided there, and whole before.
     divided = work.dp if work.zero_stage >= 2 else 1
     plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned
@@ -92,6 +98,7 @@ def _stage(work: Workload, constants: Constants, stage: int) -> Memory:
         weights=weights * work.item / (work.dp if work.zero_stage == 3 else 1),
         master_weights=4 * owned if half or work.zero_stage else 0.0,
         moments=8 * owned,
+        checkpoint_copy=12 * written if work.checkpoint_copy else 0.0,
         gradients=weights * work.item / (1 if work.accumulation else divided),
         accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,
         activations=activations,
@@ -101,6 +108,10 @@ def _stage(work: Workload, constants: Constants, stage: int) -> Memory:
         fragmentation=constants.fragmentation * activations,
         tensors=tuple(tensors),
     )
+
+
+def _bytes(tensors: list[tuple[str, float]]) -> float:
+    return total(size for _, size in tensors)
 
 
 def _kept(work: Workload, block: Part, layers: float, under_way: float) -> list[tuple[str, float]]:

@@ -156,7 +156,7 @@ def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
         micro_batches * layers * again,
         micro_batches * 2 * one * constants.transfer,
         bubble,
-        gradient_seconds(work, cluster, speed),
+        gradient_seconds(work, cluster, speed) + half_sum_seconds(work, constants),
         update_seconds(work, speed) + constants.step_ms * 1e-3,
     )
 
@@ -180,7 +180,18 @@ def gradient_seconds(work: Workload, cluster: Cluster, speed: Rates) -> float:
         return work.micro_batches * (each / 2 + 2 * gathered)
     if work.zero_stage == 2:  # every micro-batch is summed where it belongs
         return work.micro_batches * each / 2 + gathered
-    return each + (gathered if work.zero_stage else 0.0)
+    if work.zero_stage:  # this project's owners get their part of the sum alone
+        return (each / 2 if work.family == "tftrain" else each) + gathered
+    return each
+
+
+def half_sum_seconds(work: Workload, constants: Constants) -> float:
+    """Returns the seconds of a rank's additions where gradients travel in fp16."""
+    if work.wire != "fp16":
+        return 0.0
+    times = work.micro_batches if work.zero_stage >= 2 else 1
+    weights = inventory.weights(work, last=work.pp == 1)
+    return times * (work.dp - 1) / work.dp * weights * constants.half_sum_ns * 1e-9
 
 
 def update_seconds(work: Workload, speed: Rates) -> float:

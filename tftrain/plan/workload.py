@@ -41,6 +41,7 @@ class Workload:
         accumulation: number format of the sums over micro-batches; "" where there are none.
         wire: number format of gradients between ranks.
         compiled: XLA compiles the step.
+        checkpoint_copy: ranks keep a copy of the state for checkpoints, in the memory that counts.
         grappler: its memory optimization where it has an effect, see the flag memory_optimization; or none.
     """
 
@@ -71,6 +72,7 @@ class Workload:
     accumulation: str = ""
     wire: str = "fp32"
     compiled: bool = False
+    checkpoint_copy: bool = False
     grappler: str = "default"
 
     @property
@@ -104,7 +106,7 @@ def from_config(
         dp, pp: data and pipeline parallel ranks.
         zero_stage: 0 to 3; None for what split_opt_state and split_grad_accum say.
         causal: a decoder that predicts every token.
-        gpu: where jit_compile=auto compiles.
+        gpu: where jit_compile=auto compiles, and the host's memory does not count.
     """
     model, data, compute, parallel, batch = config.model, config.data, config.compute, config.parallel, config.batch
     seq = data.max_seq_length or SYNTHETIC_LENGTH
@@ -112,7 +114,7 @@ def from_config(
     fused = {op for op, lever in LEVERS.items() if getattr(model, lever) == "fused"}
     optimizer = {"optimizer"} if config.optimizer.optimizer.startswith("fused") else set()
     stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
-    compiled = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
+    jit = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
     return Workload(
         family="megatron" if causal else "tftrain",
         causal=causal,
@@ -140,6 +142,7 @@ def from_config(
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
-        compiled=compiled,
-        grappler="none" if compiled or compute.suppress_grappler else compute.memory_optimization,
+        compiled=jit and gpu,  # On a CPU, XLA runs what it fuses on one core, and gains nothing.
+        checkpoint_copy=config.run.keeps_copy and not gpu,
+        grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )

@@ -94,7 +94,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                     reporter.evaluation(number, held_out(limit.restart))
             if last or due(number, settings.checkpoint_every):
                 with clock.pause(), watchdog.limit(f"the checkpoint of step {number}", "save_timeout_seconds"):
-                    run.save()
+                    run.save(last)
             if stop:
                 break
         with watchdog.limit("the last checkpoint", "save_timeout_seconds"):

@@ -1,32 +1,29 @@
-"""Where a rank's memory goes, by kind, beside what the configuration leads one to expect.
+"""Where a rank's memory goes, by kind.
 
-What the state takes is known from its variables, and what gradients and their sums take from the weights' shapes. The
-peak is measured. What is left of it belongs to the activations and to temporaries, so the kinds add up to the peak.
+What the state takes is known from its variables, and what gradients and their sums take from the planner's formulas.
+The peak is measured. What is left of it belongs to the activations and to temporaries, so the kinds add up to the peak.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config import TrainConfig
 from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.plan import parameters
 from tftrain.train import devices
-from tftrain.train.metrics import MemoryRow
-from tftrain.train.precision import ITEM_BYTES
+from tftrain.train.metrics import ExpectedRow, MemoryRow
 from tftrain.train.session import Run
 
 STATE = ("weights", "master_weights", "moments")
 PASSING = ("gradients", "accumulation", "communication")
 # In this order, where not all of it can have been there at once.
 GIVEN_UP = ("communication", "gradients", "accumulation", "baseline")
-KINDS = ("baseline", *STATE, *PASSING, "activations")
+KINDS = ("baseline", *STATE, "checkpoint_copy", *PASSING, "activations")
 
 
 class Measured(NamedTuple):
@@ -75,43 +72,21 @@ def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[s
     return bytes_by_kind([("weights", weights), ("master_weights", state.masters), ("moments", [*state.m, *state.v])])
 
 
-def passing_bytes(config: TrainConfig, elements: int, data_ranks: int) -> dict[str, int]:
-    """Returns the bytes of what comes and goes with every step, `PASSING`, by its formula.
-
-    Args:
-        config: resolved.
-        elements: weights of this rank, n.
-        data_ranks: that share the global batch.
-
-    Returns:
-        gradients: one of each weight in the compute dtype. accumulation: the sums over micro-batches, n in
-        grad_accum_dtype, divided among the ranks by split_grad_accum; none with one micro-batch. communication: the
-        sums over ranks, n in the wire's dtype; none on one rank.
-    """
-    batch, split = config.batch, data_ranks if config.parallel.split_grad_accum else 1
-    micro_batches = batch.grad_accum_steps > 1
-    wire = "fp16" if config.compute.hvd_fp16_compression else "fp32"
-    return {
-        "gradients": elements * ITEM_BYTES[config.compute.precision],
-        "accumulation": elements * ITEM_BYTES[batch.grad_accum_dtype] // split if micro_batches else 0,
-        "communication": elements * ITEM_BYTES[wire] if data_ranks > 1 else 0,
-    }
-
-
-def breakdown(baseline: int, peak: int, state: dict[str, int], passing: dict[str, int]) -> dict[str, int]:
+def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], passing: Mapping[str, int]) -> dict[str, int]:
     """Divides a peak among the kinds.
 
     Args:
         baseline: bytes held before the model was built: interpreter, TensorFlow and libraries.
         peak: most bytes held so far.
-        state, passing: from `state_bytes` and `passing_bytes`.
+        lasting: bytes of `STATE`, and of the copy of it for checkpoints.
+        passing: bytes of `PASSING`, which come and go with every step.
 
     Returns:
         Bytes of each of `KINDS`, whose sum is `peak`: `activations` (and temporaries) are what is left. Where less than
         nothing would be, the passing kinds were not there at once, or lay in memory that was held and free before the
         model was built: the missing bytes are taken from them, and last from the baseline.
     """
-    found = {"baseline": baseline, **{kind: state.get(kind, 0) for kind in STATE}, **passing}
+    found = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **passing}
     left = peak - sum(found.values())
     for kind in GIVEN_UP:
         given_up = min(max(-left, 0), found[kind])
@@ -120,41 +95,20 @@ def breakdown(baseline: int, peak: int, state: dict[str, int], passing: dict[str
     return {kind: found.get(kind, left) for kind in KINDS}
 
 
-def expected_bytes(config: TrainConfig, data_ranks: int) -> dict[str, int | None]:
-    """Returns what a configuration leads one to expect of each kind, in bytes; None where nobody knows.
+def report(run: Run, step: int, baseline: int, expected: Mapping[str, int]) -> MemoryRow:
+    """Returns the memory of the rank with the highest peak; every rank must call it.
 
     Args:
-        config: resolved, with the sizes that the data gives.
-        data_ranks: that share the global batch and perhaps the state.
-    """
-    if config.parallel.tensor_parallel_size > 1:
-        return dict.fromkeys(KINDS)
-    count = parameters.count(config.model, config.model.vocab_size).total
-    precision, split = config.compute.precision, config.parallel.splits_state and data_ranks > 1
-    share = -(-count // data_ranks) if split else count
-    state = {
-        "weights": count * ITEM_BYTES[precision],
-        "master_weights": 4 * share if split or precision != "fp32" else 0,
-        "moments": 8 * share,
-    }
-    if split and config.parallel.state_split_strategy != "even":
-        state |= {"master_weights": None, "moments": None}
-    return {**dict.fromkeys(KINDS), **state, **passing_bytes(config, count, data_ranks)}
-
-
-def report(run: Run, step: int, baseline: int) -> tuple[MemoryRow, str]:
-    """Returns the memory of the rank with the highest peak, as a row and as a table; every rank must call it.
-
-    Args:
-        run: its configuration, ranks, model and optimizer.
+        run: its ranks, model, optimizer and saves.
         step: updates so far.
         baseline: bytes that this process held before the model was built.
+        expected: bytes of each of `KINDS`, of which those in `PASSING` count.
     """
-    weights, mesh = list(run.model.named_variables().values()), run.mesh
-    elements = sum(variable.shape.num_elements() for variable in weights)
-    state, passing = state_bytes(weights, run.optimizer.state), passing_bytes(run.config, elements, mesh.data.size)
-    row = fullest(mesh, step, breakdown(baseline, measure().peak, state, passing))
-    return row, table(row, expected_bytes(run.config, mesh.data.size), mesh.size)
+    lasting = state_bytes(run.model.named_variables().values(), run.optimizer.state)
+    if not devices.has_gpu():  # A device's memory holds no copy.
+        lasting["checkpoint_copy"] = run.saves.copy_bytes
+    passing = {kind: expected[kind] for kind in PASSING}
+    return fullest(run.mesh, step, breakdown(baseline, measure().peak, lasting, passing))
 
 
 def fullest(mesh: Mesh, step: int, kinds: dict[str, int]) -> MemoryRow:
@@ -172,14 +126,13 @@ def fullest(mesh: Mesh, step: int, kinds: dict[str, int]) -> MemoryRow:
     return MemoryRow(step, memory_rank=rank, memory_peak_bytes=sum(values.values()), **values)
 
 
-def table(row: MemoryRow, expected: dict[str, int | None], ranks: int) -> str:
+def table(row: MemoryRow, expected: ExpectedRow, ranks: int) -> str:
     """Returns the fullest rank's memory by kind beside what was expected, in GB of 1e9 bytes."""
     lines = [f"{f'memory of rank {row.memory_rank}, the fullest of {ranks}':32}{'GB':>10}{'expected':>10}"]
     for kind in (*KINDS, "peak"):
-        foreseen = expected.get(kind)
         words = {"activations": "activations, temporaries"}.get(kind, kind.replace("_", " "))
-        shown = "-" if foreseen is None else f"{foreseen / 1e9:.3f}"
-        lines.append(f"  {words:30}{getattr(row, f'memory_{kind}_bytes') / 1e9:10.3f}{shown:>10}")
+        found, foreseen = getattr(row, f"memory_{kind}_bytes"), getattr(expected, f"expected_{kind}_bytes")
+        lines.append(f"  {words:30}{found / 1e9:10.3f}{foreseen / 1e9:10.3f}")
     return "\n".join(lines)
 
 

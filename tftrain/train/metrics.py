@@ -19,7 +19,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 # Of the fields that make a section of their own in TensorBoard.
-_BEGIN = re.compile(r"^(eval|memory|spike)_")
+_BEGIN = re.compile(r"^(eval|memory|expected|spike)_")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class MemoryRow:
         step: updates so far.
         memory_baseline_bytes: held before the model was built.
         memory_weights_bytes, memory_master_weights_bytes, memory_moments_bytes: the state, from its variables.
-        memory_gradients_bytes, memory_accumulation_bytes, memory_communication_bytes: by their formulas.
+        memory_checkpoint_copy_bytes: of the state, for saves while training goes on; 0 on a GPU, where the host has it.
+        memory_gradients_bytes, memory_accumulation_bytes, memory_communication_bytes: by the planner's formulas.
         memory_activations_bytes: what is left of the peak: activations and temporaries.
         memory_peak_bytes: the most held so far, the sum of the others.
     """
@@ -95,11 +96,38 @@ class MemoryRow:
     memory_weights_bytes: int
     memory_master_weights_bytes: int
     memory_moments_bytes: int
+    memory_checkpoint_copy_bytes: int
     memory_gradients_bytes: int
     memory_accumulation_bytes: int
     memory_communication_bytes: int
     memory_activations_bytes: int
     memory_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class ExpectedRow:
+    """What the planner leads one to expect of the step that `MemoryRow` is about; once in a run.
+
+    Attributes:
+        step: updates so far.
+        expected_*_bytes: of the fullest rank, by kind, see `MemoryRow`.
+        expected_step_time_s: None where there are no measurements of the device.
+        measured_step_time_s: the mean of the steps since the last logged one that did not compile; NaN if all did.
+    """
+
+    step: int
+    expected_baseline_bytes: int
+    expected_weights_bytes: int
+    expected_master_weights_bytes: int
+    expected_moments_bytes: int
+    expected_checkpoint_copy_bytes: int
+    expected_gradients_bytes: int
+    expected_accumulation_bytes: int
+    expected_communication_bytes: int
+    expected_activations_bytes: int
+    expected_peak_bytes: int
+    expected_step_time_s: float | None
+    measured_step_time_s: float
 
 
 @dataclass(frozen=True)
@@ -257,9 +285,10 @@ class MetricsWriter:
         self._write(row, "")
         self._show(spike_line(row, self.max_steps))
 
-    def memory(self, row: MemoryRow, shown: str) -> None:
-        """Writes where the memory goes, and shows it in the given words."""
+    def memory(self, row: MemoryRow, expected: ExpectedRow, shown: str) -> None:
+        """Writes where the memory goes, and what was expected, and shows it in the given words."""
         self._write(row, "")
+        self._write(expected, "")
         self._show(shown)
 
     def close(self) -> None:
@@ -268,7 +297,7 @@ class MetricsWriter:
             self._bar.close()
         self._events.close()
 
-    def _write(self, row: TrainRow | EvalRow | MemoryRow | SpikeRow, prefix: str) -> None:
+    def _write(self, row: TrainRow | EvalRow | MemoryRow | ExpectedRow | SpikeRow, prefix: str) -> None:
         fields = dataclasses.asdict(row)
         # JSON has no NaN and no infinity: null says that there was no number.
         finite = {name: value if value is None or math.isfinite(value) else None for name, value in fields.items()}

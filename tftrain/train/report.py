@@ -7,7 +7,7 @@ import time
 from tftrain.parallel import collectives
 from tftrain.plan import flops, parameters
 from tftrain.ramp import Ramp
-from tftrain.train import devices, memory
+from tftrain.train import devices, expected, memory
 from tftrain.train.evaluate import Evaluation
 from tftrain.train.metrics import EvalRow, MetricsWriter, SpikeRow, TrainRow
 from tftrain.train.plot import loss_curve
@@ -94,15 +94,25 @@ class Reporter:
         if self._writer:
             self._writer.advance(number)
         if number == self._memory_step:
-            with self.clock.pause():
-                row, table = memory.report(self._run, number, self._baseline)
-                if self._writer:
-                    self._writer.memory(row, table)
+            self._foresee(number)
         if is_due:
             row = train_row(self._run, info, self.clock)
             if self._writer:
                 self._writer.train(row)
             self.clock.start()
+
+    def _foresee(self, number: int) -> None:
+        """Writes memory and time beside what was expected of them."""
+        run = self._run
+        int(run.progress.step)  # It waits until the device has done the step.
+        seconds = self.clock.seconds_per_step()
+        with self.clock.pause():
+            plan = expected.of_run(run.config, run.mesh, self.clock.batch_size)
+            row = memory.report(run, number, self._baseline, plan.memory)
+            if self._writer:
+                foreseen = plan.row(number, seconds)
+                table = memory.table(row, foreseen, run.mesh.size)
+                self._writer.memory(row, foreseen, f"{table}\n{expected.time_lines(foreseen, plan.unknown)}")
 
     def evaluation(self, number: int, result: Evaluation) -> None:
         """Writes what an evaluation has found."""

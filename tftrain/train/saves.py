@@ -56,7 +56,7 @@ class Saves:
 
     def room(self, pieces: Iterable[Piece]) -> Mapping[Piece, np.ndarray]:
         """Returns the memory for copies of these pieces, flat, if there are any; until a save it is free for others."""
-        if self._config.checkpoint_async:
+        if self._config.keeps_copy:
             self._staging = memory.arrays(pieces, self._staging)
         return self._staging
 
@@ -67,15 +67,23 @@ class Saves:
         self._preparing.start()
         return self._preparing
 
-    def start(self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]]) -> None:
-        """Copies what this rank owns and starts to write it; every rank must call it.
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of the memory for copies."""
+        return sum(values.nbytes for values in self._staging.values())
+
+    def start(
+        self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]], last: bool = False
+    ) -> None:
+        """Starts to write what this rank owns, or a copy of it; every rank must call it.
 
         A save that is under way is waited for first.
 
         Args:
             step: updates done.
             run: what the manifest says of the run.
-            owned: makes this rank's pieces and their elements, flat, which are copied before this returns.
+            owned: makes this rank's pieces and their elements, flat.
+            last: those do not change before `finish`, and need not be copied. Else they may as soon as this returns.
 
         Raises:
             FailedSavesError: too many saves in a row have failed, on all ranks alike.
@@ -87,7 +95,7 @@ class Saves:
         plan = None
         if self._mesh.is_chief:
             plan = Plan(run, self._config.keep_last, self._config.keep_every, WRITE_SECONDS)
-        mine = self._copies(owned()) if self._config.checkpoint_async else list(owned())
+        mine = self._copies(owned()) if self._config.checkpoint_async and not last else list(owned())
         self._save = Save(attempt, mine, plan, self._say)
         if not self._config.checkpoint_async:
             self.settle()

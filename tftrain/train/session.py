@@ -172,13 +172,16 @@ class Run:
         """What tells the data from other data."""
         return identity(self.config.data)
 
-    def save(self) -> None:
+    def save(self, last: bool = False) -> None:
         """Starts to save this moment; every rank must call it.
+
+        Args:
+            last: nothing is trained before `finish`.
 
         Raises:
             CheckpointError: too many saves in a row have failed, on all ranks alike.
         """
-        self.saves.start(int(self.progress.step), self.about(), self.owned)
+        self.saves.start(int(self.progress.step), self.about(), self.owned, last)
 
     def finish(self) -> None:
         """Waits until the last checkpoint is there; every rank must call it.

@@ -16,7 +16,11 @@ from tftrain.bench.table import Column, Outcome, Record, Row, Table
 from tftrain.bench.worker import Worker, WorkerError
 
 STEPS = 5
-FLAGS = "--synthetic_data --vocab_size=30522 --max_seq_length=128 --micro_batch_size=1 --output_dir={folder}"
+# Saves in the middle of a run, for which there is memory.
+FLAGS = (
+    "--synthetic_data --vocab_size=30522 --max_seq_length=128 --micro_batch_size=1 --checkpoint_every=1 "
+    "--output_dir={folder}"
+)
 
 COLUMNS = (
     Column("what"),

@@ -27,7 +27,7 @@ LIMIT_SECONDS = 600
 STOP_SECONDS = 20
 REASON_LENGTH = 300
 
-# Of what every run does at its end, only as much as it must.
+# Of what every run does at its end, only as much as it must, unless its flags say more.
 QUIET = ("--log_every=1", "--eval_every=0", "--eval_batches=1", "--checkpoint_every=0", "--keep_last=1")
 
 PREFIX = re.compile(r"^.*?\[[\d,]+\]<std(?:out|err)>:")
@@ -81,7 +81,7 @@ def measure(
         RunError: it failed, or was not done in time.
     """
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
-        given = [*flags, *QUIET, f"--max_steps={warm_up + steps}", f"--output_dir={folder}/run"]
+        given = [*QUIET, *flags, f"--max_steps={warm_up + steps}", f"--output_dir={folder}/run"]
         said = launch(given, ranks, seconds)
         rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
     return figures(rows, said, warm_up)
