@@ -149,7 +149,7 @@ def test_a_checkpoint_is_read_into_the_state_and_into_nothing_else(tmp_path):
     apply(old, gradient_steps(1)[0])
     before = {name: tf.constant(value) for name, value in initial_weights(seed=9).items()}
     new, variables = make(weights=before)
-    assert address(variables[0]) == address(before["kernel"]), "nothing here has the same memory"
+    assert address(variables[0]) == address(next(iter(before.values()))), "nothing here has the same memory"
     reader, room = states.saved(tmp_path, states.owned(old.state)), new.state.room()
     reader.verify(wanted=room)
     new.step.assign(old.step)
