@@ -1,24 +1,32 @@
 """Reading and checking are one pass over the files, whatever pieces are asked for."""
 
+import os
+
 import numpy as np
 import pytest
 
 from tests.checkpoint import states
 from tftrain.checkpoint import memory, shard
+from tftrain.checkpoint import reader as reading
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.source import Source
 
 RANDOM = np.random.default_rng(0)
-TENSORS = {f"master/{size}": RANDOM.normal(size=(size, 3)).astype(np.float32) for size in (1, 7, 50, 33)} | {
+TENSORS = {f"master/{size}": RANDOM.normal(size=(size, 3)).astype(np.float32) for size in (1, 7, 50, 3000)} | {
     "progress/step": np.array(7)
 }
 
 
-@pytest.fixture
-def reader(tmp_path, monkeypatch):
-    """A checkpoint of several files, whose tensors are larger than what is hashed at a time."""
+@pytest.fixture(params=[56, memory.PAGE_BYTES])
+def reader(request, tmp_path, monkeypatch):
+    """A checkpoint of several files, whose tensors are larger than what is read at a time.
+
+    In whole pages it is read past the page cache, where the file system permits it.
+    """
     monkeypatch.setattr(shard, "SHARD_BYTES", 100)
-    monkeypatch.setattr(shard, "BLOCK_BYTES", 56)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(Source, "_cached", lambda *_: request.param < memory.PAGE_BYTES)
     return states.saved(tmp_path, TENSORS)
 
 
@@ -49,8 +57,8 @@ def test_what_was_read_with_the_check_needs_no_file_any_more(reader, kind):
 
 
 def test_each_byte_is_read_once(reader, monkeypatch):
-    read, fill = [], shard._fill
-    monkeypatch.setattr(shard, "_fill", lambda path, file, block: (read.append(len(block)), fill(path, file, block)))
+    read, preadv = [], os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *args: (read.append(preadv(*args)), read[-1])[1])
     reader.verify(wanted=memory.arrays(whole_and_parts()))
     assert sum(read) == sum(file.bytes for file in reader.manifest.files.values())
 
@@ -82,14 +90,19 @@ def test_what_the_checkpoint_lacks_is_left_out_until_it_is_asked_for(reader):
         reader.read(piece)
 
 
-def test_memory_is_aligned_apart_and_the_same_where_there_is_some():
-    pieces = list(whole_and_parts())
-    first = memory.arrays(pieces[:5])
-    both = memory.arrays(pieces, first)
-    for number, (piece, values) in enumerate(both.items()):
+def test_memory_is_aligned_and_apart():
+    found = memory.arrays(whole_and_parts())
+    for number, (piece, values) in enumerate(found.items()):
         values.fill(number)
         assert values.nbytes == piece.nbytes
         assert values.ctypes.data % 64 == 0
-        assert (piece in first) == any(np.shares_memory(values, old) for old in first.values())
-    for number, values in enumerate(both.values()):
+    for number, values in enumerate(found.values()):
         assert (values == number).all()
+
+
+def test_blocks_of_memory_are_whole_pages_and_apart():
+    blocks = memory.blocks(3, memory.LARGE_PAGE_BYTES)
+    for number, block in enumerate(blocks):
+        assert block.ctypes.data % block.size == 0
+        block.fill(number)
+    assert [int(block.sum()) // block.size for block in blocks] == [0, 1, 2]

@@ -9,7 +9,7 @@ import pytest
 from tests.checkpoint import states
 from tests.distributed import run_ranks, started_ranks
 from tests.test_run import SMALL, configured, losses, rows
-from tftrain.checkpoint import folder, save
+from tftrain.checkpoint import folder, memory, save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import RunConfig
@@ -80,15 +80,16 @@ def test_training_goes_on_while_a_copy_of_that_moment_is_written(tmp_path, held)
 
 
 def test_the_first_save_copies_into_memory_that_was_prepared(tmp_path, monkeypatch):
-    trained, written = Trained(tmp_path, checkpoint_every=1), []
-    write_shard = save.write_shard
+    trained, written, prepared = Trained(tmp_path, checkpoint_every=1), [], []
+    write_shard, arrays = save.write_shard, memory.arrays
+    monkeypatch.setattr(memory, "arrays", lambda pieces: (prepared.append(arrays(pieces)), prepared[0])[1])
     monkeypatch.setattr(save, "write_shard", lambda path, owned: (written.extend(owned), write_shard(path, owned))[1])
     ((piece, _),) = states.whole_pieces({"master/x": trained.value})
     trained.saves.prepare([piece])
     trained.save(1)
     trained.saves.finish()
     ((_, copy),) = written
-    assert np.shares_memory(copy, trained.saves.room([piece])[piece])
+    assert np.shares_memory(copy, prepared[0][piece])
     assert values(tmp_path) == {1: 1}
 
 

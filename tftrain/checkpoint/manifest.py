@@ -15,7 +15,8 @@ from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece, flaw
-from tftrain.checkpoint.shard import Written, open_file
+from tftrain.checkpoint.shard import Written
+from tftrain.checkpoint.source import open_file
 
 NAME = "manifest.json"
 FORMAT_VERSION = 2

@@ -1,21 +1,24 @@
 """Reads a checkpoint: whoever wrote it, each reader takes the pieces that it needs.
 
-Reading is one pass: what is read is hashed while it is in the processor's cache, right where it belongs if the piece is
-wanted as it was written. What was read counts when all ranks have found all files good, and not before.
+Reading is one pass: a block of a file is read, hashed, and copied to where it belongs while it is in the processor's
+cache. What was read counts when all ranks have found all files good, and not before.
 """
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 
 from tftrain.checkpoint import manifest, memory, piece, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.source import Source
 
 # Of which some wait for the disk while others hash; reading and hashing work outside Python's lock.
-READING_THREADS = 4
+READING_THREADS = 6
+BLOCK_BYTES = memory.LARGE_PAGE_BYTES
 
 
 class Reader:
@@ -48,7 +51,7 @@ class Reader:
         Raises:
             CheckpointError: a file is missing or damaged; it names the first.
         """
-        self._held = self._fetch(wanted or {}, sorted(self.manifest.files)[rank::ranks])
+        self._held = self._fetch(wanted or {}, sorted(self.manifest.files)[rank::ranks], alone=ranks == 1)
 
     def read(self, wanted: Piece) -> np.ndarray:
         """Returns a piece in its stored shape, whatever the pieces are that were written.
@@ -67,8 +70,10 @@ class Reader:
             flat = self._fetch(memory.arrays([wanted]))[wanted]
         return flat.reshape(wanted.stored_shape)
 
-    def _fetch(self, wanted: Mapping[Piece, np.ndarray], checked: Collection[str] = ()) -> dict[Piece, np.ndarray]:
-        """Reads pieces, flat, and checks these files."""
+    def _fetch(
+        self, wanted: Mapping[Piece, np.ndarray], checked: Collection[str] = (), alone: bool = False
+    ) -> dict[Piece, np.ndarray]:
+        """Reads pieces, flat, and checks these files; `alone`: no other rank reads them."""
         found = {p: values for p, values in wanted.items() if self.tensors.get(p.name) == (p.dtype, p.whole)}
         by_tensor: dict[str, list[Piece]] = {}
         for each in found:
@@ -82,20 +87,32 @@ class Reader:
             if name in checked or any(of_file.values()):
                 takers[name] = of_file
 
+        idle: SimpleQueue[np.ndarray] = SimpleQueue()
+        for block in memory.blocks(min(READING_THREADS, len(takers)), BLOCK_BYTES):
+            idle.put(block)
+
         def take(name: str) -> None:
             def room(stored: Piece) -> np.ndarray | None:
                 if stored in found:
                     return found[stored]
                 return np.empty(stored.size, DTYPES[stored.dtype]) if takers[name][stored] else None
 
-            for stored, values in shard.load(self.path / name, self.manifest.files[name], room, name in checked):
-                for each in takers[name][stored]:
-                    if each != stored:
-                        piece.copy(stored, values, each, found[each])
+            file, block = self.manifest.files[name], idle.get()
+            try:
+                with Source(self.path / name, file.bytes, block, alone) as source:
+                    for stored, values in shard.load(source, file, room, name in checked):
+                        for each in takers[name][stored]:
+                            if each != stored:
+                                piece.copy(stored, values, each, found[each])
+            finally:
+                idle.put(block)
 
         with ThreadPoolExecutor(READING_THREADS) as pool:
-            for _ in pool.map(take, sorted(takers)):
-                pass
+            # The largest first, or in the end one thread reads alone.
+            order = sorted(takers, key=lambda name: -self.manifest.files[name].bytes)
+            taken = {name: pool.submit(take, name) for name in order}
+            for name in sorted(taken):
+                taken[name].result()
         return found
 
 

@@ -9,9 +9,7 @@ says and nothing else.
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
-from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +17,9 @@ import numpy as np
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.source import Source
 
-# What was just read or copied is hashed while it is in the processor's cache.
+# What was just written is hashed while it is in the processor's cache.
 BLOCK_BYTES = 2**21
 # Several files of a rank can be read and hashed at the same time.
 SHARD_BYTES = 2**26
@@ -101,31 +100,13 @@ def _entries(pieces: Sequence[Piece]) -> dict[str, dict]:
     return entries
 
 
-def open_file(path: Path) -> int:
-    """Opens a regular file for reading and returns its descriptor.
-
-    Raises:
-        CheckpointError: it is missing, a symbolic link or no file, or can't be read.
-    """
-    try:
-        # Opening a pipe would wait for its other end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        reason = "a symbolic link" if path.is_symlink() else error.strerror
-        raise CheckpointError(f"{path}: can't be read: {reason}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CheckpointError(f"{path}: not a regular file")
-    return descriptor
-
-
 def load(
-    path: Path, expected: Written, room: Callable[[Piece], np.ndarray | None] | None = None, check: bool = False
+    source: Source, expected: Written, room: Callable[[Piece], np.ndarray | None] | None = None, check: bool = False
 ) -> Iterator[tuple[Piece, np.ndarray]]:
     """Reads a file from its beginning to its end, once.
 
     Args:
-        path: of the file.
+        source: the file, of the size that the manifest says.
         expected: what the manifest says of it.
         room: gives memory for the elements of a piece, flat, or None if they are not wanted; by default new memory.
         check: whether to compare the SHA-256, after the last piece. What is not wanted is read for that as well.
@@ -134,46 +115,37 @@ def load(
         The pieces that are wanted, and the elements of each.
 
     Raises:
-        CheckpointError: it can't be read, or its size, its header or its SHA-256 is not what the manifest says.
+        CheckpointError: it can't be read, or its header or its SHA-256 is not what the manifest says.
     """
-    digest, spare = hashlib.sha256(), np.empty(BLOCK_BYTES, np.uint8)
-    with os.fdopen(open_file(path), "rb", buffering=0) as file:
-        _check_size(path, file.fileno(), expected)
-        # The disk goes on reading while this thread hashes.
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED if check else os.POSIX_FADV_SEQUENTIAL)
-        digest.update(_read_header(path, file, expected))
-        for piece in expected.pieces:
-            values = room(piece) if room else np.empty(piece.size, DTYPES[piece.dtype])
-            if values is None and not check:
-                file.seek(piece.nbytes, os.SEEK_CUR)
-                continue
-            for begin in range(0, piece.nbytes, BLOCK_BYTES):
-                size = min(piece.nbytes - begin, BLOCK_BYTES)
-                block = spare[:size] if values is None else values.view(np.uint8)[begin : begin + size]
-                _fill(path, file, block)
+    header = _read_header(source, expected)
+    digest, position = hashlib.sha256(header), len(header)
+    for piece in expected.pieces:
+        values = room(piece) if room else np.empty(piece.size, DTYPES[piece.dtype])
+        if values is not None or check:
+            at = 0
+            for block in source.blocks(position, position + piece.nbytes):
                 if check:
                     digest.update(block)
-            if values is not None:
-                yield piece, values
+                if values is not None:
+                    values.view(np.uint8)[at : at + block.size] = block
+                at += block.size
+        if values is not None:
+            yield piece, values
+        position += piece.nbytes
     if check and digest.hexdigest() != expected.sha256:
-        raise CheckpointError(f"{path}: damaged: its SHA-256 is {digest.hexdigest()}, expected {expected.sha256}")
+        raise CheckpointError(
+            f"{source.path}: damaged: its SHA-256 is {digest.hexdigest()}, expected {expected.sha256}"
+        )
 
 
-def _check_size(path: Path, descriptor: int, expected: Written) -> None:
-    size = os.fstat(descriptor).st_size
-    if size != expected.bytes:
-        raise CheckpointError(f"{path}: damaged: it has {size} bytes, expected {expected.bytes}")
-
-
-def _read_header(path: Path, file: FileIO, expected: Written) -> bytes:
+def _read_header(source: Source, expected: Written) -> bytes:
     """Returns the header, with its length before it, when it is what the manifest implies."""
-    start = bytearray(min(8, expected.bytes))
-    _fill(path, file, start)
+    path = source.path
+    start = b"".join(map(bytes, source.blocks(0, min(8, expected.bytes))))
     length = int.from_bytes(start, "little")
     if length > min(HEADER_BYTES, expected.bytes - 8):
         raise CheckpointError(f"{path}: damaged: a header of {length} bytes in a file of {expected.bytes}")
-    text = bytearray(length)
-    _fill(path, file, text)
+    text = b"".join(map(bytes, source.blocks(8, 8 + length)))
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -183,17 +155,4 @@ def _read_header(path: Path, file: FileIO, expected: Written) -> bytes:
         raise CheckpointError(f"{path}: damaged: its header and the manifest name different tensors or places")
     if 8 + length + sum(piece.nbytes for piece in expected.pieces) != expected.bytes:
         raise CheckpointError(f"{path}: damaged: it has {expected.bytes} bytes, more or fewer than its tensors")
-    return bytes(start + text)
-
-
-def _fill(path: Path, file: FileIO, block: bytearray | np.ndarray) -> None:
-    """Reads as many bytes as there is room for."""
-    rest = memoryview(block)
-    while len(rest):
-        try:
-            read = file.readinto(rest)
-        except OSError as error:
-            raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
-        if not read:
-            raise CheckpointError(f"{path}: damaged: it ends before its {len(rest)} last bytes")
-        rest = rest[read:]
+    return start + text

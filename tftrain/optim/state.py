@@ -8,27 +8,20 @@ needs another one for that.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece, even_parts
 from tftrain.checkpoint.reader import Reader
+from tftrain.optim import in_place
+from tftrain.optim.in_place import Place
 from tftrain.parallel.layout import Segment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.state_split import StateSplit
 from tftrain.parallel.tensor import Slice, own_copy, whole_shapes
 
 KINDS = ("master", "adam_m", "adam_v")
-
-
-class _Held(NamedTuple):
-    """A piece of the state, and where it is: in which store, and in which stretch of it."""
-
-    piece: Piece
-    store: tf.Variable
-    place: slice
 
 
 class OptimizerState(tf.Module):
@@ -88,7 +81,7 @@ class OptimizerState(tf.Module):
 
     def shapes(self) -> dict[str, list[int]]:
         """Returns the shapes of the whole tensors, by name: `master/NAME`, `adam_m/NAME`, `adam_v/NAME`."""
-        whole = whole_shapes(dict(zip(self.names, self.targets, strict=True)), self._slices)
+        whole = whole_shapes(self._targets(), self._slices)
         return {f"{kind}/{name}": whole[name] for kind in KINDS for name in self.names}
 
     def owned(self) -> Iterator[tuple[Piece, np.ndarray]]:
@@ -98,18 +91,18 @@ class OptimizerState(tf.Module):
             `master/NAME`, `adam_m/NAME` or `adam_v/NAME`, or a piece of it, and its elements, flat: where the state is
             in the host's memory a view of them, which is good until the next update.
         """
-        for _, group in itertools.groupby(self._given(), lambda part: id(part[0].store)):
+        for _, group in itertools.groupby(self._given(), lambda part: id(part[0].variable)):
             of_store = list(group)
-            flat = np.asarray(memoryview(of_store[0][0].store.read_value())).reshape(-1)
+            flat = np.asarray(memoryview(of_store[0][0].variable.read_value())).reshape(-1)
             for held, start, stop in of_store:
-                yield held.piece.part(start, stop), flat[held.place][start:stop]
+                yield held.piece.part(start, stop), flat[held.stretch][start:stop]
 
     def given(self) -> Iterator[Piece]:
         """Yields the pieces of `owned` alone, which costs nothing."""
         for held, start, stop in self._given():
             yield held.piece.part(start, stop)
 
-    def _given(self) -> list[tuple["_Held", int, int]]:
+    def _given(self) -> list[tuple[Place, int, int]]:
         held = [
             each
             for each in self._held()
@@ -123,12 +116,12 @@ class OptimizerState(tf.Module):
             parts = even_parts([each.piece for each in held], data.size, data.rank)
         return [(held[index], start, stop) for index, start, stop in parts]
 
-    def wanted(self) -> Iterator[Piece]:
-        """Yields what `load` reads."""
-        for held in self._held():
-            yield held.piece
+    def room(self) -> dict[Piece, np.ndarray]:
+        """Returns what `load` reads, and memory for it, flat; see `in_place.room`."""
+        places = list(self._held())
         if self.split:
-            yield from weights(dict(zip(self.names, self.targets, strict=True)), self._slices, self._mesh.tensor.rank)
+            places += _weights(self._targets(), self._slices, self._mesh.tensor.rank)
+        return in_place.room(places)
 
     def load(self, reader: Reader) -> None:
         """Takes what this rank holds from a checkpoint, and gives the model's variables the weights.
@@ -136,23 +129,19 @@ class OptimizerState(tf.Module):
         Raises:
             CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
         """
-        rows: dict[int, tf.Tensor] = {}
-        for _, group in itertools.groupby(self._held(), lambda held: id(held.store)):
+        for _, group in itertools.groupby(self._held(), lambda held: id(held.variable)):
             of_store = list(group)
-            store = of_store[0].store
-            if self.split:
-                value = np.zeros(store.shape, np.float32)
-                for held in of_store:
-                    value[held.place] = reader.read(held.piece).reshape(-1)
-                store.assign(value, read_value=False)
-            else:
-                _overwrite(store, rows, reader.read(of_store[0].piece))
+            parts = [(held.stretch, reader.read(held.piece).reshape(-1)) for held in of_store]
+            in_place.give(of_store[0].variable, parts)
         if self.split:
-            load_weights(dict(zip(self.names, self.targets, strict=True)), self._slices, self._mesh.tensor.rank, reader)
+            load_weights(self._targets(), self._slices, self._mesh.tensor.rank, reader)
         else:
             self.publish()
 
-    def _held(self) -> Iterator["_Held"]:
+    def _targets(self) -> dict[str, tf.Variable]:
+        return dict(zip(self.names, self.targets, strict=True))
+
+    def _held(self) -> Iterator[Place]:
         """Yields every piece that is on this rank, those of one store together."""
         for kind, stores in zip(KINDS, (self.masters, self.m, self.v), strict=True):
             places = self.split.owned() if self.split else ((i, i, slice(None), None) for i in range(len(stores)))
@@ -161,7 +150,7 @@ class OptimizerState(tf.Module):
                 bounds = stretch and (stretch.start, stretch.stop)
                 piece = _block(f"{kind}/{name}", shape, self._slices.get(name), self._mesh.tensor.rank, bounds)
                 if piece.size:
-                    yield _Held(piece, stores[number], place)
+                    yield Place(piece, stores[number], place)
 
     def _make(self, kind: str, values: Sequence[tf.Tensor]) -> list[tf.Variable]:
         places = [f"bucket_{number}" for number in range(len(values))] if self.split else self.names
@@ -182,37 +171,20 @@ def load_weights(
     Raises:
         CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
     """
-    for piece, variable in zip(weights(variables, slices, tensor_rank), variables.values(), strict=True):
-        variable.assign(tf.cast(reader.read(piece), variable.dtype), read_value=False)
+    for piece, variable, stretch in _weights(variables, slices, tensor_rank):
+        in_place.give(variable, [(stretch, reader.read(piece).reshape(-1))])
 
 
-def weights(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int) -> Iterator[Piece]:
-    """Yields what `load_weights` reads, in the order of the variables; for the arguments, see there."""
+def weights_room(
+    variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int
+) -> dict[Piece, np.ndarray]:
+    """Returns what `load_weights` reads, and memory for it, flat; for the arguments, see there, and `in_place.room`."""
+    return in_place.room(_weights(variables, slices, tensor_rank))
+
+
+def _weights(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int) -> Iterator[Place]:
     for name, variable in variables.items():
-        yield _block(f"master/{name}", variable.shape, slices.get(name), tensor_rank)
-
-
-def _overwrite(variable: tf.Variable, rows: dict[int, tf.Tensor], values: np.ndarray) -> None:
-    """Writes all rows of a variable; in the host's memory into that which it has: `assign` would take new memory.
-
-    Args:
-        variable: of at least one dimension.
-        rows: the indices of so many rows, by their number; filled in.
-        values: of its shape and dtype, aligned as `memory.arrays` does it: TensorFlow reads them where they are.
-    """
-    if "CPU" not in variable.device:
-        variable.assign(values, read_value=False)
-        return
-    count = values.shape[0]
-    if count not in rows:
-        rows[count] = tf.range(count)
-    tf.raw_ops.ResourceScatterUpdate(
-        resource=variable.handle,
-        indices=rows[count],
-        updates=tf.experimental.dlpack.from_dlpack(values.__dlpack__()),
-    )
-    # Scattering lets each later read copy the variable, in case that other rows are written meanwhile.
-    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+        yield Place(_block(f"master/{name}", variable.shape, slices.get(name), tensor_rank), variable)
 
 
 def _block(name: str, shape: tf.TensorShape, part: Slice | None, tensor_rank: int, stretch=None) -> Piece:

@@ -5,14 +5,13 @@ import functools
 import math
 from pathlib import Path
 
-from tftrain.checkpoint import memory as checkpoint_memory
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.identity import identity
 from tftrain.exit_codes import ExitCode
 from tftrain.model.bert import BertPretrainer
-from tftrain.optim.state import load_weights, weights
+from tftrain.optim.state import load_weights, weights_room
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import agreed, continuing, devices, grappler, memory, resume
 from tftrain.train.health import Health
@@ -166,7 +165,7 @@ def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, i
     """
     model = make_model(config, mesh)
     named = model.named_variables()
-    room = checkpoint_memory.arrays(weights(named, model.slices, mesh.tensor.rank))
+    room = weights_room(named, model.slices, mesh.tensor.rank)
     reader = resume.choose(config.run, mesh, functools.partial(say, mesh), room)
     if reader is None:
         where = f"--output_dir={config.run.output_dir}"

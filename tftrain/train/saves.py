@@ -54,15 +54,14 @@ class Saves:
                 self._save.abandon()  # Who is gone has announced all that it ever will.
             self._save.completed(EXIT_SECONDS)
 
-    def room(self, pieces: Iterable[Piece]) -> Mapping[Piece, np.ndarray]:
-        """Returns the memory for copies of these pieces, flat, if there are any; until a save it is free for others."""
-        if self._config.keeps_copy:
-            self._staging = memory.arrays(pieces, self._staging)
-        return self._staging
-
     def prepare(self, pieces: Iterable[Piece]) -> threading.Thread:
-        """Maps that memory in a thread, so that the first save finds it as later ones do; returns the thread."""
-        touched = list(self.room(pieces).values())
+        """Maps memory for copies of these pieces, if there are any, in a thread; returns the thread.
+
+        The first save then finds it as later ones do.
+        """
+        if self._config.keeps_copy:
+            self._staging = memory.arrays(pieces)
+        touched = list(self._staging.values())
         self._preparing = threading.Thread(target=memory.touch, args=(touched,), name="staging", daemon=True)
         self._preparing.start()
         return self._preparing

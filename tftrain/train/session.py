@@ -73,7 +73,7 @@ class Run:
 
         Raises:
             CheckpointError: it is missing or damaged, or holds another model or optimizer, or the ranks do not see the
-                same folder; on all ranks alike.
+                same folder; on all ranks alike. The state may be anything then.
         """
         settings = self.config.run
         resume.require_shared(settings.output_dir, self.mesh)
@@ -115,18 +115,13 @@ class Run:
         self.optimizer.state.load(reader)
 
     def room(self) -> dict[Piece, np.ndarray]:
-        """Returns what `load` reads, and memory for it: that of saves, where they copy the same."""
-        counted = [piece for piece, _ in self._counted()]
-        return memory.arrays([*counted, *self.optimizer.state.wanted()], self.saves.room(self._given()))
+        """Returns what `load` reads, and memory for it, flat: of the variables themselves, where that is the host's."""
+        return memory.arrays(piece for piece, _ in self._counted()) | self.optimizer.state.room()
 
     def prepare_saves(self) -> threading.Thread:
         """Lets memory for the first save be prepared in the background; returns the thread."""
-        return self.saves.prepare(self._given())
-
-    def _given(self) -> list[Piece]:
-        """Returns the pieces of `owned` alone, which costs nothing."""
         counted = [piece for piece, _ in self._counted()] if self.mesh.is_chief else []
-        return [*counted, *self.optimizer.state.given()]
+        return self.saves.prepare([*counted, *self.optimizer.state.given()])
 
     def _counted(self) -> Iterator[tuple[Piece, tf.Variable]]:
         for name, variable in self.counters().items():

@@ -36,6 +36,7 @@ ROWS = (
     ("stall of the first save", "-"),
     ("stall of a later save", "-"),
     ("whole save", "disk"),
+    ("hash", "memory"),
     ("read", "page cache"),
     ("restore", "page cache"),
     ("read", "disk"),

@@ -1,17 +1,22 @@
 """The process that holds a model's state, saves it and restores it."""
 
+import hashlib
+import itertools
 import os
 import shlex
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tftrain import flags
 from tftrain.bench.worker import serve
-from tftrain.checkpoint import folder, memory, shard
-from tftrain.checkpoint.reader import READING_THREADS, Reader
+from tftrain.checkpoint import folder, memory
+from tftrain.checkpoint.reader import BLOCK_BYTES, READING_THREADS, Reader
 from tftrain.config import TrainConfig
 from tftrain.fields import ConfigError
 
@@ -39,6 +44,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     home.mkdir()
     run.prepare_saves().join()  # In a run, the first step compiles meanwhile.
     state = sum(values.nbytes for _, values in run.owned())
+    blocks = memory.blocks(READING_THREADS, BLOCK_BYTES)
     saved: dict[str, float] = {}
 
     def save() -> None:
@@ -65,30 +71,56 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         if files == "disk":
             forget(shards)
         else:
-            read(shards)
+            read(shards, blocks)
+        size = sum(path.stat().st_size for path in shards)
         begin = time.perf_counter()
         if what == "read":
-            read(shards)
+            read(shards, blocks, direct=files == "disk")
+        elif what == "hash":
+            digest(size, blocks)
         else:
+            room = run.room()
             reader = Reader(newest)
-            reader.verify(wanted=memory.arrays(run.room()) if "new" in what else run.room())
+            reader.verify(wanted=memory.arrays(room) if "new" in what else room)
             run.load(reader)
-        return {"seconds": time.perf_counter() - begin, "bytes": sum(path.stat().st_size for path in shards)}
+        return {"seconds": time.perf_counter() - begin, "bytes": size}
 
     return answer
 
 
-def read(paths: list[Path]) -> None:
-    """Reads files as fast as it goes, with as many threads as check SHA-256, and makes nothing of them."""
-    with ThreadPoolExecutor(min(READING_THREADS, len(os.sched_getaffinity(0)))) as pool:
-        list(pool.map(_read, paths))
+def read(paths: list[Path], blocks: list[np.ndarray], direct: bool = False) -> None:
+    """Reads files, as many at a time as there are blocks of memory, and makes nothing of them.
+
+    Args:
+        paths: of the files.
+        blocks: where to.
+        direct: whether to pass the page cache by.
+    """
+    rest = deque(paths)
+
+    def fill(block: np.ndarray) -> None:
+        while rest:
+            descriptor = os.open(rest.popleft(), os.O_RDONLY | (os.O_DIRECT if direct else 0))
+            position = 0
+            while read := os.preadv(descriptor, [block], position):
+                position += read
+            os.close(descriptor)
+
+    with ThreadPoolExecutor(len(blocks)) as pool:
+        list(pool.map(fill, blocks))
 
 
-def _read(path: Path) -> None:
-    block = bytearray(shard.BLOCK_BYTES)
-    with open(path, "rb", buffering=0) as file:
-        while file.readinto(block):
-            pass
+def digest(size: int, blocks: list[np.ndarray]) -> None:
+    """Computes SHA-256 of so many bytes of memory, on as many cores as there are."""
+    cores = len(os.sched_getaffinity(0))
+
+    def work(block: np.ndarray) -> None:
+        state = hashlib.sha256()
+        for _ in range(size // block.nbytes // cores):
+            state.update(block)
+
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(work, itertools.islice(itertools.cycle(blocks), cores)))
 
 
 def forget(paths: list[Path]) -> None:
