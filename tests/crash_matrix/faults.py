@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 # Of a save: what each rank does, and what the chief does alone.
 PHASES_OF_A_RANK = ("before", "folder", "shard begun", "in shard", "shard flushed", "shard written", "announced")
+PHASES_OF_A_SHARD = ("shard begun", "in shard", "shard flushed", "shard written")
 PHASES_OF_THE_CHIEF = (
     *("gathered", "manifest beside", "manifest in place", "announcement removed", "manifest written"),
     *("renamed, not flushed", "renamed", "trash renamed", "trash half removed", "trash removed", "cleaned up"),

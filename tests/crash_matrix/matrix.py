@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.crash_matrix.faults import PHASES_OF_A_RANK, PHASES_OF_THE_CHIEF
+from tests.crash_matrix.faults import PHASES_OF_A_RANK, PHASES_OF_A_SHARD, PHASES_OF_THE_CHIEF
 from tests.crash_matrix.zygote import Start, Zygote, start
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.reader import Reader
@@ -33,10 +33,11 @@ KILLS_OF_A_CHAIN = 6
 
 
 class Layout(NamedTuple):
-    """A number of ranks and the flags that divide the work among them."""
+    """A number of ranks, the flags that divide the work among them, and how many ranks, the first, own something."""
 
     ranks: int
     flags: tuple[str, ...] = ()
+    owners: int = 4
 
 
 ZERO_2 = ("--split_opt_state", "--split_grad_accum", "--state_split_strategy=greedy:1")
@@ -45,7 +46,7 @@ LAYOUTS = {
     "dp2": Layout(2),
     "dp2, saves not async": Layout(2, ("--nocheckpoint_async",)),
     "dp2 zero1": Layout(2, ("--split_opt_state",)),
-    "dp2 zero2 greedy": Layout(2, ZERO_2),
+    "dp2 zero2 greedy": Layout(2, ZERO_2, owners=1),
     "tp2": Layout(2, ("--tensor_parallel_size=2",)),
     "dp2 x tp2": Layout(4, ("--tensor_parallel_size=2", "--split_opt_state")),
 }
@@ -102,6 +103,7 @@ def kills(layout: Layout, count: int, rng: random.Random) -> list[Kill]:
         else:
             phase = phases[(number - number // 4) % len(phases)]
             rank = 0 if phase in PHASES_OF_THE_CHIEF else rank
+            rank = rank % layout.owners if phase in PHASES_OF_A_SHARD else rank
             fault = {"kind": "phase", "phase": phase, "save": rng.choice([1, 1, 2])}
         made.append(Kill({**fault, "all": everyone}, rank))
     return made

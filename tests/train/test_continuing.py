@@ -23,7 +23,7 @@ FREE = {
     *("mode", "output_dir", "log_every", "eval_every", "eval_batches", "checkpoint_every", "checkpoint_async"),
     *("keep_last", "keep_every", "max_failed_saves", "resume", "change_on_resume"),
     *("start_timeout_seconds", "step_timeout_seconds", "save_timeout_seconds", "exit_timeout_seconds"),
-    *("preempt_save_seconds", "max_nan_steps", "spike_zscore"),
+    *("preempt_save_seconds", "max_nan_steps", "spike_zscore", "machine_file"),
 }
 
 
