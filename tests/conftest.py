@@ -1,5 +1,6 @@
 """Settings of every test process: the CPU, the Keras 2 API, quiet TensorFlow."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -27,15 +28,22 @@ SLOW = (
 )
 
 
-def pytest_collection_modifyitems(items):
-    """Marks what compiles step after step, file by file, so that `make test-fast` stays fast, and groups for workers.
-
-    One worker has all tests of several ranks, which would starve each other, from the beginning; a file is one group.
-    """
+def pytest_collection_modifyitems(config, items):
+    """Marks what compiles step after step, file by file, for `make test-fast`; skips what needs quiet."""
     for item in items:
         place = item.path.relative_to(ROOT).as_posix()
-        several = item.get_closest_marker("multirank")
-        if place.startswith(SLOW) or several:
+        if place.startswith(SLOW) or item.get_closest_marker("multirank"):
             item.add_marker(pytest.mark.slow)
-        item.add_marker(pytest.mark.xdist_group("ranks" if several else place))
-    items.sort(key=lambda item: item.get_closest_marker("multirank") is None)
+        if item.get_closest_marker("quiet") and "quiet" not in config.option.markexpr:
+            item.add_marker(pytest.mark.skip(reason="compares seconds: run it by hand with -m quiet"))
+
+
+@pytest.fixture(autouse=True)
+def _one_set_of_ranks_at_a_time(request, tmp_path_factory):
+    """Several ranks starve each other on few cores: the tests that start them wait for those of other workers."""
+    if request.node.get_closest_marker("multirank") is None:
+        yield
+        return
+    with (tmp_path_factory.getbasetemp().parent / "ranks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -66,12 +66,16 @@ def main(argv: list[str]) -> int:
     from tftrain.train.watchdog import Watchdog
 
     watchdog, code = Watchdog(launch.rank, config.run), ExitCode.FAILED
+    ended: list[int] = []  # With which code, if this rank has come to its own end.
 
     def another_ended() -> None:
-        say_why(launch.rank, f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
         # Python's own end takes seconds to free the graphs, and Horovod's may ask the rank that is gone.
-        sys.stdout.flush()
-        os._exit(ExitCode.PEER_ENDED)
+        try:
+            if not ended:
+                say_why(launch.rank, f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
+            sys.stdout.flush()
+        finally:
+            os._exit(ended[0] if ended else ExitCode.PEER_ENDED)
 
     if launch.size > 1:
         uncaught.on_uncaught_gloo(another_ended)
@@ -100,6 +104,7 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         code = ExitCode.SIGNALLED + signal.SIGINT
     finally:
+        ended.append(int(code))
         # Horovod's own end waits for the other ranks.
         watchdog.begin("the end of the process", "exit_timeout_seconds", code or ExitCode.STALLED)
     return code

@@ -233,13 +233,19 @@ def shards(output: Path) -> dict[str, str]:
 
 
 def table(found: dict[str, dict[str, Tally]]) -> Iterator[str]:
-    """Yields the lines of a table in Markdown, a row for each layout and phase."""
-    yield "| layout | phase | kills | resumed | steps lost at most | others ended within (s) | final losses equal |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    """Yields the lines of two tables in Markdown: a row for each layout, and one for each phase."""
     order: Sequence[str] = ("before the first step", "random instant", *PHASES_OF_A_RANK, *PHASES_OF_THE_CHIEF)
-    for name, tallies in found.items():
-        for phase in sorted(tallies, key=order.index):
-            each = tallies[phase]
-            within = f"{each.seconds:.1f}" if each.seconds else "-"
-            equal = "no" if each.faults else "yes"
-            yield f"| {name} | {phase} | {each.kills} | {each.resumed} | {each.lost} | {within} | {equal} |"
+    by_phase = {phase: [tallies[phase] for tallies in found.values() if phase in tallies] for phase in order}
+    by_layout = {name: list(tallies.values()) for name, tallies in found.items()}
+    for what, rows_of in (("layout", by_layout), ("phase", by_phase)):
+        yield ""
+        yield f"| {what} | kills | resumed | steps lost at most | others ended within (s) | final losses equal |"
+        yield "| --- | ---: | ---: | ---: | ---: | --- |"
+        for name, tallies in rows_of.items():
+            if tallies:
+                sums = (sum(tally.kills for tally in tallies), sum(tally.resumed for tally in tallies))
+                within = f"{max(tally.seconds for tally in tallies):.1f}"
+                equal = "no" if any(tally.faults for tally in tallies) else "yes"
+                lost = max(tally.lost for tally in tallies)
+                yield f"| {name} | {sums[0]} | {sums[1]} | {lost} | {within} | {equal} |"
+    yield ""

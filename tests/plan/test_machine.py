@@ -7,7 +7,7 @@ import pytest
 
 from tests.plan.works import BERT
 from tftrain.fields import ConfigError
-from tftrain.plan import forecast, machine
+from tftrain.plan import cluster, forecast, machine
 from tftrain.plan.system import systems
 
 
@@ -35,6 +35,31 @@ def test_what_is_measured_reads_back_and_is_possible(path):
     assert max(share for _, share in found.curve) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("memory_gbs", "fast"), ("memory_gbs", 0), ("curve", [[1]]), ("curve", None), ("curve", [[1, 0]])],
+)
+def test_a_file_with_impossible_values_is_refused(path, tmp_path, name, value):
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ConfigError, match=f"{wrong}.*--measure"):
+        machine.read(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100_80gb")],
+)
+def test_a_board_is_known_by_its_name(name, expected):
+    assert cluster.of_device(name).name == expected
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA H100 NVL"])
+def test_a_like_name_is_another_board(name):
+    with pytest.raises(ConfigError, match=name):
+        cluster.of_device(name)
+
+
 def test_a_run_on_it_is_planned_by_the_kinds_that_the_trainer_measures(path):
     plan = forecast.forecast(BERT.replaced(family="tftrain"), machine.read(path), systems()["tftrain_cpu"])
     kinds = forecast.bytes_by_kind(plan.memory)
@@ -51,8 +76,8 @@ def test_processes_share_what_the_machine_has(path):
     # Two ranks with half of the samples each compute together what one does with all, and have half of the cores each.
     work = BERT.replaced(family="tftrain", global_batch=8, micro_batch=4)
     alone, both = (
-        forecast.forecast(each, cluster, systems()["tftrain_cpu"]).time
-        for each, cluster in ((work, whole), (work.replaced(dp=2), half))
+        forecast.forecast(each, place, systems()["tftrain_cpu"]).time
+        for each, place in ((work, whole), (work.replaced(dp=2), half))
     )
     assert both.products == pytest.approx(alone.products)
     assert (alone.gradient_sums, both.gradient_sums > 0) == (0, True)

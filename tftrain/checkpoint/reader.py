@@ -111,8 +111,11 @@ class Reader:
             # The largest first, or in the end one thread reads alone.
             order = sorted(takers, key=lambda name: -self.manifest.files[name].bytes)
             taken = {name: pool.submit(take, name) for name in order}
-            for name in sorted(taken):
-                taken[name].result()
+            try:
+                for name in sorted(taken):
+                    taken[name].result()
+            finally:
+                taken.clear()  # An error's traceback leads here, and from here to all memory that was read into.
         return found
 
 

@@ -5,6 +5,7 @@ the processor to the hashing, and the cache to others. But it has rules: memory,
 file is read into one block of memory, and what is wanted is handed out from there while it is in the processor's cache.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -20,6 +21,8 @@ from tftrain.checkpoint.memory import PAGE_BYTES
 
 # How many bytes of a file are looked for in the page cache: if all are there, so is most of it.
 PROBES = 3
+# Pythons that were built for an old C library lack it.
+NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
 def open_file(path: Path) -> int:
@@ -69,7 +72,8 @@ class Source:
         self.direct = alone and not self._cached(size) and self._set_direct(True)
         if not self.direct:
             # The disk goes on reading while this thread hashes.
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def blocks(self, begin: int, end: int) -> Iterator[np.ndarray]:
         """Yields these bytes of the file in order, in arrays that are good until the next one is asked for.
@@ -115,12 +119,14 @@ class Source:
 
         The places are drawn, since each question makes the kernel read the page that it is about.
         """
+        if NOWAIT is None:
+            return True
         try:
             for _ in range(PROBES):
-                os.preadv(self._descriptor, [bytearray(1)], random.randrange(max(size, 1)), os.RWF_NOWAIT)
+                os.preadv(self._descriptor, [bytearray(1)], random.randrange(max(size, 1)), NOWAIT)
         except BlockingIOError:
             return False
-        except OSError:  # A file system that can't tell, such as NFS.
+        except (OSError, NotImplementedError):  # A file system that can't tell, such as NFS.
             pass
         return True
 

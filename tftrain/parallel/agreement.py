@@ -24,7 +24,7 @@ Facts = Mapping[str, str]
 PATHS = ("data_dir", "train_files", "eval_files", "output_dir", "resume")
 NO_PATHS = ("auto", "none")
 # How a host works with its processors changes no result and no collective.
-OF_THE_HOST = ("cpu_threads", "data_readers", "huge_pages")
+OF_THE_HOST = ("cpu_threads", "data_readers", "huge_pages", "machine_file")
 MOST_SHOWN = 8
 
 

@@ -5,6 +5,7 @@ reaches is a constant of `tftrain.plan.system`.
 """
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 from tftrain.fields import ConfigError, Problem
@@ -71,7 +72,7 @@ BOARDS = (
     ("A100-PCIE-40GB", "a100_40gb"),
     ("A100 80GB PCIe", "a100_80gb_pcie"),
     ("A100", "a100_80gb"),
-    ("H100", "h100"),
+    ("H100 80GB HBM3", "h100"),
     ("H200", "h200"),
 )
 
@@ -83,7 +84,7 @@ def of_device(name: str) -> Cluster:
         ConfigError: the planner does not know it.
     """
     for part, cluster in BOARDS:
-        if part in name:
+        if re.search(rf"\b{part}\b", name):
             return CLUSTERS[cluster]
     expected = f"expected a GPU with one of {', '.join(part for part, _ in BOARDS)} in its name to plan its time"
     raise ConfigError([Problem("", name, expected)])

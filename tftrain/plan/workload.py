@@ -114,6 +114,7 @@ def from_config(
     fused = {op for op, lever in LEVERS.items() if getattr(model, lever) == "fused"}
     optimizer = {"optimizer"} if config.optimizer.optimizer.startswith("fused") else set()
     stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
+    stage = stage if dp > 1 else 0  # One rank has nobody to split with.
     jit = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
     return Workload(
         family="megatron" if causal else "tftrain",

@@ -120,6 +120,8 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
         say(mesh, note)
     if not config.compute.sparse_as_dense and split:
         say(mesh, "--sparse_as_dense=false has no effect: with split state, gradients travel dense to their owners")
+    if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
+        say(mesh, f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
         say(mesh, "--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
     say(mesh, f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")

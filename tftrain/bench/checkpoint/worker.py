@@ -5,10 +5,10 @@ import itertools
 import os
 import shlex
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -96,18 +96,22 @@ def read(paths: list[Path], blocks: list[np.ndarray], direct: bool = False) -> N
         blocks: where to.
         direct: whether to pass the page cache by.
     """
-    rest = deque(paths)
+    idle: SimpleQueue[np.ndarray] = SimpleQueue()
+    for block in blocks:
+        idle.put(block)
 
-    def fill(block: np.ndarray) -> None:
-        while rest:
-            descriptor = os.open(rest.popleft(), os.O_RDONLY | (os.O_DIRECT if direct else 0))
-            position = 0
+    def take(path: Path) -> None:
+        block, position = idle.get(), 0
+        descriptor = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+        try:
             while read := os.preadv(descriptor, [block], position):
                 position += read
+        finally:
             os.close(descriptor)
+            idle.put(block)
 
     with ThreadPoolExecutor(len(blocks)) as pool:
-        list(pool.map(fill, blocks))
+        list(pool.map(take, paths))
 
 
 def digest(size: int, blocks: list[np.ndarray]) -> None:
