@@ -58,8 +58,8 @@ def test_report_and_picture_show_the_rows_that_were_measured(measured, tmp_path,
     said = capsys.readouterr()
     assert code == 1
     assert said.out.splitlines()[1:] == [
-        "base,-,3.000,1,1.000,8.00,-,0.0,-,0.000",
-        "bf16,--precision=bf16,1.500,1,0.500,16.00,100.0,0.0,-1.500,0.000",
+        "base,-,3.000,1,1.000,8.00,-,-,0.0,-,0.000",
+        "bf16,--precision=bf16,1.500,1,0.500,16.00,-,100.0,0.0,-1.500,0.000",
     ]
     assert "fp16 failed: no such luck" in said.err
     assert (tmp_path / "levers.png").read_bytes().startswith(b"\x89PNG")

@@ -58,7 +58,7 @@ def outcome(compared: alternation.Compared) -> Outcome:
         return Outcome(row.name, [], compared.error)
     found = {"row": row.name, "levers": row.settings["flags"] or "-", **alternation.record(compared)}
     if row.name == BASE:  # It has not changed against itself; its spread is that of all of its runs.
-        found |= {"samples_per_sec_change": None, "peak_gb_change": None}
+        found |= {"samples_per_sec_change": None, "peak_gb_change": None, "spread": None}
     return Outcome(row.name, [found])
 
 
