@@ -4,7 +4,6 @@ import csv
 import io
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -89,13 +88,16 @@ def test_bad_input_is_refused_with_what_there_is(capsys, flags, words):
         assert word in said
 
 
-def test_thousands_of_divisions_are_ranked_in_under_a_second(capsys):
-    start = time.process_time()
-    assert main(["plan", *GPT, "--search", "--max_nodes=48", "--top=5"]) == 0
-    assert time.process_time() - start < 1
-    done = capsys.readouterr()
-    assert int(done.err.split()[0]) > 5000
-    seconds = [float(line.split()[7]) for line in done.out.splitlines()[1:]]
+def test_thousands_of_divisions_are_ranked_in_under_a_second():
+    # In a process of its own: what other tests have left in this one takes time, too.
+    program = (
+        "import sys, time; from tftrain.plan.__main__ import main;"
+        f"assert main({['plan', *GPT, '--search', '--max_nodes=48', '--top=5']}) == 0;"
+        "assert time.process_time() < 1, time.process_time()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert int(done.stderr.split()[0]) > 5000
+    seconds = [float(line.split()[7]) for line in done.stdout.splitlines()[1:]]
     assert len(seconds) == 5
     assert seconds == sorted(seconds)
 

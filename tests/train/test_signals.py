@@ -122,10 +122,10 @@ import sys, time
 from tftrain import run
 from tftrain.train.session import Run
 save = Run.save
-def slow(self):
+def slow(self, last):
     if int(self.progress.step) > 1:
         time.sleep(600)
-    save(self)
+    save(self, last)
 Run.save = slow
 settings = {[*SMALL, "--global_batch_size=8", "--max_steps=1000000", f"--output_dir={tmp_path}"]}
 sys.exit(run.main(["tftrain.run", *settings, "--checkpoint_every=1", "--preempt_save_seconds=1"]))
