@@ -27,7 +27,7 @@ TRAINING = (
     *(f"--max_steps={STEPS}", f"--checkpoint_every={INTERVAL}", "--keep_last=1", "--cpu_threads=1"),
 )
 # A process is killed before it has trained, or so long after the beginning of a step.
-START_SECONDS, STEP_SECONDS = 8, 0.4
+START_SECONDS, STEP_SECONDS = 2, 0.4
 # Each gets as far as its second save, so that there is something left to do after all of them.
 KILLS_OF_A_CHAIN = 6
 
