@@ -24,8 +24,8 @@ from tftrain.parallel.mesh import STALL_SHUTDOWN_SECONDS, Mesh
 
 # Ranks that are done wait for the others in a collective, which ends the run when it takes too long.
 WRITE_SECONDS, COMPLETE_SECONDS = 0.6 * STALL_SHUTDOWN_SECONDS, 0.3 * STALL_SHUTDOWN_SECONDS
-# A run that ends in an error lets a save under way finish, unless it takes longer.
-EXIT_SECONDS = 4  # Launchers kill 5 seconds after the first rank's end.
+# A run that ends in an error lets a save under way finish, unless it takes longer: launchers kill after 5 seconds.
+EXIT_SECONDS = 4
 # Exact in float64, as which numbers travel.
 ATTEMPT_BITS = 48
 

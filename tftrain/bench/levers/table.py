@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Callable, Iterator
 
-from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.levers.chart import draw
 from tftrain.bench.levers.rows import BASE, MODEL, ROWS
@@ -37,10 +36,7 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
     def one(row: Row) -> run.Figures:
         return run.measure(given(row, config), config.np or RANKS, config.steps or STEPS)
 
-    def progress(words: str) -> None:
-        say(f"{words}; {host.load()}")
-
-    for compared in alternation.in_alternation(base, others, one, progress, BASE_EVERY, config.rounds):
+    for compared in alternation.in_alternation(base, others, one, say, BASE_EVERY, config.rounds):
         if compared.row is not base or base in group:
             yield outcome(compared)
 

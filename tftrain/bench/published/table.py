@@ -7,7 +7,6 @@ are against the table's base row: here as it ran just before and after, planned 
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
-from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import here, rows, scale
 from tftrain.bench.published.case import Case, prepare, refusal
@@ -75,10 +74,7 @@ def measure(
             raise RunError(unfit[row.name])
         return run.measure(cases[row.name].flags, cases[row.name].work.ranks, config.steps or STEPS)
 
-    def progress(words: str) -> None:
-        say(f"{words}; {host.load()}")
-
-    for compared in alternation.in_alternation(base, others, one, progress, rounds=config.rounds):
+    for compared in alternation.in_alternation(base, others, one, say, rounds=config.rounds):
         name = compared.row.name
         if any(row.name == name for row in group):
             record = figures[name] | ran(cases[name], size) | found(compared, name == base.name)

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tftrain.bench import host
 from tftrain.bench.table import Record, Row
 from tftrain.bench.training.run import Figures, RunError
 
@@ -66,11 +67,10 @@ def in_alternation(
             figures = measure(row)
         except RunError as error:
             errors[row.name] = str(error)
-            say(f"{row.name}: {error}")
+            say(f"{row.name}: {error}; {host.load()}")
             return []
-        say(
-            f"{row.name}: {figures.samples_per_sec:.2f} samples/s, {figures.peak_gb:.3f} GB on rank {figures.peak_rank}"
-        )
+        found = f"{figures.samples_per_sec:.2f} samples/s, {figures.peak_gb:.3f} GB on rank {figures.peak_rank}"
+        say(f"{row.name}: {found}; {host.load()}")
         return [figures]
 
     before = take(base)
