@@ -104,11 +104,15 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)
 
 
-def test_a_finished_run_has_nothing_to_do(whole, capsys):
+def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(whole, capsys):
+    left = [checkpoints.of(whole) / name for name in (".trash_step_00000002", ".partial_step_00000008_00000000000a")]
+    for path in left:
+        path.mkdir()
     before = (whole / "metrics.jsonl").read_text()
     loop.train(configured(f"--output_dir={whole}", "--global_batch_size=8", "--max_steps=8"), Mesh())
     assert "nothing to do" in capsys.readouterr().out
     assert (whole / "metrics.jsonl").read_text() == before
+    assert not any(path.exists() for path in left)
 
 
 def test_evaluate_prints_what_the_run_recorded(whole, capsys):

@@ -166,6 +166,12 @@ class RunConfig:
     keep_every: int = flag(0, "Checkpoints whose step is a multiple of it are kept as well; 0: none.", minimum=0)
     max_failed_saves: int = flag(3, "Checkpoints in a row that may fail before the run stops.", minimum=1)
     resume: str = flag("auto", "Checkpoint to start from: the newest in output_dir, none, or a checkpoint's path.")
+    resume_check: str = flag(
+        "xxh3_128",
+        "Digest that must be right of every file of the checkpoint: XXH3 finds damage; SHA-256, slower than many "
+        "disks, also finds files that were made for another manifest's digests.",
+        choices=("xxh3_128", "sha256"),
+    )
     change_on_resume: str = flag(
         "", "Flags, with commas between, that may differ from the checkpoint's although they change the mathematics."
     )

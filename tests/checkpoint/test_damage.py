@@ -150,7 +150,10 @@ HUGE = 2**62
         (["files", "manifest.json"], {}, "no name of a shard"),
         (["files", SHARD, "bytes"], 3, "too few"),
         (["files", SHARD, "bytes"], 1e99, "bytes"),
-        (["files", SHARD, "sha256"], "", "SHA-256"),
+        (["files", SHARD, "sha256"], "", "sha256"),
+        (["files", SHARD, "sha256"], "A" * 64, "sha256"),
+        (["files", SHARD, "xxh3_128"], "0" * 64, "xxh3_128"),
+        (["files", SHARD, "xxh3_128"], 0, "xxh3_128"),
         (["tensors", "master/a", "shape"], [5, 4], "nowhere"),
         (["tensors", "master/a", "shape"], [HUGE, HUGE], "more than"),
         (["tensors", "master/a", "shape"], [1] * 99, "more than"),
@@ -194,7 +197,7 @@ def test_a_huge_manifest_is_not_read(saved):
 
 
 def with_header(path, header, length=None):
-    """Replaces a shard's header, and its SHA-256 and size in the manifest as well."""
+    """Replaces a shard's header, and its length before it, or another one."""
     content = path.read_bytes()
     end = 8 + int.from_bytes(content[:8], "little")
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -252,7 +255,7 @@ def test_what_the_safetensors_library_has_written_is_read(tmp_path):
     path = tmp_path / "x.safetensors"
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     path.write_bytes(safetensors.numpy.save({"a": value}))
-    written = shard.Written(path.stat().st_size, "", (Piece.block("a", (2, 3), "F32"),))
+    written = shard.Written(path.stat().st_size, {}, (Piece.block("a", (2, 3), "F32"),))
     ((_, found),) = load_file(path, written)
     np.testing.assert_array_equal(found, value.reshape(-1))
 

@@ -1,9 +1,11 @@
 """Reading and checking are one pass over the files, whatever pieces are asked for."""
 
+import hashlib
 import os
 
 import numpy as np
 import pytest
+import xxhash
 
 from tests.checkpoint import states
 from tftrain.checkpoint import memory, shard
@@ -72,15 +74,23 @@ def test_a_rank_reads_of_other_ranks_files_what_it_needs(reader):
             np.testing.assert_array_equal(room[piece], value.reshape(-1))
 
 
-def test_damage_is_found_in_what_is_wanted_and_in_what_is_not(reader):
+@pytest.mark.parametrize("digest", ["xxh3_128", "sha256"])
+def test_damage_is_found_in_what_is_wanted_and_in_what_is_not(reader, digest):
     expected = dict(list(whole_and_parts().items())[:1])
     for file in reader.manifest.files:
         content = (reader.path / file).read_bytes()
         (reader.path / file).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        with pytest.raises(CheckpointError, match=rf"{file}: damaged: its SHA-256"):
-            reader.verify(wanted=memory.arrays(expected))
+        with pytest.raises(CheckpointError, match=rf"{file}: damaged: its {digest}"):
+            reader.verify(wanted=memory.arrays(expected), digest=digest)
         (reader.path / file).write_bytes(content)
-    reader.verify(wanted=memory.arrays(expected))
+    reader.verify(wanted=memory.arrays(expected), digest=digest)
+
+
+def test_digests_are_those_of_the_files(reader):
+    for file, written in reader.manifest.files.items():
+        content = (reader.path / file).read_bytes()
+        assert written.digests["sha256"] == hashlib.sha256(content).hexdigest()
+        assert written.digests["xxh3_128"] == xxhash.xxh3_128_hexdigest(content)
 
 
 def test_what_the_checkpoint_lacks_is_left_out_until_it_is_asked_for(reader):

@@ -229,7 +229,7 @@ def rows(output: Path) -> list[dict]:
 def shards(output: Path) -> dict[str, str]:
     """Returns the SHA-256 of every shard of the newest checkpoint."""
     newest = folder.find(output)[-1]
-    return {name: file.sha256 for name, file in Reader(newest).manifest.files.items()}
+    return {name: file.digests["sha256"] for name, file in Reader(newest).manifest.files.items()}
 
 
 def table(found: dict[str, dict[str, Tally]]) -> Iterator[str]:

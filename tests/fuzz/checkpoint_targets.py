@@ -1,6 +1,5 @@
 """Fuzz targets of checkpoints: their manifests, and the safetensors files that those name."""
 
-import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from tests.fuzz.mutations import mutate, mutate_json
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.shard import DIGESTS
 
 MANIFEST = "manifest.json"
 
@@ -75,7 +75,8 @@ class Safetensors(CheckpointManifest):
         if self._sealed:
             manifest = json.loads(files[MANIFEST])
             damaged = files[self._shard]
-            manifest["files"][self._shard] |= {"bytes": len(damaged), "sha256": hashlib.sha256(damaged).hexdigest()}
+            digests = {name: make(damaged).hexdigest() for name, make in DIGESTS.items()}
+            manifest["files"][self._shard] |= {"bytes": len(damaged), **digests}
             files[MANIFEST] = json.dumps(manifest).encode()
         return self._write(folder, files)
 

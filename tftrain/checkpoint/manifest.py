@@ -15,14 +15,14 @@ from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece, flaw
-from tftrain.checkpoint.shard import Written
+from tftrain.checkpoint.shard import DIGESTS, Written
 from tftrain.checkpoint.source import open_file
 
 NAME = "manifest.json"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FILE = re.compile(r"shard_\d{5,7}_\d{3,5}\.safetensors", re.ASCII)
 TENSOR = re.compile(r"[\w./:-]{1,512}", re.ASCII)
-SHA256 = re.compile(r"[0-9a-f]{64}")
+DIGEST = {name: re.compile(f"[0-9a-f]{{{2 * make().digest_size}}}", re.ASCII) for name, make in DIGESTS.items()}
 # A trillion parameters have fewer elements, and no tensor has so many dimensions.
 MOST_ELEMENTS, MOST_DIMENSIONS = 2**48, 8
 # What the pieces of several thousand ranks need; as Python's objects they take some ten times as much.
@@ -84,7 +84,7 @@ def encode_file(file: Written) -> dict[str, Any]:
         if piece.size != math.prod(piece.shape):
             entry["stretch"] = [piece.start, piece.stop]
         pieces[piece.name] = entry
-    return {"bytes": file.bytes, "sha256": file.sha256, "pieces": pieces}
+    return {"bytes": file.bytes, **file.digests, "pieces": pieces}
 
 
 def read(folder: Path) -> Manifest:
@@ -165,14 +165,15 @@ def _file(name: str, entry: Any, tensors: Mapping[str, tuple[str, tuple[int, ...
 
 def decode_file(name: str, entry: Any, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Written:
     """Returns what `encode_file` has made; ValueError if it did not."""
-    _fields(name, entry, {"bytes", "sha256", "pieces"})
-    if not isinstance(entry["sha256"], str) or not SHA256.fullmatch(entry["sha256"]):
-        raise _Invalid(f"{name} has no SHA-256")
+    _fields(name, entry, {"bytes", *DIGEST, "pieces"})
+    for kind, pattern in DIGEST.items():
+        if not isinstance(entry[kind], str) or not pattern.fullmatch(entry[kind]):
+            raise _Invalid(f"{name} has the {kind} {_shown(entry[kind])}, which is none")
     pieces = tuple(_piece(tensor, each, tensors) for tensor, each in _of_type("pieces", entry["pieces"], dict).items())
     size = _integer(f"bytes of {name}", entry["bytes"])
     if size < sum(piece.nbytes for piece in pieces):
         raise _Invalid(f"{name} has {size} bytes, too few for its pieces")
-    return Written(size, entry["sha256"], pieces)
+    return Written(size, {kind: entry[kind] for kind in DIGEST}, pieces)
 
 
 def _piece(name: str, entry: Any, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Piece:

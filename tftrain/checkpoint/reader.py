@@ -4,10 +4,11 @@ Reading is one pass: a block of a file is read, hashed, and copied to where it b
 cache. What was read counts when all ranks have found all files good, and not before.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from types import MappingProxyType
 
 import numpy as np
 
@@ -41,17 +42,25 @@ class Reader:
         self.tensors = self.manifest.tensors()
         self._held: dict[Piece, np.ndarray] = {}
 
-    def verify(self, rank: int = 0, ranks: int = 1, wanted: Mapping[Piece, np.ndarray] | None = None) -> None:
-        """Checks the SHA-256 of every file, or of this rank's share of them, and reads on the way.
+    def verify(
+        self,
+        rank: int = 0,
+        ranks: int = 1,
+        wanted: Mapping[Piece, np.ndarray] | None = None,
+        digest: str = "xxh3_128",
+    ) -> None:
+        """Checks the digest of every file, or of this rank's share of them, and reads on the way.
 
         Args:
             rank, ranks: which of how many shares is this rank's.
             wanted: what will be asked of `read`, and memory for it, flat; what is not in the checkpoint is left out.
+            digest: which one, of `shard.DIGESTS`.
 
         Raises:
             CheckpointError: a file is missing or damaged; it names the first.
         """
-        self._held = self._fetch(wanted or {}, sorted(self.manifest.files)[rank::ranks], alone=ranks == 1)
+        mine = sorted(self.manifest.files)[rank::ranks]
+        self._held = self._fetch(wanted or {}, dict.fromkeys(mine, digest), alone=ranks == 1)
 
     def read(self, wanted: Piece) -> np.ndarray:
         """Returns a piece in its stored shape, whatever the pieces are that were written.
@@ -71,9 +80,9 @@ class Reader:
         return flat.reshape(wanted.stored_shape)
 
     def _fetch(
-        self, wanted: Mapping[Piece, np.ndarray], checked: Collection[str] = (), alone: bool = False
+        self, wanted: Mapping[Piece, np.ndarray], checked: Mapping[str, str] = MappingProxyType({}), alone: bool = False
     ) -> dict[Piece, np.ndarray]:
-        """Reads pieces, flat, and checks these files; `alone`: no other rank reads them."""
+        """Reads pieces, flat, and checks this digest of each of these files; `alone`: no other rank reads them."""
         found = {p: values for p, values in wanted.items() if self.tensors.get(p.name) == (p.dtype, p.whole)}
         by_tensor: dict[str, list[Piece]] = {}
         for each in found:
@@ -100,7 +109,7 @@ class Reader:
             file, block = self.manifest.files[name], idle.get()
             try:
                 with Source(self.path / name, file.bytes, block, alone) as source:
-                    for stored, values in shard.load(source, file, room, name in checked):
+                    for stored, values in shard.load(source, file, room, checked.get(name, "")):
                         for each in takers[name][stored]:
                             if each != stored:
                                 piece.copy(stored, values, each, found[each])

@@ -167,7 +167,7 @@ def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, i
     """
     model = make_model(config, mesh)
     named = model.named_variables()
-    room = weights_room(named, model.slices, mesh.tensor.rank)
+    room = functools.partial(weights_room, named, model.slices, mesh.tensor.rank)
     reader = resume.choose(config.run, mesh, functools.partial(say, mesh), room)
     if reader is None:
         where = f"--output_dir={config.run.output_dir}"

@@ -56,15 +56,15 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
 
 
 def choose(
-    config: RunConfig, mesh: Mesh, say: Callable[[str], None], wanted: Mapping[Piece, np.ndarray] | None = None
+    config: RunConfig, mesh: Mesh, say: Callable[[str], None], room: Callable[[], Mapping[Piece, np.ndarray]]
 ) -> Reader | None:
     """Opens the checkpoint that `--resume` means, its files checked; every rank must call it.
 
     Args:
-        config: with `resume` and `output_dir`.
-        mesh: the ranks, of which each checks the SHA-256 of some files.
+        config: with `resume`, `resume_check` and `output_dir`.
+        mesh: the ranks, of which each checks some files.
         say: prints a line from the chief alone.
-        wanted: what this rank is going to read, and memory for it: it is read together with the check.
+        room: gives what this rank is going to read, and memory for it: it is read together with the check.
 
     Returns:
         The checkpoint, the same one on all ranks; None: a fresh start.
@@ -76,7 +76,7 @@ def choose(
     if config.resume == "none":
         return None
     if config.resume != "auto":
-        reader, problem = _checked(Path(config.resume), mesh, wanted)
+        reader, problem = _checked(Path(config.resume), mesh, room(), config.resume_check)
         if problem:
             raise CheckpointError(
                 f"--resume={config.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
@@ -84,8 +84,9 @@ def choose(
         return reader
     found = [path.name for path in folder.find(config.output_dir)] if mesh.is_chief else []
     names = json.loads(gather_texts(mesh.world, json.dumps(found), "resume.found")[0])
+    wanted = room() if names else {}
     for name in reversed(names):
-        reader, problem = _checked(folder.of(config.output_dir) / name, mesh, wanted)
+        reader, problem = _checked(folder.of(config.output_dir) / name, mesh, wanted, config.resume_check)
         if reader:
             return reader
         say(f"this checkpoint can't be used: {problem}")
@@ -97,13 +98,13 @@ def choose(
     return None
 
 
-def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray] | None) -> tuple[Reader | None, str]:
+def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray], check: str) -> tuple[Reader | None, str]:
     """Returns an open checkpoint that all ranks find good, or what is wrong with it."""
     problem, digest, reader = "", "", None
     try:
         reader = Reader(path)
         digest = hashlib.sha256((path / manifest.NAME).read_bytes()).hexdigest()
-        reader.verify(mesh.rank, mesh.size, wanted)
+        reader.verify(mesh.rank, mesh.size, wanted, check)
     except (CheckpointError, OSError) as error:
         problem = str(error)
     said = [json.loads(text) for text in gather_texts(mesh.world, json.dumps([problem, digest]), "resume.checked")]

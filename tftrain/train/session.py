@@ -77,7 +77,7 @@ class Run:
         """
         settings = self.config.run
         resume.require_shared(settings.output_dir, self.mesh)
-        reader = resume.choose(settings, self.mesh, functools.partial(say, self.mesh), self.room())
+        reader = resume.choose(settings, self.mesh, functools.partial(say, self.mesh), self.room)
         if reader:
             told = continuing.changes(self.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
@@ -85,6 +85,7 @@ class Run:
             for line in told:
                 say(self.mesh, line)
         if self.mesh.is_chief:
+            folder.sweep(settings.output_dir)
             aside = folder.set_aside(settings.output_dir, int(self.progress.step))
             if aside:
                 say(self.mesh, f"checkpoints of later steps were moved to {aside}")

@@ -36,11 +36,13 @@ ROWS = (
     ("stall of the first save", "-"),
     ("stall of a later save", "-"),
     ("whole save", "disk"),
-    ("hash", "memory"),
+    ("xxh3_128", "memory"),
+    ("sha256", "memory"),
     ("read", "page cache"),
     ("restore", "page cache"),
     ("read", "disk"),
     ("restore", "disk"),
+    ("restore by sha256", "disk"),
     ("restore into new memory", "disk"),
 )
 

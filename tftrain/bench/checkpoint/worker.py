@@ -1,6 +1,5 @@
 """The process that holds a model's state, saves it and restores it."""
 
-import hashlib
 import itertools
 import os
 import shlex
@@ -17,6 +16,7 @@ from tftrain import flags
 from tftrain.bench.worker import serve
 from tftrain.checkpoint import folder, memory
 from tftrain.checkpoint.reader import BLOCK_BYTES, READING_THREADS, Reader
+from tftrain.checkpoint.shard import DIGESTS
 from tftrain.config import TrainConfig
 from tftrain.fields import ConfigError
 
@@ -76,12 +76,13 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         begin = time.perf_counter()
         if what == "read":
             read(shards, blocks, direct=files == "disk")
-        elif what == "hash":
-            digest(size, blocks)
+        elif what in DIGESTS:
+            digest(what, size, blocks)
         else:
             room = run.room()
             reader = Reader(newest)
-            reader.verify(wanted=memory.arrays(room) if "new" in what else room)
+            wanted = memory.arrays(room) if "new" in what else room
+            reader.verify(wanted=wanted, digest="sha256" if "sha256" in what else "xxh3_128")
             run.load(reader)
         return {"seconds": time.perf_counter() - begin, "bytes": size}
 
@@ -114,12 +115,12 @@ def read(paths: list[Path], blocks: list[np.ndarray], direct: bool = False) -> N
         list(pool.map(take, paths))
 
 
-def digest(size: int, blocks: list[np.ndarray]) -> None:
-    """Computes SHA-256 of so many bytes of memory, on as many cores as there are."""
+def digest(name: str, size: int, blocks: list[np.ndarray]) -> None:
+    """Computes one of `shard.DIGESTS` of so many bytes of memory, on as many cores as there are."""
     cores = len(os.sched_getaffinity(0))
 
     def work(block: np.ndarray) -> None:
-        state = hashlib.sha256()
+        state = DIGESTS[name]()
         for _ in range(size // block.nbytes // cores):
             state.update(block)
 
