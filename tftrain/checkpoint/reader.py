@@ -53,7 +53,8 @@ class Reader:
 
         Args:
             rank, ranks: which of how many shares is this rank's.
-            wanted: what will be asked of `read`, and memory for it, flat; what is not in the checkpoint is left out.
+            wanted: what will be asked of `read`, and memory for it, flat, for which threads ask; what is not in the
+                checkpoint is left out.
             digest: which one, of `shard.DIGESTS`.
 
         Raises:
@@ -83,9 +84,9 @@ class Reader:
         self, wanted: Mapping[Piece, np.ndarray], checked: Mapping[str, str] = MappingProxyType({}), alone: bool = False
     ) -> dict[Piece, np.ndarray]:
         """Reads pieces, flat, and checks this digest of each of these files; `alone`: no other rank reads them."""
-        found = {p: values for p, values in wanted.items() if self.tensors.get(p.name) == (p.dtype, p.whole)}
+        there = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
         by_tensor: dict[str, list[Piece]] = {}
-        for each in found:
+        for each in there:
             by_tensor.setdefault(each.name, []).append(each)
         takers: dict[str, dict[Piece, list[Piece]]] = {}
         for name, file in self.manifest.files.items():
@@ -102,8 +103,8 @@ class Reader:
 
         def take(name: str) -> None:
             def room(stored: Piece) -> np.ndarray | None:
-                if stored in found:
-                    return found[stored]
+                if stored in there:
+                    return wanted[stored]
                 return np.empty(stored.size, DTYPES[stored.dtype]) if takers[name][stored] else None
 
             file, block = self.manifest.files[name], idle.get()
@@ -112,7 +113,7 @@ class Reader:
                     for stored, values in shard.load(source, file, room, checked.get(name, "")):
                         for each in takers[name][stored]:
                             if each != stored:
-                                piece.copy(stored, values, each, found[each])
+                                piece.copy(stored, values, each, wanted[each])
             finally:
                 idle.put(block)
 
@@ -125,7 +126,7 @@ class Reader:
                     taken[name].result()
             finally:
                 taken.clear()  # An error's traceback leads here, and from here to all memory that was read into.
-        return found
+        return {each: wanted[each] for each in there}
 
 
 def _described(tensor: tuple[str, tuple[int, ...]]) -> str:

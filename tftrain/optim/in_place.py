@@ -5,7 +5,9 @@ tensor and not a copy, unless something has asked it to copy on each read. Anoth
 as the initial value.
 """
 
-from collections.abc import Iterable, Sequence
+import functools
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,22 +25,39 @@ class Place(NamedTuple):
     stretch: slice = slice(None)
 
 
-def room(places: Iterable[Place]) -> dict[Piece, np.ndarray]:
-    """Returns memory for pieces, flat: of the variables where it can be, else new.
+class Room(Mapping[Piece, np.ndarray]):
+    """Memory for pieces, flat: of the variables where it can be, else new.
 
     What is written there is in the variables; what others remember of them, such as their initial values, is not
-    touched. Give it back before training: as long as it is held, an update copies the variable.
+    touched. Give it back before training: as long as it is held, an update copies the variable. A variable's memory is
+    found when a piece of it is asked for, which takes a while: reading threads do that while others wait for the disk.
     """
-    found, views, elsewhere = {}, {}, []
-    for piece, variable, stretch in places:
-        if _on_host(variable):
-            if id(variable) not in views:
+
+    def __init__(self, places: Iterable[Place]):
+        """Takes no memory of a variable before its piece is asked for."""
+        by_host = {True: {}, False: {}}
+        for place in places:
+            by_host[_on_host(place.variable)][place.piece] = place
+        self._places: dict[Piece, Place] = by_host[True]
+        self._elsewhere = memory.arrays(by_host[False])
+        self._elements: dict[int, np.ndarray] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, piece: Piece) -> np.ndarray:
+        if piece in self._elsewhere:
+            return self._elsewhere[piece]
+        _, variable, stretch = self._places[piece]
+        with self._lock:
+            if id(variable) not in self._elements:
                 _make_sole_owner(variable)
-                views[id(variable)] = _elements(variable)
-            found[piece] = views[id(variable)][stretch]
-        else:
-            elsewhere.append(piece)
-    return found | memory.arrays(elsewhere)
+                self._elements[id(variable)] = _elements(variable)
+            return self._elements[id(variable)][stretch]
+
+    def __iter__(self) -> Iterator[Piece]:
+        return iter({**self._places, **self._elsewhere})
+
+    def __len__(self) -> int:
+        return len({**self._places, **self._elsewhere})
 
 
 def give(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:
@@ -73,7 +92,12 @@ def _elements(variable: tf.Variable) -> np.ndarray:
 def _make_sole_owner(variable: tf.Variable) -> None:
     """Gives a variable a buffer of its own if another tensor has it, too."""
     # TensorFlow does that before it writes rows, here none. From then on each read would be a copy.
-    tf.raw_ops.ResourceScatterUpdate(
-        resource=variable.handle, indices=tf.zeros([0], tf.int32), updates=tf.zeros([0, *variable.shape[1:]])
-    )
+    indices, updates = _no_rows(tuple(variable.shape[1:]))
+    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=updates)
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+
+
+@functools.cache
+def _no_rows(shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the numbers of no rows of this shape, and those rows."""
+    return tf.zeros([0], tf.int32), tf.zeros([0, *shape])

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tftrain.checkpoint.piece import Piece, even_parts
 from tftrain.checkpoint.reader import Reader
 from tftrain.optim import in_place
-from tftrain.optim.in_place import Place
+from tftrain.optim.in_place import Place, Room
 from tftrain.parallel.layout import Segment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.state_split import StateSplit
@@ -116,12 +116,12 @@ class OptimizerState(tf.Module):
             parts = even_parts([each.piece for each in held], data.size, data.rank)
         return [(held[index], start, stop) for index, start, stop in parts]
 
-    def room(self) -> dict[Piece, np.ndarray]:
-        """Returns what `load` reads, and memory for it, flat; see `in_place.room`."""
+    def room(self) -> Room:
+        """Returns what `load` reads, and memory for it, flat."""
         places = list(self._held())
         if self.split:
             places += _weights(self._targets(), self._slices, self._mesh.tensor.rank)
-        return in_place.room(places)
+        return Room(places)
 
     def load(self, reader: Reader) -> None:
         """Takes what this rank holds from a checkpoint, and gives the model's variables the weights.
@@ -175,11 +175,9 @@ def load_weights(
         in_place.give(variable, [(stretch, reader.read(piece).reshape(-1))])
 
 
-def weights_room(
-    variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int
-) -> dict[Piece, np.ndarray]:
-    """Returns what `load_weights` reads, and memory for it, flat; for the arguments, see there, and `in_place.room`."""
-    return in_place.room(_weights(variables, slices, tensor_rank))
+def weights_room(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int) -> Room:
+    """Returns what `load_weights` reads, and memory for it, flat; for the arguments, see there."""
+    return Room(_weights(variables, slices, tensor_rank))
 
 
 def _weights(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int) -> Iterator[Place]:

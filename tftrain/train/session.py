@@ -5,7 +5,8 @@ import functools
 import json
 import platform
 import threading
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -115,9 +116,9 @@ class Run:
                 variable.assign(reader.read(piece))
         self.optimizer.state.load(reader)
 
-    def room(self) -> dict[Piece, np.ndarray]:
+    def room(self) -> Mapping[Piece, np.ndarray]:
         """Returns what `load` reads, and memory for it, flat: of the variables themselves, where that is the host's."""
-        return memory.arrays(piece for piece, _ in self._counted()) | self.optimizer.state.room()
+        return ChainMap(memory.arrays(piece for piece, _ in self._counted()), self.optimizer.state.room())
 
     def prepare_saves(self) -> threading.Thread:
         """Lets memory for the first save be prepared in the background; returns the thread."""
