@@ -1,7 +1,7 @@
 """Planned beside measured memory and time of BERT base on this machine's processor, in runs of their own.
 
 Memory does not depend on what else the machine does. Time does, and so it is compared by hand, in half an hour:
-`python -m pytest tests/plan/test_this_machine.py -m quiet -s` measures the machine, then prints a line for every lever;
+`python -m pytest tests/plan/test_this_machine.py -m quiet -s` measures the machine and prints a line for every lever;
 `-k sizes`, `-k levers` and `-k ranks` are parts of it.
 """
 
@@ -69,9 +69,10 @@ IN_EVERY_BUILD = (
 MEMORY, TIME = 0.10, 0.15
 
 
-@pytest.fixture(scope="module")
-def measured_machine(tmp_path_factory):
-    path = tmp_path_factory.mktemp("machine") / "machine.json"
+@pytest.fixture
+def measured_machine(tmp_path):
+    """The machine as it is right before a run: others may use it, too."""
+    path = tmp_path / "machine.json"
     machine.measure(path)
     return machine.read(path)
 
