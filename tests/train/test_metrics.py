@@ -12,7 +12,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tftrain.train import devices
-from tftrain.train.metrics import EvalRow, MetricsWriter, SpikeRow, TrainRow, read_rows
+from tftrain.train.metrics import MetricsWriter, read_rows
+from tftrain.train.rows import EvalRow, SpikeRow, TrainRow
 
 # As design.md lists them for the programs that read the file.
 TRAIN_FIELDS = [

@@ -11,7 +11,7 @@ from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import systems
 from tftrain.plan.workload import Workload, from_config
 from tftrain.train import devices
-from tftrain.train.metrics import ExpectedRow
+from tftrain.train.rows import ExpectedRow
 
 
 class Expected(NamedTuple):

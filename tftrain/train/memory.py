@@ -16,7 +16,7 @@ from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import devices
-from tftrain.train.metrics import ExpectedRow, MemoryRow
+from tftrain.train.rows import ExpectedRow, MemoryRow
 from tftrain.train.session import Run
 
 STATE = ("weights", "master_weights", "moments")

@@ -9,8 +9,9 @@ from tftrain.plan import flops, parameters
 from tftrain.ramp import Ramp
 from tftrain.train import devices, expected, memory
 from tftrain.train.evaluate import Evaluation
-from tftrain.train.metrics import EvalRow, MetricsWriter, SpikeRow, TrainRow
+from tftrain.train.metrics import MetricsWriter
 from tftrain.train.plot import loss_curve
+from tftrain.train.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.train.session import Run, say, write_config
 from tftrain.train.spikes import Spike
 from tftrain.train.step import StepInfo
