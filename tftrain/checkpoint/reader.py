@@ -18,7 +18,7 @@ from tftrain.checkpoint.piece import DTYPES, Piece
 from tftrain.checkpoint.source import Source
 
 # Of which some wait for the disk while others hash; reading and hashing work outside Python's lock.
-READING_THREADS = 6
+READING_THREADS = 12
 BLOCK_BYTES = memory.LARGE_PAGE_BYTES
 
 
