@@ -10,6 +10,8 @@ from tftrain.bench import __main__ as program
 from tftrain.bench import host
 from tftrain.bench.published import chart, here, rows, table
 from tftrain.bench.published.here import Place
+from tftrain.bench.report import render
+from tftrain.bench.table import Outcome
 from tftrain.bench.tables import TABLES
 from tftrain.bench.training import run
 from tftrain.bench.training.run import Figures, RunError
@@ -42,6 +44,15 @@ def test_what_is_held_out_is_missing_and_what_did_not_fit_says_so():
     full = table.reference(PUBLISHED["gpt_low_tp"])["gpt_low_tp/08"]
     assert (full["published_gb"], full["planned_gb"]) == ("OOM", "OOM")
     assert full["published_gb_change_pct"] is None
+
+
+@pytest.mark.parametrize("form", ["csv", "md"])
+def test_every_table_can_be_reported_as_it_is_planned(form):
+    for name, published in PUBLISHED.items():
+        found = table.reference(published)
+        shown = render(TABLES[name], [Outcome(row, [record]) for row, record in found.items()], form)
+        assert all(row in shown for row in found)
+        assert ("OOM" in shown) == any("OOM" in record.values() for record in found.values()), name
 
 
 def test_settings_tell_how_a_row_differs_from_the_base():
@@ -181,6 +192,19 @@ def test_all_tables_run_one_after_the_other_with_the_rows_that_match(bench, tmp_
     assert lines == ["pretrain_192/01", "gpt_zero_stage/02"]
     assert len(runs) == 1 + 3
     assert {path.name for path in tmp_path.glob("*.html")} == {"pretrain_192.html", "gpt_zero_stage.html"}
+
+
+def test_a_table_that_can_not_be_reported_does_not_keep_the_others_from_it(bench, monkeypatch, tmp_path):
+    def broken(shown, outcomes, form):
+        if shown.name == "pretrain_192":
+            raise ValueError("an odd figure")
+        return render(shown, outcomes, form)
+
+    monkeypatch.setattr(program, "render", broken)
+    code, _, err, _ = bench("all", "--rows=gpt_zero_stage/02,pretrain_192/*")
+    assert code == 1
+    assert "an odd figure" in err
+    assert {path.name for path in tmp_path.glob("*.html")} == {"gpt_zero_stage.html"}
 
 
 def test_the_list_of_one_table_names_no_other(capsys):

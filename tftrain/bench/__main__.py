@@ -5,6 +5,7 @@ The report goes to stdout and to OUTPUT_DIR, progress to stderr. Exit codes: 0 e
 """
 
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,7 +42,11 @@ def main(argv: Sequence[str]) -> int:
         flags.refuse("tftrain.bench", error)
     codes = []
     for table, rows in every:
-        codes.append(measured(table, rows, config))
+        try:
+            codes.append(measured(table, rows, config))
+        except Exception:  # Whatever a table's figures or report fail with, the others are still to be measured.
+            traceback.print_exc()
+            codes.append(EXIT_FAILED)
         if codes[-1] == EXIT_INTERRUPTED:
             break
     return max(codes)

@@ -17,7 +17,7 @@ class Column:
 
     Attributes:
         name: of the column, and of the entry in a record.
-        digits: behind the point of its numbers in csv and md; None where it holds no numbers.
+        digits: behind the point of its numbers in csv and md, words among them stay; None where it holds no numbers.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Column:
         value = record.get(self.name)
         if value is None:
             return "-"
-        return str(value) if self.digits is None else f"{value:.{self.digits}f}"
+        return str(value) if self.digits is None or isinstance(value, str) else f"{value:.{self.digits}f}"
 
 
 @dataclass(frozen=True)
