@@ -2,6 +2,8 @@
 
 import csv
 import io
+import random
+import re
 import subprocess
 import sys
 
@@ -79,6 +81,22 @@ def test_a_file_of_rows_is_compared_like_a_table(capsys):
         (["--ranks_per_node=2"], ["--ranks_per_node=2", "--cluster=this_machine"]),
         (["--search"], ["--global_batch_size"]),
         (["--search", "--list"], ["--list", "without --search"]),
+        (["--search", "--global_batch_size=0"], ["--global_batch_size=0", "at least 1"]),
+        (["--search", "--global_batch_size=-8"], ["--global_batch_size=-8", "at least 1"]),
+        (["--search", "--global_batch_size=8", "--num_attention_heads=0"], ["--num_attention_heads=0", "at least 1"]),
+        (["--search", "--global_batch_size=8", "--num_attention_heads=7"], ["hidden_size=768", "attention_heads=7"]),
+        (["--search", "--global_batch_size=8", "--precision=fp8"], ["--precision=fp8", "bf16"]),
+        (["--search", "--global_batch_size=8", "--max_seq_length=-4"], ["--max_seq_length=-4", "at least 8"]),
+        (["--search", "--global_batch_size=8", "--hidden_size=0"], ["--hidden_size=0"]),
+        (["--search", "--global_batch_size=8", "--micro_batch_size=0"], ["--micro_batch_size=0"]),
+        (["--search", "--global_batch_size=8", "--tensor_parallel_size=0"], ["--tensor_parallel_size=0"]),
+        (["--search", "--global_batch_size=8", "--batch_rampup=3:2:10"], ["--batch_rampup=3:2:10", "an increment"]),
+        (
+            ["--search", "--global_batch_size=8", "--tensor_parallel_size=2", "--jit_compile=true"],
+            ["--jit_compile=true", "tensor_parallel_size"],
+        ),
+        (["--tensor_parallel_size=0"], ["--tensor_parallel_size=0", "at least 1"]),
+        (["--num_attention_heads=0"], ["--num_attention_heads=0", "at least 1"]),
         (["--zero_stage=4"], ["--zero_stage=4", "at most 3"]),
     ],
 )
@@ -88,18 +106,67 @@ def test_bad_input_is_refused_with_what_there_is(capsys, flags, words):
         assert word in said
 
 
-def test_thousands_of_divisions_are_ranked_in_under_a_second():
+XXLARGE = ("--flagfile=configs/xxlarge_48.flags", "--global_batch_size=24576")
+
+
+@pytest.mark.parametrize(("given", "least"), [(GPT, 5000), (XXLARGE, 15000)])
+def test_thousands_of_divisions_are_ranked_in_under_a_second(given, least):
     # In a process of its own: what other tests have left in this one takes time, too.
     program = (
         "import sys, time; from tftrain.plan.__main__ import main;"
-        f"assert main({['plan', *GPT, '--search', '--max_nodes=48', '--top=5']}) == 0;"
+        f"assert main({['plan', *given, '--search', '--max_nodes=48', '--top=5']}) == 0;"
         "assert time.process_time() < 1, time.process_time()"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert int(done.stderr.split()[0]) > 5000
+    assert int(done.stderr.split()[0]) > least
     seconds = [float(line.split()[7]) for line in done.stdout.splitlines()[1:]]
     assert len(seconds) == 5
     assert seconds == sorted(seconds)
+
+
+SMALL_GPT = (*GPT[:-3], "--num_hidden_layers=12", "--hidden_size=4096", "--global_batch_size=96", GPT[-1])
+SMALL_BERT = (
+    *BERT[:3],
+    "--max_seq_length=512",
+    "--global_batch_size=96",
+    "--precision=bf16",
+    "--grad_accum_dtype=bf16",
+)
+AS_FLAGS = {
+    "dp": "data_parallel_size",
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "micro_batch": "micro_batch_size",
+    "checkpointing": "activation_checkpointing",
+}
+
+
+@pytest.mark.parametrize("given", [SMALL_GPT, SMALL_BERT])
+def test_a_division_that_a_search_finds_plans_to_the_same(capsys, given):
+    assert main(["plan", *given, "--search", "--max_nodes=2", "--top=10000", "--format=csv"]) == 0
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    chosen = random.Random(1).sample(found, 40)
+    assert len({line["zero_stage"] for line in chosen}) == 4
+    assert len({line["pp"] for line in chosen}) > 2
+    for line in chosen:
+        division = [f"--{AS_FLAGS.get(name, name)}={line[name]}" for name in (*AS_FLAGS, "nodes", "zero_stage")]
+        assert main(["plan", *given, *division]) == 0
+        plan = capsys.readouterr().out
+        gb, seconds = (float(re.search(rf"^  {name} +(\S+)$", plan, re.MULTILINE)[1]) for name in ("peak", "step"))
+        assert (f"{gb:.1f}", seconds) == (line["gb"], float(line["sec_per_iteration"])), division
+
+
+def test_a_search_keeps_the_division_that_flags_give(capsys):
+    given = ["--search", "--global_batch_size=64", "--nodes=2", "--format=csv", "--tensor_parallel_size=4"]
+    assert main(["plan", *given, "--micro_batch_size=2", "--zero_stage=3", "--activation_checkpointing=full"]) == 0
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    kept = {(line["tp"], line["micro_batch"], line["zero_stage"], line["checkpointing"]) for line in found}
+    assert kept == {("4", "2", "3", "full")}
+
+
+def test_a_search_that_finds_nothing_that_fits_ends_like_a_plan_that_does_not(capsys):
+    assert main(["plan", "--search", *GPT, "--max_nodes=1"]) == 1
+    assert "divisions, 0 of them fit" in capsys.readouterr().err
 
 
 def test_the_program_answers_in_under_a_second_and_loads_no_tensorflow_and_no_numpy():

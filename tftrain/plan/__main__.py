@@ -4,25 +4,21 @@ Also ranks divisions (`--search`), compares plans with published rows (`--table`
 (`--measure`) and fits its own constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
 """
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import flags, ramp
+from tftrain import flags
 from tftrain.fields import ConfigError, Problem
 from tftrain.plan import compare, levers, machine, parameters, report, rows
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.plan.config import PlanConfig
+from tftrain.plan.config import PlanConfig, to_search, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.published import Row
 from tftrain.plan.search import search
 from tftrain.plan.system import Constants, systems
-from tftrain.plan.workload import Workload, from_config
 
 EXIT_DOES_NOT_FIT = 1
-# A run's flags that a plan does not need, though a run does.
-NOT_NEEDED = ("output_dir", "data_dir")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,7 +50,7 @@ def _job(config: PlanConfig) -> int:
     elif plan.calibrate:
         print_calibration(plan.format)
     elif plan.search:
-        print_search(config)
+        return print_search(config)
     else:
         return print_plan(config)
     return 0
@@ -104,34 +100,6 @@ def print_calibration(form: str) -> None:
     print(calibrate.to_json({**systems(), **found}), end="")
 
 
-def workload(config: PlanConfig, cluster: Cluster) -> Workload:
-    """Returns what is to be planned.
-
-    Raises:
-        ConfigError: the flags contradict each other, or the division does not multiply out.
-    """
-    plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
-    tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
-    have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
-    problems = []
-    if devices % (tp * pp):
-        expected = f"expected tensor_parallel_size={tp} * pipeline_parallel_size={pp} to divide {have}"
-        raise ConfigError([Problem("pipeline_parallel_size", pp, expected)])
-    dp = plan.data_parallel_size or devices // (tp * pp)
-    if dp * tp * pp != devices:
-        expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
-        problems.append(Problem("data_parallel_size", dp, expected))
-    if train.model.num_hidden_layers % pp:
-        expected = f"expected a divisor of num_hidden_layers={train.model.num_hidden_layers}"
-        problems.append(Problem("pipeline_parallel_size", pp, expected))
-    found = [problem for problem in train.problems(devices) if problem.flag not in NOT_NEEDED]
-    if problems or found:
-        raise ConfigError([*problems, *found])
-    train = dataclasses.replace(train, batch=train.batch.resolve(dp))
-    gpu = cluster.multiprocessors > 0
-    return from_config(train, dp, pp, plan.zero_stage, plan.causal, gpu)
-
-
 def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
     """Returns the cluster and the software's constants that the flags name.
 
@@ -162,33 +130,21 @@ def print_plan(config: PlanConfig) -> int:
     cluster, constants = machine_of(config)
     work = workload(config, cluster)
     plan = forecast(work, cluster, constants)
-    remedies = () if plan.fits else levers.cheapest(work, cluster, constants)
+    remedies = () if plan.fits else levers.cheapest(config, cluster, constants)
     tokens, steps = work.global_batch * work.seq, config.run.max_steps
     print(report.text(plan, parameters.of_workload(work), steps, tokens, remedies), end="")
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
 
 
-def print_search(config: PlanConfig) -> None:
-    """Prints the fastest divisions among up to max_nodes nodes."""
+def print_search(config: PlanConfig) -> int:
+    """Prints the fastest divisions among up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
-    batch = config.batch
-    if batch.global_batch_size is None:
-        raise ConfigError(
-            [Problem("global_batch_size", None, "expected the samples of an update, which stay the same")]
-        )
-    sizes: tuple[int, ...] = ()
-    if batch.batch_rampup != "none":
-        if problems := ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1):
-            raise ConfigError(problems)
-        sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
-    one = dataclasses.replace(batch, micro_batch_size=batch.global_batch_size, grad_accum_steps=1)
-    work = from_config(
-        dataclasses.replace(config.train, batch=one), 1, causal=config.plan.causal, gpu=cluster.multiprocessors > 0
-    )
-    found = search(work, cluster, constants, config.plan.max_nodes or config.plan.nodes, sizes)
+    asked = to_search(config, cluster)
+    found = search(asked.work, cluster, constants, config.max_nodes, asked.ramp, asked.given)
     lines = report.search_cells(found, config.plan.top)
     print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
     print(f"{found.candidates} divisions, {len(found.fitting)} of them fit", file=sys.stderr)
+    return 0 if found.fitting else EXIT_DOES_NOT_FIT
 
 
 if __name__ == "__main__":
