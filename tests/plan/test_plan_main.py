@@ -1,7 +1,9 @@
 """The program: its answers, what it refuses and how, and that it is quick."""
 
 import csv
+import dataclasses
 import io
+import json
 import random
 import re
 import subprocess
@@ -10,6 +12,8 @@ import sys
 import pytest
 
 from tftrain.plan.__main__ import main
+from tftrain.plan.cluster import CLUSTERS
+from tftrain.plan.system import systems
 
 BERT = ("--num_hidden_layers=24", "--hidden_size=1024", "--num_attention_heads=16", "--micro_batch_size=32")
 GPT = (
@@ -39,6 +43,25 @@ def test_a_plan_names_every_kind(capsys):
     for words in ("parameters", "exact", "old", "corrected", "master weights", "moments", "attention probabilities",
                   "fragmentation", "gradient sums", "bubble", "tokens/s", "MFU", "days", "Fits:"):  # fmt: skip
         assert words in out
+
+
+@pytest.mark.parametrize("causal", [(), ("--causal", "--vocab_size=51200")])
+@pytest.mark.parametrize("cluster", ["a64fx", "this_machine"])
+def test_no_cpu_makes_more_of_its_peak_than_there_is(capsys, tmp_path, cluster, causal):
+    path = tmp_path / "machine.json"
+    measured = dataclasses.replace(CLUSTERS["a64fx"], name="this_machine", memory_gb=1e3, curve=((64, 0.5), (512, 1.0)))
+    path.write_text(json.dumps(dataclasses.asdict(measured)))
+    given = ["plan", *BERT, f"--cluster={cluster}", f"--machine_file={path}", "--max_seq_length=512", *causal]
+    for system in ((), ("--system=tftrain_cpu",), ("--system=megatron_cpu",)):
+        assert main([*given, *system, "--hidden_dropout_prob=0"]) in (0, 1)
+        assert 0 < float(re.search(r"^MFU +(\S+)%$", capsys.readouterr().out, re.MULTILINE)[1]) <= 100
+
+
+def test_constants_are_of_the_kind_of_the_clusters_figures(capsys, tmp_path):
+    assert main(["plan", *BERT, "--micro_batch_size=1", "--cluster=a64fx", "--max_seq_length=128"]) == 0
+    out = capsys.readouterr().out
+    tflops = float(re.search(r"^TFLOPs a device, exact +(\S+)$", out, re.MULTILINE)[1])
+    assert tflops < CLUSTERS["a64fx"].peak_fp32 * systems()["megatron_cpu"].product_rate
 
 
 def test_what_does_not_fit_comes_with_levers(capsys):

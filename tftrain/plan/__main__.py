@@ -116,13 +116,20 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
     else:
         expected = f"expected one of {', '.join([*CLUSTERS, machine.NAME])}"
         raise ConfigError([Problem("cluster", name, expected)])
-    default = "megatron" if config.plan.causal else "encoder"
-    if not cluster.multiprocessors:
-        default = "megatron_cpu" if config.plan.causal else "tftrain_cpu"
-    system = config.plan.system or default
+    system = config.plan.system or _default_system(cluster, config.plan.causal)
     if system not in systems():
         raise ConfigError([Problem("system", system, f"expected one of {', '.join(systems())}")])
     return cluster, systems()[system]
+
+
+def _default_system(cluster: Cluster, causal: bool) -> str:
+    """Returns the system whose constants belong to the figures of such a cluster.
+
+    Those of tftrain_cpu are shares of what `--measure` finds, and those of the others of a data sheet's figures.
+    """
+    if cluster.multiprocessors:
+        return "megatron" if causal else "encoder"
+    return "tftrain_cpu" if cluster.name == machine.NAME and not causal else "megatron_cpu"
 
 
 def print_plan(config: PlanConfig) -> int:

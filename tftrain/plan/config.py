@@ -36,7 +36,9 @@ class PlanFlags:
     )
     causal: bool = flag(False, "A decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
     system: str | None = flag(
-        None, "Software whose constants count; --list names them all. By default encoder, or megatron if causal."
+        None,
+        "Software whose constants count; --list names them all. By default encoder, or megatron if causal; on a CPU "
+        "megatron_cpu, or tftrain_cpu on this_machine.",
     )
     search: bool = flag(False, "Rank all divisions among up to max_nodes nodes by seconds per iteration.")
     max_nodes: int | None = flag(None, "Nodes that --search may use; by default nodes.", minimum=1)

@@ -69,7 +69,8 @@ def search(
         count += 1
         held = memory.of(candidate, constants)
         if held.fits(cluster):
-            fitting.append(Forecast(candidate, cluster, held, timing.step(candidate, cluster, constants)))
+            seconds = timing.step(candidate, cluster, constants)
+            fitting.append(Forecast(candidate, cluster, constants, held, seconds))
     return Found(count, sorted(fitting, key=lambda plan: plan.seconds))
 
 
