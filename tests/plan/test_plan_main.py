@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,25 @@ def test_a_table_as_csv_has_a_line_for_every_row(capsys):
 def test_a_file_of_rows_is_compared_like_a_table(capsys):
     assert main(["plan", "--rows_file=tftrain/plan/reference/decoder_3d_a64fx.csv", "--format=md"]) == 0
     assert "| a64fx_30b/02 |" in capsys.readouterr().out
+
+
+def test_wrong_rows_do_not_keep_the_others_from_being_planned(capsys, tmp_path):
+    lines = Path("tftrain/plan/reference/decoder_sweep_a100.csv").read_text().splitlines()[:4]
+    lines[2] = lines[2].replace(",1024,16,", ",1024,0,")
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(lines))
+    with pytest.raises(SystemExit) as exit:
+        main(["plan", f"--rows_file={path}", "--format=csv"])
+    assert exit.value.code == 2
+    done = capsys.readouterr()
+    found = [line["row"] for line in csv.DictReader(io.StringIO(done.out))]
+    assert [name for name in found if name] == [lines[1].split(",")[0], lines[3].split(",")[0]]
+    assert f"--rows_file=line 3 of {path}: heads=0: expected" in done.err
+
+
+def test_what_is_planned_otherwise_than_stated_is_said(capsys):
+    assert main(["plan", "--table=gpt_contenders", "--format=csv"]) == 0
+    assert "gpt_contenders/12: dp=8 * tp=8 * pp=10 are more than the 320 devices" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

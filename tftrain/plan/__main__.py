@@ -43,8 +43,14 @@ def _job(config: PlanConfig) -> int:
     plan = config.plan
     if plan.list:
         print(listing(), end="")
-    elif plan.table or plan.rows_file:
-        print_rows(chosen_rows(plan.table, plan.rows_file), plan.format)
+    elif plan.table:
+        print_rows(rows_of(plan.table), plan.format)
+    elif plan.rows_file:
+        found = rows.read_file(plan.rows_file)
+        if found.rows:
+            print_rows(found.rows, plan.format)
+        if found.problems:
+            raise ConfigError(found.problems)
     elif plan.measure:
         print(machine.measure(Path(config.run.machine_file)), end="")
     elif plan.calibrate:
@@ -63,14 +69,12 @@ def listing() -> str:
     return "".join(f"{name}: {', '.join(names)}\n" for name, names in groups.items())
 
 
-def chosen_rows(table: str | None, path: str | None) -> list[Row]:
-    """Returns the rows that the flags name.
+def rows_of(table: str) -> list[Row]:
+    """Returns the rows of a table, or of all.
 
     Raises:
-        ConfigError: there is no such table, or the file is wrong.
+        ConfigError: there is no such table.
     """
-    if path:
-        return rows.read_file(path)
     every = rows.read_reference()
     tables = dict.fromkeys(row.table for row in every)
     if table != "all" and table not in tables:
@@ -85,6 +89,9 @@ def print_rows(chosen: Sequence[Row], form: str) -> None:
     lines = [compare.summary_cells(summary) for summary in compare.summarize(planned)]
     out = sys.stderr if form == "csv" else sys.stdout
     print(compare.render(compare.SUMMARY_COLUMNS, lines, form), end="", file=out)
+    for row in chosen:
+        if row.remark:
+            print(f"{row.name}: {row.remark}", file=out)
     if spread := compare.repeats(planned):
         mean, most = sum(spread) / len(spread), max(spread)
         print(f"{len(spread)} configurations ran twice: {mean:.1f} % apart, at most {most:.1f} %", file=out)

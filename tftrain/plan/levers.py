@@ -4,11 +4,10 @@ A lever is a change of flags. What it leads to is planned from the changed flags
 gets what was said.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tftrain.fields import ConfigError
+from tftrain.fields import ConfigError, changed
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import Forecast, forecast
@@ -76,22 +75,12 @@ def _text(changes: Changes) -> str:
 def levers(config: PlanConfig, cluster: Cluster) -> Iterator[Lever]:
     """Yields each lever that is not pulled yet, one at a time, unless a run would refuse it."""
     for changes in _changes(config, workload(config, cluster), cluster.per_node):
-        changed = _changed(config, changes)
+        then = changed(config, changes)
         try:
-            workload(changed, cluster)
+            workload(then, cluster)
         except ConfigError:
             continue
-        yield Lever(changes, changed)
-
-
-def _changed(config: PlanConfig, changes: Changes) -> PlanConfig:
-    """Returns the configuration with other values of some flags, whichever sections they are in."""
-    parts = {}
-    for field in dataclasses.fields(config):
-        section = getattr(config, field.name)
-        own = {each.name for each in dataclasses.fields(section)} & set(changes)
-        parts[field.name] = dataclasses.replace(section, **{name: changes[name] for name in own})
-    return PlanConfig(**parts)
+        yield Lever(changes, then)
 
 
 def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Changes]:

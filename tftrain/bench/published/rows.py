@@ -5,11 +5,10 @@ A row is what its file says: the workload and the figures that `tftrain.plan.row
 
 import csv
 import io
-from importlib import resources
 from typing import NamedTuple
 
 from tftrain.plan.published import Row
-from tftrain.plan.rows import REFERENCE, read_text
+from tftrain.plan.rows import REFERENCE, read_text, reference_text
 
 # Its note: 'the row "base" of every other Large table'. Every other table begins with its own base.
 LARGE_BASE = "large_precision/04"
@@ -56,11 +55,10 @@ class Published(NamedTuple):
 
 def read() -> dict[str, tuple[Published, ...]]:
     """Returns the rows of every table, by its name; the first is what the others are compared with."""
-    folder = resources.files("tftrain.plan") / "reference"
     found: dict[str, list[Published]] = {}
     for name in REFERENCE:
-        text = (folder / name).read_text()
-        for row, cells in zip(read_text(text, name), csv.DictReader(io.StringIO(text)), strict=True):
+        text = reference_text(name)
+        for row, cells in zip(read_text(text, name).rows, csv.DictReader(io.StringIO(text)), strict=True):
             found.setdefault(row.table, []).append(_published(row, cells))
     base = next(each for each in found[LARGE_BASE.partition("/")[0]] if each.row.name == LARGE_BASE)
     for table, rows in found.items():
