@@ -13,6 +13,7 @@ from tftrain.plan.rows import REFERENCE, read_text, reference_text
 # Its note: 'the row "base" of every other Large table'. Every other table begins with its own base.
 LARGE_BASE = "large_precision/04"
 NOT_STATED = {"layers": "model", "hidden": "model", "micro_batch": "batch", "grad_accum_steps": "accumulation"}
+LEVERS_NOT_STATED = {"precision": "precision", "jit_compile": "XLA"}  # in a table that states no model either
 
 
 class Published(NamedTuple):
@@ -70,6 +71,8 @@ def read() -> dict[str, tuple[Published, ...]]:
 def _published(row: Row, cells: dict[str, str]) -> Published:
     levers = dict(pair.split("=") for pair in cells.get("levers", "").split())
     unknown = [what for name, what in NOT_STATED.items() if cells.get(name) == ""]
+    if row.relative:
+        unknown += [what for name, what in LEVERS_NOT_STATED.items() if name not in levers]
     note = cells.get("note", "")
     if "accumulation" in unknown and (row.workload.micro_batches == 1 or "global batch" in note):
         unknown.remove("accumulation")  # There is none, or it follows from what the note states.
