@@ -76,11 +76,11 @@ def bench(monkeypatch, tmp_path, capsys):
         part = 2 if "--precision=fp16" in given else 1
         return Figures((2.0 / part, 4.0 / part, 3.0 / part), 8.0 * part, 3.0 / part, 1, 10**9, 0, {}, 0)
 
-    def start(name, *given, gb=8.0):
-        place = Place(2, gb, 40e9, Constants(reserve_gb=0.6), False)
+    def start(name, *given, gb=8.0, np=2):
+        place = Place(np, gb, 40e9, Constants(reserve_gb=0.6), False)
         monkeypatch.setattr(here, "look", lambda ranks: place)
         runs.clear()
-        code = program.main(["bench", f"--table={name}", "--np=2", f"--output_dir={tmp_path}", *given])
+        code = program.main(["bench", f"--table={name}", f"--np={np}", f"--output_dir={tmp_path}", *given])
         said = capsys.readouterr()
         return code, said.out, said.err, list(runs)
 
@@ -146,6 +146,28 @@ def test_an_interrupted_table_goes_on_with_the_rows_that_are_missing(bench, monk
     settings = [next(flag for flag in given if flag.startswith("--memory_optimization")) for given in runs]
     rest = ["--memory_optimization=scheduling", "--memory_optimization=swapping"]
     assert settings == ["--memory_optimization=none", *rest, "--memory_optimization=none"]
+
+
+def test_a_row_that_did_not_fit_is_tried_again(bench):
+    assert bench("large_fused", "--format=json", "--scale=0.125", gb=0.1)[3] == []
+    code, out, _, runs = bench("large_fused", "--format=json", "--scale=0.125", "--resume")
+    assert code == 0
+    assert {record["status"] for record in records(out).values()} == {"measured"}
+    assert len(runs) > 4
+
+
+def test_rows_of_another_scale_or_other_ranks_are_not_mixed(bench, tmp_path):
+    assert bench("pretrain_192", "--scale=0.125")[0] == 0
+    kept = (tmp_path / "pretrain_192.jsonl").read_bytes()
+    for given, np in (("--scale=0.25", 2), ("--scale=0.125", 1)):
+        code, _, err, runs = bench("pretrain_192", given, "--resume", np=np)
+        assert (code, runs) == (2, [])
+        assert "--resume=True" in err
+        assert "was measured with --scale=0.125 --np=2" in err
+        assert (tmp_path / "pretrain_192.jsonl").read_bytes() == kept
+    code, _, err, runs = bench("pretrain_192", "--scale=0.125", "--resume")
+    assert (code, runs) == (0, [])
+    assert "kept from an earlier run" in err
 
 
 def test_sweeps_are_planned_only_unless_rows_are_asked_for(bench, tmp_path):
