@@ -42,7 +42,8 @@ def test_a_plan_names_every_kind(capsys):
     assert main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16"]) == 0
     out = capsys.readouterr().out
     for words in ("parameters", "exact", "old", "corrected", "master weights", "moments", "attention probabilities",
-                  "fragmentation", "gradient sums", "bubble", "tokens/s", "MFU", "days", "Fits:"):  # fmt: skip
+                  "fragmentation", "gradient sums", "bubble", "data",
+                  "512 of 512 x 64 x 512", "tokens/s", "MFU", "days", "Fits:"):  # fmt: skip
         assert words in out
 
 
@@ -70,6 +71,13 @@ def test_what_does_not_fit_comes_with_levers(capsys):
     out = capsys.readouterr().out
     assert "Does not fit: " in out
     assert " of 31.7 GB; the cheapest levers that make it fit are --" in out
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    program = f"{sys.executable} -m tftrain.plan --table=all --format=csv | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+    assert "Error" not in done.stderr
 
 
 def test_a_table_as_csv_has_a_line_for_every_row(capsys):
@@ -121,6 +129,8 @@ def test_what_is_planned_otherwise_than_stated_is_said(capsys):
         (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "data_parallel_size=8"]),
         (["--rows_file=none.csv"], ["--rows_file=none.csv"]),
         (["--cluster=this_machine", "--machine_file=none.json"], ["none.json", "--measure"]),
+        (["--measure", "--machine_file=/proc/none/machine.json"], ["--machine_file=/proc/none", "a file to write"]),
+        (["--measure", "--machine_file=tests"], ["--machine_file=tests", "a file to write"]),
         (["--ranks_per_node=2"], ["--ranks_per_node=2", "--cluster=this_machine"]),
         (["--search"], ["--global_batch_size"]),
         (["--search", "--list"], ["--list", "without --search"]),

@@ -4,6 +4,7 @@ Also ranks divisions (`--search`), compares plans with published rows (`--table`
 (`--measure`) and fits its own constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,9 +35,15 @@ def main(argv: Sequence[str]) -> int:
         config = flags.parse(PlanConfig, ["python -m tftrain.plan", *argv[1:]])
         if problems := config.plan.problems():
             raise ConfigError(problems)
-        return _job(config)
+        code = _job(config)
+        sys.stdout.flush()
+        return code
     except ConfigError as error:
         flags.refuse("tftrain.plan", error)
+    except BrokenPipeError:
+        # Whoever reads has enough, such as `head`; what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _job(config: PlanConfig) -> int:

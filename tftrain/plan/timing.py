@@ -10,7 +10,7 @@ import functools
 from typing import NamedTuple
 
 from tftrain.plan import collectives, inventory, products
-from tftrain.plan.blocks import Part
+from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import ITEM_BYTES, Workload
@@ -99,14 +99,18 @@ def passes(part: Part, work: Workload, cluster: Cluster, constants: Constants) -
     return Passes(*spans)
 
 
+def product_seconds(
+    product: Product, work: Workload, cluster: Cluster, constants: Constants, chosen: slice = slice(None)
+) -> float:
+    """Returns the seconds of some of a product's passes: forward, and the gradients of its operands."""
+    bandwidth = rates(cluster, constants).memory
+    reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, bandwidth)
+    return sum(products.seconds(*reach, *sizes, product.batch, work.item) for sizes in product.passes[chosen])
+
+
 def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: Constants, chosen: slice) -> Span:
     speed = rates(cluster, constants)
-    reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, speed.memory)
-    computed = sum(
-        products.seconds(*reach, *sizes, product.batch, work.item)
-        for product in part.products
-        for sizes in product.passes[chosen]
-    )
+    computed = sum(product_seconds(product, work, cluster, constants, chosen) for product in part.products)
     moved = sum(kernel[1 + index] for kernel in part.kernels) / speed.memory
     sums = part.sums[index]
     wait = constants.wait_us * 1e-6 * (work.tp - 1) * len(sums)
