@@ -84,8 +84,12 @@ def test_a_lever_that_a_run_would_refuse_is_not_offered():
     def offered(*given):
         return {name for lever in levers.levers(parsed(*BF16, *given), cluster) for name in lever.changes}
 
-    assert {"tensor_parallel_size", "pipeline_parallel_size", "split_opt_state"} <= offered()
+    assert {"tensor_parallel_size", "split_opt_state"} <= offered()
+    assert "pipeline_parallel_size" not in offered()
     assert "tensor_parallel_size" not in offered("--jit_compile=true")
-    assert not {"tensor_parallel_size", "pipeline_parallel_size"} & offered("--data_parallel_size=8")
-    assert not {"pipeline_parallel_size", "split_opt_state"} & offered("--split_grad_accum")
+    assert "tensor_parallel_size" not in offered("--data_parallel_size=8")
+    assert "split_opt_state" not in offered("--split_grad_accum")
     assert "split_opt_state" not in offered("--zero_stage=0")
+    assert {"tensor_parallel_size", "pipeline_parallel_size", "zero_stage"} <= offered("--causal", "--zero_stage=1")
+    assert not {"tensor_parallel_size", "pipeline_parallel_size"} & offered("--causal", "--data_parallel_size=8")
+    assert "pipeline_parallel_size" not in offered("--causal", "--zero_stage=2")
