@@ -72,9 +72,8 @@ def parsed(*given):
 def test_two_levers_are_tried_where_one_is_not_enough():
     cluster, constants = CLUSTERS["a100_40gb"], systems()["encoder"]
     config = parsed(*WIDE, "--micro_batch_size=32")
-    assert not any(
-        forecast(workload(lever.config, cluster), cluster, constants).fits for lever in levers.levers(config, cluster)
-    )
+    single = levers.levers(config, workload(config, cluster), cluster)
+    assert not any(forecast(lever.work, cluster, constants).fits for lever in single)
     assert levers.cheapest(config, cluster, constants)
 
 
@@ -82,7 +81,8 @@ def test_a_lever_that_a_run_would_refuse_is_not_offered():
     cluster = CLUSTERS["a100_80gb"]
 
     def offered(*given):
-        return {name for lever in levers.levers(parsed(*BF16, *given), cluster) for name in lever.changes}
+        config = parsed(*BF16, *given)
+        return {name for lever in levers.levers(config, workload(config, cluster), cluster) for name in lever.changes}
 
     assert {"tensor_parallel_size", "split_opt_state"} <= offered()
     assert "pipeline_parallel_size" not in offered()

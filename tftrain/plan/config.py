@@ -140,11 +140,7 @@ def to_search(config: PlanConfig, cluster: Cluster) -> ToSearch:
 def _given(config: PlanConfig) -> Given:
     """Returns what the flags give of a division: a default of 1, or of no checkpointing, gives nothing."""
     plan, batch, parallel, compute = config.plan, config.batch, config.parallel, config.compute
-    tp, pp, checkpointing = (
-        parallel.tensor_parallel_size,
-        parallel.pipeline_parallel_size,
-        compute.activation_checkpointing,
-    )
+    tp, pp, mode = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, compute.activation_checkpointing
     split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else None
     return Given(
         dp=plan.data_parallel_size,
@@ -153,5 +149,5 @@ def _given(config: PlanConfig) -> Given:
         micro_batch=batch.micro_batch_size,
         micro_batches=batch.grad_accum_steps,
         zero_stage=split if plan.zero_stage is None else plan.zero_stage,
-        checkpointing=checkpointing if checkpointing != "none" else None,
+        checkpointing=mode if mode != "none" else None,
     )

@@ -20,10 +20,11 @@ Changes = dict[str, Any]
 
 
 class Lever(NamedTuple):
-    """Flags that were changed, by name, and what all flags are then."""
+    """Flags that were changed, by name, and what all flags are then, and amount to."""
 
     changes: Changes
     config: PlanConfig
+    work: Workload
 
 
 class Remedy(NamedTuple):
@@ -41,13 +42,13 @@ def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: i
         cluster, constants: where, and the software.
         most: remedies.
     """
-    single = list(levers(config, cluster))
+    single = list(levers(config, workload(config, cluster), cluster))
     found = _that_fit(single, cluster, constants)
     if not found:
         pairs = [
-            Lever(first.changes | second.changes, second.config)
+            second._replace(changes=first.changes | second.changes)
             for first in single
-            for second in levers(first.config, cluster)
+            for second in levers(first.config, first.work, cluster)
             if next(iter(first.changes)) < next(iter(second.changes))
         ]
         found = _that_fit(pairs, cluster, constants)
@@ -55,10 +56,7 @@ def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: i
 
 
 def _that_fit(candidates: list[Lever], cluster: Cluster, constants: Constants) -> list[Remedy]:
-    plans = (
-        Remedy(_text(lever.changes), forecast(workload(lever.config, cluster), cluster, constants))
-        for lever in candidates
-    )
+    plans = (Remedy(_text(lever.changes), forecast(lever.work, cluster, constants)) for lever in candidates)
     return sorted((remedy for remedy in plans if remedy.plan.fits), key=lambda remedy: remedy.plan.seconds)
 
 
@@ -72,15 +70,20 @@ def _text(changes: Changes) -> str:
     return " ".join(shown)
 
 
-def levers(config: PlanConfig, cluster: Cluster) -> Iterator[Lever]:
-    """Yields each lever that is not pulled yet, one at a time, unless a run would refuse it."""
-    for changes in _changes(config, workload(config, cluster), cluster.per_node):
+def levers(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Lever]:
+    """Yields each lever that is not pulled yet, one at a time, unless a run would refuse it.
+
+    Args:
+        config: the flags.
+        work: what they amount to.
+        cluster: where.
+    """
+    for changes in _changes(config, work, cluster.per_node):
         then = changed(config, changes)
         try:
-            workload(then, cluster)
+            yield Lever(changes, then, workload(then, cluster))
         except ConfigError:
             continue
-        yield Lever(changes, then)
 
 
 def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Changes]:
