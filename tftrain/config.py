@@ -221,7 +221,7 @@ class TrainConfig:
         """Returns every reason to refuse this configuration on so many ranks."""
         found = [problem for section in sections(self) for problem in field_problems(section)]
         model, data, optimizer, run = self.model, self.data, self.optimizer, self.run
-        if model.hidden_size % model.num_attention_heads:
+        if model.num_attention_heads > 0 and model.hidden_size % model.num_attention_heads:
             expected = f"expected a multiple of num_attention_heads={model.num_attention_heads}"
             found.append(Problem("hidden_size", model.hidden_size, expected))
         sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]

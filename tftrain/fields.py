@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+
+Config = TypeVar("Config")
 
 # A value in a message: a path fits, a megabyte that stood on a flagfile's line does not.
 _LONGEST_VALUE = 300
@@ -77,3 +80,13 @@ def sections(config: Any) -> list[Any]:
     """Returns the dataclasses that hold the flags of `config`: its dataclass-valued fields, or itself."""
     parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
     return [part for part in parts if dataclasses.is_dataclass(part)] or [config]
+
+
+def changed(config: Config, values: Mapping[str, Any]) -> Config:
+    """Returns a configuration of several sections with other values of some flags, whichever sections they are in."""
+    parts = {}
+    for field in dataclasses.fields(config):
+        section = getattr(config, field.name)
+        own = {each.name: values[each.name] for each in dataclasses.fields(section) if each.name in values}
+        parts[field.name] = dataclasses.replace(section, **own)
+    return dataclasses.replace(config, **parts)

@@ -108,6 +108,18 @@ def test_what_a_run_can_not_be_is_in_the_note(cases, configs):
         assert each.get("note", "") in note
 
 
+def test_what_is_assumed_of_a_row_is_in_its_note(cases):
+    words = {
+        name: [part for part in case.note.split("; ") if part.endswith("not stated: assumed")]
+        for name, case in cases.items()
+    }
+    assumed = ["model", "batch", "precision", "XLA"]
+    assert words["local_fused/02"] == [f"{what} not stated: assumed" for what in assumed]
+    assert words["large_precision/01"] == ["batch not stated: assumed"]
+    given = cases["local_fused/02"].flags
+    assert {"--precision=fp16", "--jit_compile=true"} <= set(given)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", ["large_other", "prepretrain_5p75b", "gpt_low_tp"])
 def test_other_rank_counts_are_accepted_too(name, ranks):
@@ -116,9 +128,11 @@ def test_other_rank_counts_are_accepted_too(name, ranks):
         resolved(case)
 
 
-def test_full_scale_changes_nothing_but_ranks_and_stages():
+# 3 ranks do not divide the heads: such a run is refused, and not one of other heads.
+@pytest.mark.parametrize("ranks", [3, 6, 8])
+def test_full_scale_changes_nothing_but_ranks_and_stages(ranks):
     for name in ("large_other", "gpt_heads", "sweep_multi_node"):
-        for case in table_cases(name, 1.0, ranks=8).values():
+        for case in table_cases(name, 1.0, ranks).values():
             given = case.published.row.workload
             for field in ("hidden", "heads", "inner", "vocab", "seq", "positions", "micro_batch", "micro_batches"):
                 assert getattr(case.work, field) == getattr(given, field), (case.published.row.name, field)

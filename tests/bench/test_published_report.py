@@ -10,6 +10,8 @@ from tftrain.bench import __main__ as program
 from tftrain.bench import host
 from tftrain.bench.published import chart, here, rows, table
 from tftrain.bench.published.here import Place
+from tftrain.bench.report import render
+from tftrain.bench.table import Outcome
 from tftrain.bench.tables import TABLES
 from tftrain.bench.training import run
 from tftrain.bench.training.run import Figures, RunError
@@ -44,6 +46,15 @@ def test_what_is_held_out_is_missing_and_what_did_not_fit_says_so():
     assert full["published_gb_change_pct"] is None
 
 
+@pytest.mark.parametrize("form", ["csv", "md"])
+def test_every_table_can_be_reported_as_it_is_planned(form):
+    for name, published in PUBLISHED.items():
+        found = table.reference(published)
+        shown = render(TABLES[name], [Outcome(row, [record]) for row, record in found.items()], form)
+        assert all(row in shown for row in found)
+        assert ("OOM" in shown) == any("OOM" in record.values() for record in found.values()), name
+
+
 def test_settings_tell_how_a_row_differs_from_the_base():
     found = table.reference(PUBLISHED["large_precision"])
     assert found["large_precision/03"]["settings"] == "precision=fp16 jit_compile=true"
@@ -65,11 +76,11 @@ def bench(monkeypatch, tmp_path, capsys):
         part = 2 if "--precision=fp16" in given else 1
         return Figures((2.0 / part, 4.0 / part, 3.0 / part), 8.0 * part, 3.0 / part, 1, 10**9, 0, {}, 0)
 
-    def start(name, *given, gb=8.0):
-        place = Place(2, gb, 40e9, Constants(reserve_gb=0.6), False)
+    def start(name, *given, gb=8.0, np=2):
+        place = Place(np, gb, 40e9, Constants(reserve_gb=0.6), False)
         monkeypatch.setattr(here, "look", lambda ranks: place)
         runs.clear()
-        code = program.main(["bench", f"--table={name}", "--np=2", f"--output_dir={tmp_path}", *given])
+        code = program.main(["bench", f"--table={name}", f"--np={np}", f"--output_dir={tmp_path}", *given])
         said = capsys.readouterr()
         return code, said.out, said.err, list(runs)
 
@@ -137,6 +148,28 @@ def test_an_interrupted_table_goes_on_with_the_rows_that_are_missing(bench, monk
     assert settings == ["--memory_optimization=none", *rest, "--memory_optimization=none"]
 
 
+def test_a_row_that_did_not_fit_is_tried_again(bench):
+    assert bench("large_fused", "--format=json", "--scale=0.125", gb=0.1)[3] == []
+    code, out, _, runs = bench("large_fused", "--format=json", "--scale=0.125", "--resume")
+    assert code == 0
+    assert {record["status"] for record in records(out).values()} == {"measured"}
+    assert len(runs) > 4
+
+
+def test_rows_of_another_scale_or_other_ranks_are_not_mixed(bench, tmp_path):
+    assert bench("pretrain_192", "--scale=0.125")[0] == 0
+    kept = (tmp_path / "pretrain_192.jsonl").read_bytes()
+    for given, np in (("--scale=0.25", 2), ("--scale=0.125", 1)):
+        code, _, err, runs = bench("pretrain_192", given, "--resume", np=np)
+        assert (code, runs) == (2, [])
+        assert "--resume=True" in err
+        assert "was measured with --scale=0.125 --np=2" in err
+        assert (tmp_path / "pretrain_192.jsonl").read_bytes() == kept
+    code, _, err, runs = bench("pretrain_192", "--scale=0.125", "--resume")
+    assert (code, runs) == (0, [])
+    assert "kept from an earlier run" in err
+
+
 def test_sweeps_are_planned_only_unless_rows_are_asked_for(bench, tmp_path):
     code, out, err, runs = bench("sweep_single_node", "--format=json")
     assert (code, runs) == (0, [])
@@ -181,6 +214,19 @@ def test_all_tables_run_one_after_the_other_with_the_rows_that_match(bench, tmp_
     assert lines == ["pretrain_192/01", "gpt_zero_stage/02"]
     assert len(runs) == 1 + 3
     assert {path.name for path in tmp_path.glob("*.html")} == {"pretrain_192.html", "gpt_zero_stage.html"}
+
+
+def test_a_table_that_can_not_be_reported_does_not_keep_the_others_from_it(bench, monkeypatch, tmp_path):
+    def broken(shown, outcomes, form):
+        if shown.name == "pretrain_192":
+            raise ValueError("an odd figure")
+        return render(shown, outcomes, form)
+
+    monkeypatch.setattr(program, "render", broken)
+    code, _, err, _ = bench("all", "--rows=gpt_zero_stage/02,pretrain_192/*")
+    assert code == 1
+    assert "an odd figure" in err
+    assert {path.name for path in tmp_path.glob("*.html")} == {"gpt_zero_stage.html"}
 
 
 def test_the_list_of_one_table_names_no_other(capsys):

@@ -65,7 +65,7 @@ def test_rows_that_do_not_exist_are_refused_with_the_names_of_those_there_are():
         program.chosen(BenchConfig(table="peers", rows="x*"))
 
 
-@pytest.mark.parametrize("flag", ["--format=xml", "--steps=0", "--tabel=peers", "--cpu_threads=-1"])
+@pytest.mark.parametrize("flag", ["--extra_flags='", "--format=xml", "--steps=0", "--tabel=peers", "--cpu_threads=-1"])
 def test_wrong_flags_end_with_exit_code_2(flag, capsys):
     with pytest.raises(SystemExit) as caught:
         program.main(["bench", "--table=peers", flag])

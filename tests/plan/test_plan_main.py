@@ -1,13 +1,20 @@
 """The program: its answers, what it refuses and how, and that it is quick."""
 
 import csv
+import dataclasses
 import io
+import json
+import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tftrain.plan.__main__ import main
+from tftrain.plan.cluster import CLUSTERS
+from tftrain.plan.system import systems
 
 BERT = ("--num_hidden_layers=24", "--hidden_size=1024", "--num_attention_heads=16", "--micro_batch_size=32")
 GPT = (
@@ -35,8 +42,28 @@ def test_a_plan_names_every_kind(capsys):
     assert main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16"]) == 0
     out = capsys.readouterr().out
     for words in ("parameters", "exact", "old", "corrected", "master weights", "moments", "attention probabilities",
-                  "fragmentation", "gradient sums", "bubble", "tokens/s", "MFU", "days", "Fits:"):  # fmt: skip
+                  "fragmentation", "gradient sums", "bubble", "data",
+                  "512 of 512 x 64 x 512", "tokens/s", "MFU", "days", "Fits:"):  # fmt: skip
         assert words in out
+
+
+@pytest.mark.parametrize("causal", [(), ("--causal", "--vocab_size=51200")])
+@pytest.mark.parametrize("cluster", ["a64fx", "this_machine"])
+def test_no_cpu_makes_more_of_its_peak_than_there_is(capsys, tmp_path, cluster, causal):
+    path = tmp_path / "machine.json"
+    measured = dataclasses.replace(CLUSTERS["a64fx"], name="this_machine", memory_gb=1e3, curve=((64, 0.5), (512, 1.0)))
+    path.write_text(json.dumps(dataclasses.asdict(measured)))
+    given = ["plan", *BERT, f"--cluster={cluster}", f"--machine_file={path}", "--max_seq_length=512", *causal]
+    for system in ((), ("--system=tftrain_cpu",), ("--system=megatron_cpu",)):
+        assert main([*given, *system, "--hidden_dropout_prob=0"]) in (0, 1)
+        assert 0 < float(re.search(r"^MFU +(\S+)%$", capsys.readouterr().out, re.MULTILINE)[1]) <= 100
+
+
+def test_constants_are_of_the_kind_of_the_clusters_figures(capsys, tmp_path):
+    assert main(["plan", *BERT, "--micro_batch_size=1", "--cluster=a64fx", "--max_seq_length=128"]) == 0
+    out = capsys.readouterr().out
+    tflops = float(re.search(r"^TFLOPs a device, exact +(\S+)$", out, re.MULTILINE)[1])
+    assert tflops < CLUSTERS["a64fx"].peak_fp32 * systems()["megatron_cpu"].product_rate
 
 
 def test_what_does_not_fit_comes_with_levers(capsys):
@@ -44,6 +71,13 @@ def test_what_does_not_fit_comes_with_levers(capsys):
     out = capsys.readouterr().out
     assert "Does not fit: " in out
     assert " of 31.7 GB; the cheapest levers that make it fit are --" in out
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    program = f"{sys.executable} -m tftrain.plan --table=all --format=csv | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+    assert "Error" not in done.stderr
 
 
 def test_a_table_as_csv_has_a_line_for_every_row(capsys):
@@ -63,6 +97,25 @@ def test_a_file_of_rows_is_compared_like_a_table(capsys):
     assert "| a64fx_30b/02 |" in capsys.readouterr().out
 
 
+def test_wrong_rows_do_not_keep_the_others_from_being_planned(capsys, tmp_path):
+    lines = Path("tftrain/plan/reference/decoder_sweep_a100.csv").read_text().splitlines()[:4]
+    lines[2] = lines[2].replace(",1024,16,", ",1024,0,")
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(lines))
+    with pytest.raises(SystemExit) as exit:
+        main(["plan", f"--rows_file={path}", "--format=csv"])
+    assert exit.value.code == 2
+    done = capsys.readouterr()
+    found = [line["row"] for line in csv.DictReader(io.StringIO(done.out))]
+    assert [name for name in found if name] == [lines[1].split(",")[0], lines[3].split(",")[0]]
+    assert f"--rows_file=line 3 of {path}: heads=0: expected" in done.err
+
+
+def test_what_is_planned_otherwise_than_stated_is_said(capsys):
+    assert main(["plan", "--table=gpt_contenders", "--format=csv"]) == 0
+    assert "gpt_contenders/12: dp=8 * tp=8 * pp=10 are more than the 320 devices" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -76,9 +129,27 @@ def test_a_file_of_rows_is_compared_like_a_table(capsys):
         (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "data_parallel_size=8"]),
         (["--rows_file=none.csv"], ["--rows_file=none.csv"]),
         (["--cluster=this_machine", "--machine_file=none.json"], ["none.json", "--measure"]),
+        (["--measure", "--machine_file=/proc/none/machine.json"], ["--machine_file=/proc/none", "a file to write"]),
+        (["--measure", "--machine_file=tests"], ["--machine_file=tests", "a file to write"]),
         (["--ranks_per_node=2"], ["--ranks_per_node=2", "--cluster=this_machine"]),
         (["--search"], ["--global_batch_size"]),
         (["--search", "--list"], ["--list", "without --search"]),
+        (["--search", "--global_batch_size=0"], ["--global_batch_size=0", "at least 1"]),
+        (["--search", "--global_batch_size=-8"], ["--global_batch_size=-8", "at least 1"]),
+        (["--search", "--global_batch_size=8", "--num_attention_heads=0"], ["--num_attention_heads=0", "at least 1"]),
+        (["--search", "--global_batch_size=8", "--num_attention_heads=7"], ["hidden_size=768", "attention_heads=7"]),
+        (["--search", "--global_batch_size=8", "--precision=fp8"], ["--precision=fp8", "bf16"]),
+        (["--search", "--global_batch_size=8", "--max_seq_length=-4"], ["--max_seq_length=-4", "at least 8"]),
+        (["--search", "--global_batch_size=8", "--hidden_size=0"], ["--hidden_size=0"]),
+        (["--search", "--global_batch_size=8", "--micro_batch_size=0"], ["--micro_batch_size=0"]),
+        (["--search", "--global_batch_size=8", "--tensor_parallel_size=0"], ["--tensor_parallel_size=0"]),
+        (["--search", "--global_batch_size=8", "--batch_rampup=3:2:10"], ["--batch_rampup=3:2:10", "an increment"]),
+        (
+            ["--search", "--global_batch_size=8", "--tensor_parallel_size=2", "--jit_compile=true"],
+            ["--jit_compile=true", "tensor_parallel_size"],
+        ),
+        (["--tensor_parallel_size=0"], ["--tensor_parallel_size=0", "at least 1"]),
+        (["--num_attention_heads=0"], ["--num_attention_heads=0", "at least 1"]),
         (["--zero_stage=4"], ["--zero_stage=4", "at most 3"]),
     ],
 )
@@ -88,18 +159,67 @@ def test_bad_input_is_refused_with_what_there_is(capsys, flags, words):
         assert word in said
 
 
-def test_thousands_of_divisions_are_ranked_in_under_a_second():
+XXLARGE = ("--flagfile=configs/xxlarge_48.flags", "--global_batch_size=24576")
+
+
+@pytest.mark.parametrize(("given", "least"), [(GPT, 5000), (XXLARGE, 15000)])
+def test_thousands_of_divisions_are_ranked_in_under_a_second(given, least):
     # In a process of its own: what other tests have left in this one takes time, too.
     program = (
         "import sys, time; from tftrain.plan.__main__ import main;"
-        f"assert main({['plan', *GPT, '--search', '--max_nodes=48', '--top=5']}) == 0;"
+        f"assert main({['plan', *given, '--search', '--max_nodes=48', '--top=5']}) == 0;"
         "assert time.process_time() < 1, time.process_time()"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert int(done.stderr.split()[0]) > 5000
+    assert int(done.stderr.split()[0]) > least
     seconds = [float(line.split()[7]) for line in done.stdout.splitlines()[1:]]
     assert len(seconds) == 5
     assert seconds == sorted(seconds)
+
+
+SMALL_GPT = (*GPT[:-3], "--num_hidden_layers=12", "--hidden_size=4096", "--global_batch_size=96", GPT[-1])
+SMALL_BERT = (
+    *BERT[:3],
+    "--max_seq_length=512",
+    "--global_batch_size=96",
+    "--precision=bf16",
+    "--grad_accum_dtype=bf16",
+)
+AS_FLAGS = {
+    "dp": "data_parallel_size",
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "micro_batch": "micro_batch_size",
+    "checkpointing": "activation_checkpointing",
+}
+
+
+@pytest.mark.parametrize("given", [SMALL_GPT, SMALL_BERT])
+def test_a_division_that_a_search_finds_plans_to_the_same(capsys, given):
+    assert main(["plan", *given, "--search", "--max_nodes=2", "--top=10000", "--format=csv"]) == 0
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    chosen = random.Random(1).sample(found, 40)
+    assert len({line["zero_stage"] for line in chosen}) == 4
+    assert len({line["pp"] for line in chosen}) > 2
+    for line in chosen:
+        division = [f"--{AS_FLAGS.get(name, name)}={line[name]}" for name in (*AS_FLAGS, "nodes", "zero_stage")]
+        assert main(["plan", *given, *division]) == 0
+        plan = capsys.readouterr().out
+        gb, seconds = (float(re.search(rf"^  {name} +(\S+)$", plan, re.MULTILINE)[1]) for name in ("peak", "step"))
+        assert (f"{gb:.1f}", seconds) == (line["gb"], float(line["sec_per_iteration"])), division
+
+
+def test_a_search_keeps_the_division_that_flags_give(capsys):
+    given = ["--search", "--global_batch_size=64", "--nodes=2", "--format=csv", "--tensor_parallel_size=4"]
+    assert main(["plan", *given, "--micro_batch_size=2", "--zero_stage=3", "--activation_checkpointing=full"]) == 0
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    kept = {(line["tp"], line["micro_batch"], line["zero_stage"], line["checkpointing"]) for line in found}
+    assert kept == {("4", "2", "3", "full")}
+
+
+def test_a_search_that_finds_nothing_that_fits_ends_like_a_plan_that_does_not(capsys):
+    assert main(["plan", "--search", *GPT, "--max_nodes=1"]) == 1
+    assert "divisions, 0 of them fit" in capsys.readouterr().err
 
 
 def test_the_program_answers_in_under_a_second_and_loads_no_tensorflow_and_no_numpy():

@@ -136,6 +136,13 @@ def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work)
     assert full <= selective <= none
 
 
+@pytest.mark.parametrize("family", ["megatron", "tftrain"])
+@pytest.mark.parametrize(("gated", "key_bias"), [(False, False), (False, True), (True, False)])
+def test_weights_of_one_rank_are_exactly_the_models(family, gated, key_bias):
+    work = (GPT if family == "megatron" else BERT).replaced(family=family, gated=gated, key_bias=key_bias)
+    assert inventory.weights(work, last=True) == parameters.of_workload(work)
+
+
 @given(works())
 def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
     whole = work.replaced(tp=1, pp=1)

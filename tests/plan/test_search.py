@@ -1,12 +1,12 @@
 """Divisions that a search finds: all there are, none that breaks a constraint, and the fastest first."""
 
 import itertools
+import time
 
 from tests.plan.works import BERT, GPT
-from tftrain.plan import levers
-from tftrain.plan.cluster import A100, CLUSTERS
+from tftrain.plan.cluster import A100
 from tftrain.plan.forecast import forecast
-from tftrain.plan.search import candidates, search
+from tftrain.plan.search import Given, candidates, search
 from tftrain.plan.system import systems
 
 
@@ -19,6 +19,37 @@ def test_every_division_that_multiplies_out_is_a_candidate():
         if whole and 24 % (dp * micro) == 0 and (8 // tp * micro) % 4 == 0:
             expected.add((dp, tp, pp, micro))
     assert found == expected
+
+
+def test_every_zero_stage_is_tried_where_it_does_something():
+    stages = {}
+    for each in candidates(BERT.replaced(global_batch=64), A100, 2):
+        stages.setdefault((each.dp > 1, each.pp > 1), set()).add(each.zero_stage)
+    assert stages == {(False, True): {0}, (True, True): {0, 1}, (True, False): {0, 1, 2, 3}}
+
+
+def test_what_is_given_of_a_division_holds_and_the_rest_is_free():
+    work = GPT.replaced(layers=6, heads=8, hidden=512, inner=2048, global_batch=24)
+    every = set(candidates(work, A100, 2))
+    for given in ({"tp": 4}, {"pp": 2, "dp": 4}, {"micro_batch": 2}, {"micro_batches": 3}, {"checkpointing": "full"},
+                  {"zero_stage": 1, "tp": 2}):  # fmt: skip
+        found = set(candidates(work, A100, 2, given=Given(**given)))
+        kept = {each for each in every if all(getattr(each, name) == value for name, value in given.items())}
+        assert found == kept
+        assert 0 < len(found) < len(every)
+
+
+def test_there_are_data_parallel_ranks_for_all_owners():
+    work = BERT.replaced(global_batch=64, split_strategy="greedy:4")
+    assert min(each.dp for each in candidates(work, A100, 2)) == 4
+
+
+def test_a_batch_of_a_million_samples_takes_no_longer():
+    begin = time.process_time()
+    found = list(candidates(BERT.replaced(global_batch=10**9), A100, 1))
+    assert found
+    assert max(each.micro_batch for each in found) == 64
+    assert time.process_time() - begin < 1
 
 
 def test_every_batch_of_a_ramp_divides():
@@ -41,28 +72,3 @@ def test_the_fastest_that_fits_comes_first():
         key=lambda plan: plan.seconds,
     )
     assert found.fitting[0].seconds == best.seconds
-
-
-def test_remedies_fit_keep_the_batch_and_come_fastest_first():
-    cluster, constants = CLUSTERS["a100_40gb"], systems()["encoder"]
-    work = BERT.replaced(
-        layers=48, hidden=2048, heads=32, inner=8192, seq=512, micro_batch=32, global_batch=256, dp=8,
-        precision="bf16", fused=frozenset(), compiled=True,
-    )  # fmt: skip
-    assert not forecast(work, cluster, constants).fits
-    found = levers.cheapest(work, cluster, constants)
-    assert found
-    assert all(remedy.plan.fits and remedy.plan.work.global_batch == 256 for remedy in found)
-    assert all(remedy.plan.work.ranks == 8 for remedy in found)
-    assert [remedy.plan.seconds for remedy in found] == sorted(remedy.plan.seconds for remedy in found)
-
-
-def test_two_levers_are_tried_where_one_is_not_enough():
-    cluster, constants = CLUSTERS["a100_40gb"], systems()["encoder"]
-    work = BERT.replaced(
-        layers=48, hidden=3072, heads=48, inner=12288, seq=512, micro_batch=32, global_batch=256, dp=8,
-        precision="fp32", fused=frozenset(), compiled=True,
-    )  # fmt: skip
-    found = levers.cheapest(work, cluster, constants)
-    assert found
-    assert all(remedy.flags.count("--") == 2 for remedy in found)

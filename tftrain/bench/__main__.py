@@ -5,6 +5,7 @@ The report goes to stdout and to OUTPUT_DIR, progress to stderr. Exit codes: 0 e
 """
 
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,15 +42,29 @@ def main(argv: Sequence[str]) -> int:
         flags.refuse("tftrain.bench", error)
     codes = []
     for table, rows in every:
-        codes.append(measured(table, rows, config))
+        try:
+            codes.append(measured(table, rows, config))
+        except ConfigError as error:
+            say(f"tftrain.bench: {error}")
+            codes.append(flags.EXIT_BAD_FLAGS)
+        except Exception:  # Whatever a table's figures or report fail with, the others are still to be measured.
+            traceback.print_exc()
+            codes.append(EXIT_FAILED)
         if codes[-1] == EXIT_INTERRUPTED:
             break
     return max(codes)
 
 
 def measured(table: Table, rows: list[Row], config: BenchConfig) -> int:
-    """Measures rows of a table and reports it; returns the exit status."""
-    store = Store(table, config.output_dir, config.resume)
+    """Measures rows of a table and reports it; returns the exit status.
+
+    Raises:
+        ConfigError: what is to be resumed does not go with this run.
+    """
+    settled = table.settle(config) if table.settle else config
+    under = f"--scale={settled.scale} --np={settled.np}" if settled is not config else ""
+    config = settled
+    store = Store(table, config.output_dir, config.resume, under)
     say(f"{table.name}: {len(rows)} rows; {host.load()}")
     try:
         failed = run(table, rows, config, store)

@@ -1,5 +1,6 @@
 """The flags of `python -m tftrain.bench`."""
 
+import shlex
 from dataclasses import dataclass
 
 from tftrain.fields import Problem, field_problems, flag
@@ -48,6 +49,10 @@ class BenchConfig:
         if not _is_scale(self.scale):
             expected = "expected auto, full, or a factor above 0 and up to 1, such as 0.125"
             found.append(Problem("scale", self.scale, expected))
+        try:
+            shlex.split(self.extra_flags)
+        except ValueError as error:
+            found.append(Problem("extra_flags", self.extra_flags, f"expected flags as a shell splits them: {error}"))
         return found
 
 

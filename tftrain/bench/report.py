@@ -1,39 +1,50 @@
 """Finished rows on disk, one line of json each, and the report made of them."""
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from tftrain.bench.table import Column, Outcome, Record, Table
+from tftrain.fields import ConfigError, Problem
 
 
 class Store:
     """The finished rows of one table in OUTPUT_DIR/TABLE.jsonl; a row counts as soon as its line is written."""
 
-    def __init__(self, table: Table, output_dir: str, resume: bool):
+    def __init__(self, table: Table, output_dir: str, resume: bool, under: str = ""):
         """Opens the file.
 
         Args:
             table: whose rows these are.
             output_dir: made if it does not exist.
             resume: whether rows from an earlier run are kept; else the file starts empty.
+            under: flags that all rows must have been measured with; "" where that does not matter.
+
+        Raises:
+            ConfigError: some of the earlier run were measured with others.
         """
         self.path = Path(output_dir) / f"{table.name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._table = table
+        self._under = under
         self._outcomes: dict[str, Outcome] = {}
         if resume and self.path.exists():
             for line in self.path.read_text().splitlines():
                 if (outcome := _parse(line)) is not None:
                     self._outcomes[outcome.row] = outcome
+        others = {found.under for row, found in self._outcomes.items() if self.has(row)} - {under, ""}
+        if under and others:
+            given = f"{self.path} was measured with {', '.join(sorted(others))}, and this run would be with {under}"
+            raise ConfigError([Problem("resume", True, f"{given}: expected the same, or another --output_dir")])
         # A line that an interruption has cut off is dropped here, or the next one would be written behind it.
         self.path.write_text("".join(_line(outcome) for outcome in self._outcomes.values()))
 
     def add(self, outcome: Outcome) -> None:
         """Keeps a row's outcome, in place of an earlier one."""
+        outcome = dataclasses.replace(outcome, under=self._under)
         self._outcomes[outcome.row] = outcome
         with self.path.open("a") as file:
             file.write(_line(outcome))
@@ -49,7 +60,7 @@ class Store:
 
 
 def _line(outcome: Outcome) -> str:
-    return json.dumps(asdict(outcome)) + "\n"
+    return json.dumps(dataclasses.asdict(outcome)) + "\n"
 
 
 def _parse(line: str) -> Outcome | None:

@@ -17,7 +17,7 @@ class Column:
 
     Attributes:
         name: of the column, and of the entry in a record.
-        digits: behind the point of its numbers in csv and md; None where it holds no numbers.
+        digits: behind the point of its numbers in csv and md, words among them stay; None where it holds no numbers.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Column:
         value = record.get(self.name)
         if value is None:
             return "-"
-        return str(value) if self.digits is None else f"{value:.{self.digits}f}"
+        return str(value) if self.digits is None or isinstance(value, str) else f"{value:.{self.digits}f}"
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,14 @@ class Outcome:
     """What became of a row: its records, and in `error` why it was not measured.
 
     A record holds the columns of the report; what else it holds is kept in the jsonl file and in json. `--resume` keeps
-    an outcome that is `final` and no error.
+    an outcome that is `final` and no error; `under` are the flags that rows beside it must have been measured with.
     """
 
     row: str
     records: list[Record]
     error: str | None = None
     final: bool = True
+    under: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Table:
             progress; yields an Outcome for each row.
         draw: makes a picture of the records that there are and writes it as png; None: the table has no picture.
         page: writes an html report of the table and its outcomes, with the picture in it; None: there is none.
+        settle: fills in what the configuration leaves to the machine, the scale and the number of ranks, which all rows
+            then have; None: there is nothing of the kind.
         row_by_row: whether a row's figures stand for themselves, so that an interrupted group goes on where it stopped.
     """
 
@@ -83,6 +86,7 @@ class Table:
     measure: Callable[[list[Row], BenchConfig, Callable[[str], None]], Iterator[Outcome]]
     draw: Callable[[list[Record], Path], None] | None = None
     page: "Callable[[Table, list[Outcome], Path], None] | None" = None
+    settle: Callable[[BenchConfig], BenchConfig] | None = None
     row_by_row: bool = False
 
     def matching(self, globs: str) -> list[Row]:

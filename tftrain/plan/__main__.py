@@ -4,25 +4,22 @@ Also ranks divisions (`--search`), compares plans with published rows (`--table`
 (`--measure`) and fits its own constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
 """
 
-import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import flags, ramp
+from tftrain import flags
 from tftrain.fields import ConfigError, Problem
 from tftrain.plan import compare, levers, machine, parameters, report, rows
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.plan.config import PlanConfig
+from tftrain.plan.config import PlanConfig, to_search, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.published import Row
 from tftrain.plan.search import search
 from tftrain.plan.system import Constants, systems
-from tftrain.plan.workload import Workload, from_config
 
 EXIT_DOES_NOT_FIT = 1
-# A run's flags that a plan does not need, though a run does.
-NOT_NEEDED = ("output_dir", "data_dir")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,23 +35,35 @@ def main(argv: Sequence[str]) -> int:
         config = flags.parse(PlanConfig, ["python -m tftrain.plan", *argv[1:]])
         if problems := config.plan.problems():
             raise ConfigError(problems)
-        return _job(config)
+        code = _job(config)
+        sys.stdout.flush()
+        return code
     except ConfigError as error:
         flags.refuse("tftrain.plan", error)
+    except BrokenPipeError:
+        # Whoever reads has enough, such as `head`; what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _job(config: PlanConfig) -> int:
     plan = config.plan
     if plan.list:
         print(listing(), end="")
-    elif plan.table or plan.rows_file:
-        print_rows(chosen_rows(plan.table, plan.rows_file), plan.format)
+    elif plan.table:
+        print_rows(rows_of(plan.table), plan.format)
+    elif plan.rows_file:
+        found = rows.read_file(plan.rows_file)
+        if found.rows:
+            print_rows(found.rows, plan.format)
+        if found.problems:
+            raise ConfigError(found.problems)
     elif plan.measure:
         print(machine.measure(Path(config.run.machine_file)), end="")
     elif plan.calibrate:
         print_calibration(plan.format)
     elif plan.search:
-        print_search(config)
+        return print_search(config)
     else:
         return print_plan(config)
     return 0
@@ -67,14 +76,12 @@ def listing() -> str:
     return "".join(f"{name}: {', '.join(names)}\n" for name, names in groups.items())
 
 
-def chosen_rows(table: str | None, path: str | None) -> list[Row]:
-    """Returns the rows that the flags name.
+def rows_of(table: str) -> list[Row]:
+    """Returns the rows of a table, or of all.
 
     Raises:
-        ConfigError: there is no such table, or the file is wrong.
+        ConfigError: there is no such table.
     """
-    if path:
-        return rows.read_file(path)
     every = rows.read_reference()
     tables = dict.fromkeys(row.table for row in every)
     if table != "all" and table not in tables:
@@ -89,6 +96,9 @@ def print_rows(chosen: Sequence[Row], form: str) -> None:
     lines = [compare.summary_cells(summary) for summary in compare.summarize(planned)]
     out = sys.stderr if form == "csv" else sys.stdout
     print(compare.render(compare.SUMMARY_COLUMNS, lines, form), end="", file=out)
+    for row in chosen:
+        if row.remark:
+            print(f"{row.name}: {row.remark}", file=out)
     if spread := compare.repeats(planned):
         mean, most = sum(spread) / len(spread), max(spread)
         print(f"{len(spread)} configurations ran twice: {mean:.1f} % apart, at most {most:.1f} %", file=out)
@@ -102,34 +112,6 @@ def print_calibration(form: str) -> None:
     lines = [[e.figure, e.table, str(e.rows), *(f"{value:.1f}" for value in e[3:])] for e in errors]
     print(compare.render(calibrate.Errors._fields, lines, form))
     print(calibrate.to_json({**systems(), **found}), end="")
-
-
-def workload(config: PlanConfig, cluster: Cluster) -> Workload:
-    """Returns what is to be planned.
-
-    Raises:
-        ConfigError: the flags contradict each other, or the division does not multiply out.
-    """
-    plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
-    tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
-    have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
-    problems = []
-    if devices % (tp * pp):
-        expected = f"expected tensor_parallel_size={tp} * pipeline_parallel_size={pp} to divide {have}"
-        raise ConfigError([Problem("pipeline_parallel_size", pp, expected)])
-    dp = plan.data_parallel_size or devices // (tp * pp)
-    if dp * tp * pp != devices:
-        expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
-        problems.append(Problem("data_parallel_size", dp, expected))
-    if train.model.num_hidden_layers % pp:
-        expected = f"expected a divisor of num_hidden_layers={train.model.num_hidden_layers}"
-        problems.append(Problem("pipeline_parallel_size", pp, expected))
-    found = [problem for problem in train.problems(devices) if problem.flag not in NOT_NEEDED]
-    if problems or found:
-        raise ConfigError([*problems, *found])
-    train = dataclasses.replace(train, batch=train.batch.resolve(dp))
-    gpu = cluster.multiprocessors > 0
-    return from_config(train, dp, pp, plan.zero_stage, plan.causal, gpu)
 
 
 def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
@@ -148,13 +130,20 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
     else:
         expected = f"expected one of {', '.join([*CLUSTERS, machine.NAME])}"
         raise ConfigError([Problem("cluster", name, expected)])
-    default = "megatron" if config.plan.causal else "encoder"
-    if not cluster.multiprocessors:
-        default = "megatron_cpu" if config.plan.causal else "tftrain_cpu"
-    system = config.plan.system or default
+    system = config.plan.system or _default_system(cluster, config.plan.causal)
     if system not in systems():
         raise ConfigError([Problem("system", system, f"expected one of {', '.join(systems())}")])
     return cluster, systems()[system]
+
+
+def _default_system(cluster: Cluster, causal: bool) -> str:
+    """Returns the system whose constants belong to the figures of such a cluster.
+
+    Those of tftrain_cpu are shares of what `--measure` finds, and those of the others of a data sheet's figures.
+    """
+    if cluster.multiprocessors:
+        return "megatron" if causal else "encoder"
+    return "tftrain_cpu" if cluster.name == machine.NAME and not causal else "megatron_cpu"
 
 
 def print_plan(config: PlanConfig) -> int:
@@ -162,33 +151,21 @@ def print_plan(config: PlanConfig) -> int:
     cluster, constants = machine_of(config)
     work = workload(config, cluster)
     plan = forecast(work, cluster, constants)
-    remedies = () if plan.fits else levers.cheapest(work, cluster, constants)
+    remedies = () if plan.fits else levers.cheapest(config, cluster, constants)
     tokens, steps = work.global_batch * work.seq, config.run.max_steps
     print(report.text(plan, parameters.of_workload(work), steps, tokens, remedies), end="")
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
 
 
-def print_search(config: PlanConfig) -> None:
-    """Prints the fastest divisions among up to max_nodes nodes."""
+def print_search(config: PlanConfig) -> int:
+    """Prints the fastest divisions among up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
-    batch = config.batch
-    if batch.global_batch_size is None:
-        raise ConfigError(
-            [Problem("global_batch_size", None, "expected the samples of an update, which stay the same")]
-        )
-    sizes: tuple[int, ...] = ()
-    if batch.batch_rampup != "none":
-        if problems := ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1):
-            raise ConfigError(problems)
-        sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
-    one = dataclasses.replace(batch, micro_batch_size=batch.global_batch_size, grad_accum_steps=1)
-    work = from_config(
-        dataclasses.replace(config.train, batch=one), 1, causal=config.plan.causal, gpu=cluster.multiprocessors > 0
-    )
-    found = search(work, cluster, constants, config.plan.max_nodes or config.plan.nodes, sizes)
+    asked = to_search(config, cluster)
+    found = search(asked.work, cluster, constants, config.max_nodes, asked.ramp, asked.given)
     lines = report.search_cells(found, config.plan.top)
     print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
     print(f"{found.candidates} divisions, {len(found.fitting)} of them fit", file=sys.stderr)
+    return 0 if found.fitting else EXIT_DOES_NOT_FIT
 
 
 if __name__ == "__main__":

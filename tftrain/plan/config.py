@@ -1,12 +1,20 @@
-"""The flags of `python -m tftrain.plan`: those of a run, and what is to be planned."""
+"""The flags of `python -m tftrain.plan`: those of a run, and what is to be planned; and the workload that they mean."""
 
 import dataclasses
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from tftrain import ramp
 from tftrain.config import TrainConfig
-from tftrain.fields import Problem, field_problems, flag
+from tftrain.division import BatchConfig
+from tftrain.fields import ConfigError, Problem, field_problems, flag
+from tftrain.plan.cluster import Cluster
+from tftrain.plan.search import Given
+from tftrain.plan.workload import Workload, from_config
 
 FORMATS = ("text", "csv", "md")
+# A run's flags that a plan does not need, though a run does.
+NOT_NEEDED = ("output_dir", "data_dir")
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,9 @@ class PlanFlags:
     )
     causal: bool = flag(False, "A decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
     system: str | None = flag(
-        None, "Software whose constants count; --list names them all. By default encoder, or megatron if causal."
+        None,
+        "Software whose constants count; --list names them all. By default encoder, or megatron if causal; on a CPU "
+        "megatron_cpu, or tftrain_cpu on this_machine.",
     )
     search: bool = flag(False, "Rank all divisions among up to max_nodes nodes by seconds per iteration.")
     max_nodes: int | None = flag(None, "Nodes that --search may use; by default nodes.", minimum=1)
@@ -60,3 +70,84 @@ class PlanConfig(TrainConfig):
     def train(self) -> TrainConfig:
         """The configuration of the run that is planned."""
         return TrainConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainConfig)})
+
+    @property
+    def max_nodes(self) -> int:
+        """Nodes that a search may use."""
+        return self.plan.max_nodes or self.plan.nodes
+
+
+def workload(config: PlanConfig, cluster: Cluster) -> Workload:
+    """Returns what is to be planned.
+
+    Raises:
+        ConfigError: the flags contradict each other, or the division does not multiply out.
+    """
+    plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
+    tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
+    have = f"nodes={plan.nodes} * {cluster.per_node} devices = {devices}"
+    found = [problem for problem in train.problems(devices) if problem.flag not in NOT_NEEDED]
+    if tp < 1 or pp < 1:
+        raise ConfigError(found)
+    if devices % (tp * pp):
+        expected = f"expected tensor_parallel_size={tp} * pipeline_parallel_size={pp} to divide {have}"
+        raise ConfigError([Problem("pipeline_parallel_size", pp, expected)])
+    dp = plan.data_parallel_size or devices // (tp * pp)
+    if dp * tp * pp != devices:
+        expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
+        found.append(Problem("data_parallel_size", dp, expected))
+    if train.model.num_hidden_layers % pp:
+        expected = f"expected a divisor of num_hidden_layers={train.model.num_hidden_layers}"
+        found.append(Problem("pipeline_parallel_size", pp, expected))
+    if found:
+        raise ConfigError(found)
+    train = dataclasses.replace(train, batch=train.batch.resolve(dp))
+    return from_config(train, dp, pp, plan.zero_stage, plan.causal, gpu=cluster.multiprocessors > 0)
+
+
+class ToSearch(NamedTuple):
+    """What a search is asked for: see `tftrain.plan.search.search`."""
+
+    work: Workload
+    ramp: tuple[int, ...]
+    given: Given
+
+
+def to_search(config: PlanConfig, cluster: Cluster) -> ToSearch:
+    """Returns what is to be divided, and what of a division the flags give.
+
+    Raises:
+        ConfigError: flags are wrong whatever the division, or the global batch is missing.
+    """
+    plan, batch, parallel = config.plan, config.batch, config.parallel
+    # Batches follow from a division, and are checked against none; so many ranks can be divided as is given.
+    ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    found = dataclasses.replace(config.train, batch=BatchConfig()).problems(ranks)
+    found = [problem for problem in found if problem.flag not in NOT_NEEDED] + field_problems(batch)
+    if batch.global_batch_size is None:
+        found.append(Problem("global_batch_size", None, "expected the samples of an update, which stay the same"))
+    found = found or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
+    if found:
+        raise ConfigError(found)
+    sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
+    # Several micro-batches, so that the workload has the number format in which they add up.
+    several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
+    train = dataclasses.replace(config.train, batch=several)
+    work = from_config(train, 1, causal=plan.causal, gpu=cluster.multiprocessors > 0)
+    return ToSearch(work, sizes, _given(config))
+
+
+def _given(config: PlanConfig) -> Given:
+    """Returns what the flags give of a division: a default of 1, or of no checkpointing, gives nothing."""
+    plan, batch, parallel, compute = config.plan, config.batch, config.parallel, config.compute
+    tp, pp, mode = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, compute.activation_checkpointing
+    split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else None
+    return Given(
+        dp=plan.data_parallel_size,
+        tp=tp if tp > 1 or compute.jit_compile == "true" else None,  # XLA can't compile collectives
+        pp=pp if pp > 1 else None,
+        micro_batch=batch.micro_batch_size,
+        micro_batches=batch.grad_accum_steps,
+        zero_stage=split if plan.zero_stage is None else plan.zero_stage,
+        checkpointing=mode if mode != "none" else None,
+    )

@@ -34,7 +34,8 @@ def block(work: Workload) -> Part:
     fused_softmax = "softmax" in work.fused and batch % 4 == 0
     softmax = (2, 3, (1, 1)) if fused_softmax else (10, 12, (5, 5))
     gelu = (2, 3) if "gelu" in work.fused else (16, 24)
-    weights = (4 * width**2 + (1 + wides) * width * inner + 3 * width + wides * inner) / t + 6 * width
+    biases = (2 + work.key_bias) * width + wides * inner
+    weights = (4 * width**2 + (1 + wides) * width * inner + biases) / t + 6 * width
     kernels = [
         Kernel("norms", 4 * u, 6 * u, (2, 4)),
         Kernel("residual adds", 6 * u, 4 * u, (2, 4)),

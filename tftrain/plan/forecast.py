@@ -15,13 +15,14 @@ class Forecast(NamedTuple):
     """A plan.
 
     Attributes:
-        work, cluster: what, and where.
+        work, cluster, constants: what, where, and by which software.
         memory: of the fullest rank.
         time: of an update.
     """
 
     work: Workload
     cluster: Cluster
+    constants: Constants
     memory: Memory
     time: StepTime
 
@@ -52,8 +53,12 @@ class Forecast(NamedTuple):
 
     @property
     def mfu(self) -> float:
-        """Share of the device's peak."""
-        return self.tflops_per_device * 1e12 / self.cluster.peak(self.work.item)
+        """Share of the device's peak, or of what the software's products reach where that is more.
+
+        It is where the peak is not a data sheet's, but what NumPy reaches on this machine.
+        """
+        peak = self.cluster.peak(self.work.item) * max(1.0, self.constants.product_rate)
+        return self.tflops_per_device * 1e12 / peak
 
 
 def forecast(work: Workload, cluster: Cluster, constants: Constants) -> Forecast:
@@ -64,7 +69,7 @@ def forecast(work: Workload, cluster: Cluster, constants: Constants) -> Forecast
         cluster: where.
         constants: what the software makes of it.
     """
-    return Forecast(work, cluster, memory.of(work, constants), timing.step(work, cluster, constants))
+    return Forecast(work, cluster, constants, memory.of(work, constants), timing.step(work, cluster, constants))
 
 
 def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constants) -> Forecast:

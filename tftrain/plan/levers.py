@@ -1,20 +1,29 @@
-"""The cheapest levers that make a run fit: each alone, and if none does, two together."""
+"""The cheapest levers that make a run fit: each alone, and if none does, two together.
+
+A lever is a change of flags. What it leads to is planned from the changed flags, so that whoever adds them to a command
+gets what was said.
+"""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tftrain.fields import ConfigError, changed
 from tftrain.plan.cluster import Cluster
+from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.system import Constants
-from tftrain.plan.workload import Workload
+from tftrain.plan.workload import LEVERS, Workload, zero_stages
 
-OPS = ("ln", "softmax", "gelu", "dropout_add", "optimizer")
+OPS = {*LEVERS, "optimizer"}
+
+Changes = dict[str, Any]
 
 
 class Lever(NamedTuple):
-    """Flags, and the workload that they lead to."""
+    """Flags that were changed, by name, and what all flags are then, and amount to."""
 
-    flags: str
+    changes: Changes
+    config: PlanConfig
     work: Workload
 
 
@@ -25,71 +34,87 @@ class Remedy(NamedTuple):
     plan: Forecast
 
 
-def cheapest(work: Workload, cluster: Cluster, constants: Constants, most: int = 3) -> list[Remedy]:
-    """Returns what makes a run fit, the fastest first.
+def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: int = 3) -> list[Remedy]:
+    """Returns what makes a run fit, the fastest first; nodes and global batch stay.
 
     Args:
-        work: does not fit.
+        config: of a run that does not fit.
         cluster, constants: where, and the software.
         most: remedies.
     """
-    single = list(levers(work, cluster))
+    single = list(levers(config, workload(config, cluster), cluster))
     found = _that_fit(single, cluster, constants)
     if not found:
         pairs = [
-            Lever(f"{first.flags} {second.flags}", second.work)
+            second._replace(changes=first.changes | second.changes)
             for first in single
-            for second in levers(first.work, cluster)
-            if _name(first.flags) < _name(second.flags)
+            for second in levers(first.config, first.work, cluster)
+            if next(iter(first.changes)) < next(iter(second.changes))
         ]
         found = _that_fit(pairs, cluster, constants)
     return found[:most]
 
 
-def _name(flags: str) -> str:
-    return flags.partition("=")[0]
-
-
 def _that_fit(candidates: list[Lever], cluster: Cluster, constants: Constants) -> list[Remedy]:
-    plans = (Remedy(lever.flags, forecast(lever.work, cluster, constants)) for lever in candidates)
+    plans = (Remedy(_text(lever.changes), forecast(lever.work, cluster, constants)) for lever in candidates)
     return sorted((remedy for remedy in plans if remedy.plan.fits), key=lambda remedy: remedy.plan.seconds)
 
 
-def levers(work: Workload, cluster: Cluster) -> Iterator[Lever]:
-    """Yields each lever that is not pulled yet, one at a time; the global batch stays."""
-    missing = sorted(set(OPS) - work.fused)
-    if missing:
-        yield Lever("--flagfile=configs/fused.flags", work.replaced(fused=frozenset(OPS)))
+def _text(changes: Changes) -> str:
+    fused = all(changes.get(flag) == "fused" for flag in LEVERS.values())
+    shown = ["--flagfile=configs/fused.flags"] if fused else []
+    for flag, value in changes.items():
+        # The file has the ops, and an optimizer.
+        if not (fused and (flag in LEVERS.values() or value == "fused_lamb")):
+            shown.append(f"--{flag}" if value is True else f"--{flag}={value}")
+    return " ".join(shown)
+
+
+def levers(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Lever]:
+    """Yields each lever that is not pulled yet, one at a time, unless a run would refuse it.
+
+    Args:
+        config: the flags.
+        work: what they amount to.
+        cluster: where.
+    """
+    for changes in _changes(config, work, cluster.per_node):
+        then = changed(config, changes)
+        try:
+            yield Lever(changes, then, workload(then, cluster))
+        except ConfigError:
+            continue
+
+
+def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Changes]:
+    if OPS - work.fused:
+        optimizer = config.optimizer.optimizer.removeprefix("fused_")
+        yield {**dict.fromkeys(LEVERS.values(), "fused"), "optimizer": f"fused_{optimizer}"}
     if work.precision == "fp32":
-        yield Lever("--precision=bf16", work.replaced(precision="bf16"))
-    for stage, flag in ((1, "--split_opt_state"), (2, "--split_grad_accum"), (3, "--zero_stage=3")):
-        if work.dp > 1 and work.zero_stage < stage:
-            yield Lever(flag, work.replaced(zero_stage=stage))
+        yield {"precision": "bf16"}
+    for stage in zero_stages(work.dp, work.pp):
+        if stage > work.zero_stage:
+            named = stage == 3 or config.plan.zero_stage is not None
+            yield {"zero_stage": stage} if named else {("split_opt_state", "split_grad_accum")[stage - 1]: True}
     if work.zero_stage and work.split_strategy != "even":
-        yield Lever("--state_split_strategy=even", work.replaced(split_strategy="even"))
+        yield {"state_split_strategy": "even"}
     if work.accumulation == "fp32" and work.precision != "fp32":
-        yield Lever(f"--grad_accum_dtype={work.precision}", work.replaced(accumulation=work.precision))
+        yield {"grad_accum_dtype": work.precision}
     for mode in ("selective", "full"):
         if work.checkpointing == "none" or (work.checkpointing, mode) == ("selective", "full"):
-            yield Lever(f"--activation_checkpointing={mode}", work.replaced(checkpointing=mode))
-    for size in _halves(work.micro_batch):
-        accumulation = work.accumulation or ("" if work.causal else "fp32")
-        yield Lever(f"--micro_batch_size={size}", work.replaced(micro_batch=size, accumulation=accumulation))
-    yield from _divisions(work, cluster)
+            yield {"activation_checkpointing": mode}
+    # With fewer samples at a time, or fewer data parallel ranks, more micro-batches make the same global batch.
+    steps = round(work.micro_batches)
+    for factor in _factors(work.micro_batch):
+        yield {"micro_batch_size": work.micro_batch // factor, "grad_accum_steps": steps * factor}
+    for factor in _factors(work.dp) if config.plan.data_parallel_size is None else ():
+        if work.tp * factor <= per_node:
+            yield {"tensor_parallel_size": work.tp * factor, "grad_accum_steps": steps * factor}
+        # Training here divides no encoder into stages.
+        if work.causal and work.zero_stage in zero_stages(work.dp, work.pp * factor):
+            yield {"pipeline_parallel_size": work.pp * factor, "grad_accum_steps": steps * factor}
 
 
-def _halves(size: int) -> Iterator[int]:
-    while size % 2 == 0:
-        size //= 2
-        yield size
-
-
-def _divisions(work: Workload, cluster: Cluster) -> Iterator[Lever]:
-    for factor in (2, 4, 8):
-        if work.dp % factor:
-            return
-        divided = work.replaced(dp=work.dp // factor)
-        if work.tp * factor <= cluster.per_node and work.heads % (work.tp * factor) == 0:
-            yield Lever(f"--tensor_parallel_size={work.tp * factor}", divided.replaced(tp=work.tp * factor))
-        if work.layers % (work.pp * factor) == 0:
-            yield Lever(f"--pipeline_parallel_size={work.pp * factor}", divided.replaced(pp=work.pp * factor))
+def _factors(number: int) -> list[int]:
+    """Returns what divides a number, 1 left out."""
+    return [factor for factor in range(2, number + 1) if number % factor == 0]

@@ -4,9 +4,11 @@ Kept in a file (`--machine_file`), which `--measure` writes and `--cluster=this_
 """
 
 import dataclasses
+import errno
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -57,7 +59,18 @@ def shared(machine: Cluster, processes: int) -> Cluster:
 
 
 def measure(path: Path) -> str:
-    """Measures this machine, writes the file and returns it."""
+    """Measures this machine, writes the file and returns it.
+
+    Raises:
+        ConfigError: no file can be written there; that is found out before anything is measured.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    except OSError as error:
+        raise ConfigError([Problem("machine_file", str(path), f"expected a file to write: {error}")]) from error
     rates = {size: product_rate(size) for size in SIZES}
     best = max(rates.values())
     cluster = Cluster(
@@ -71,10 +84,9 @@ def measure(path: Path) -> str:
         per_node=1,
         link_gbs=0,
         network_gbs=socket_rate(),
-        curve=tuple((size, round(rate / best, 4)) for size, rate in rates.items()),
+        curve=tuple((size, float(f"{rate / best:.4g}")) for size, rate in rates.items()),
     )
     text = json.dumps(dataclasses.asdict(cluster), indent=1) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return text
 

@@ -6,6 +6,7 @@ parts keeps for backward, for as many micro-batches as a pipeline stage has unde
 the first of p stages begins p of them before the first backward (arXiv 2104.04473).
 """
 
+import functools
 from typing import NamedTuple
 
 from tftrain.plan import inventory
@@ -67,27 +68,18 @@ class Memory(NamedTuple):
 
 def of(work: Workload, constants: Constants) -> Memory:
     """Returns the memory of the fullest rank: of the first pipeline stage, or of the last with its logits."""
-    return max((_stage(work, constants, stage) for stage in {0, work.pp - 1}), key=lambda found: found.total)
+    one = inventory.one_block(work)
+    return max((_stage(work, one, constants, stage) for stage in {0, work.pp - 1}), key=lambda found: found.total)
 
 
-def _stage(work: Workload, constants: Constants, stage: int) -> Memory:
-    block, embedding, head = inventory.parts(work)
+def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> Memory:
     first, last = stage == 0, stage == work.pp - 1
     under_way = min(work.pp - stage, work.micro_batches)
     weights = inventory.weights(work, first, last)
     owned = weights / (work.dp if work.zero_stage else 1)
     if work.zero_stage and work.split_strategy != "even":
-        owned = _fullest_owner(work, block.weights, embedding.weights, weights)
-    tensors = _kept(work, block, work.layers / work.pp, under_way)
-    if first:
-        tensors += [(f"embedding: {kept.name}", under_way * kept.size) for kept in embedding.kept]
-    # A block is computed again when the head is done with its own.
-    again = [(f"one block: {kept.name}", kept.size) for kept in _once(work, block)]
-    ends = [(f"head: {kept.name}", kept.size) for kept in head.kept] if last else []
-    tensors += max(again, ends, key=_bytes)
-    # Backward ends with the embedding, when nothing of the blocks is left.
-    tensors = max(tensors, [("embedding: summands of the table's gradient", embedding.summands)], key=_bytes)
-    activations = _bytes(tensors)
+        owned = _fullest_owner(work, weights)
+    tensors, activations = _activations(one, work.layers / work.pp, under_way, first, last)
     half = work.precision != "fp32"
     # Undivided state is written by all data parallel ranks, a share each.
     written = owned if work.zero_stage else weights / work.dp
@@ -106,8 +98,26 @@ def _stage(work: Workload, constants: Constants, stage: int) -> Memory:
         communication=min(weights, BUCKET) * ITEM_BYTES[work.wire] if work.dp > 1 else 0.0,
         reserve=constants.reserve_gb * 1e9,
         fragmentation=constants.fragmentation * activations,
-        tensors=tuple(tensors),
+        tensors=tensors,
     )
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _activations(
+    work: Workload, layers: float, under_way: float, first: bool, last: bool
+) -> tuple[tuple[tuple[str, float], ...], float]:
+    """Returns the tensors that a stage keeps, and their bytes: the same for all divisions that differ in the rest."""
+    block, embedding, head = inventory.parts(work)
+    tensors = _kept(work, block, layers, under_way)
+    if first:
+        tensors += [(f"embedding: {kept.name}", under_way * kept.size) for kept in embedding.kept]
+    # A block is computed again when the head is done with its own.
+    again = [(f"one block: {kept.name}", kept.size) for kept in _once(work, block)]
+    ends = [(f"head: {kept.name}", kept.size) for kept in head.kept] if last else []
+    tensors += max(again, ends, key=_bytes)
+    # Backward ends with the embedding, when nothing of the blocks is left.
+    tensors = max(tensors, [("embedding: summands of the table's gradient", embedding.summands)], key=_bytes)
+    return tuple(tensors), _bytes(tensors)
 
 
 def _bytes(tensors: list[tuple[str, float]]) -> float:
@@ -129,7 +139,7 @@ def _once(work: Workload, block: Part) -> list[Kept]:
     return [kept for kept in block.kept if work.checkpointing == "full" or kept.core]
 
 
-def _fullest_owner(work: Workload, layer: float, embedding: float, weights: float) -> float:
+def _fullest_owner(work: Workload, weights: float) -> float:
     """Returns the weights whose state the fullest rank owns where whole tensors have owners.
 
     naive: layer i on rank i modulo ranks, and the embedding, the first, on rank 0. greedy:K: K ranks own about equal
@@ -137,6 +147,7 @@ def _fullest_owner(work: Workload, layer: float, embedding: float, weights: floa
     """
     if work.split_strategy == "naive":
         others = -(-(work.layers + 1) // work.dp) - 1
-        return embedding + others * layer
+        block, embedding, _ = inventory.parts(work)
+        return embedding.weights + others * block.weights
     owners = int(work.split_strategy.partition(":")[2])
     return max(work.vocab * work.hidden / work.tp, weights / owners)

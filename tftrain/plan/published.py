@@ -43,6 +43,7 @@ class Row(NamedTuple):
         checkpointing_unstated: the source does not say whether activations were checkpointed.
         relative: model, batch and device are assumed, since the source does not say: only changes against the table's
             first row mean something.
+        remark: what is planned otherwise than the row states; "" for nothing.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Row(NamedTuple):
     counted: float = 1.0
     checkpointing_unstated: bool = False
     relative: bool = False
+    remark: str = ""
 
     @property
     def reference_seconds(self) -> float | None:

@@ -6,6 +6,7 @@ from tftrain.plan import flops, inventory
 from tftrain.plan.forecast import Forecast
 from tftrain.plan.levers import Remedy
 from tftrain.plan.search import Found
+from tftrain.plan.shapes import by_shape
 from tftrain.plan.workload import Workload
 
 SECONDS_PER_DAY = 86400
@@ -33,6 +34,8 @@ def text(plan: Forecast, parameters: int, steps: int, tokens_per_step: int, reme
         *memory_lines(plan),
         "",
         *time_lines(plan),
+        "",
+        *product_lines(plan),
         "",
         f"{'samples/s':32}{plan.samples_per_sec:>18,.4g}",
         f"{'samples/s a device':32}{plan.samples_per_sec / work.ranks:>18,.4g}",
@@ -71,7 +74,18 @@ def time_lines(plan: Forecast) -> list[str]:
     lines = [f"{'time of a step':32}{'s':>18}"]
     for kind, seconds in zip(plan.time._fields, plan.time, strict=True):
         lines.append(f"  {kind.replace('_', ' '):30}{seconds:>18.4f}")
+    lines.append(f"  {'data (read while it computes)':30}{0:>18.4f}")
     return [*lines, f"  {'step':30}{plan.seconds:>18.4f}"]
+
+
+def product_lines(plan: Forecast) -> list[str]:
+    """Returns the matrix products by shape."""
+    lines = [f"{'matrix products, m x k x n':32}{'':24}{'number':>12}{'s':>12}"]
+    for product, count, seconds in by_shape(plan.work, plan.cluster, plan.constants):
+        batch = f"{product.batch} of " if product.batch > 1 else ""
+        shape = f"{batch}{product.m} x {product.k} x {product.n}"
+        lines.append(f"  {product.name:30}{shape:24}{count:>12,.0f}{seconds:>12.4f}")
+    return lines
 
 
 def verdict(plan: Forecast, remedies: Sequence[Remedy]) -> str:

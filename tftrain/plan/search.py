@@ -1,5 +1,6 @@
 """All ways to divide a run among devices, the fastest first."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -7,11 +8,30 @@ from tftrain.plan import memory, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.forecast import Forecast
 from tftrain.plan.system import Constants
-from tftrain.plan.workload import Workload
+from tftrain.plan.workload import Workload, zero_stages
 
 MOST_MICRO_BATCH = 64
 FUSED_SOFTMAX_UNIT = 4  # Megatron's kernel takes the heads of a rank times the micro-batch in fours
 CHECKPOINTING = ("none", "selective", "full")
+
+
+class Given(NamedTuple):
+    """What of a division is given; None is free."""
+
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    micro_batch: int | None = None
+    micro_batches: int | None = None
+    zero_stage: int | None = None
+    checkpointing: str | None = None
+
+    def allows(self, **sizes) -> bool:
+        """Whether these values are the given ones, where any are."""
+        return all(getattr(self, name) in (None, value) for name, value in sizes.items())
+
+
+FREE = Given()
 
 
 class Found(NamedTuple):
@@ -26,58 +46,69 @@ class Found(NamedTuple):
     fitting: list[Forecast]
 
 
-def search(work: Workload, cluster: Cluster, constants: Constants, max_nodes: int, ramp: tuple[int, ...] = ()) -> Found:
+def search(
+    work: Workload,
+    cluster: Cluster,
+    constants: Constants,
+    max_nodes: int,
+    ramp: tuple[int, ...] = (),
+    given: Given = FREE,
+) -> Found:
     """Ranks divisions of a workload by seconds per iteration.
 
     Args:
-        work: the model and its global batch; its own division does not matter.
+        work: the model and its global batch, with the number format in which several micro-batches add up; its own
+            division does not matter.
         cluster, constants: where, and the software.
         max_nodes: nodes at most.
         ramp: smaller global batches that must divide as well, see `batch_rampup`.
+        given: what all divisions have.
     """
     count, fitting = 0, []
-    for candidate in candidates(work, cluster, max_nodes, ramp):
+    for candidate in candidates(work, cluster, max_nodes, ramp, given):
         count += 1
         held = memory.of(candidate, constants)
         if held.fits(cluster):
-            fitting.append(Forecast(candidate, cluster, held, timing.step(candidate, cluster, constants)))
+            seconds = timing.step(candidate, cluster, constants)
+            fitting.append(Forecast(candidate, cluster, constants, held, seconds))
     return Found(count, sorted(fitting, key=lambda plan: plan.seconds))
 
 
-def candidates(work: Workload, cluster: Cluster, max_nodes: int, ramp: tuple[int, ...] = ()) -> Iterator[Workload]:
+def candidates(
+    work: Workload, cluster: Cluster, max_nodes: int, ramp: tuple[int, ...] = (), given: Given = FREE
+) -> Iterator[Workload]:
     """Yields divisions that fill their nodes.
 
     Tensor parallel ranks share a node and divide heads, wide layer and vocabulary; pipeline stages have the same number
     of layers; every batch divides into micro-batches on all data parallel ranks; a decoder's fused softmax wants its
-    heads in fours.
+    heads in fours. Where whole tensors have K owners, there are as many data parallel ranks at least.
     """
     batches = (work.global_batch, *ramp)
+    owners = int(work.split_strategy.partition(":")[2] or 1)
     for tp in _divisors(cluster.per_node):
-        if work.heads % tp or work.inner % tp:
+        if work.heads % tp or work.inner % tp or not given.allows(tp=tp):
             continue
         for pp in _divisors(work.layers):
-            for dp in range(1, max_nodes * cluster.per_node // (tp * pp) + 1):
+            for dp in range(owners, max_nodes * cluster.per_node // (tp * pp) + 1):
                 whole = tp * pp * dp % cluster.per_node == 0
-                if not whole or any(batch % dp for batch in batches):
+                if not whole or any(batch % dp for batch in batches) or not given.allows(pp=pp, dp=dp):
                     continue
-                yield from _micro_batches(work.replaced(dp=dp, tp=tp, pp=pp), [batch // dp for batch in batches])
+                divided = work.replaced(dp=dp, tp=tp, pp=pp)
+                yield from _micro_batches(divided, [batch // dp for batch in batches], given)
 
 
-def _micro_batches(work: Workload, shares: list[int]) -> Iterator[Workload]:
-    for size in _divisors(min(shares)):
+def _micro_batches(work: Workload, shares: list[int], given: Given) -> Iterator[Workload]:
+    stages = [stage for stage in zero_stages(work.dp, work.pp) if given.allows(zero_stage=stage)]
+    modes = [mode for mode in CHECKPOINTING if given.allows(checkpointing=mode)]
+    for size in _divisors(math.gcd(*shares), MOST_MICRO_BATCH):
         fours = not work.causal or "softmax" not in work.fused or work.heads // work.tp * size % FUSED_SOFTMAX_UNIT == 0
-        if size > MOST_MICRO_BATCH or not fours or any(share % size for share in shares):
+        if not fours or not given.allows(micro_batch=size, micro_batches=shares[0] // size):
             continue
-        several = shares[0] > size
-        accumulation = (work.accumulation or "fp32") if several and not work.causal else ""
-        sized = work.replaced(micro_batch=size, accumulation=accumulation)
-        for stage in (0, 1, 2) if work.dp > 1 else (0,):
-            # Under a pipeline, gradients add up over its micro-batches and are whole until the last.
-            if stage == 2 and work.pp > 1:
-                continue
-            for mode in CHECKPOINTING:
+        sized = work.replaced(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
+        for stage in stages:
+            for mode in modes:
                 yield sized.replaced(zero_stage=stage, checkpointing=mode)
 
 
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
+def _divisors(number: int, most: int | None = None) -> list[int]:
+    return [size for size in range(1, min(number, most or number) + 1) if number % size == 0]

@@ -10,7 +10,7 @@ import functools
 from typing import NamedTuple
 
 from tftrain.plan import collectives, inventory, products
-from tftrain.plan.blocks import Part
+from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import ITEM_BYTES, Workload
@@ -99,14 +99,18 @@ def passes(part: Part, work: Workload, cluster: Cluster, constants: Constants) -
     return Passes(*spans)
 
 
+def product_seconds(
+    product: Product, work: Workload, cluster: Cluster, constants: Constants, chosen: slice = slice(None)
+) -> float:
+    """Returns the seconds of some of a product's passes: forward, and the gradients of its operands."""
+    bandwidth = rates(cluster, constants).memory
+    reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, bandwidth)
+    return sum(products.seconds(*reach, *sizes, product.batch, work.item) for sizes in product.passes[chosen])
+
+
 def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: Constants, chosen: slice) -> Span:
     speed = rates(cluster, constants)
-    reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, speed.memory)
-    computed = sum(
-        products.seconds(*reach, *sizes, product.batch, work.item)
-        for product in part.products
-        for sizes in product.passes[chosen]
-    )
+    computed = sum(product_seconds(product, work, cluster, constants, chosen) for product in part.products)
     moved = sum(kernel[1 + index] for kernel in part.kernels) / speed.memory
     sums = part.sums[index]
     wait = constants.wait_us * 1e-6 * (work.tp - 1) * len(sums)
@@ -115,49 +119,57 @@ def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: C
     return Span(computed, moved, summed + wait, launches * constants.launch_us * 1e-6 + wait)
 
 
+class _Taken(NamedTuple):
+    """Seconds of all passes over a part: by kind, and what the device waits for the host."""
+
+    products: float
+    kernels: float
+    sums: float
+    waits: float
+
+    def plus(self, other: "_Taken") -> "_Taken":
+        return _Taken(*map(sum, zip(self, other, strict=True)))
+
+
 @functools.lru_cache(maxsize=1 << 14)
-def _spans(work: Workload, cluster: Cluster, constants: Constants) -> tuple[tuple[Span, ...], ...]:
-    """Returns the spans of block, embedding and head for one micro-batch, recomputation included."""
+def _taken(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_Taken, ...]:
+    """Returns what block, embedding and head take for one micro-batch, recomputation included."""
     found = inventory.parts(work)
     block = passes(found.block, work, cluster, constants)
     again = {"none": (), "selective": (block.core,), "full": (block.forward,)}[work.checkpointing]
     ends = [passes(part, work, cluster, constants)[:2] for part in (found.embedding, found.head)]
-    return (block.forward, block.backward, *again), *ends
-
-
-def _seconds(spans: tuple[Span, ...]) -> float:
-    return sum(span.total for span in spans)
+    return tuple(
+        _Taken(*(sum(span[kind] for span in spans) for kind in range(3)), sum(s.total - sum(s[:3]) for s in spans))
+        for spans in ((block.forward, block.backward, *again), *ends)
+    )
 
 
 def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
     """Returns the seconds of an update."""
-    block, embedding, head = _spans(inventory.one_block(work), cluster, constants)
-    speed = rates(cluster, constants)
+    block, embedding, head = _taken(inventory.one_block(work), cluster, constants)
+    speed, weights = rates(cluster, constants), inventory.weights(work, last=work.pp == 1)
     again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0
     layers, micro_batches = work.layers / work.pp, work.micro_batches
-    stage = layers * (_seconds(block) + again)
-    first, last = stage + _seconds(embedding), stage + _seconds(head)
+    stage = layers * (sum(block) + again)
+    first, last = stage + sum(embedding), stage + sum(head)
     moved = work.micro_batch * work.seq * work.hidden * work.item
     one = collectives.transfer(moved, cluster) if work.pp > 1 else 0.0
     if work.pp == 1:
-        slowest = [*embedding, *head]
-        longest = every = stage + _seconds(slowest)
+        slowest = embedding.plus(head)
+        longest = every = stage + sum(slowest)
     else:
-        slowest, longest = (list(head), last) if last >= first else (list(embedding), first)
+        slowest, longest = (head, last) if last >= first else (embedding, first)
         every = first + last + (work.pp - 2) * stage
-    spans = [(layers, span) for span in block] + [(1, span) for span in slowest]
-    kinds = [micro_batches * sum(count * span[kind] for count, span in spans) for kind in range(3)]
-    waits = sum(count * (span.total - sum(span[:3])) for count, span in spans)
-    host = micro_batches * (waits + constants.batch_ms * 1e-3)
+    *kinds, waits = (layers * inner + end for inner, end in zip(block, slowest, strict=True))
     bubble = every - longest + (2 * (work.pp - 1) * one)
     return StepTime(
-        *kinds,
-        host,
+        *(micro_batches * seconds for seconds in kinds),
+        micro_batches * (waits + constants.batch_ms * 1e-3),
         micro_batches * layers * again,
         micro_batches * 2 * one * constants.transfer,
         bubble,
-        gradient_seconds(work, cluster, speed) + half_sum_seconds(work, constants),
-        update_seconds(work, speed) + constants.step_ms * 1e-3,
+        gradient_seconds(work, weights, cluster, speed) + half_sum_seconds(work, weights, constants),
+        update_seconds(work, weights, speed) + constants.step_ms * 1e-3,
     )
 
 
@@ -170,9 +182,8 @@ def relaunch_seconds(work: Workload, constants: Constants) -> float:
     return launches * constants.launch_us * 1e-6
 
 
-def gradient_seconds(work: Workload, cluster: Cluster, speed: Rates) -> float:
+def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Rates) -> float:
     """Returns the seconds of gradients' sums over data parallel ranks, and of gathering weights that ZeRO divides."""
-    weights = inventory.weights(work, last=work.pp == 1)
     size = weights * ITEM_BYTES[work.wire]
     each = collectives.all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
     gathered = collectives.all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
@@ -185,18 +196,17 @@ def gradient_seconds(work: Workload, cluster: Cluster, speed: Rates) -> float:
     return each
 
 
-def half_sum_seconds(work: Workload, constants: Constants) -> float:
+def half_sum_seconds(work: Workload, weights: float, constants: Constants) -> float:
     """Returns the seconds of a rank's additions where gradients travel in fp16."""
     if work.wire != "fp16":
         return 0.0
     times = work.micro_batches if work.zero_stage >= 2 else 1
-    weights = inventory.weights(work, last=work.pp == 1)
     return times * (work.dp - 1) / work.dp * weights * constants.half_sum_ns * 1e-9
 
 
-def update_seconds(work: Workload, speed: Rates) -> float:
+def update_seconds(work: Workload, weights: float, speed: Rates) -> float:
     """Returns the seconds of the optimizer's traffic."""
-    weights = inventory.weights(work, last=work.pp == 1) / (work.dp if work.zero_stage else 1)
+    owned = weights / (work.dp if work.zero_stage else 1)
     if "optimizer" in work.fused:
-        return weights * FUSED_UPDATE_BYTES / speed.memory
-    return weights * (COMPILED_UPDATE_BYTES if work.compiled else PLAIN_UPDATE_BYTES) / speed.memory
+        return owned * FUSED_UPDATE_BYTES / speed.memory
+    return owned * (COMPILED_UPDATE_BYTES if work.compiled else PLAIN_UPDATE_BYTES) / speed.memory

@@ -1,8 +1,7 @@
 """What is to be run: a model, its batch, its levers and how ranks divide it; the same for every software system."""
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tftrain.config import TrainConfig
 
@@ -17,8 +16,7 @@ LEVERS = {
 }
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """A training job.
 
     Attributes:
@@ -92,7 +90,17 @@ class Workload:
 
     def replaced(self, **changes) -> "Workload":
         """Returns this workload with other values."""
-        return dataclasses.replace(self, **changes)
+        return self._replace(**changes)
+
+
+def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
+    """Returns the ZeRO stages that do something for so many data parallel ranks and pipeline stages.
+
+    Under a pipeline, gradients add up over its micro-batches and are whole until the last, and so are weights.
+    """
+    if dp == 1:
+        return (0,)
+    return (0, 1) if pp > 1 else (0, 1, 2, 3)
 
 
 def from_config(
@@ -113,8 +121,10 @@ def from_config(
     predictions = data.max_predictions_per_seq or max(1, math.ceil(seq * data.masked_lm_prob))
     fused = {op for op, lever in LEVERS.items() if getattr(model, lever) == "fused"}
     optimizer = {"optimizer"} if config.optimizer.optimizer.startswith("fused") else set()
-    stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
-    stage = stage if dp > 1 else 0  # One rank has nobody to split with.
+    if zero_stage is None:
+        zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
+    # A decoder's system adds gradients up in the buffer that they have anyway; here the sums are tensors of their own.
+    sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
     jit = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
     return Workload(
         family="megatron" if causal else "tftrain",
@@ -133,7 +143,7 @@ def from_config(
         dp=dp,
         tp=parallel.tensor_parallel_size,
         pp=pp,
-        zero_stage=stage if zero_stage is None else zero_stage,
+        zero_stage=zero_stage if dp > 1 else 0,  # One rank has nobody to split with.
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
         fused=frozenset(fused | optimizer),
@@ -141,7 +151,7 @@ def from_config(
         key_bias=model.use_bias_in_keys,
         hidden_dropout=model.hidden_dropout_prob > 0,
         attention_dropout=model.attention_probs_dropout_prob > 0,
-        accumulation=batch.grad_accum_dtype if batch.grad_accum_steps > 1 else "",
+        accumulation=sums,
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
         compiled=jit and gpu,  # On a CPU, XLA runs what it fuses on one core, and gains nothing.
         checkpoint_copy=config.run.keeps_copy and not gpu,

@@ -5,15 +5,15 @@ A row is what its file says: the workload and the figures that `tftrain.plan.row
 
 import csv
 import io
-from importlib import resources
 from typing import NamedTuple
 
 from tftrain.plan.published import Row
-from tftrain.plan.rows import REFERENCE, read_text
+from tftrain.plan.rows import REFERENCE, read_text, reference_text
 
 # Its note: 'the row "base" of every other Large table'. Every other table begins with its own base.
 LARGE_BASE = "large_precision/04"
 NOT_STATED = {"layers": "model", "hidden": "model", "micro_batch": "batch", "grad_accum_steps": "accumulation"}
+LEVERS_NOT_STATED = {"precision": "precision", "jit_compile": "XLA"}  # in a table that states no model either
 
 
 class Published(NamedTuple):
@@ -56,11 +56,10 @@ class Published(NamedTuple):
 
 def read() -> dict[str, tuple[Published, ...]]:
     """Returns the rows of every table, by its name; the first is what the others are compared with."""
-    folder = resources.files("tftrain.plan") / "reference"
     found: dict[str, list[Published]] = {}
     for name in REFERENCE:
-        text = (folder / name).read_text()
-        for row, cells in zip(read_text(text, name), csv.DictReader(io.StringIO(text)), strict=True):
+        text = reference_text(name)
+        for row, cells in zip(read_text(text, name).rows, csv.DictReader(io.StringIO(text)), strict=True):
             found.setdefault(row.table, []).append(_published(row, cells))
     base = next(each for each in found[LARGE_BASE.partition("/")[0]] if each.row.name == LARGE_BASE)
     for table, rows in found.items():
@@ -72,6 +71,8 @@ def read() -> dict[str, tuple[Published, ...]]:
 def _published(row: Row, cells: dict[str, str]) -> Published:
     levers = dict(pair.split("=") for pair in cells.get("levers", "").split())
     unknown = [what for name, what in NOT_STATED.items() if cells.get(name) == ""]
+    if row.relative:
+        unknown += [what for name, what in LEVERS_NOT_STATED.items() if name not in levers]
     note = cells.get("note", "")
     if "accumulation" in unknown and (row.workload.micro_batches == 1 or "global batch" in note):
         unknown.remove("accumulation")  # There is none, or it follows from what the note states.

@@ -26,7 +26,7 @@ class Scale(NamedTuple):
     Attributes:
         factor: as asked for; 1 changes nothing but the ranks.
         layers, width, micro_batch, tokens: what it comes to in this table; `tokens` are those of a sample.
-        heads: every row's are a multiple of this, so that rows of one width still have one.
+        heads: every scaled row's are a multiple of this, so that rows of one width still have one.
     """
 
     factor: float
@@ -93,7 +93,9 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
     left out where tensor parallel ranks have collectives in the step.
     """
     dp, tp = division(work, ranks)
-    heads = max(1, _nearest(work.heads * scale.width / scale.heads)) * scale.heads
+    heads = work.heads
+    if scale.factor < 1:
+        heads = max(1, _nearest(work.heads * scale.width / scale.heads)) * scale.heads
     hidden = heads * (work.hidden // work.heads)
     words = max(FEWEST_WORDS, _nearest(work.vocab * scale.layers * scale.width))
     seq = 8 * max(1, _nearest(work.seq * scale.tokens / 8))

@@ -4,6 +4,7 @@ A row that can't fit is not started, one that fails says why, and both keep thei
 are against the table's base row: here as it ran just before and after, planned and published by their own figures.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -55,7 +56,7 @@ def measure(
         group, config, say: as every table's `measure` takes them.
     """
     figures = reference(published)
-    if group[0].group.startswith(SWEEP) and config.rows == BenchConfig.rows:
+    if _planned_only(group[0].group, config):
         say("planned only; --rows=... runs the rows that it names")
         for row in group:
             yield Outcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
@@ -79,7 +80,22 @@ def measure(
         if any(row.name == name for row in group):
             record = figures[name] | ran(cases[name], size) | found(compared, name == base.name)
             record["status"] = unfit.get(name) or ("measured" if compared.figures else f"failed: {compared.error}")
-            yield Outcome(name, [record], None if compared.figures or name in unfit else compared.error)
+            # What does not fit now may do so when more memory is free.
+            error = None if compared.figures or name in unfit else compared.error
+            yield Outcome(name, [record], error, final=name not in unfit)
+
+
+def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
+    """Returns the configuration with the scale and the ranks that rows of a table run with here, if any runs."""
+    if _planned_only(published[-1].row.table, config):
+        return config
+    place = here.look(config.np)
+    size = scale.choose(config.scale, [each.row.workload for each in published], place, place.ranks)
+    return dataclasses.replace(config, scale=str(size.factor), np=place.ranks)
+
+
+def _planned_only(table: str, config: BenchConfig) -> bool:
+    return table.startswith(SWEEP) and config.rows == BenchConfig.rows
 
 
 def ran(case: Case, size: scale.Scale) -> Record:
@@ -153,6 +169,7 @@ def _table(name: str, published: Sequence[Published]) -> Table:
         functools.partial(measure, published),
         draw=draw,
         page=write,
+        settle=functools.partial(settle, published),
         row_by_row=True,
     )
 

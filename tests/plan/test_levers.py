@@ -1,0 +1,95 @@
+"""Remedies: whoever adds the printed flags to a command gets the plan that was promised, for the same batch."""
+
+import re
+
+import pytest
+
+from tftrain import flags
+from tftrain.plan import levers
+from tftrain.plan.__main__ import main
+from tftrain.plan.cluster import CLUSTERS
+from tftrain.plan.config import PlanConfig, workload
+from tftrain.plan.forecast import forecast
+from tftrain.plan.system import systems
+
+WIDE = ["--num_hidden_layers=48", "--hidden_size=3072", "--num_attention_heads=48", "--max_seq_length=512"]
+BF16 = [*WIDE, "--precision=bf16", "--flagfile=configs/fused.flags"]
+GPT = [*BF16, "--causal", "--vocab_size=51200"]
+REMEDY = re.compile(r"(--\S.*?) \((\S+) GB, (\S+) s a step\)")
+
+
+def said(capsys, given):
+    code = main(["plan", *given])
+    return code, capsys.readouterr().out
+
+
+def step_of(out):
+    return float(re.search(r"^  step +(\S+)$", out, re.MULTILINE)[1])
+
+
+def batch_of(out):
+    return int(re.search(r"global_batch=(\d+)", out)[1])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [*BF16, "--micro_batch_size=32", "--zero_stage=3"],
+        [*BF16, "--micro_batch_size=32", "--split_opt_state"],
+        [*BF16, "--micro_batch_size=32", "--split_opt_state", "--state_split_strategy=greedy:8"],
+        [*BF16, "--micro_batch_size=32", "--zero_stage=1"],
+        [*BF16, "--micro_batch_size=125", "--split_grad_accum"],
+        [*BF16, "--micro_batch_size=31", "--grad_accum_steps=3", "--split_opt_state"],
+        [*BF16, "--global_batch_size=1024", "--grad_accum_steps=2"],
+        [*BF16, "--global_batch_size=1024", "--micro_batch_size=64", "--batch_rampup=512:512:100000"],
+        [*BF16, "--micro_batch_size=32", "--data_parallel_size=8"],
+        [*WIDE, "--micro_batch_size=32", "--optimizer=adamw", "--jit_compile=true"],
+        [*WIDE, "--micro_batch_size=32", "--nodes=2", "--cluster=a100_40gb"],
+        [*GPT, "--micro_batch_size=16", "--grad_accum_steps=4"],
+        [*GPT, "--micro_batch_size=9", "--pipeline_parallel_size=2"],
+    ],
+)
+def test_printed_flags_plan_to_what_was_said_of_them(capsys, given):
+    code, out = said(capsys, given)
+    assert code == 1
+    remedies = REMEDY.findall(out.splitlines()[-1].partition(" that make it fit are ")[2])
+    assert remedies
+    seconds = []
+    for added, gb, step in remedies:
+        code, again = said(capsys, [*given, *added.removeprefix(", ").split()])
+        assert code == 0, added
+        assert re.search(r"^Fits: (\S+) of", again, re.MULTILINE)[1] == gb
+        assert f"{step_of(again):.3g}" == step
+        assert batch_of(again) == batch_of(out), added
+        seconds.append(step_of(again))
+    assert seconds == sorted(seconds)
+
+
+def parsed(*given):
+    return flags.parse(PlanConfig, ["plan", *given])
+
+
+def test_two_levers_are_tried_where_one_is_not_enough():
+    cluster, constants = CLUSTERS["a100_40gb"], systems()["encoder"]
+    config = parsed(*WIDE, "--micro_batch_size=32")
+    single = levers.levers(config, workload(config, cluster), cluster)
+    assert not any(forecast(lever.work, cluster, constants).fits for lever in single)
+    assert levers.cheapest(config, cluster, constants)
+
+
+def test_a_lever_that_a_run_would_refuse_is_not_offered():
+    cluster = CLUSTERS["a100_80gb"]
+
+    def offered(*given):
+        config = parsed(*BF16, *given)
+        return {name for lever in levers.levers(config, workload(config, cluster), cluster) for name in lever.changes}
+
+    assert {"tensor_parallel_size", "split_opt_state"} <= offered()
+    assert "pipeline_parallel_size" not in offered()
+    assert "tensor_parallel_size" not in offered("--jit_compile=true")
+    assert "tensor_parallel_size" not in offered("--data_parallel_size=8")
+    assert "split_opt_state" not in offered("--split_grad_accum")
+    assert "split_opt_state" not in offered("--zero_stage=0")
+    assert {"tensor_parallel_size", "pipeline_parallel_size", "zero_stage"} <= offered("--causal", "--zero_stage=1")
+    assert not {"tensor_parallel_size", "pipeline_parallel_size"} & offered("--causal", "--data_parallel_size=8")
+    assert "pipeline_parallel_size" not in offered("--causal", "--zero_stage=2")
