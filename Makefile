@@ -33,7 +33,7 @@ $(QUICKSTART)/data/manifest.json: | setup
 
 test: lint ## Run lint and every test
 	tools/bazel test //custom_ops/...
-	$(BIN)/python -m pytest $(WORKERS)
+	$(BIN)/python -m pytest $(WORKERS) --durations=15
 
 test-fast: setup ## Run the tests that are not slow
 	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
