@@ -26,12 +26,16 @@ mesh = start(launch_from_environment(), cpu_threads=2)
 seen: list[bool] = []
 
 
+def marks():
+    """Returns how often each collective has begun or ended, by its name."""
+    return {each.name: int(counter.numpy()) for each, counter in mesh.journal._counters.items()}
+
+
 def await_first_bucket(number):
     """Returns a number as soon as the first bucket's sum has begun and ended, and notes if that is within `SECONDS`."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        counters = {each.name: counter for each, counter in mesh.journal._counters.items()}
-        if int(counters["data.gradients.0"].numpy()) - before >= 2:
+        if marks()["data.gradients.0"] - before >= 2:
             seen.append(True)
             return number
         time.sleep(0.01)
@@ -59,9 +63,8 @@ for layout in LAYOUTS:
     step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, jit=False)
     (batch,) = batches(1, seed=mesh.rank, samples=6)
     step.__call__.get_concrete_function(batch)
-    names = {each.name: int(counter.numpy()) for each, counter in mesh.journal._counters.items()}
-    before = names["data.gradients.0"]
-    assert "data.gradients.1" in names, names
+    before = marks()["data.gradients.0"]
+    assert "data.gradients.1" in marks(), marks()
     seen.clear()
     step(batch)
     assert len(seen) == (2 if "accum_steps" in layout else 1), seen

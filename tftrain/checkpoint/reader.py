@@ -4,11 +4,10 @@ Reading is one pass: a block of a file is read, hashed, and copied to where it b
 cache. What was read counts when all ranks have found all files good, and not before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from types import MappingProxyType
 
 import numpy as np
 
@@ -61,7 +60,7 @@ class Reader:
             CheckpointError: a file is missing or damaged; it names the first.
         """
         mine = sorted(self.manifest.files)[rank::ranks]
-        self._held = self._fetch(wanted or {}, dict.fromkeys(mine, digest), alone=ranks == 1)
+        self._held = self._fetch(wanted or {}, mine, digest, alone=ranks == 1)
 
     def read(self, wanted: Piece) -> np.ndarray:
         """Returns a piece in its stored shape, whatever the pieces are that were written.
@@ -81,9 +80,13 @@ class Reader:
         return flat.reshape(wanted.stored_shape)
 
     def _fetch(
-        self, wanted: Mapping[Piece, np.ndarray], checked: Mapping[str, str] = MappingProxyType({}), alone: bool = False
+        self,
+        wanted: Mapping[Piece, np.ndarray],
+        checked: Collection[str] = (),
+        digest: str = "",
+        alone: bool = False,
     ) -> dict[Piece, np.ndarray]:
-        """Reads pieces, flat, and checks this digest of each of these files; `alone`: no other rank reads them."""
+        """Reads pieces, flat, and checks a digest of these files; `alone`: no other rank reads them."""
         there = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
         by_tensor: dict[str, list[Piece]] = {}
         for each in there:
@@ -110,7 +113,7 @@ class Reader:
             file, block = self.manifest.files[name], idle.get()
             try:
                 with Source(self.path / name, file.bytes, block, alone) as source:
-                    for stored, values in shard.load(source, file, room, checked.get(name, "")):
+                    for stored, values in shard.load(source, file, room, digest if name in checked else ""):
                         for each in takers[name][stored]:
                             if each != stored:
                                 piece.copy(stored, values, each, wanted[each])
