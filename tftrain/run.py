@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     import tensorflow as tf
 
     from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
-    from tftrain.parallel import collectives, mesh, uncaught
+    from tftrain.parallel import collectives, lost, mesh
     from tftrain.train import agreed, loop
     from tftrain.train.health import NotFiniteError
     from tftrain.train.watchdog import Watchdog
@@ -78,11 +78,13 @@ def main(argv: list[str]) -> int:
             os._exit(ended[0] if ended else ExitCode.PEER_ENDED)
 
     if launch.size > 1:
-        uncaught.on_uncaught_gloo(another_ended)
+        lost.on_uncaught_gloo(another_ended)
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
             ranks = mesh.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
             watchdog.journal = ranks.journal
+            if launch.size > 1:
+                lost.on_forgotten(lambda: bool(ranks.journal.unfinished()), another_ended)
             agreed.before_start(config, ranks)
         code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
     except FailedSavesError as error:

@@ -1,4 +1,4 @@
-"""An exception that nobody catches ends the process as it should: Gloo's with our words, others by SIGABRT."""
+"""A rank hears that another is gone where nothing fails that it waits for."""
 
 import shutil
 import signal
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.distributed import ROOT
+from tests.distributed import ROOT, started_ranks
 
 THROWER = """
 #include <stdexcept>
@@ -25,7 +25,7 @@ def test_what_gloo_throws_is_acted_on_and_nothing_else(tmp_path):
     subprocess.run(["g++", "-shared", "-fPIC", "-pthread", source, "-o", library], check=True)
     program = f"""
 import ctypes, os, sys
-from tftrain.parallel.uncaught import on_uncaught_gloo
+from tftrain.parallel.lost import on_uncaught_gloo
 on_uncaught_gloo(lambda: (print("lost", flush=True), os._exit(80)))
 ctypes.CDLL({str(library)!r})[sys.argv[1]]()
 """
@@ -34,3 +34,24 @@ ctypes.CDLL({str(library)!r})[sys.argv[1]]()
         done = subprocess.run([sys.executable, "-c", program, name], cwd=ROOT, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == expected, done.stderr
     assert "of this test" in done.stderr
+
+
+@pytest.mark.multirank
+def test_a_collective_that_horovod_has_forgotten_is_not_waited_for():
+    program = """
+import os, time
+from tftrain.parallel.launcher import launch_from_environment
+from tftrain.parallel import lost, mesh
+from tftrain.parallel.journal import Collective
+ranks = mesh.start(launch_from_environment(), 1, 1)
+if ranks.rank == 1:
+    lost.on_forgotten(lambda: bool(ranks.journal.unfinished()), lambda: (print("lost", flush=True), os._exit(80)))
+    print("starts", flush=True)
+    ranks.journal.around(Collective("all-reduce", "gradients", (0, 1)), [], lambda _: time.sleep(600))
+time.sleep(600)
+"""
+    with started_ranks(2, ["-c", program]) as ranks:
+        ranks.wait_for("starts", rank=1)
+        ranks.processes[0].kill()
+        assert ranks.codes([1], 60) == [80]
+        assert "lost" in ranks.output(1)
