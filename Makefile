@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 QUICKSTART := build/quickstart
 RANKS := 2
-WORKERS := --numprocesses=auto --dist=loadfile
+WORKERS := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help setup train test test-fast lint format lock hooks clean clean-all
 

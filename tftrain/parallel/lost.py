@@ -3,9 +3,9 @@
 Horovod asks all ranks before it takes a process set apart. Where one does not answer, Gloo throws in Horovod's own
 thread; C++ would end the process by SIGABRT, before Python has heard of anything.
 
-When that thread ends, it fails the collectives that wait, and those that come later fail at once. But a collective first
-looks whether the thread has ended and is queued then (`horovod/common/operations.cc` of 0.28.1): where the thread ends
-in between, the collective waits for ever.
+When that thread ends, it fails the collectives that wait, and those that come later fail at once. But a collective
+first looks whether the thread has ended and is queued then (`horovod/common/operations.cc` of 0.28.1): where the
+thread ends in between, the collective waits for ever.
 """
 
 import ctypes
