@@ -24,6 +24,9 @@ for wire in (tf.float32, tf.float16):
     assert matrix.dtype == wire
     np.testing.assert_array_equal(matrix, both[0] + both[1])
     assert float(scalar) == 1.0
+    # Gloo rounds fp16 after each rank.
+    graph = reduced.get_concrete_function([tf.TensorSpec([2, 3], tf.bfloat16), tf.TensorSpec([])], wire).graph
+    assert any("Allreduce" in operation.type for operation in graph.get_operations()) == (wire == tf.float32)
 
 rows = collectives.all_gather_rows(mesh.world, tf.constant(mine[: 1 + mesh.rank]), "rows")
 np.testing.assert_array_equal(rows, np.concatenate([both[0][:1], both[1]]))

@@ -85,15 +85,6 @@ def test_this_projects_owners_get_their_part_of_the_sum_alone(family, share):
     assert divided == pytest.approx(share * whole)
 
 
-def test_numbers_in_fp16_are_added_one_by_one():
-    slow = dataclasses.replace(INSTANT, half_sum_ns=10.0)
-    half, same = (OURS.replaced(dp=4, wire=wire) for wire in ("fp16", "fp32"))
-    weights = inventory.weights(half, last=True)
-    added = timing.step(half, SLOW, slow).gradient_sums - timing.step(half, SLOW, INSTANT).gradient_sums
-    assert added == pytest.approx(3 / 4 * weights * 10e-9)
-    assert timing.step(same, SLOW, slow) == timing.step(same, SLOW, INSTANT)
-
-
 def test_every_micro_batch_reads_a_gradient_and_the_sum_and_writes_the_sum():
     once, summed = (timing.step(OURS.replaced(accumulation=dtype), A100, INSTANT).kernels for dtype in ("", "bf16"))
     bandwidth = INSTANT.memory_rate * A100.memory_gbs * 1e9

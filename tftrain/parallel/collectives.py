@@ -37,8 +37,22 @@ def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_d
     bytes_of_each = [4 * tensor.shape.num_elements() for tensor in tensors]
     for index, bucket in enumerate(pack(bytes_of_each, BUCKET_BYTES)):
         sent = [tf.cast(tensors[place], wire_dtype) for place in bucket]
-        summed += _together(group, "all-reduce", f"{name}.{index}", sent, _grouped_sum)
+        if wire_dtype == tf.float16 and not _has_nccl():
+            summed += _sum_in_fp32(group, sent, f"{name}.{index}")
+        else:
+            summed += _together(group, "all-reduce", f"{name}.{index}", sent, _grouped_sum)
     return summed
+
+
+def _sum_in_fp32(group, tensors, name):
+    """Sums tensors with as many bytes on the wire, each element by one rank: Gloo adds fp16 one by one, in software."""
+    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+    length = flat.shape[0]
+    bounds = [rank * length // group.size for rank in range(group.size + 1)]
+    part = reduce_scatter_sum(group, flat, bounds, f"{name}.parts")
+    whole = tf.ensure_shape(all_gather_rows(group, tf.cast(part, flat.dtype), f"{name}.sums"), [length])
+    pieces = tf.split(whole, [tensor.shape.num_elements() for tensor in tensors])
+    return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
 def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum") -> tf.Tensor:

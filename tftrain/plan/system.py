@@ -21,7 +21,6 @@ class Constants:
         memory_rate: share of the memory's bandwidth that kernels reach.
         link_rate, network_rate: share of the links' bandwidth that collectives reach in a node, between nodes.
         launch_us: host time of one launch, microseconds; the device idles where it is faster than the host.
-        half_sum_ns: of adding two fp16 numbers from other ranks, nanoseconds: a CPU does it in software.
         wait_us: of each collective of tensor parallel ranks, for each other rank, microseconds.
         batch_ms: of a micro-batch beside its parts: the program's start, input, negotiation.
         step_ms: of an update, likewise.
@@ -38,7 +37,6 @@ class Constants:
     link_rate: float = 0.6
     network_rate: float = 0.7
     launch_us: float = 20.0
-    half_sum_ns: float = 0.0
     wait_us: float = 20.0
     batch_ms: float = 0.0
     step_ms: float = 2.0

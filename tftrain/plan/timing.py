@@ -168,7 +168,7 @@ def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
         micro_batches * layers * again,
         micro_batches * 2 * one * constants.transfer,
         bubble,
-        gradient_seconds(work, weights, cluster, speed) + half_sum_seconds(work, weights, constants),
+        gradient_seconds(work, weights, cluster, speed),
         update_seconds(work, weights, speed) + constants.step_ms * 1e-3,
     )
 
@@ -194,14 +194,6 @@ def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Ra
     if work.zero_stage:  # this project's owners get their part of the sum alone
         return (each / 2 if work.family == "tftrain" else each) + gathered
     return each
-
-
-def half_sum_seconds(work: Workload, weights: float, constants: Constants) -> float:
-    """Returns the seconds of a rank's additions where gradients travel in fp16."""
-    if work.wire != "fp16":
-        return 0.0
-    times = work.micro_batches if work.zero_stage >= 2 else 1
-    return times * (work.dp - 1) / work.dp * weights * constants.half_sum_ns * 1e-9
 
 
 def update_seconds(work: Workload, weights: float, speed: Rates) -> float:
