@@ -16,6 +16,7 @@ import numpy as np
 from tests.checkpoint import states
 from tests.train.test_step import BASE, batches
 from tftrain.division import BatchConfig, ParallelConfig
+from tftrain.parallel import collectives
 from tftrain.parallel import mesh as meshes
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh, start
@@ -161,6 +162,7 @@ def main(names):
         size = CASES[name].parallel.tensor_parallel_size
         if mesh is None or mesh.tensor_parallel_size != size:
             if mesh is not None:
+                collectives.gather_numbers(mesh.world, 0.0, "end")  # Horovod ends on all ranks when one is done.
                 hvd.shutdown()
             mesh = start(launch, 1, size)
         begin = time.perf_counter()

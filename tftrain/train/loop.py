@@ -12,6 +12,7 @@ from tftrain.data.identity import identity
 from tftrain.exit_codes import ExitCode
 from tftrain.model.bert import BertPretrainer
 from tftrain.optim.state import load_weights, weights_room
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import agreed, continuing, devices, grappler, memory, resume
 from tftrain.train.health import Health
@@ -146,6 +147,8 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
         model, path, step = load_model(config, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
         result = HeldOut(config, model, mesh, wants_jit(config))(limit.restart)
+        # Horovod ends on all ranks when one is done; those of another tensor parallel rank may still be adding up.
+        collectives.gather_numbers(mesh.world, 0.0, "evaluated")
     lines = {
         "checkpoint": f"{path} (step {step})",
         "held-out examples": f"{result.examples}",
