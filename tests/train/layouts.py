@@ -86,6 +86,7 @@ CASES = {
     "tp2-zero1-full-checkpointing": case(
         ACCUMULATE, **ZERO_1, tensor_parallel_size=2, model=FUSED, compute={"activation_checkpointing": "full"}
     ),
+    "zero0-fp16-wire": case(compute={"hvd_fp16_compression": True}),
     "zero1-fp16-wire": case(**ZERO_1, compute={"hvd_fp16_compression": True}),
     "zero2-fp16-buffers": case(ACCUMULATE, **ZERO_2, grad_accum_dtype="fp16"),
     "tp2-zero2-fp16-accumulate": case(
