@@ -45,6 +45,8 @@ def on_uncaught_gloo(act: Callable[[], None]) -> None:
 def on_forgotten(waits: Callable[[], bool], act: Callable[[], None]) -> None:
     """Starts a thread that calls a function when Horovod, which runs now, has ended and this rank still waits for it.
 
+    It is not the watchdog's: the question itself waits while Horovod takes process sets apart.
+
     Args:
         waits: whether a collective has begun and not ended.
         act: must end the process.
