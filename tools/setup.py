@@ -219,7 +219,8 @@ def plan_steps(gpu: bool, ops: bool) -> list[Step]:
     horovod_key = digest(BUILD_HOROVOD, packages_key, compilers, os.environ.get("HOROVOD_WITHOUT_MPI"))
     project = ROOT / "pyproject.toml"
     pip_install = (PYTHON, "-m", "pip", "install", "--require-hashes", "--no-deps", "--only-binary=:all:")
-    uv_install = (UV, "pip", "install", "--python", PYTHON)
+    # Containers often forbid Python to write bytecode; without any, every start would compile all of TensorFlow again.
+    uv_install = (UV, "pip", "install", "--compile-bytecode", "--python", PYTHON)
     return [
         Step(
             "packages",
