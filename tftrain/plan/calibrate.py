@@ -29,7 +29,7 @@ OWN = {
     "megatron_deepspeed": ("network_rate", "transfer", *MEMORY),
     "megatron_deepspeed_tuned": ("transfer",),
     "encoder": ("network_rate", "wait_us", "batch_ms", *MEMORY),
-    "megatron_cpu": ("product_rate", "misaligned", "network_rate", "wait_us", "step_ms", *MEMORY),
+    "megatron_cpu": ("product_rate", "misaligned", "network_rate", "wait_us", "gradient_ns", *MEMORY),
 }
 LIKE = {"megatron_deepspeed_tuned": "megatron_deepspeed"}
 LIKE_IN_TIME = {"megatron_deepspeed": "megatron"}
@@ -40,7 +40,7 @@ STARTS = {
     ("encoder", "batch_ms"): 30.0,
     ("megatron_cpu", "product_rate"): 0.25,
     ("megatron_cpu", "misaligned_batch"): 0.9,
-    ("megatron_cpu", "step_ms"): 5000.0,
+    ("megatron_cpu", "gradient_ns"): 30.0,
     # No row of the sweep states memory: a context and the buffers of NCCL.
     ("megatron", "reserve_gb"): 2.0,
     ("megatron", "state_slack"): 0.0,

@@ -24,6 +24,7 @@ class Constants:
         wait_us: of each collective of tensor parallel ranks, for each other rank, microseconds.
         batch_ms: of a micro-batch beside its parts: the program's start, input, negotiation.
         step_ms: of an update, likewise.
+        gradient_ns: of an update, for each weight of a rank: what a CPU does with gradients beside their sum.
         transfer: share of the transfers between pipeline stages that nothing hides.
         reserve_gb: context, libraries and communication's own buffers.
         fragmentation: share of activations that is lost between blocks of the allocator.
@@ -40,6 +41,7 @@ class Constants:
     wait_us: float = 20.0
     batch_ms: float = 0.0
     step_ms: float = 2.0
+    gradient_ns: float = 0.0
     transfer: float = 0.5
     reserve_gb: float = 4.0
     fragmentation: float = 0.1

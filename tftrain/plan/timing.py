@@ -60,7 +60,7 @@ class StepTime(NamedTuple):
         recomputation: host time of checkpointing.
         transfers: between stages.
         bubble: of the pipeline.
-        gradient_sums: over data parallel ranks, with the weights that ZeRO gathers.
+        gradient_sums: over data parallel ranks, with the weights that ZeRO gathers, and what a CPU does around it.
         update: optimizer.
     """
 
@@ -168,7 +168,7 @@ def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
         micro_batches * layers * again,
         micro_batches * 2 * one * constants.transfer,
         bubble,
-        gradient_seconds(work, weights, cluster, speed),
+        gradient_seconds(work, weights, cluster, speed) + weights * constants.gradient_ns * 1e-9,
         update_seconds(work, weights, speed) + constants.step_ms * 1e-3,
     )
 
