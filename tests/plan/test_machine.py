@@ -81,19 +81,3 @@ def test_processes_share_what_the_machine_has(path):
     )
     assert both.products == pytest.approx(alone.products)
     assert (alone.gradient_sums, both.gradient_sums > 0) == (0, True)
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"curve": 3}'])
-def test_a_file_that_is_not_a_machine_is_refused(tmp_path, text):
-    path = tmp_path / "machine.json"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match="--measure"):
-        machine.read(path)
-
-
-def test_an_unknown_field_is_refused(path, tmp_path):
-    fields = json.loads(path.read_text()) | {"colour": "green"}
-    other = tmp_path / "machine.json"
-    other.write_text(json.dumps(fields))
-    with pytest.raises(ConfigError, match="colour"):
-        machine.read(other)

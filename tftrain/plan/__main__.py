@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tftrain import flags
 from tftrain.fields import ConfigError, Problem
-from tftrain.plan import compare, levers, machine, parameters, report, rows
+from tftrain.plan import cluster_file, compare, levers, machine, parameters, report, rows
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.config import PlanConfig, to_search, workload
 from tftrain.plan.forecast import forecast
@@ -127,8 +127,10 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
         cluster = machine.shared(machine.read(Path(path)), config.plan.ranks_per_node)
     elif name in CLUSTERS:
         cluster = CLUSTERS[name]
+    elif name.endswith(cluster_file.SUFFIX):
+        cluster = cluster_file.read(Path(name), "cluster", "a JSON file that describes a cluster, see docs/planner.md")
     else:
-        expected = f"expected one of {', '.join([*CLUSTERS, machine.NAME])}"
+        expected = f"expected one of {', '.join([*CLUSTERS, machine.NAME])}, or a JSON file that describes one"
         raise ConfigError([Problem("cluster", name, expected)])
     system = config.plan.system or _default_system(cluster, config.plan.causal)
     if system not in systems():

@@ -21,7 +21,10 @@ NOT_NEEDED = ("output_dir", "data_dir")
 class PlanFlags:
     """What to plan, on which machine, and how to print it."""
 
-    cluster: str = flag("a100_80gb", "The machine; --list names them all. this_machine needs --measure once.")
+    cluster: str = flag(
+        "a100_80gb",
+        "The machine: --list names them all, FILE.json describes one. this_machine needs --measure once.",
+    )
     nodes: int = flag(1, "Nodes of the cluster.", minimum=1)
     ranks_per_node: int = flag(1, "Ranks that share a node of this_machine, each with its part of it.", minimum=1)
     data_parallel_size: int | None = flag(

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from tftrain.fields import ConfigError, Problem
+from tftrain.plan import cluster_file
 from tftrain.plan.cluster import Cluster
 
 NAME = "this_machine"
@@ -21,7 +22,6 @@ SIZES = (64, 128, 256, 512, 1024, 2048)
 COPY_BYTES = 1 << 28
 SENT_BYTES = 1 << 26
 SECONDS = 0.3  # of each measurement
-POSITIVE = ("memory_gb", "peak_fp32", "peak_16bit", "memory_gbs", "network_gbs")
 
 
 def read(path: Path) -> Cluster:
@@ -30,19 +30,7 @@ def read(path: Path) -> Cluster:
     Raises:
         ConfigError: there is no such file, or it is not one of `measure`.
     """
-    try:
-        fields = json.loads(path.read_text())
-        fields["curve"] = tuple((float(size), float(rate)) for size, rate in fields["curve"])
-        found = Cluster(**fields)
-        numbers = [value for name, value in fields.items() if name not in ("name", "curve")]
-        if not all(isinstance(value, int | float) and value >= 0 for value in numbers):
-            raise ValueError("not all of its values are numbers from 0 on")
-        if not all(fields[name] > 0 for name in POSITIVE) or not all(rate > 0 for _, rate in found.curve):
-            raise ValueError(f"one of {', '.join(POSITIVE)} or of the curve's rates is 0")
-        return found
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        expected = f"expected a file that `python -m tftrain.plan --measure` writes: {error}"
-        raise ConfigError([Problem("machine_file", str(path), expected)]) from error
+    return cluster_file.read(path, "machine_file", "a file that `python -m tftrain.plan --measure` writes")
 
 
 def shared(machine: Cluster, processes: int) -> Cluster:

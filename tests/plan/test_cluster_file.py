@@ -1,0 +1,69 @@
+"""A cluster of one's own: what a file leaves out is the listed cluster's, and what is wrong with it is said."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from tests.plan.test_plan_main import BERT, refused
+from tftrain.fields import ConfigError
+from tftrain.plan import cluster_file
+from tftrain.plan.__main__ import main
+from tftrain.plan.cluster import CLUSTERS
+
+
+def read(path, text):
+    path.write_text(text)
+    return cluster_file.read(path, "cluster", "a cluster")
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_listed_cluster_can_be_written_down(tmp_path, name):
+    assert read(tmp_path / "own.json", json.dumps(dataclasses.asdict(CLUSTERS[name]))) == CLUSTERS[name]
+
+
+def test_what_is_left_out_is_the_listed_clusters(tmp_path):
+    found = read(tmp_path / "own.json", '{"like": "h100", "network_gbs": 12.5}')
+    assert found == dataclasses.replace(CLUSTERS["h100"], name="own", network_gbs=12.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Expecting value"),
+        ("[]", "no object"),
+        ("{}", "memory_gb, peak_fp32"),
+        ('{"curve": 3}', "memory_gb, peak_fp32"),
+        ('{"like": "b100"}', "b100.*a100_80gb, .*a64fx"),
+        ('{"like": ["v100"]}', "v100"),
+        ('{"like": "v100", "colour": "green"}', "colour.*memory_gb"),
+        ('{"like": "v100", "name": 3}', "name=3"),
+        ('{"like": "v100", "memory_gbs": "fast"}', "memory_gbs='fast'"),
+        ('{"like": "v100", "memory_gbs": 0}', "memory_gbs is 0"),
+        ('{"like": "v100", "memory_gbs": NaN}', "memory_gbs=nan"),
+        ('{"like": "v100", "link_gbs": true}', "link_gbs=True"),
+        ('{"like": "v100", "multiprocessors": 1.5}', "multiprocessors=1.5"),
+        ('{"like": "v100", "link_gbs": 0}', "link_gbs is 0"),
+        ('{"like": "v100", "curve": null}', "NoneType"),
+        ('{"like": "v100", "curve": [[1]]}', "unpack"),
+        ('{"like": "v100", "curve": [[1, 0]]}', r"\[1, 0\]"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_file(tmp_path, text, words):
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path / "own.json", text)
+    assert re.search(f"--cluster={tmp_path / 'own.json'}: expected a cluster: .*{words}", str(error.value))
+
+
+def test_a_plan_is_for_the_cluster_of_the_file(capsys, tmp_path):
+    path = tmp_path / "own.json"
+    path.write_text('{"like": "a100_80gb", "memory_gb": 20.5}')
+    assert main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16", f"--cluster={path}"]) == 1
+    assert " of 20.5 GB; the cheapest levers" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there_is_named(capsys, tmp_path):
+    assert f"--cluster={tmp_path}/none.json: expected a JSON file" in refused(
+        capsys, *BERT, f"--cluster={tmp_path}/none.json"
+    )

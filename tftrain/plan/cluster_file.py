@@ -1,0 +1,77 @@
+"""A cluster in a JSON file: what was measured of this machine, and machines of one's own for `--cluster=FILE.json`.
+
+    {"like": "a100_80gb", "memory_gb": 47.5, "memory_gbs": 864, "link_gbs": 32, "network_gbs": 12.5}
+
+The fields are those of `Cluster`; `like` names a listed cluster that has the others.
+"""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from tftrain.fields import ConfigError, Problem
+from tftrain.plan.cluster import CLUSTERS, Cluster
+
+SUFFIX = ".json"
+POSITIVE = ("memory_gb", "unit", "peak_fp32", "peak_16bit", "memory_gbs", "per_node", "network_gbs", "aligned")
+COUNTS = ("unit", "multiprocessors", "per_node", "aligned")
+
+
+def read(path: Path, flag: str, wanted: str) -> Cluster:
+    """Reads a cluster.
+
+    Args:
+        path: of the file.
+        flag: that names it.
+        wanted: what the file should be, in words.
+
+    Raises:
+        ConfigError: it can't be read, or is none.
+    """
+    try:
+        return _cluster(json.loads(path.read_text()), path.stem)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError([Problem(flag, str(path), f"expected {wanted}: {error}")]) from error
+
+
+def _cluster(given: Any, name: str) -> Cluster:
+    """Returns the cluster of the fields of a file, named like the file if they have no name."""
+    if not isinstance(given, dict):
+        raise TypeError("its value is no object with fields")
+    fields = {"name": name} | given
+    like = fields.pop("like", None)
+    if like is not None and like not in list(CLUSTERS):
+        raise ValueError(f"like={like!r} is none of {', '.join(CLUSTERS)}")
+    known = [field.name for field in dataclasses.fields(Cluster)]
+    if unknown := [field for field in fields if field not in known]:
+        raise ValueError(f"{', '.join(map(repr, unknown))} is none of like, {', '.join(known)}")
+    fields = (dataclasses.asdict(CLUSTERS[like]) if like else {"unit": 10**9}) | fields
+    needed = [field.name for field in dataclasses.fields(Cluster) if field.default is dataclasses.MISSING]
+    if missing := [field for field in needed if field not in fields]:
+        raise ValueError(f"without `like` it needs {', '.join(missing)} too")
+    if not isinstance(fields["name"], str):
+        raise TypeError(f"name={fields['name']!r} is no name")
+    for field, value in fields.items():
+        if field not in ("name", "curve"):
+            _check(field, value)
+    if fields["per_node"] > 1 and not fields["link_gbs"]:
+        raise ValueError("link_gbs is 0, though a node has several devices")
+    return Cluster(**fields | {"curve": tuple(_point(each) for each in fields.get("curve", ()))})
+
+
+def _check(field: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{field}={value!r} is no number from 0 on")
+    if field in POSITIVE and not value:
+        raise ValueError(f"{field} is 0")
+    if field in COUNTS and value != int(value):
+        raise ValueError(f"{field}={value!r} is no whole number")
+
+
+def _point(pair: Any) -> tuple[float, float]:
+    size, rate = map(float, pair)
+    if not (0 < size < math.inf and 0 < rate < math.inf):
+        raise ValueError(f"curve has {pair!r}; expected a size and a rate above 0")
+    return size, rate
