@@ -158,7 +158,9 @@ class RunConfig:
     )
     max_steps: int = flag(1000, "Updates of the whole run.", minimum=1)
     log_every: int = flag(10, "Steps between log lines.", minimum=1)
-    eval_every: int = flag(0, "Steps between evaluations of the held-out split; 0: only at the end.", minimum=0)
+    eval_every: int = flag(
+        0, "Steps between evaluations of the held-out split; 0: only at the end; -1: never.", minimum=-1
+    )
     eval_batches: int = flag(0, "Global batches of one evaluation; 0: the whole held-out split.", minimum=0)
     checkpoint_every: int = flag(0, "Steps between checkpoints; 0: only at the end.", minimum=0)
     checkpoint_async: bool = flag(True, "Training goes on while a checkpoint is written; it waits for a copy only.")

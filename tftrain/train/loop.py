@@ -54,7 +54,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         say(mesh, memory.state_line(run))
         reporter = Reporter(run, done, baseline)
         clock = reporter.clock
-        held_out = HeldOut(config, run.model, mesh, run.jit) if has_held_out(config.data) else None
+        evaluates = settings.eval_every >= 0 and has_held_out(config.data)
+        held_out = HeldOut(config, run.model, mesh, run.jit) if evaluates else None
     health = Health(settings, mesh, run.optimizer.culprit_name, reporter.spike)
     step = TrainStep(config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
     batches = iter(
@@ -181,5 +182,5 @@ def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, i
 
 
 def due(step: int, every: int) -> bool:
-    """Whether something that happens every so many steps happens after this one; never if `every` is 0."""
+    """Whether something that happens every so many steps happens after this one; never if `every` is 0 or less."""
     return every > 0 and step % every == 0

@@ -20,7 +20,7 @@ from tftrain.bench.training import alternation, run
 from tftrain.bench.training.run import RunError
 from tftrain.plan import compare
 
-STEPS = 5
+STEPS = 20  # To start a run takes longer than they do, and those of small models differ by a third.
 SWEEP = "sweep_"  # tables of so many rows that none runs unless --rows asks for it
 
 COLUMNS = (

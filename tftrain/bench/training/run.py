@@ -28,7 +28,7 @@ STOP_SECONDS = 20
 REASON_LENGTH = 300
 
 # Of what every run does at its end, only as much as it must, unless its flags say more.
-QUIET = ("--log_every=1", "--eval_every=0", "--eval_batches=1", "--checkpoint_every=0", "--keep_last=1")
+QUIET = ("--log_every=1", "--eval_every=-1", "--checkpoint_every=0", "--keep_last=1")
 
 PREFIX = re.compile(r"^.*?\[[\d,]+\]<std(?:out|err)>:")
 OUR_WORDS = re.compile(r"tftrain\.run: (?!--help lists)(.*)")
