@@ -128,12 +128,19 @@ def test_evaluate_prints_what_the_run_recorded(whole, capsys):
 
 def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    settings = (f"--output_dir={tmp_path}", "--global_batch_size=8", "--max_steps=3", "--resume=none")
+    settings = (
+        f"--output_dir={tmp_path}",
+        "--global_batch_size=8",
+        "--max_steps=3",
+        "--resume=none",
+        "--eval_every=-1",
+    )
     loop.train(configured(*settings), Mesh())
     assert [path.name for path in checkpoints.find(tmp_path)] == ["step_00000003"]
     aside = checkpoints.of(tmp_path) / "set_aside_1"
     assert {path.name for path in aside.iterdir()} == {"step_00000004", "step_00000008", "metrics.jsonl"}
-    assert [row["step"] for row in rows(tmp_path)[0]] == [1, 2, 3]
+    train, held_out = rows(tmp_path)
+    assert ([row["step"] for row in train], held_out) == ([1, 2, 3], [])
 
 
 def test_a_loss_scale_may_come_with_a_resume(whole, tmp_path):
@@ -142,6 +149,7 @@ def test_a_loss_scale_may_come_with_a_resume(whole, tmp_path):
         "--global_batch_size=8",
         "--max_steps=6",
         "--precision=fp16",
+        "--eval_every=-1",
         f"--resume={path}",
     )
     loop.train(configured(f"--output_dir={tmp_path}", *settings), Mesh())

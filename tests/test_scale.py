@@ -15,7 +15,7 @@ BATCH = (
     "--num_hidden_layers=1",
     "--global_batch_size=16",
     "--nouse_bias_in_keys",
-    "--eval_batches=1",
+    "--eval_every=-1",
     "--cpu_threads=1",
     "--warmup_steps=1",
     "--end_learning_rate=0.01",

@@ -159,7 +159,7 @@ def test_flags_out_of_their_bounds_do_not_stop_the_checks(prepared, standard, va
     model = {"vocab_size": -1, "max_position_embeddings": 0, "type_vocab_size": 0}
     for data in ({"synthetic_data": True}, {"data_dir": prepared}, {"train_files": standard}, {}):
         assert "type_vocab_size" in flags_of(
-            problems(config(model, run={"mode": "no", "eval_every": -1}, **data, **wrong))
+            problems(config(model, run={"mode": "no", "eval_every": -2}, **data, **wrong))
         )
     assert problems(config(synthetic_data=True, masked_lm_prob=value)) == []
 

@@ -77,6 +77,20 @@ def test_two_levers_are_tried_where_one_is_not_enough():
     assert levers.cheapest(config, cluster, constants)
 
 
+def test_two_levers_are_offered_before_a_slower_one_that_is_enough():
+    cluster, constants = CLUSTERS["a100_80gb"], systems()["encoder"]
+    config = parsed(*BF16, "--nodes=6", "--micro_batch_size=16", "--grad_accum_steps=4")
+    single = levers.levers(config, workload(config, cluster), cluster)
+    enough = [plan for lever in single if (plan := forecast(lever.work, cluster, constants)).fits]
+    found = levers.cheapest(config, cluster, constants, most=100)
+    assert enough
+    assert found[0].plan.seconds < min(plan.seconds for plan in enough)
+    # What is enough by itself stands by itself alone: with tensor parallel ranks it is, whatever else is pulled.
+    assert {remedy.flags for remedy in found if "tensor_parallel_size=3" in remedy.flags} == {
+        "--tensor_parallel_size=3 --grad_accum_steps=12"
+    }
+
+
 def test_a_lever_that_a_run_would_refuse_is_not_offered():
     cluster = CLUSTERS["a100_80gb"]
 

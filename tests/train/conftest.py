@@ -18,7 +18,7 @@ RAMP = (
     "--batch_rampup=4:4:12",
     "--max_steps=5",
     "--warmup_steps=2",
-    "--eval_batches=1",
+    "--eval_every=-1",
 )
 
 

@@ -28,7 +28,7 @@ RUN = [
     "--micro_batch_size=4",
     "--log_every=1",
     "--checkpoint_every=5",
-    "--eval_batches=1",
+    "--eval_every=-1",
     "--cpu_threads=1",
     f"--max_steps={STEPS}",
 ]

@@ -1,4 +1,4 @@
-"""The cheapest levers that make a run fit: each alone, and if none does, two together.
+"""The cheapest levers that make a run fit: one that is enough by itself, or two together.
 
 A lever is a change of flags. What it leads to is planned from the changed flags, so that whoever adds them to a command
 gets what was said.
@@ -26,6 +26,11 @@ class Lever(NamedTuple):
     config: PlanConfig
     work: Workload
 
+    @property
+    def name(self) -> tuple[str, Any]:
+        """The flag that makes the difference, with its value; others may only keep the global batch."""
+        return next(iter(self.changes.items()))
+
 
 class Remedy(NamedTuple):
     """Flags that make a run fit, and what it is then."""
@@ -40,24 +45,18 @@ def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: i
     Args:
         config: of a run that does not fit.
         cluster, constants: where, and the software.
-        most: remedies.
+        most: remedies; each is a lever that is enough, or two of which neither is.
     """
     single = list(levers(config, workload(config, cluster), cluster))
-    found = _that_fit(single, cluster, constants)
-    if not found:
-        pairs = [
-            second._replace(changes=first.changes | second.changes)
-            for first in single
-            for second in levers(first.config, first.work, cluster)
-            if next(iter(first.changes)) < next(iter(second.changes))
-        ]
-        found = _that_fit(pairs, cluster, constants)
-    return found[:most]
-
-
-def _that_fit(candidates: list[Lever], cluster: Cluster, constants: Constants) -> list[Remedy]:
-    plans = (Remedy(_text(lever.changes), forecast(lever.work, cluster, constants)) for lever in candidates)
-    return sorted((remedy for remedy in plans if remedy.plan.fits), key=lambda remedy: remedy.plan.seconds)
+    planned = [(lever, forecast(lever.work, cluster, constants)) for lever in single]
+    enough = {lever.name for lever, plan in planned if plan.fits}
+    found = [Remedy(_text(lever.changes), plan) for lever, plan in planned if plan.fits]
+    for first in single:
+        for second in levers(first.config, first.work, cluster) if first.name not in enough else ():
+            if second.name not in enough and first.name[0] < second.name[0]:
+                plan = forecast(second.work, cluster, constants)
+                found += [Remedy(_text(first.changes | second.changes), plan)] if plan.fits else []
+    return sorted(found, key=lambda remedy: remedy.plan.seconds)[:most]
 
 
 def _text(changes: Changes) -> str:
@@ -92,9 +91,10 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
         yield {**dict.fromkeys(LEVERS.values(), "fused"), "optimizer": f"fused_{optimizer}"}
     if work.precision == "fp32":
         yield {"precision": "bf16"}
+    named = work.causal or config.plan.zero_stage is not None
     for stage in zero_stages(work.dp, work.pp):
-        if stage > work.zero_stage:
-            named = stage == 3 or config.plan.zero_stage is not None
+        # Training here divides no weights among data parallel ranks.
+        if stage > work.zero_stage and (named or stage < 3):
             yield {"zero_stage": stage} if named else {("split_opt_state", "split_grad_accum")[stage - 1]: True}
     if work.zero_stage and work.split_strategy != "even":
         yield {"state_split_strategy": "even"}
