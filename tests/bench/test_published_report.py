@@ -109,6 +109,7 @@ def test_measured_planned_and_published_figures_stand_side_by_side(bench, tmp_pa
     assert found["02"]["status"] == "failed: no such luck"
     assert found["02"]["published_gb"] == 45.6
     assert "large_precision/02 failed: no such luck" in err
+    assert "memory: 3 of 3 pairs of rows are in the published order" in err
     assert (tmp_path / "large_precision.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -189,6 +190,7 @@ def test_the_page_needs_no_other_file_and_holds_every_row_with_its_note(bench, t
         assert page.count(f">{each.row.name}<") == 2
         assert html.escape(each.note) in page
     assert "failed: no such luck" in page
+    assert "Memory: 3 of 3 pairs" in page
     assert "--synthetic_data" in page
 
 

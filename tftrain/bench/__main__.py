@@ -77,6 +77,8 @@ def measured(table: Table, rows: list[Row], config: BenchConfig) -> int:
     print(report, end="", flush=True)
     say(f"{path}; {host.load()}")
     records = [record for outcome in store.outcomes() for record in outcome.records]
+    for line in table.remarks(records) if table.remarks else ():
+        say(line)
     if table.draw and records:
         table.draw(records, path.with_suffix(".png"))
         say(str(path.with_suffix(".png")))

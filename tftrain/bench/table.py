@@ -73,6 +73,7 @@ class Table:
         measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
             progress; yields an Outcome for each row.
         draw: makes a picture of the records that there are and writes it as png; None: the table has no picture.
+        remarks: returns lines on all records together, which stderr says; None: there is nothing to say.
         page: writes an html report of the table and its outcomes, with the picture in it; None: there is none.
         settle: fills in what the configuration leaves to the machine, the scale and the number of ranks, which all rows
             then have; None: there is nothing of the kind.
@@ -85,6 +86,7 @@ class Table:
     rows: tuple[Row, ...]
     measure: Callable[[list[Row], BenchConfig, Callable[[str], None]], Iterator[Outcome]]
     draw: Callable[[list[Record], Path], None] | None = None
+    remarks: Callable[[list[Record]], list[str]] | None = None
     page: "Callable[[Table, list[Outcome], Path], None] | None" = None
     settle: Callable[[BenchConfig], BenchConfig] | None = None
     row_by_row: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.bench import host
+from tftrain.bench.published import order
 from tftrain.bench.table import Outcome, Record, Table
 
 # Heading of a group of columns, and its columns: name, heading, digits (signed where it is a change).
@@ -80,6 +81,7 @@ def page(table: Table, records: Sequence[Record], picture: str) -> str:
 figure. A change here that is no larger than the base's spread says nothing. "-" is not measured, or not published.</p>
 <div class="wide"><table><thead>{_heads()}</thead><tbody>
 {"".join(_line(table, record) for record in records)}</tbody></table></div>
+{"".join(f"<p>{html.escape(line.capitalize())}.</p>" for line in order.lines(records))}
 <h2>Notes</h2>
 <div class="wide"><table><tbody>
 {"".join(_note(record) for record in records)}</tbody></table></div>

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published import here, rows, scale
+from tftrain.bench.published import here, order, rows, scale
 from tftrain.bench.published.case import Case, prepare, refusal
 from tftrain.bench.published.chart import draw
 from tftrain.bench.published.page import write
@@ -168,6 +168,7 @@ def _table(name: str, published: Sequence[Published]) -> Table:
         tuple(Row(each.row.name, name) for each in published),
         functools.partial(measure, published),
         draw=draw,
+        remarks=order.lines,
         page=write,
         settle=functools.partial(settle, published),
         row_by_row=True,
