@@ -38,3 +38,10 @@ def test_speed_is_counted_by_itself():
     rows = [record(1.0, 40.0, (), 10.0, 7.0), record(1.0, 40.0, (), 20.0, 8.0), record(1.0, 40.0, (), 30.0, 6.0)]
     (line,) = order.lines(rows)
     assert line.startswith("speed: 1 of 3 pairs")
+
+
+def test_the_speed_of_a_stage_is_divided_among_the_stages():
+    # The second row is twice as fast here, as a quarter of its pipeline.
+    rows = [record(1.0, 40.0, (), 10.0, 7.0) | {"stages": 1}, record(1.0, 40.0, (), 20.0, 6.0) | {"stages": 4}]
+    (line,) = order.lines(rows)
+    assert line.startswith("speed: 1 of 1 pairs")

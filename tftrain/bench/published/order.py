@@ -1,7 +1,8 @@
 """Whether the rows of a table are in the same order here as they were published: the smaller first, the faster first.
 
 A small model on another machine can't repeat figures, but a lever that saves memory there should save some here. Pairs
-of rows count of which both figures lie further apart than runs of one row do.
+of rows count of which both figures lie further apart than runs of one row do. Where a run stands for one of the stages
+of a pipeline, its speed counts as divided among all of them: so many more devices would share it.
 """
 
 import itertools
@@ -26,7 +27,7 @@ def lines(records: Sequence[Record]) -> list[str]:
     found = []
     for kind, here, published, runs in KINDS:
         apart = max((max(record[runs]) / min(record[runs]) - 1 for record in records if record.get(runs)), default=0.0)
-        figures = [(record.get(here), record.get(published)) for record in records]
+        figures = [(_figure(record, here), record.get(published)) for record in records]
         known = [pair for pair in figures if all(isinstance(value, float | int) for value in pair)]
         signs = [
             (one[0] - other[0]) * (one[1] - other[1]) > 0
@@ -39,6 +40,11 @@ def lines(records: Sequence[Record]) -> list[str]:
                 f"less than {apart:.1%} apart here, as runs of the base row are, or {PUBLISHED_APART:.0%} as published"
             )
     return found
+
+
+def _figure(record: Record, name: str) -> float | None:
+    found = record.get(name)
+    return found / record.get("stages", 1) if found and name == "samples_per_sec" else found
 
 
 def _apart(one: float, other: float, share: float) -> bool:

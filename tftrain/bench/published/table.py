@@ -142,6 +142,7 @@ def _reference(published: Published, plan: compare.Planned) -> Record:
     speed = row.counted * row.workload.global_batch / (seconds * row.workload.ranks) if seconds else None
     return {
         "row": row.name,
+        "stages": row.workload.pp,
         "planned_gb": plan.gb if plan.fits else "OOM",
         "planned_samples_per_sec_per_gpu": plan.samples_per_sec_per_gpu,
         "published_gb": "OOM" if got.out_of_memory else got.gb,
