@@ -32,7 +32,7 @@ def read(path: Path, flag: str, wanted: str) -> Cluster:
     """
     try:
         return _cluster(json.loads(path.read_text()), path.stem)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError([Problem(flag, str(path), f"expected {wanted}: {error}")]) from error
 
 
@@ -66,7 +66,7 @@ def _check(field: str, value: Any) -> None:
         raise ValueError(f"{field}={value!r} is no number from 0 on")
     if field in POSITIVE and not value:
         raise ValueError(f"{field} is 0")
-    if field in COUNTS and value != int(value):
+    if field in COUNTS and not isinstance(value, int):
         raise ValueError(f"{field}={value!r} is no whole number")
 
 
