@@ -42,7 +42,7 @@ def _cluster(given: Any, name: str) -> Cluster:
         raise TypeError("its value is no object with fields")
     fields = {"name": name} | given
     like = fields.pop("like", None)
-    if like is not None and like not in list(CLUSTERS):
+    if like is not None and like not in list(CLUSTERS):  # it may be a list itself, which no dict can look up
         raise ValueError(f"like={like!r} is none of {', '.join(CLUSTERS)}")
     known = [field.name for field in dataclasses.fields(Cluster)]
     if unknown := [field for field in fields if field not in known]:

@@ -140,7 +140,7 @@ def summarize(planned: Sequence[Planned]) -> list[Summary]:
         timed = [(each.seconds, each.row.reference_seconds) for each in chosen if each.row.reference_seconds]
         memory_errors = [abs(each.memory_error) for each in chosen if each.memory_error is not None]
         time_errors = [abs(each.error) for each in chosen if each.error is not None]
-        apart = [100.0 * _apart(*pair, APART) for pair in itertools.combinations([right for _, right in timed], 2)]
+        apart = [100.0 * lie_apart(*pair, APART) for pair in itertools.combinations([right for _, right in timed], 2)]
         found.append(
             Summary(
                 table,
@@ -156,7 +156,8 @@ def summarize(planned: Sequence[Planned]) -> list[Summary]:
     return found
 
 
-def _apart(one: float, other: float, share: float) -> bool:
+def lie_apart(one: float, other: float, share: float) -> bool:
+    """Whether two positive figures lie further apart than a share of the smaller."""
     return abs(one - other) > share * min(one, other)
 
 
@@ -182,7 +183,7 @@ def kendall_tau(pairs: Sequence[tuple[float, float]], apart: float = 0.0) -> flo
     every = agreeing = opposite = left_tied = right_tied = 0
     for index, (left, right) in enumerate(pairs):
         for other_left, other_right in pairs[:index]:
-            if apart and not _apart(right, other_right, apart):
+            if apart and not lie_apart(right, other_right, apart):
                 continue
             every += 1
             by_left, by_right = left - other_left, right - other_right

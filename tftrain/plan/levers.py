@@ -4,7 +4,7 @@ A lever is a change of flags. What it leads to is planned from the changed flags
 gets what was said.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tftrain.fields import ConfigError, changed
@@ -47,16 +47,22 @@ def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: i
         cluster, constants: where, and the software.
         most: remedies; each is a lever that is enough, or two of which neither is.
     """
-    single = list(levers(config, workload(config, cluster), cluster))
-    planned = [(lever, forecast(lever.work, cluster, constants)) for lever in single]
+    planned = _planned(levers(config, workload(config, cluster), cluster), cluster, constants)
     enough = {lever.name for lever, plan in planned if plan.fits}
+    pairs = [
+        second._replace(changes=first.changes | second.changes)
+        for first, plan in planned
+        if not plan.fits
+        for second in levers(first.config, first.work, cluster)
+        if second.name not in enough and first.name[0] < second.name[0]
+    ]
+    planned += _planned(pairs, cluster, constants)
     found = [Remedy(_text(lever.changes), plan) for lever, plan in planned if plan.fits]
-    for first in single:
-        for second in levers(first.config, first.work, cluster) if first.name not in enough else ():
-            if second.name not in enough and first.name[0] < second.name[0]:
-                plan = forecast(second.work, cluster, constants)
-                found += [Remedy(_text(first.changes | second.changes), plan)] if plan.fits else []
     return sorted(found, key=lambda remedy: remedy.plan.seconds)[:most]
+
+
+def _planned(candidates: Iterable[Lever], cluster: Cluster, constants: Constants) -> list[tuple[Lever, Forecast]]:
+    return [(lever, forecast(lever.work, cluster, constants)) for lever in candidates]
 
 
 def _text(changes: Changes) -> str:

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 
 from tftrain.bench.table import Record
+from tftrain.plan.compare import lie_apart
 
 PUBLISHED_APART = 0.05  # 22 configurations of the published sweep ran twice, 2.8 % apart in the mean
 # What is compared: its name, its figure here and as published, and the figures of all runs of the base row.
@@ -32,7 +33,7 @@ def lines(records: Sequence[Record]) -> list[str]:
         signs = [
             (one[0] - other[0]) * (one[1] - other[1]) > 0
             for one, other in itertools.combinations(known, 2)
-            if _apart(one[0], other[0], apart) and _apart(one[1], other[1], PUBLISHED_APART)
+            if lie_apart(one[0], other[0], apart) and lie_apart(one[1], other[1], PUBLISHED_APART)
         ]
         if signs:
             found.append(
@@ -45,7 +46,3 @@ def lines(records: Sequence[Record]) -> list[str]:
 def _figure(record: Record, name: str) -> float | None:
     found = record.get(name)
     return found / record.get("stages", 1) if found and name == "samples_per_sec" else found
-
-
-def _apart(one: float, other: float, share: float) -> bool:
-    return abs(one - other) > share * min(one, other)
