@@ -48,7 +48,7 @@ def test_files_that_name_others_twice_do_not_multiply(tmp_path):
         lines_of(tmp_path / str(number), *[f"--flagfile={tmp_path / str(number + 1)}"] * 2)
     lines_of(tmp_path / "40", "--a=1")
     found, problems = expand([f"--flagfile={tmp_path / '0'}"])
-    assert len(found) + len(problems) < 3 * flagfile.MOST_FILES
+    assert len(found) + len(problems) < 3 * flagfile.MAX_FILES
     assert any("expected at most 100 flagfiles" in str(problem) for problem in problems)
 
 
@@ -85,12 +85,12 @@ def test_a_huge_file_is_not_read(tmp_path):
         file.truncate(1 << 40)
     tracemalloc.start()
     assert "Larger than 262144 bytes" in only_problem(f"--flagfile={tmp_path / 'huge'}")
-    assert tracemalloc.get_traced_memory()[1] < 10 * flagfile.LARGEST_BYTES
+    assert tracemalloc.get_traced_memory()[1] < 10 * flagfile.MAX_BYTES
     tracemalloc.stop()
 
 
 def test_too_many_arguments_are_refused(tmp_path):
-    argument = lines_of(tmp_path / "many", *["--a=1"] * (flagfile.MOST_ARGUMENTS + 5))
+    argument = lines_of(tmp_path / "many", *["--a=1"] * (flagfile.MAX_ARGUMENTS + 5))
     _, problems = expand([argument, argument])
     assert {"expected at most 10000 arguments in all" in str(problem) for problem in problems} == {True}
 

@@ -7,8 +7,8 @@ import pytest
 
 from tftrain import flags
 from tftrain.config import TrainConfig
-from tftrain.division import BatchConfig
 from tftrain.fields import ConfigError, sections
+from tftrain.parallel_config import BatchConfig
 
 
 def parse(*args):
@@ -63,8 +63,8 @@ def test_thousands_of_problems_are_counted_not_printed(capsys):
     with pytest.raises(SystemExit):
         flags.refuse("tftrain.run", caught.value)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == flags.MOST_PROBLEMS + 2
-    assert lines[-2] == f"tftrain.run: and {5000 - flags.MOST_PROBLEMS} more problems"
+    assert len(lines) == flags.MAX_PROBLEMS + 2
+    assert lines[-2] == f"tftrain.run: and {5000 - flags.MAX_PROBLEMS} more problems"
 
 
 def test_values_out_of_bounds_and_contradictions_are_named_together():

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tftrain import ramp
-from tftrain.division import BatchConfig
 from tftrain.fields import ConfigError
+from tftrain.parallel_config import BatchConfig
 from tftrain.ramp import Ramp
 
 STEPS = 40

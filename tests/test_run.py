@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.distributed import run_ranks
-from tests.train.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
+from tests.report.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
 from tftrain import flags, run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError

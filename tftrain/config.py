@@ -8,8 +8,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from tftrain.division import BatchConfig, ParallelConfig
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
+from tftrain.parallel_config import BatchConfig, ParallelConfig
 
 IMPLEMENTATIONS = ("reference", "fused")
 
@@ -269,6 +269,16 @@ class TrainConfig:
             except ConfigError as error:
                 found += error.problems
         return found
+
+    def compiles(self, gpu: bool) -> bool:
+        """Whether XLA compiles the step: as `jit_compile` says; auto: on a GPU, where no collective stands in the way.
+
+        Args:
+            gpu: whether the run's device is a GPU.
+        """
+        if self.compute.jit_compile == "auto":
+            return gpu and self.parallel.tensor_parallel_size == 1
+        return self.compute.jit_compile == "true"
 
     def resolve(self, ranks: int) -> "TrainConfig":
         """Fills in what follows from the rest: the batch sizes and the warm-up.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from tftrain.fields import Problem
 from tftrain.files import read_small
 
-LARGEST_BYTES = 1 << 18
-MOST_FILES = 100
-MOST_ARGUMENTS = 10_000
+MAX_BYTES = 1 << 18
+MAX_FILES = 100
+MAX_ARGUMENTS = 10_000
 _DIRECTIVE = re.compile(r"--?flagfile(?:=(.*))?", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -64,20 +64,20 @@ class _Reader:
         place = os.path.realpath(path)
         if place in within:
             return self.refuse(name, f"it includes itself, through {within[-1]}; remove that line")
-        if self._files > MOST_FILES:
-            return self.refuse(name, f"expected at most {MOST_FILES} flagfiles, each counted as often as it is named")
+        if self._files > MAX_FILES:
+            return self.refuse(name, f"expected at most {MAX_FILES} flagfiles, each counted as often as it is named")
         try:
-            text = read_small(path, LARGEST_BYTES).decode("utf-8")
+            text = read_small(path, MAX_BYTES).decode("utf-8")
         except OSError as error:
-            return self.refuse(name, f"{error.strerror}; expected a text file of at most {LARGEST_BYTES} bytes")
+            return self.refuse(name, f"{error.strerror}; expected a text file of at most {MAX_BYTES} bytes")
         except UnicodeDecodeError as error:
             return self.refuse(name, f"byte {error.start}: not UTF-8; expected a text file with a flag on each line")
         for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
             if _CONTROL.search(line):
                 return self.refuse(name, f"line {number}: a control character; expected a text file")
             self._take(name, number, line.strip(), (*within, place))
-            if len(self.found) > MOST_ARGUMENTS:
-                return self.refuse(name, f"line {number}: expected at most {MOST_ARGUMENTS} arguments in all")
+            if len(self.found) > MAX_ARGUMENTS:
+                return self.refuse(name, f"line {number}: expected at most {MAX_ARGUMENTS} arguments in all")
         return None
 
     def _take(self, name: str, number: int, line: str, within: tuple[str, ...]) -> None:

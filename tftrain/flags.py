@@ -22,7 +22,7 @@ Config = TypeVar("Config")
 
 EXIT_BAD_FLAGS = 2
 # Of a command line with more of them, the rest is counted only: somebody passed a file that is no flagfile.
-MOST_PROBLEMS = 50
+MAX_PROBLEMS = 50
 RANK_0_SPEAKS_SECONDS = 5
 
 
@@ -63,7 +63,7 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
         stray = values(args, known_only=True)[1:]
     except flags.Error as error:
         return defaults, [*problems, Problem("", "command line", str(error).removeprefix("ERROR:: "))]
-    problems += [_unknown(arg, values if number < MOST_PROBLEMS else ()) for number, arg in enumerate(stray)]
+    problems += [_unknown(arg, values if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
     filled = [_fill(section, values) for section in sections(defaults)]
     if filled[0].__class__ is config_class:
         return filled[0], problems
@@ -80,10 +80,10 @@ def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
     if rank > 0:
         time.sleep(RANK_0_SPEAKS_SECONDS)
     else:
-        for problem in error.problems[:MOST_PROBLEMS]:
+        for problem in error.problems[:MAX_PROBLEMS]:
             print(f"{program}: {problem}", file=sys.stderr, flush=True)
-        if len(error.problems) > MOST_PROBLEMS:
-            print(f"{program}: and {len(error.problems) - MOST_PROBLEMS} more problems", file=sys.stderr, flush=True)
+        if len(error.problems) > MAX_PROBLEMS:
+            print(f"{program}: and {len(error.problems) - MAX_PROBLEMS} more problems", file=sys.stderr, flush=True)
         print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)
     raise SystemExit(EXIT_BAD_FLAGS)
 

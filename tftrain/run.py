@@ -26,7 +26,7 @@ from tftrain.data.errors import DataError, data_error
 from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
-from tftrain.train import elastic
+from tftrain.supervise import elastic
 
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
@@ -60,10 +60,12 @@ def main(argv: list[str]) -> int:
     import tensorflow as tf
 
     from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
-    from tftrain.parallel import collectives, lost, mesh
-    from tftrain.train import agreed, loop
-    from tftrain.train.health import NotFiniteError
-    from tftrain.train.watchdog import Watchdog
+    from tftrain.parallel import collectives, start
+    from tftrain.parallel.mesh import MeshError
+    from tftrain.report.health import NotFiniteError
+    from tftrain.supervise import peer_failure
+    from tftrain.supervise.watchdog import Watchdog
+    from tftrain.train import loop, rank_checks
 
     watchdog, code = Watchdog(launch.rank, config.run), ExitCode.FAILED
     ended: list[int] = []  # With which code, if this rank has come to its own end.
@@ -78,19 +80,19 @@ def main(argv: list[str]) -> int:
             os._exit(ended[0] if ended else ExitCode.PEER_ENDED)
 
     if launch.size > 1:
-        lost.on_uncaught_gloo(another_ended)
+        peer_failure.on_uncaught_gloo(another_ended)
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
-            ranks = mesh.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
-            watchdog.journal = ranks.journal
+            ranks = start.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
+            watchdog.pending = ranks.pending
             if launch.size > 1:
-                lost.on_forgotten(lambda: bool(ranks.journal.unfinished()), another_ended)
-            agreed.before_start(config, ranks)
+                peer_failure.on_forgotten(lambda: bool(ranks.pending.unfinished()), another_ended)
+            rank_checks.before_start(config, ranks)
         code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
     except FailedSavesError as error:
         say_why(launch.rank, error)
         code = ExitCode.SAVES_FAILED
-    except (DataError, CheckpointError, mesh.MeshError, OSError) as error:
+    except (DataError, CheckpointError, MeshError, OSError) as error:
         say_why(launch.rank, error)
     except NotFiniteError as error:
         say_why(launch.rank, error)

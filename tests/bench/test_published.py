@@ -8,7 +8,7 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import rows, scale
 from tftrain.bench.published.case import prepare, resolved
-from tftrain.bench.published.here import Place
+from tftrain.bench.published.local_machine import Place
 from tftrain.bench.tables import TABLES
 from tftrain.bench.worker import ROOT
 from tftrain.config import TrainConfig

@@ -19,7 +19,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 def owned(state):
     """Returns a copy of every tensor that a lone rank gives to a checkpoint."""
-    return {piece.name: values.reshape(piece.whole).copy() for piece, values in state.owned()}
+    return {piece.name: values.reshape(piece.whole).copy() for piece, values in state.tensors_to_save()}
 
 
 def saved(output_dir, tensors, step=1, run=None, keep_last=3, keep_every=0, number=1):
@@ -59,13 +59,13 @@ def stored(path):
 
 def collected(run):
     """Returns the whole state of a run on the chief, by way of a checkpoint; every rank must call it."""
-    from tftrain.train.resume import gather_texts  # Tests of files alone load no TensorFlow.
+    from tftrain.saving.resume import gather_texts  # Tests of files alone load no TensorFlow.
 
     world = run.mesh.world
     (folder, *_) = gather_texts(world, tempfile.mkdtemp() if run.mesh.is_chief else "", "collected.folder")
     attempt = Attempt(Path(folder), 0, 0, world.rank, world.size)
     attempt.folder.parent.mkdir(exist_ok=True)
-    save.write(attempt, list(run.owned()))
+    save.write(attempt, list(run.tensors_to_save()))
     if not run.mesh.is_chief:
         return {}
     found = stored(save.complete(attempt, {}, 1, 0, 60, lambda: False, print))

@@ -11,10 +11,11 @@ from tests.train.test_step import BASE
 from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
-from tftrain.division import BatchConfig, ParallelConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.train.session import Run
+from tftrain.parallel_config import BatchConfig, ParallelConfig
+from tftrain.run_state import Run
+from tftrain.saving.checkpoints import Checkpoints
 
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
 # By name: ranks, precision, and how they divide the work. The vocabulary of 67 divides by nothing.
@@ -80,8 +81,8 @@ def saved_by(source, folder):
     (folder / "checkpoints").mkdir()
     attempts = [Attempt(folder, 1, 1, rank, len(source)) for rank in range(len(source))]
     for run, attempt in zip(source, attempts, strict=True):
-        save.write(attempt, list(run.owned()))
-    return save.complete(attempts[0], source[0].about(), 1, 0, 1, lambda: False, print)
+        save.write(attempt, list(run.tensors_to_save()))
+    return save.complete(attempts[0], Checkpoints(source[0], print).manifest_metadata(), 1, 0, 1, lambda: False, print)
 
 
 def test_the_ranks_write_every_element_once_and_right(checkpoint, whole):
@@ -127,12 +128,12 @@ def check(run, whole):
 
 def test_there_are_several_buckets_and_ranks_that_own_nothing(runs):
     assert len(runs["dp2-zero1-even"][0].optimizer.state.split.buckets) > 3
-    assert not list(runs["dp3-zero2-greedy"][2].optimizer.state.owned())
+    assert not list(runs["dp3-zero2-greedy"][2].optimizer.state.tensors_to_save())
 
 
 @pytest.mark.parametrize("layout", ["dp2", "dp2-zero1-even"])
 def test_data_parallel_ranks_write_equal_bytes(runs, layout):
-    written = [sum(piece.nbytes for piece, _ in run.optimizer.state.owned()) for run in runs[layout]]
+    written = [sum(piece.nbytes for piece, _ in run.optimizer.state.tensors_to_save()) for run in runs[layout]]
     # An element is not cut, at either end; nor are the last ones of each bucket and kind, when they divide evenly.
     cuts = 3 * len(runs["dp2-zero1-even"][0].optimizer.state.split.buckets)
     assert max(written) - min(written) <= 4 * cuts

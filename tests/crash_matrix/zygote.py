@@ -223,8 +223,4 @@ if __name__ == "__main__":
     import horovod.tensorflow  # noqa: F401
     import tensorflow  # noqa: F401
 
-    import tftrain.run
-    import tftrain.train.agreed
-    import tftrain.train.loop  # noqa: F401
-
     _serve()

@@ -9,7 +9,7 @@ import pytest
 from tests.data import corpora
 from tftrain.data.errors import DataError
 from tftrain.data.tokenization import Tokenizer, count_words
-from tftrain.data.vocabulary import MOST_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
+from tftrain.data.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.data.vocabulary_learner import learn_sentencepiece, learn_wordpiece, sentencepiece_vocabulary
 
 SPECIAL = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
@@ -69,7 +69,7 @@ def test_file_that_is_no_vocabulary_is_named(tmp_path, content, match):
 
 def test_vocabulary_of_too_many_tokens_or_bytes_is_refused(tmp_path):
     path = tmp_path / "vocab"
-    path.write_bytes(SPECIAL + b"".join(b"%x\n" % number for number in range(MOST_TOKENS)))
+    path.write_bytes(SPECIAL + b"".join(b"%x\n" % number for number in range(MAX_TOKENS)))
     with pytest.raises(DataError, match=r"vocab: it has 1048581 tokens; expected a vocabulary of at most 1048576"):
         read_vocabulary(str(path), "wordpiece")
     with open(path, "wb") as file:

@@ -13,9 +13,9 @@ from tensorflow.python.eager import context
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.train.test_step import BASE, SAMPLES, batches, trained
 from tftrain.config import ComputeConfig
-from tftrain.division import BatchConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
+from tftrain.parallel_config import BatchConfig
 from tftrain.run import LOW_MEMORY_XLA
 
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from tftrain.config import ComputeConfig, TrainConfig
-from tftrain.division import BatchConfig
 from tftrain.optim.loss_scale import DynamicLossScale, FixedLossScale, make_loss_scale
+from tftrain.parallel_config import BatchConfig
 
 
 def run(scale, found):

@@ -150,7 +150,7 @@ def test_a_checkpoint_is_read_into_the_state_and_into_nothing_else(tmp_path):
     before = {name: tf.constant(value) for name, value in initial_weights(seed=9).items()}
     new, variables = make(weights=before)
     assert address(variables[0]) == address(next(iter(before.values()))), "nothing here has the same memory"
-    reader, room = states.saved(tmp_path, states.owned(old.state)), new.state.room()
+    reader, room = states.saved(tmp_path, states.owned(old.state)), new.state.restore_buffers()
     reader.verify(wanted=room)
     new.step.assign(old.step)
     assert bits(whole(new)) == bits(whole(old))
@@ -166,7 +166,7 @@ def test_a_restored_state_takes_no_memory_of_the_reader_s(tmp_path):
     old, _ = make()
     apply(old, gradient_steps(1)[0])
     new, _ = make(weights=initial_weights(seed=9))
-    reader, room = states.saved(tmp_path, states.owned(old.state)), memory.arrays(new.state.room())
+    reader, room = states.saved(tmp_path, states.owned(old.state)), memory.arrays(new.state.restore_buffers())
     reader.verify(wanted=room)
     new.step.assign(old.step)
     new.state.load(reader)

@@ -19,7 +19,8 @@ from tftrain.model.dropout import DropoutKey
 from tftrain.model.losses import pretraining_loss_sums
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
-from tftrain.parallel.mesh import Group, start
+from tftrain.parallel.mesh import Group
+from tftrain.parallel.start import start
 
 SEED, SAMPLES, VOCAB = 1, 6, 59  # words that no number of ranks divides
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")

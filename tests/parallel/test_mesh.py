@@ -2,7 +2,8 @@
 
 import pytest
 
-from tftrain.parallel.mesh import MeshError, stall_limits
+from tftrain.parallel.mesh import MeshError
+from tftrain.parallel.start import stall_limits
 
 CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 

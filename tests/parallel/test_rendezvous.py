@@ -6,8 +6,9 @@ import time
 import pytest
 from horovod.runner.http.http_server import KVStoreServer
 
-from tftrain.parallel import mesh
+from tftrain.parallel import start
 from tftrain.parallel.launcher import Launch
+from tftrain.parallel.mesh import MeshError
 from tftrain.parallel.rendezvous import await_all, value_of_rank_0
 
 
@@ -42,8 +43,8 @@ def test_ranks_that_want_other_groups_are_named_before_horovod_makes_any(store, 
     for name, value in store.items():
         monkeypatch.setenv(name, value)
     value_of_rank_0(Launch(0, 4), "tensor_parallel_size", "2")
-    with pytest.raises(mesh.MeshError, match="on rank 3 --tensor_parallel_size is 1, but 2 on rank 0"):
-        mesh.start(Launch(3, 4, 3, 4), 1, 1)
+    with pytest.raises(MeshError, match="on rank 3 --tensor_parallel_size is 1, but 2 on rank 0"):
+        start.start(Launch(3, 4, 3, 4), 1, 1)
 
 
 def test_nobody_goes_on_before_the_last_has_come(store):

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
-from tftrain.parallel.mesh import start
+from tftrain.parallel.start import start
 
 mesh = start(launch_from_environment())
 assert mesh.size == 2

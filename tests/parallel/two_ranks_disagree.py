@@ -5,10 +5,11 @@ import tensorflow as tf
 
 from tftrain import flags
 from tftrain.config import TrainConfig
-from tftrain.parallel import collectives, traced
+from tftrain.parallel import collectives, graph_collectives
 from tftrain.parallel.launcher import launch_from_environment
-from tftrain.parallel.mesh import MeshError, start
-from tftrain.train import agreed
+from tftrain.parallel.mesh import MeshError
+from tftrain.parallel.start import start
+from tftrain.train import rank_checks
 
 launch = launch_from_environment()
 mesh = start(launch)
@@ -51,18 +52,18 @@ class Step:
 # Rank 1 is the odd one, then rank 0.
 for odd in (1, 0):
     changed = ("--learning_rate=0.02", "--adam_beta1=0.5", "--output_dir=elsewhere") if mesh.rank == odd else ()
-    said = refusal(agreed.before_start, configured(*changed), mesh)
+    said = refusal(rank_checks.before_start, configured(*changed), mesh)
     values = ("0.02, but 0.001", "0.5, but 0.9") if odd == 1 else ("0.001, but 0.02", "0.9, but 0.5")
     for flag, both in zip(("--learning_rate", "--adam_beta1"), values, strict=True):
         assert f"{flag} is {both} on rank 0" in said, said
     assert "on rank 1 --" in said, said
     assert "output_dir" not in said, said
-agreed.before_start(configured(f"--output_dir=of_rank_{mesh.rank}"), mesh)
+rank_checks.before_start(configured(f"--output_dir=of_rank_{mesh.rank}"), mesh)
 
 batch, requests = {"x": tf.ones([3])}, np.zeros([1], np.float32)
 for odd, name, width in ((1, "other", 5), (0, "last", 6)):
     step = Step(name, width) if mesh.rank == odd else Step("last", 5)
-    said = refusal(agreed.before_first_step, step, batch, requests, mesh)
+    said = refusal(rank_checks.before_first_step, step, batch, requests, mesh)
     expected = {
         "other": "GroupedAllreduce world.other.0 of float32(5,), but GroupedAllreduce world.last.0 of float32(5,)",
         "last": "GroupedAllreduce world.last.0 of float32(5,), but GroupedAllreduce world.last.0 of float32(6,)",
@@ -70,11 +71,11 @@ for odd, name, width in ((1, "other", 5), (0, "last", 6)):
     assert f"on rank 1 collective 1 of the world group is {expected[name]} on rank 0;" in said, said
 
 step = Step("last", 5)
-found = traced.collectives_of(step.__call__.get_concrete_function(batch, requests))
+found = graph_collectives.collectives_of(step.__call__.get_concrete_function(batch, requests))
 assert found == {
     0: ["GroupedAllreduce world.looped.0 of float32(3,)", "GroupedAllreduce world.last.0 of float32(5,)"]
 }, found
-agreed.before_first_step(step, batch, requests, mesh)
+rank_checks.before_first_step(step, batch, requests, mesh)
 # Each of two rounds adds the ones of two ranks; two ranks then add that.
 np.testing.assert_array_equal(step(batch, requests), 8.0)
 assert step.__call__.experimental_get_tracing_count() == 1

@@ -13,8 +13,8 @@ from tftrain.config import TrainConfig
 from tftrain.model.embedding import Embedding
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
-from tftrain.parallel.mesh import start
-from tftrain.train.session import Run
+from tftrain.parallel.start import start
+from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
 
 SECONDS = 30
@@ -28,7 +28,7 @@ seen: list[bool] = []
 
 def marks():
     """Returns how often each collective has begun or ended, by its name."""
-    return {each.name: int(counter.numpy()) for each, counter in mesh.journal._counters.items()}
+    return {each.name: int(counter.numpy()) for each, counter in mesh.pending._counters.items()}
 
 
 def await_first_bucket(number):

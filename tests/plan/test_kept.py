@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.plan.works import BERT
+from tests.plan.workloads import BERT
 from tftrain.config import ModelConfig
 from tftrain.plan import bert
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tests.plan.works import BERT
+from tests.plan.workloads import BERT
 from tftrain.fields import ConfigError
 from tftrain.plan import cluster, forecast, machine
 from tftrain.plan.system import systems

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.plan.works import BERT, GPT, works
+from tests.plan.workloads import BERT, GPT, workloads
 from tftrain.plan import decoder, encoder, inventory, memory, parameters
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
@@ -67,20 +67,20 @@ def test_an_encoder_block_keeps_its_tensors_by_hand():
 )
 def test_state_is_divided_as_zero_says(precision, stage, bytes_a_weight):
     work = GPT.replaced(dp=8, zero_stage=stage, precision=precision)
-    found = memory.of(work, BARE)
+    found = memory.estimate(work, BARE)
     state = found.weights + found.master_weights + found.moments + found.gradients + found.temporaries
     assert state == pytest.approx(bytes_a_weight * parameters.of_workload(work), rel=1e-6)
 
 
 def test_a_fused_optimizer_spares_its_temporaries():
-    plain = memory.of(BERT.replaced(fused=frozenset()), BARE)
-    assert plain.temporaries - memory.of(BERT, BARE).temporaries == 8 * inventory.weights(BERT, last=True)
+    plain = memory.estimate(BERT.replaced(fused=frozenset()), BARE)
+    assert plain.temporaries - memory.estimate(BERT, BARE).temporaries == 8 * inventory.weights(BERT, last=True)
 
 
 def test_backward_ends_with_two_summands_of_the_tables_gradient():
     work = BERT.replaced(family="tftrain", checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
-    assert memory.of(work, BARE).activations == 2 * 4 * work.vocab * work.hidden
-    kept = dict(memory.of(work.replaced(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
+    assert memory.estimate(work, BARE).activations == 2 * 4 * work.vocab * work.hidden
+    kept = dict(memory.estimate(work.replaced(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
     assert "block's input" in kept
     assert not any("summands" in name for name in kept)
 
@@ -88,50 +88,50 @@ def test_backward_ends_with_two_summands_of_the_tables_gradient():
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_the_first_stage_has_as_many_micro_batches_under_way_as_there_are_stages(count):
     work = GPT.replaced(pp=4, global_batch=4 * count, checkpointing="full", vocab=128)
-    kept = dict(memory.of(work, BARE).tensors)
+    kept = dict(memory.estimate(work, BARE).tensors)
     entry = work.micro_batch * work.seq * work.hidden * 2
     assert kept["inputs of blocks"] == 3 * min(4, count) * entry
 
 
 def test_the_last_stage_counts_where_its_logits_outweigh_the_first():
-    kept = dict(memory.of(GPT.replaced(pp=2, vocab=10**6), BARE).tensors)
+    kept = dict(memory.estimate(GPT.replaced(pp=2, vocab=10**6), BARE).tensors)
     assert kept["head: logits and probabilities"] == 4 * 1024 * 10**6 * (2 + 4)
 
 
 def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
     work = BERT.replaced(dp=16, zero_stage=1)
-    even, naive = (memory.of(work.replaced(split_strategy=name), BARE).moments for name in ("even", "naive"))
+    even, naive = (memory.estimate(work.replaced(split_strategy=name), BARE).moments for name in ("even", "naive"))
     embedding = inventory.parts(work).embedding.weights
     assert naive == 8 * embedding
     assert even == 8 * inventory.weights(work, last=True) / 16
 
 
 def test_an_allocator_gives_pieces_back_before_it_fails():
-    held = memory.of(GPT, Constants(reserve_gb=70.0, fragmentation=10.0))
+    held = memory.estimate(GPT, Constants(reserve_gb=70.0, fragmentation=10.0))
     assert held.least < A100.memory_gb * A100.unit < held.total
     assert held.fits(A100)
     assert held.peak_gb(A100) == pytest.approx(A100.memory_gb)
-    assert not memory.of(GPT, Constants(reserve_gb=90.0)).fits(A100)
+    assert not memory.estimate(GPT, Constants(reserve_gb=90.0)).fits(A100)
 
 
-@given(works())
+@given(workloads())
 def test_kinds_are_not_negative_and_add_up(work):
-    found = memory.of(work, Constants())
+    found = memory.estimate(work, Constants())
     assert all(size >= 0 for size in found[:-1])
     assert found.total == pytest.approx(sum(found[:-1]))
     assert found.activations == pytest.approx(sum(size for _, size in found.tensors))
 
 
-@given(works(), some.integers(2, 4))
+@given(workloads(), some.integers(2, 4))
 def test_more_samples_at_a_time_take_more(work, factor):
     larger = work.replaced(micro_batch=factor * work.micro_batch, global_batch=factor * work.global_batch)
-    assert memory.of(larger, BARE).activations > memory.of(work, BARE).activations
+    assert memory.estimate(larger, BARE).activations > memory.estimate(work, BARE).activations
 
 
-@given(works())
+@given(workloads())
 def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work):
     none, selective, full = (
-        memory.of(work.replaced(checkpointing=mode), BARE).activations for mode in ("none", "selective", "full")
+        memory.estimate(work.replaced(checkpointing=mode), BARE).activations for mode in ("none", "selective", "full")
     )
     assert full <= selective <= none
 
@@ -143,7 +143,7 @@ def test_weights_of_one_rank_are_exactly_the_models(family, gated, key_bias):
     assert inventory.weights(work, last=True) == parameters.of_workload(work)
 
 
-@given(works())
+@given(workloads())
 def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
     whole = work.replaced(tp=1, pp=1)
     count = inventory.weights(whole, last=True)

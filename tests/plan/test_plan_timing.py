@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.plan.works import BERT, GPT, works
+from tests.plan.workloads import BERT, GPT, workloads
 from tftrain.plan import collectives, inventory, timing
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
@@ -92,14 +92,14 @@ def test_every_micro_batch_reads_a_gradient_and_the_sum_and_writes_the_sum():
     assert summed - once == pytest.approx(2 * (4 + 2 + 2) * weights / bandwidth)
 
 
-@given(works())
+@given(workloads())
 def test_kinds_are_not_negative_and_add_up(work):
     found = timing.step(work, A100, Constants())
     assert all(seconds >= -1e-12 for seconds in found)
     assert found.total == pytest.approx(sum(found))
 
 
-@given(works(), some.sampled_from([2, 4]))
+@given(workloads(), some.sampled_from([2, 4]))
 def test_more_nodes_for_the_same_batch_compute_less_each(work, factor):
     larger = work.replaced(global_batch=factor * work.global_batch)
     shared = larger.replaced(dp=factor * larger.dp)
@@ -107,7 +107,7 @@ def test_more_nodes_for_the_same_batch_compute_less_each(work, factor):
     assert alone.products == pytest.approx(factor * together.products)
 
 
-@given(works())
+@given(workloads())
 def test_plain_ops_move_more_than_fused_ones(work):
     every = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
     fused = timing.step(work.replaced(fused=every, compiled=False), A100, INSTANT)

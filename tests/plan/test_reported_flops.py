@@ -3,7 +3,8 @@
 import pytest
 
 from tftrain.config import ModelConfig
-from tftrain.plan import flops, rows
+from tftrain.plan import flops
+from tftrain.plan.published import rows
 from tftrain.plan.workload import Workload
 
 GPT = Workload(

@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from tests.plan.works import BERT, GPT
+from tests.plan.workloads import BERT, GPT
 from tftrain.plan.cluster import A100
 from tftrain.plan.forecast import forecast
 from tftrain.plan.search import Given, candidates, search

@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given
 
-from tests.plan.works import BERT, GPT, works
+from tests.plan.workloads import BERT, GPT, workloads
 from tftrain.plan import shapes, timing
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
 
 
-@given(works())
+@given(workloads())
 def test_they_take_together_what_a_step_takes_for_products(work):
     work = work.replaced(pp=1)
     found = shapes.by_shape(work, A100, Constants())

@@ -15,12 +15,13 @@ import numpy as np
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE, batches
-from tftrain.division import BatchConfig, ParallelConfig
 from tftrain.parallel import collectives
-from tftrain.parallel import mesh as meshes
+from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
-from tftrain.parallel.mesh import Mesh, start
-from tftrain.train.session import Run
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.start import start
+from tftrain.parallel_config import BatchConfig, ParallelConfig
+from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
 
 STEPS, SAMPLES, ACCUMULATE = 20, 16, 4
@@ -157,7 +158,7 @@ def compare(name, config, mesh):
 def main(names):
     """Runs the named cases, by default all that so many ranks can, by the sizes of their tensor parallel groups."""
     mesh, launch = None, launch_from_environment()
-    meshes.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
+    starting.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
     names = names or [name for name in CASES if not CASES[name].parallel.problems(launch.size, {})]
     for name in sorted(names, key=lambda name: CASES[name].parallel.tensor_parallel_size):
         size = CASES[name].parallel.tensor_parallel_size

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
+from tests.conftest import RAMP
 from tests.test_run import configured, losses, rows
-from tests.train.conftest import RAMP
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.data import pipeline
 from tftrain.parallel.mesh import Mesh
+from tftrain.run_state import Run
 from tftrain.train import loop
-from tftrain.train.session import Run
 from tftrain.train.step import TrainStep
 
 # One increment, at 12 consumed samples.

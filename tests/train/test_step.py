@@ -18,7 +18,7 @@ from tftrain.config import (
 )
 from tftrain.model.losses import LossSums, pretraining_loss_sums
 from tftrain.parallel.mesh import Mesh
-from tftrain.train.session import Run, wants_jit
+from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12
@@ -177,7 +177,7 @@ def test_a_nan_skips_the_update_and_is_counted(precision):
     weights[3] = np.nan
     run, (info,) = trained(config, data=[first])
     before = states.owned(run.optimizer.state)
-    step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, wants_jit(config))
+    step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, run.jit)
     info = step({**poisoned, "masked_lm_weights": tf.constant(weights)})
     assert bool(info.skipped)
     for name, value in states.owned(run.optimizer.state).items():

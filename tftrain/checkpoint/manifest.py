@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import DTYPES, Piece, flaw
+from tftrain.checkpoint.piece import DTYPES, Piece, coverage_error
 from tftrain.checkpoint.shard import DIGESTS, Written
 from tftrain.checkpoint.source import open_file
 
@@ -24,11 +24,11 @@ FILE = re.compile(r"shard_\d{5,7}_\d{3,5}\.safetensors", re.ASCII)
 TENSOR = re.compile(r"[\w./:-]{1,512}", re.ASCII)
 DIGEST = {name: re.compile(f"[0-9a-f]{{{2 * make().digest_size}}}", re.ASCII) for name, make in DIGESTS.items()}
 # A trillion parameters have fewer elements, and no tensor has so many dimensions.
-MOST_ELEMENTS, MOST_DIMENSIONS = 2**48, 8
+MAX_ELEMENTS, MAX_DIMENSIONS = 2**48, 8
 # What the pieces of several thousand ranks need; as Python's objects they take some ten times as much.
-MOST_BYTES = 2**26
+MAX_BYTES = 2**26
 # Two blocks of a tensor are compared with each other; one for each tensor parallel rank.
-MOST_BLOCKS = 1024
+MAX_BLOCKS = 1024
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def read(folder: Path) -> Manifest:
     path = folder / NAME
     with os.fdopen(open_file(path), "rb") as file:
         try:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
     return decode(content, path)
@@ -106,15 +106,15 @@ def decode(content: bytes, path: str | Path) -> Manifest:
     """Returns the manifest that a file holds.
 
     Args:
-        content: of the file, or its first bytes if it has more than `MOST_BYTES`.
+        content: of the file, or its first bytes if it has more than `MAX_BYTES`.
         path: for the message.
 
     Raises:
         CheckpointError: it is not one that this version can have written.
     """
     try:
-        if len(content) > MOST_BYTES:
-            raise _Invalid(f"it has more than {MOST_BYTES} bytes")
+        if len(content) > MAX_BYTES:
+            raise _Invalid(f"it has more than {MAX_BYTES} bytes")
         found = json.loads(content, object_pairs_hook=_object, parse_constant=_no_number)
         return _manifest(found)
     except RecursionError:
@@ -152,7 +152,7 @@ def _tensor(name: str, entry: Any) -> tuple[str, tuple[int, ...]]:
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
         raise _Invalid(f"{name} has dtype {_shown(entry['dtype'])}, expected one of {', '.join(DTYPES)}")
     shape = _integers(f"shape of {name}", entry["shape"])
-    if len(shape) > MOST_DIMENSIONS or math.prod(shape) > MOST_ELEMENTS:
+    if len(shape) > MAX_DIMENSIONS or math.prod(shape) > MAX_ELEMENTS:
         raise _Invalid(f"{name} has shape {_shown(shape)}, more than this version can hold")
     return entry["dtype"], shape
 
@@ -201,9 +201,9 @@ def _check_all_there(tensors: Mapping[str, tuple[str, tuple[int, ...]]], files: 
     for name, found in pieces.items():
         if not found:
             raise _Invalid(f"{name} is in no file")
-        if len({(piece.offset, piece.shape) for piece in found}) > MOST_BLOCKS:
-            raise _Invalid(f"{name} is cut into more than {MOST_BLOCKS} blocks")
-        if reason := flaw(found):
+        if len({(piece.offset, piece.shape) for piece in found}) > MAX_BLOCKS:
+            raise _Invalid(f"{name} is cut into more than {MAX_BLOCKS} blocks")
+        if reason := coverage_error(found):
             raise _Invalid(f"{name}: {reason}")
 
 

@@ -155,7 +155,7 @@ def _view(box: Box, flat: np.ndarray, lows: list[int], highs: list[int]) -> np.n
     return whole[(*(slice(low - o, high - o) for low, high, o in zip(lows, highs, box.offset, strict=True)), ...)]
 
 
-def flaw(pieces: Sequence[Piece]) -> str | None:
+def coverage_error(pieces: Sequence[Piece]) -> str | None:
     """Says why pieces of one tensor do not hold each of its elements exactly once; None if they do.
 
     They must come from blocks that do not overlap, each cut into stretches that follow one another without a gap.

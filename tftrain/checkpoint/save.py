@@ -23,7 +23,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.shard import Owned, Written
 
-MOST_POLL_SECONDS = 0.5
+MAX_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> di
             if time.monotonic() > end:
                 raise CheckpointError(f"rank {rank} has not written its shards within {seconds:.0f} s")
             time.sleep(pause)
-            pause = min(2 * pause, MOST_POLL_SECONDS)
+            pause = min(2 * pause, MAX_POLL_SECONDS)
         files |= _read(path)
     return files
 

@@ -36,7 +36,7 @@ _SKIPPED_FILES = re.compile(
     r"_pb2|cmakelists",
     re.IGNORECASE,
 )
-_LARGEST_FILE = 4 << 20
+_MAX_FILE = 4 << 20
 
 
 def list_files() -> list[str]:
@@ -56,7 +56,7 @@ def list_files() -> list[str]:
 def extract(path: str) -> list[str]:
     """Returns the English paragraphs of one file; none of a file that is not what its name says."""
     try:
-        if os.path.getsize(path) > _LARGEST_FILE:
+        if os.path.getsize(path) > _MAX_FILE:
             return []
         with open(path, "rb") as file:
             content = file.read()

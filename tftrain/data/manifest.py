@@ -18,13 +18,13 @@ from tftrain.files import read_small
 
 NAME = "manifest.json"
 FORMAT = 1
-LARGEST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 _COUNT = rules.number(0, 1 << 62)
 _FIELDS = {
     "masking": rules.one_of("dynamic", "static"),
     "tokenizer_type": rules.one_of("wordpiece", "sentencepiece"),
     "vocab_file": rules.TEXT,
-    "vocab_size": rules.number(1, vocabulary.MOST_TOKENS),
+    "vocab_size": rules.number(1, vocabulary.MAX_TOKENS),
     "vocab_sha256": rules.TEXT,
     "tokenizer_file": rules.or_null(rules.TEXT),
     "lower_case": rules.BOOL,
@@ -93,7 +93,7 @@ class Manifest:
 def file_sha256(path: str) -> str:
     """Returns the SHA-256 of a manifest or a vocabulary, in hexadecimal; DataError if it cannot be read."""
     try:
-        return hashlib.sha256(read_small(path, max(LARGEST_BYTES, vocabulary.LARGEST_BYTES))).hexdigest()
+        return hashlib.sha256(read_small(path, max(MAX_BYTES, vocabulary.MAX_BYTES))).hexdigest()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
 
@@ -178,7 +178,7 @@ def listed_files(folder: str) -> list[str]:
 
 def _load(path: str, folder: str) -> Any:
     try:
-        return json.loads(read_small(path, LARGEST_BYTES))
+        return json.loads(read_small(path, MAX_BYTES))
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; expected a folder that `python -m tftrain.prepare --output_dir={folder}` "

@@ -19,7 +19,7 @@ from tftrain.data.manifest import Manifest, Shard
 from tftrain.data.preflight import predictions
 from tftrain.data.records import match_files
 from tftrain.data.spool import FilesTask, Spool, spool_files
-from tftrain.data.vocabulary import LARGEST_BYTES, Vocabulary, read_vocabulary, write_vocabulary
+from tftrain.data.vocabulary import MAX_BYTES, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.data.workers import Stage, Workers
 from tftrain.files import read_small
 from tftrain.prepare_config import PrepareConfig
@@ -114,7 +114,7 @@ def _given_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
     from tftrain.data.vocabulary_learner import sentencepiece_vocabulary
 
     try:
-        model = read_small(config.vocab_file, LARGEST_BYTES)
+        model = read_small(config.vocab_file, MAX_BYTES)
     except OSError as error:
         raise DataError(f"{config.vocab_file}: {error.strerror}; expected a sentencepiece model") from error
     return _Tokenizer(sentencepiece_vocabulary(model, config.vocab_file), model)

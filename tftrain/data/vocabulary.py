@@ -11,8 +11,8 @@ from tftrain.files import read_small
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SENTENCEPIECE_SPACE = "\u2581"
-LARGEST_BYTES = 32 << 20
-MOST_TOKENS = 1 << 20
+MAX_BYTES = 32 << 20
+MAX_TOKENS = 1 << 20
 # Bytes of UTF-8: tensorflow-text takes no longer ones.
 LONGEST_TOKEN = 256
 _UNUSED = "[unused"
@@ -80,7 +80,7 @@ def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
         DataError: the file cannot be read, or `check_tokens` refuses what it holds.
     """
     try:
-        lines = read_small(path, LARGEST_BYTES).decode("utf-8").split("\n")
+        lines = read_small(path, MAX_BYTES).decode("utf-8").split("\n")
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; expected a vocabulary, one token a line") from error
     except UnicodeDecodeError as error:
@@ -102,8 +102,8 @@ def check_tokens(tokens: tuple[str, ...], path: str) -> None:
         DataError: they lack a special token or an ordinary one, [PAD] is not the first, one is there twice, or they are
             too many, too long, or could not stand on a line.
     """
-    if len(tokens) > MOST_TOKENS:
-        raise DataError(f"{path}: it has {len(tokens)} tokens; expected a vocabulary of at most {MOST_TOKENS}")
+    if len(tokens) > MAX_TOKENS:
+        raise DataError(f"{path}: it has {len(tokens)} tokens; expected a vocabulary of at most {MAX_TOKENS}")
     for line, token in enumerate(tokens, 1):
         if len(token.encode()) > LONGEST_TOKEN or _IMPOSSIBLE.search(token):
             raise DataError(

@@ -1,4 +1,4 @@
-"""Which dtype the sensitive sums run in: statistics of a norm, softmax and losses need more than half precision."""
+"""The format of sums that half precision would spoil: statistics of a norm, softmax and losses."""
 
 import tensorflow as tf
 

@@ -99,7 +99,7 @@ class Norms:
 
     def _over_ranks(self, squares, name):
         # A rank that owns nothing but padding makes nothing of them.
-        return collectives.keep(collectives.all_reduce(self._group, squares, name))
+        return collectives.prevent_pruning(collectives.all_reduce(self._group, squares, name))
 
     @staticmethod
     def _first_tensor(segments):

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece, even_parts
 from tftrain.checkpoint.reader import Reader
-from tftrain.optim import in_place
-from tftrain.optim.in_place import Place, Room
+from tftrain.optim import restore_buffers
+from tftrain.optim.restore_buffers import Place, RestoreBuffers
 from tftrain.parallel.layout import Segment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.state_split import StateSplit
@@ -84,25 +84,25 @@ class OptimizerState(tf.Module):
         whole = whole_shapes(self._targets(), self._slices)
         return {f"{kind}/{name}": whole[name] for kind in KINDS for name in self.names}
 
-    def owned(self) -> Iterator[tuple[Piece, np.ndarray]]:
+    def tensors_to_save(self) -> Iterator[tuple[Piece, np.ndarray]]:
         """Yields what this rank gives to a checkpoint, eagerly; the ranks' pieces are all tensors, each element once.
 
         Yields:
             `master/NAME`, `adam_m/NAME` or `adam_v/NAME`, or a piece of it, and its elements, flat: where the state is
             in the host's memory a view of them, which is good until the next update.
         """
-        for _, group in itertools.groupby(self._given(), lambda part: id(part[0].variable)):
+        for _, group in itertools.groupby(self._parts_to_save(), lambda part: id(part[0].variable)):
             of_store = list(group)
             flat = np.asarray(memoryview(of_store[0][0].variable.read_value())).reshape(-1)
             for held, start, stop in of_store:
                 yield held.piece.part(start, stop), flat[held.stretch][start:stop]
 
-    def given(self) -> Iterator[Piece]:
-        """Yields the pieces of `owned` alone, which costs nothing."""
-        for held, start, stop in self._given():
+    def pieces_to_save(self) -> Iterator[Piece]:
+        """Yields the pieces of `tensors_to_save` alone, which costs nothing."""
+        for held, start, stop in self._parts_to_save():
             yield held.piece.part(start, stop)
 
-    def _given(self) -> list[tuple[Place, int, int]]:
+    def _parts_to_save(self) -> list[tuple[Place, int, int]]:
         held = [
             each
             for each in self._held()
@@ -116,12 +116,12 @@ class OptimizerState(tf.Module):
             parts = even_parts([each.piece for each in held], data.size, data.rank)
         return [(held[index], start, stop) for index, start, stop in parts]
 
-    def room(self) -> Room:
+    def restore_buffers(self) -> RestoreBuffers:
         """Returns what `load` reads, and memory for it, flat."""
         places = list(self._held())
         if self.split:
             places += _weights(self._targets(), self._slices, self._mesh.tensor.rank)
-        return Room(places)
+        return RestoreBuffers(places)
 
     def load(self, reader: Reader) -> None:
         """Takes what this rank holds from a checkpoint, and gives the model's variables the weights.
@@ -132,7 +132,7 @@ class OptimizerState(tf.Module):
         for _, group in itertools.groupby(self._held(), lambda held: id(held.variable)):
             of_store = list(group)
             parts = [(held.stretch, reader.read(held.piece).reshape(-1)) for held in of_store]
-            in_place.give(of_store[0].variable, parts)
+            restore_buffers.give(of_store[0].variable, parts)
         if self.split:
             load_weights(self._targets(), self._slices, self._mesh.tensor.rank, reader)
         else:
@@ -172,12 +172,14 @@ def load_weights(
         CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
     """
     for piece, variable, stretch in _weights(variables, slices, tensor_rank):
-        in_place.give(variable, [(stretch, reader.read(piece).reshape(-1))])
+        restore_buffers.give(variable, [(stretch, reader.read(piece).reshape(-1))])
 
 
-def weights_room(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int) -> Room:
+def weight_restore_buffers(
+    variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int
+) -> RestoreBuffers:
     """Returns what `load_weights` reads, and memory for it, flat; for the arguments, see there."""
-    return Room(_weights(variables, slices, tensor_rank))
+    return RestoreBuffers(_weights(variables, slices, tensor_rank))
 
 
 def _weights(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int) -> Iterator[Place]:

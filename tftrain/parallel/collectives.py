@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tftrain.parallel.journal import Collective
 from tftrain.parallel.layout import pack
 from tftrain.parallel.mesh import Group
+from tftrain.parallel.pending_collectives import Collective
 
 # A group is reduced as soon as all its gradients exist: groups small enough for the first to travel while backward
 # still computes the last, large enough for the network to run at its full rate.
@@ -110,7 +110,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
     return tf.reduce_sum(tf.cast(tf.reshape(parts, [group.size, own]), tf.float32), axis=0)
 
 
-def keep(tensor: tf.Tensor) -> tf.Tensor:
+def prevent_pruning(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a collective's result such that the collective takes place even where nothing is made of it.
 
     Graph optimizers take Horovod's operations for functions without effects and drop one whose result is of no
@@ -186,7 +186,7 @@ def _broadcast(group, tensor, name):
 
 
 def _together(group, kind, name, tensors, operation):
-    """Does one of Horovod's operations and marks in the journal when this rank begins and ends it.
+    """Does one of Horovod's operations and marks when this rank begins and ends it.
 
     Args:
         group: the ranks.
@@ -202,4 +202,4 @@ def _together(group, kind, name, tensors, operation):
     if group.process_set is not None:
         options["process_set"] = group.process_set
     collective = Collective(kind, options["name"], group.ranks)
-    return group.journal.around(collective, tensors, lambda given: operation(mpi_ops, given, **options))
+    return group.pending.around(collective, tensors, lambda given: operation(mpi_ops, given, **options))

@@ -1,66 +1,57 @@
-"""The ranks of a run, their coordinates, and the groups in which they talk to each other.
+"""The topology of a run: which coordinates a rank has, and the groups of ranks that talk to each other.
 
-One object holds every size, rank and group that the rest of the code asks for. The tensor coordinate runs fastest, so
-that the ranks which split a layer sit on one host, then the data coordinate; stages of a pipeline, which say least to
-each other, lie farthest apart. Horovod is imported only when several processes were launched together, so a run of one
-process needs none.
+Nothing here starts or sends anything: `tftrain.parallel.start` connects the ranks. The tensor coordinate runs fastest,
+so the ranks that split a layer sit on one host; then the data coordinate; the stages of a pipeline, which exchange
+least, lie farthest apart.
 """
 
-import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import tensorflow as tf
-
-from tftrain.parallel.journal import Journal
-from tftrain.parallel.launcher import Launch
-from tftrain.parallel.rendezvous import await_all, value_of_rank_0
-
-# Horovod names ranks that keep others waiting, and then ends the run.
-STALL_WARNING_SECONDS = 60
-STALL_SHUTDOWN_SECONDS = 600
+from tftrain.exit_codes import ExitCode
 
 
 class MeshError(RuntimeError):
-    """The ranks that were launched can't work together; the message says why and what to do."""
+    """The launched ranks can't work together; the message says why and what to do."""
+
+    exit_code = ExitCode.FAILED
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that talk to each other.
+    """Ranks that take part in the same collectives.
 
     Attributes:
-        name: world, data, tensor or pipeline.
+        name: a kind of `Mesh.groups`.
         ranks: their global ranks, ascending.
-        rank: this process's place among them.
-        process_set: Horovod's name for them; None where they are all ranks.
-        journal: which collectives this process has begun.
+        rank: this process's index among them.
+        process_set: Horovod's handle of the group; None for all ranks.
+        pending: `PendingCollectives` of this process; None in a group of one.
     """
 
     name: str = "world"
     ranks: tuple[int, ...] = (0,)
     rank: int = 0
     process_set: Any = field(default=None, compare=False, repr=False)
-    journal: Journal = field(default_factory=Journal, compare=False, repr=False)
+    pending: Any = field(default=None, compare=False, repr=False)
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """The number of ranks."""
         return len(self.ranks)
 
     def share(self, count: int) -> tuple[int, int]:
-        """Returns [start, stop) of this rank's part of `count` things, of which each rank has as many."""
+        """Returns [start, stop) of this rank's part of `count` items, of which each rank has equally many."""
         each = count // self.size
         return self.rank * each, (self.rank + 1) * each
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """All ranks, by what they share.
+    """All ranks, divided into stages, data parallel ranks and tensor parallel ranks.
 
-    rank = tensor rank + tensor_parallel_size * (data rank + data parallel size * pipeline rank).
+    rank = tensor rank + tensor_parallel_size * (data rank + data_parallel_size * stage).
 
     Attributes:
         rank, size: of all processes.
@@ -68,7 +59,7 @@ class Mesh:
         tensor_parallel_size: ranks that split every layer between them.
         pipeline_parallel_size: stages, each with some of the layers.
         process_sets: Horovod's process sets by their ranks.
-        journal: which collectives this process has begun, in all groups.
+        pending: `PendingCollectives` of this process, for all groups; None if it runs alone.
     """
 
     rank: int = 0
@@ -78,140 +69,84 @@ class Mesh:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     process_sets: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
-    journal: Journal = field(default_factory=Journal, compare=False, repr=False)
+    pending: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def groups(self) -> dict[str, list[tuple[int, ...]]]:
+        """All groups by kind; every rank is in one group of each kind.
+
+        - world: all ranks.
+        - data: the ranks that hold the same part of the model and share a global batch.
+        - tensor: the ranks that split the layers of one stage and see the same samples.
+        - pipeline: the ranks that hold the same part of different layers and see the same samples.
+        - model: the ranks that hold the whole model once: tensor parallel ranks of all stages.
+        - stage: the ranks that hold the same layers: tensor and data parallel ranks of one stage.
+        """
+        tensor, per_stage = self.tensor_parallel_size, self.size // self.pipeline_parallel_size
+        firsts = range(0, self.size, per_stage)
+        return {
+            "world": [tuple(range(self.size))],
+            "data": [tuple(range(f + place, f + per_stage, tensor)) for f in firsts for place in range(tensor)],
+            "tensor": [tuple(range(first, first + tensor)) for first in range(0, self.size, tensor)],
+            "pipeline": [tuple(range(place, self.size, per_stage)) for place in range(per_stage)],
+            "model": [
+                tuple(first + place + rank for first in firsts for rank in range(tensor))
+                for place in range(0, per_stage, tensor)
+            ],
+            "stage": [tuple(range(first, first + per_stage)) for first in firsts],
+        }
+
+    @property
+    def pipeline(self) -> Group:
+        """The ranks that hold the same part of different layers, and see the same samples."""
+        return self.group("pipeline")
+
+    def group(self, kind: str) -> Group:
+        """Returns this rank's group of a kind, see `groups`."""
+        ranks = next(ranks for ranks in self.groups[kind] if self.rank in ranks)
+        return Group(kind, ranks, ranks.index(self.rank), self.process_sets.get(ranks), self.pending)
 
     @property
     def world(self) -> Group:
         """All ranks."""
-        return self._group("world")
+        return self.group("world")
 
     @property
     def data(self) -> Group:
         """The ranks that hold the same part of the model and share a global batch."""
-        return self._group("data")
+        return self.group("data")
 
     @property
     def tensor(self) -> Group:
-        """The ranks that split the layers and see the same samples."""
-        return self._group("tensor")
-
-    @property
-    def pipeline(self) -> Group:
-        """The ranks that hold the same part of different layers, and see the same samples one after the other."""
-        return self._group("pipeline")
+        """The ranks that split the layers of this stage and see the same samples."""
+        return self.group("tensor")
 
     @property
     def is_chief(self) -> bool:
         """Whether this process writes logs, metrics and manifests of checkpoints."""
         return self.rank == 0
 
-    def _group(self, kind) -> Group:
-        groups = groups_of(self.size, self.tensor_parallel_size, self.pipeline_parallel_size)[kind]
-        ranks = next(ranks for ranks in groups if self.rank in ranks)
-        return Group(kind, ranks, ranks.index(self.rank), self.process_sets.get(ranks), self.journal)
+    @property
+    def stage(self) -> int:
+        """This rank's stage of the pipeline, from 0."""
+        return self.rank // (self.size // self.pipeline_parallel_size)
 
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether this rank holds the embedding."""
+        return self.stage == 0
 
-def groups_of(
-    size: int, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
-) -> dict[str, list[tuple[int, ...]]]:
-    """Returns all groups by their kind: world, data, tensor, pipeline; every rank is in one of each.
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether this rank holds the heads."""
+        return self.stage == self.pipeline_parallel_size - 1
 
-    Args:
-        size: ranks, a multiple of the product of the others.
-        tensor_parallel_size, pipeline_parallel_size: see `Mesh`.
-    """
-    tensor, stage = tensor_parallel_size, size // pipeline_parallel_size
-    stages = range(0, size, stage)
-    return {
-        "world": [tuple(range(size))],
-        "data": [tuple(range(first + place, first + stage, tensor)) for first in stages for place in range(tensor)],
-        "tensor": [tuple(range(first, first + tensor)) for first in range(0, size, tensor)],
-        "pipeline": [tuple(range(place, size, stage)) for place in range(stage)],
-    }
+    @property
+    def previous(self) -> int | None:
+        """The rank that sends activations to this one; None on the first stage."""
+        return None if self.is_first_stage else self.rank - self.size // self.pipeline_parallel_size
 
-
-def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1) -> Mesh:
-    """Connects this process to its peers and gives it its device and its threads.
-
-    Args:
-        launch: this process's place, from the environment.
-        cpu_threads: TensorFlow's threads; 0: this host's cores shared by the ranks on it.
-        tensor_parallel_size: a divisor of the number of ranks.
-
-    Returns:
-        The mesh.
-
-    Raises:
-        MeshError: several processes were launched and Horovod is not installed, or it counts them differently, or rank
-            0 has another tensor_parallel_size, or Horovod's stall check is switched off.
-    """
-    mesh = Mesh(*launch, tensor_parallel_size)
-    if mesh.size > 1:
-        mesh = _connect(launch, tensor_parallel_size)
-    _choose_device(mesh, cpu_threads)
-    return mesh
-
-
-def _connect(launch: Launch, tensor_parallel_size: int) -> Mesh:
-    """Starts Horovod with one process set for each group that is neither all ranks nor a single one."""
-    os.environ.update(stall_limits(os.environ))
-    try:
-        import horovod.tensorflow as hvd
-    except ImportError as error:
-        raise MeshError(
-            f"{launch.size} processes were launched, but Horovod can't be imported ({error}); `make setup` builds it"
-        ) from error
-    first = value_of_rank_0(launch, "tensor_parallel_size", str(tensor_parallel_size))
-    if first != str(tensor_parallel_size):
-        raise MeshError(
-            f"the ranks disagree: on rank {launch.rank} --tensor_parallel_size is {tensor_parallel_size}, "
-            f"but {first} on rank 0; start all with the same flags, environment, packages and data"
-        )
-    groups = itertools.chain(*groups_of(launch.size, tensor_parallel_size).values())
-    # A set of all ranks would be a second name for the one that always exists.
-    sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
-    await_all(launch)
-    hvd.init(process_sets=list(sets.values()))
-    if hvd.size() != launch.size:
-        raise MeshError(
-            f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; "
-            f"was Horovod built with MPI where mpirun or srun starts it?"
-        )
-    place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
-    return Mesh(*place, tensor_parallel_size, process_sets=sets)
-
-
-def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns after how many seconds Horovod warns of a stalled collective and ends it: the user's, or the defaults.
-
-    Raises:
-        MeshError: the user has switched one of them off; no run may wait for ever.
-    """
-    defaults = {
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": STALL_WARNING_SECONDS,
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": STALL_SHUTDOWN_SECONDS,
-    }
-    limits = {name: environ.get(name, str(default)) for name, default in defaults.items()}
-    off = {name: value for name, value in limits.items() if not (value.isdecimal() and int(value))}
-    disabled = environ.get("HOROVOD_STALL_CHECK_DISABLE", "0")
-    if disabled != "0":
-        off["HOROVOD_STALL_CHECK_DISABLE"] = disabled
-    if off:
-        given = ", ".join(f"{name}={value}" for name, value in off.items())
-        raise MeshError(f"{given}: expected positive numbers of seconds, and no disabled check; unset it")
-    return limits
-
-
-def _choose_device(mesh: Mesh, cpu_threads: int) -> None:
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        # Some launchers show each rank its own GPU only.
-        gpu = gpus[0] if len(gpus) == 1 else gpus[mesh.local_rank] if mesh.local_rank < len(gpus) else None
-        if gpu is None:
-            raise MeshError(f"{mesh.local_size} ranks on a host of {len(gpus)} GPUs; start one rank for each GPU")
-        tf.config.set_visible_devices(gpu, "GPU")
-        tf.config.experimental.set_memory_growth(gpu, True)
-    else:
-        threads = cpu_threads or max(1, len(os.sched_getaffinity(0)) // mesh.local_size)
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    @property
+    def next(self) -> int | None:
+        """The rank that receives activations from this one; None on the last stage."""
+        return None if self.is_last_stage else self.rank + self.size // self.pipeline_parallel_size

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from tftrain import flags
 from tftrain.fields import ConfigError, Problem
-from tftrain.plan import cluster_file, compare, levers, machine, parameters, report, rows
+from tftrain.plan import cluster_file, levers, machine, parameters, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.config import PlanConfig, to_search, workload
 from tftrain.plan.forecast import forecast
-from tftrain.plan.published import Row
+from tftrain.plan.published import compare, rows
+from tftrain.plan.published.row import Row
 from tftrain.plan.search import search
 from tftrain.plan.system import Constants, systems
 
@@ -106,7 +107,7 @@ def print_rows(chosen: Sequence[Row], form: str) -> None:
 
 def print_calibration(form: str) -> None:
     """Prints the errors of fitted constants, and what `constants.json` holds with them."""
-    from tftrain.plan import calibrate  # It alone needs numpy, which takes a tenth of a second to load.
+    from tftrain.plan.published import calibrate  # It alone needs numpy, which takes a tenth of a second to load.
 
     found, errors = calibrate.calibrate(rows.read_reference())
     lines = [[e.figure, e.table, str(e.rows), *(f"{value:.1f}" for value in e[3:])] for e in errors]

@@ -5,9 +5,10 @@ the fused softmax keeps its probabilities only, the fused norm its input. Plain 
 precision: a norm keeps the centred input and the normed one, the softmax its result. A plain GeLU keeps three factors.
 """
 
+from tftrain.number_formats import ITEM_BYTES
 from tftrain.plan import encoder
 from tftrain.plan.blocks import Kept, Kernel, Part
-from tftrain.plan.workload import ITEM_BYTES, Workload
+from tftrain.plan.workload import Workload
 
 PLAIN_BYTES = 4  # of norms and softmax
 

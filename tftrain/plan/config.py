@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from tftrain import ramp
 from tftrain.config import TrainConfig
-from tftrain.division import BatchConfig
 from tftrain.fields import ConfigError, Problem, field_problems, flag
+from tftrain.parallel_config import BatchConfig
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.search import Given
 from tftrain.plan.workload import Workload, from_config

@@ -69,7 +69,7 @@ def forecast(work: Workload, cluster: Cluster, constants: Constants) -> Forecast
         cluster: where.
         constants: what the software makes of it.
     """
-    return Forecast(work, cluster, constants, memory.of(work, constants), timing.step(work, cluster, constants))
+    return Forecast(work, cluster, constants, memory.estimate(work, constants), timing.step(work, cluster, constants))
 
 
 def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constants) -> Forecast:
@@ -86,7 +86,7 @@ def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constan
 
 
 def bytes_by_kind(found: Memory) -> dict[str, float]:
-    """Returns planned bytes by the kinds that `tftrain.train.memory` measures; they add up to the peak."""
+    """Returns planned bytes by the kinds that `tftrain.report.memory` measures; they add up to the peak."""
     state = ("weights", "master_weights", "moments", "checkpoint_copy")
     passing = ("gradients", "accumulation", "communication")
     kinds = {"baseline": found.reserve, **{name: getattr(found, name) for name in (*state, *passing)}}

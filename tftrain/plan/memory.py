@@ -9,11 +9,12 @@ the first of p stages begins p of them before the first backward (arXiv 2104.044
 import functools
 from typing import NamedTuple
 
+from tftrain.number_formats import ITEM_BYTES
 from tftrain.plan import inventory
 from tftrain.plan.blocks import Kept, Part, total
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
-from tftrain.plan.workload import ITEM_BYTES, Workload
+from tftrain.plan.workload import Workload
 
 PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its denominator
 BUCKET = 2**26  # numbers that travel between ranks at a time
@@ -66,7 +67,7 @@ class Memory(NamedTuple):
         return self.least <= cluster.memory_gb * cluster.unit
 
 
-def of(work: Workload, constants: Constants) -> Memory:
+def estimate(work: Workload, constants: Constants) -> Memory:
     """Returns the memory of the fullest rank: of the first pipeline stage, or of the last with its logits."""
     one = inventory.one_block(work)
     return max((_stage(work, one, constants, stage) for stage in {0, work.pp - 1}), key=lambda found: found.total)

@@ -10,7 +10,7 @@ from tftrain.plan.forecast import Forecast
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload, zero_stages
 
-MOST_MICRO_BATCH = 64
+MAX_MICRO_BATCH = 64
 FUSED_SOFTMAX_UNIT = 4  # Megatron's kernel takes the heads of a rank times the micro-batch in fours
 CHECKPOINTING = ("none", "selective", "full")
 
@@ -67,7 +67,7 @@ def search(
     count, fitting = 0, []
     for candidate in candidates(work, cluster, max_nodes, ramp, given):
         count += 1
-        held = memory.of(candidate, constants)
+        held = memory.estimate(candidate, constants)
         if held.fits(cluster):
             seconds = timing.step(candidate, cluster, constants)
             fitting.append(Forecast(candidate, cluster, constants, held, seconds))
@@ -100,7 +100,7 @@ def candidates(
 def _micro_batches(work: Workload, shares: list[int], given: Given) -> Iterator[Workload]:
     stages = [stage for stage in zero_stages(work.dp, work.pp) if given.allows(zero_stage=stage)]
     modes = [mode for mode in CHECKPOINTING if given.allows(checkpointing=mode)]
-    for size in _divisors(math.gcd(*shares), MOST_MICRO_BATCH):
+    for size in _divisors(math.gcd(*shares), MAX_MICRO_BATCH):
         fours = not work.causal or "softmax" not in work.fused or work.heads // work.tp * size % FUSED_SOFTMAX_UNIT == 0
         if not fours or not given.allows(micro_batch=size, micro_batches=shares[0] // size):
             continue

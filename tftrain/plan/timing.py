@@ -9,11 +9,12 @@ over the data parallel ranks, and weights updated.
 import functools
 from typing import NamedTuple
 
+from tftrain.number_formats import ITEM_BYTES
 from tftrain.plan import collectives, inventory, products
 from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
-from tftrain.plan.workload import ITEM_BYTES, Workload
+from tftrain.plan.workload import Workload
 
 # Bytes moved for a weight: gradient, moments and master weight are read, moments and master weight written, all fp32.
 FUSED_UPDATE_BYTES = 28

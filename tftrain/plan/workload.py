@@ -4,8 +4,8 @@ import math
 from typing import NamedTuple
 
 from tftrain.config import TrainConfig
+from tftrain.number_formats import ITEM_BYTES
 
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 SYNTHETIC_LENGTH = 128
 BERT_VOCAB = 30522
 LEVERS = {
@@ -32,7 +32,7 @@ class Workload(NamedTuple):
         micro_batch, global_batch: samples of a forward pass on one model replica, and of an update.
         dp, tp, pp: data, tensor and pipeline parallel ranks.
         zero_stage: 0 to 3 (arXiv 1910.02054).
-        split_strategy: even, naive or greedy:K, see `tftrain.division.ParallelConfig`.
+        split_strategy: even, naive or greedy:K, see `tftrain.parallel_config.ParallelConfig`.
         checkpointing: none, selective or full.
         fused: which ops are fused: of ln, softmax, gelu, dropout_add, optimizer.
         hidden_dropout, attention_dropout: whether there is any.

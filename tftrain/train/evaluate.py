@@ -4,8 +4,6 @@ The unigram entropy is the best loss of a model that knows only how frequent eac
 what the model has learned from context.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import tensorflow as tf
 
@@ -13,23 +11,7 @@ from tftrain.model.bert import BertPretrainer
 from tftrain.model.losses import LossSums, pretraining_loss_sums
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-
-
-class Evaluation(NamedTuple):
-    """Means over a held-out split.
-
-    Attributes:
-        mlm_loss: cross-entropy of a masked token, nats.
-        unigram_nats: entropy of the split's token frequencies, nats.
-        mlm_accuracy, nsp_accuracy: shares of right predictions.
-        examples: how many were evaluated.
-    """
-
-    mlm_loss: float
-    unigram_nats: float
-    mlm_accuracy: float
-    nsp_accuracy: float
-    examples: int
+from tftrain.run_state import Evaluation
 
 
 class Evaluator:

@@ -7,7 +7,8 @@ from tftrain.data import pipeline
 from tftrain.data.manifest import read_manifest
 from tftrain.model.bert import BertPretrainer
 from tftrain.parallel.mesh import Mesh
-from tftrain.train.evaluate import Evaluation, Evaluator
+from tftrain.run_state import Evaluation
+from tftrain.train.evaluate import Evaluator
 
 
 class HeldOut:

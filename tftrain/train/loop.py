@@ -5,23 +5,27 @@ import functools
 import math
 from pathlib import Path
 
+from tftrain import devices
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.identity import identity
 from tftrain.exit_codes import ExitCode
 from tftrain.model.bert import BertPretrainer
-from tftrain.optim.state import load_weights, weights_room
+from tftrain.optim.state import load_weights, weight_restore_buffers
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import agreed, continuing, devices, grappler, memory, resume
-from tftrain.train.health import Health
+from tftrain.report import memory
+from tftrain.report.health import Health
+from tftrain.report.reporter import Reporter, describe
+from tftrain.run_state import Run, make_model, say
+from tftrain.saving import resume, resume_compatibility
+from tftrain.saving.checkpoints import Checkpoints
+from tftrain.supervise.signals import Signals
+from tftrain.supervise.watchdog import Watchdog
+from tftrain.train import grappler, rank_checks
 from tftrain.train.held_out import HeldOut, has_held_out
-from tftrain.train.report import Reporter, describe
-from tftrain.train.session import Run, make_model, say, wants_jit
-from tftrain.train.signals import Signals
 from tftrain.train.step import TrainStep
-from tftrain.train.watchdog import Watchdog
 
 
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
@@ -44,15 +48,16 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     baseline = memory.measure().now
     with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
         run = Run(config, mesh)
+        checkpoints = Checkpoints(run, functools.partial(say, mesh))
         source = pipeline.open_source(config.data, "train", config.model.vocab_size, settings.seed)
-        resumed = run.restore()
+        resumed = checkpoints.restore()
         done = int(run.progress.step)
         introduce(run, source.num_examples, done, resumed)
         if done >= settings.max_steps:
             say(mesh, f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
             return ExitCode.DONE
         say(mesh, memory.state_line(run))
-        reporter = Reporter(run, done, baseline)
+        reporter = Reporter(run, checkpoints.saves, done, baseline)
         clock = reporter.clock
         evaluates = settings.eval_every >= 0 and has_held_out(config.data)
         held_out = HeldOut(config, run.model, mesh, run.jit) if evaluates else None
@@ -74,8 +79,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         stopped.enter_context(watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED))
 
     say(mesh, "compiling the step ...")
-    run.prepare_saves()
-    with contextlib.ExitStack() as stopped, Signals(mesh.rank, stopping) as signals, run.saves:
+    checkpoints.prepare()
+    with contextlib.ExitStack() as stopped, Signals(mesh.rank, stopping) as signals, checkpoints.saves:
         for number in range(done + 1, settings.max_steps + 1):
             with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
                 batch = next(batches)
@@ -83,23 +88,23 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             timeout = "start_timeout_seconds" if clock.compiles(samples) else "step_timeout_seconds"
             with watchdog.limit(f"step {number}", timeout):
                 if number == done + 1:
-                    agreed.before_first_step(step, batch, signals.requests(), mesh)
+                    rank_checks.before_first_step(step, batch, signals.requests(), mesh)
                 with clock.step(samples):
                     info = step(batch, signals.requests())
                 stop = signals.agreed(info.requests.numpy())
                 last = stop or number == settings.max_steps
-                health.see(number, info, last)
+                health.observe(number, info, last)
                 reporter.step(number, info, last or due(number, settings.log_every))
             if held_out and not stop and (last or due(number, settings.eval_every)):
                 with clock.pause(), watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds") as limit:
                     reporter.evaluation(number, held_out(limit.restart))
             if last or due(number, settings.checkpoint_every):
                 with clock.pause(), watchdog.limit(f"the checkpoint of step {number}", "save_timeout_seconds"):
-                    run.save(last)
+                    checkpoints.save(last)
             if stop:
                 break
         with watchdog.limit("the last checkpoint", "save_timeout_seconds"):
-            run.finish()
+            checkpoints.finish()
     if stop:
         return ExitCode.STOPPED
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds"):
@@ -147,7 +152,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         model, path, step = load_model(config, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        result = HeldOut(config, model, mesh, wants_jit(config))(limit.restart)
+        result = HeldOut(config, model, mesh, config.compiles(devices.has_gpu()))(limit.restart)
         # Horovod ends on all ranks when one is done; those of another tensor parallel rank may still be adding up.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
     lines = {
@@ -171,12 +176,12 @@ def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, i
     """
     model = make_model(config, mesh)
     named = model.named_variables()
-    room = functools.partial(weights_room, named, model.slices, mesh.tensor.rank)
+    room = functools.partial(weight_restore_buffers, named, model.slices, mesh.tensor.rank)
     reader = resume.choose(config.run, mesh, functools.partial(say, mesh), room)
     if reader is None:
         where = f"--output_dir={config.run.output_dir}"
         raise CheckpointError(f"{where}: no checkpoint to evaluate; train first, or name one with --resume")
-    continuing.check_model(config, identity(config.data), reader.manifest.run, reader.path)
+    resume_compatibility.check_model(config, identity(config.data), reader.manifest.run, reader.path)
     load_weights(named, model.slices, mesh.tensor.rank, reader)
     return model, reader.path, reader.manifest.step
 

@@ -15,38 +15,14 @@ from tftrain.config import TrainConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.dropout import DropoutKey
 from tftrain.model.losses import LossSums, pretraining_loss_sums
+from tftrain.number_formats import DTYPES
 from tftrain.optim.loss_scale import LossScale
 from tftrain.optim.optimizer import Optimizer
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.train.precision import DTYPES
-from tftrain.train.state import Progress
+from tftrain.run_state import Progress, StepInfo
 
 SUMS = len(LossSums._fields)
-
-
-class StepInfo(NamedTuple):
-    """What one update was like, equal on every rank; scalars on the device.
-
-    Attributes:
-        sums: the global batch's loss sums, fp32 [len(LossSums)].
-        learning_rate, grad_norm, loss_scale: fp32; grad_norm is unscaled and from before clipping.
-        skipped: bool; loss or gradient was not finite and nothing was updated.
-        is_nan: bool; skipped, and not because of the loss scale alone.
-        culprit: int32, what was not finite, for `Optimizer.culprit_name`.
-        bad_ranks: fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite.
-        requests: fp32 as given to the step, the largest of all ranks.
-    """
-
-    sums: tf.Tensor
-    learning_rate: tf.Tensor
-    grad_norm: tf.Tensor
-    loss_scale: tf.Tensor
-    skipped: tf.Tensor
-    is_nan: tf.Tensor
-    culprit: tf.Tensor
-    bad_ranks: tf.Tensor
-    requests: tf.Tensor
 
 
 class _Gradients(NamedTuple):

@@ -9,7 +9,7 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Column, Outcome, Record, Row, Table
 from tftrain.bench.worker import Worker, WorkerError
-from tftrain.train.precision import DTYPES
+from tftrain.number_formats import DTYPES
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FLAGS = (

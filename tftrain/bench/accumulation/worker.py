@@ -48,8 +48,8 @@ def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
     from tftrain.model.dropout import DropoutKey
     from tftrain.model.losses import pretraining_loss_sums
     from tftrain.parallel.launcher import Launch
-    from tftrain.parallel.mesh import start
-    from tftrain.train.session import make_model
+    from tftrain.parallel.start import start
+    from tftrain.run_state import make_model
 
     model = make_model(config, start(Launch(), config.compute.cpu_threads))
     size, seed = config.batch.micro_batch_size, config.run.seed

@@ -36,14 +36,16 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
     from tftrain.parallel.launcher import Launch
-    from tftrain.parallel.mesh import start
-    from tftrain.train.session import Run
+    from tftrain.parallel.start import start
+    from tftrain.run_state import Run
+    from tftrain.saving.checkpoints import Checkpoints
 
     run = Run(config.resolve(1), start(Launch(), config.compute.cpu_threads))
+    checkpoints = Checkpoints(run, print)
     home = folder.of(config.run.output_dir)
     home.mkdir()
-    run.prepare_saves().join()  # In a run, the first step compiles meanwhile.
-    state = sum(values.nbytes for _, values in run.owned())
+    checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
+    state = sum(values.nbytes for _, values in run.tensors_to_save())
     blocks = memory.blocks(READING_THREADS, BLOCK_BYTES)
     saved: dict[str, float] = {}
 
@@ -51,9 +53,9 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         """Saves once, and notes how long training would have stood still and how long it took."""
         run.progress.step.assign_add(1)
         begin = time.perf_counter()
-        run.save()
+        checkpoints.save()
         saved["stall"] = time.perf_counter() - begin
-        run.finish()
+        checkpoints.finish()
         saved["whole"] = time.perf_counter() - begin
 
     def answer(request: list[str]) -> dict[str, float]:
@@ -79,7 +81,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         elif what in DIGESTS:
             digest(what, size, blocks)
         else:
-            room = run.room()
+            room = run.restore_buffers()
             reader = Reader(newest)
             wanted = memory.arrays(room) if "new" in what else room
             reader.verify(wanted=wanted, digest="sha256" if "sha256" in what else "xxh3_128")

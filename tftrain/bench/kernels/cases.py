@@ -12,9 +12,9 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.bench.kernels import traffic
+from tftrain.number_formats import ITEM_BYTES
 from tftrain.ops import attention_softmax, dropout, gelu, layer_norm
 from tftrain.ops.library import library
-from tftrain.train.precision import ITEM_BYTES
 
 DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 EPSILON = 1e-12

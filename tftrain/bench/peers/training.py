@@ -54,8 +54,8 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
     import tensorflow as tf
 
     from tftrain.parallel.launcher import Launch
-    from tftrain.parallel.mesh import start
-    from tftrain.train.session import Run
+    from tftrain.parallel.start import start
+    from tftrain.run_state import Run
     from tftrain.train.step import TrainStep
 
     mesh = start(Launch(), config.compute.cpu_threads)

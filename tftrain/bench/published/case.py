@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tftrain import flags
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import mapping
-from tftrain.bench.published.here import Place
+from tftrain.bench.published.local_machine import Place
 from tftrain.bench.published.rows import Published
 from tftrain.bench.published.scale import Scale, scaled
 from tftrain.config import TrainConfig
@@ -67,7 +67,7 @@ def refusal(case: Case, place: Place) -> str | None:
     except ConfigError:
         return None
     planned = from_config(config, case.work.dp, gpu=place.gpu)
-    least = memory.of(planned, place.constants).least / 1e9
+    least = memory.estimate(planned, place.constants).least / 1e9
     if least <= place.gb:
         return None
     return f"does not fit here: {least:.2f} of {place.gb:.2f} GB a rank"

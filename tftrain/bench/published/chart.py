@@ -12,7 +12,7 @@ from tftrain.bench.table import Record
 
 PUBLISHED, PLANNED, MEASURED = "#1f4e79", "#8fb3d9", "#d98e4a"
 GREY, GRID = "#333333", "#dddddd"
-MOST_BARS = 60
+MAX_BARS = 60
 BAR, INCHES_A_ROW, LABEL = 0.36, 0.44, 60
 PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.6}
 # Title, format of a figure, and the columns that share the axis.
@@ -34,10 +34,10 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
 
 def figure(records: Sequence[Record]):
-    """Returns the picture, a matplotlib figure: bars, or points for more than MOST_BARS rows."""
+    """Returns the picture, a matplotlib figure: bars, or points for more than MAX_BARS rows."""
     from matplotlib.figure import Figure
 
-    if len(records) > MOST_BARS:
+    if len(records) > MAX_BARS:
         return _points(Figure(figsize=(7, 7), layout="constrained"), records)
     measured = any(number(record, "peak_gb") for record in records)
     made = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)), layout="constrained")

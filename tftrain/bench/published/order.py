@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 
 from tftrain.bench.table import Record
-from tftrain.plan.compare import lie_apart
+from tftrain.plan.published.compare import lie_apart
 
 PUBLISHED_APART = 0.05  # 22 configurations of the published sweep ran twice, 2.8 % apart in the mean
 # What is compared: its name, its figure here and as published, and the figures of all runs of the base row.

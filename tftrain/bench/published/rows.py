@@ -1,14 +1,14 @@
 """The rows of the reference files as the rows of tables, the base row of each table first.
 
-A row is what its file says: the workload and the figures that `tftrain.plan.rows` reads, the levers, the note.
+A row is what its file says: the workload and figures that `tftrain.plan.published.rows` reads, the levers, the note.
 """
 
 import csv
 import io
 from typing import NamedTuple
 
-from tftrain.plan.published import Row
-from tftrain.plan.rows import REFERENCE, read_text, reference_text
+from tftrain.plan.published.row import Row
+from tftrain.plan.published.rows import REFERENCE, read_text, reference_text
 
 # Its note: 'the row "base" of every other Large table'. Every other table begins with its own base.
 LARGE_BASE = "large_precision/04"

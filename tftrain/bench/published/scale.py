@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tftrain.bench.published.here import Place
+from tftrain.bench.published.local_machine import Place
 from tftrain.plan import flops, memory
 from tftrain.plan.workload import Workload
 
 SMALLEST = 1 / 64
-MOST_SECONDS = 4.0  # of a step that --scale=auto plans
+MAX_SECONDS = 4.0  # of a step that --scale=auto plans
 MICRO_BATCHES = 2  # accumulated at most, unless --scale=full: more of them repeat the same work
 SHORTEST, FEWEST_WORDS = 64, 256
 
@@ -78,12 +78,12 @@ def choose(given: str, works: Sequence[Workload], place: Place, ranks: int) -> S
 
 def budget(place: Place) -> float:
     """Returns the operations of the longest step that --scale=auto plans."""
-    return MOST_SECONDS * place.flops
+    return MAX_SECONDS * place.flops
 
 
 def work_fits(work: Workload, place: Place) -> bool:
     """Whether the fullest rank of a workload fits."""
-    return memory.of(work, place.constants).least <= place.gb * 1e9
+    return memory.estimate(work, place.constants).least <= place.gb * 1e9
 
 
 def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published import here, order, rows, scale
+from tftrain.bench.published import local_machine, order, rows, scale
 from tftrain.bench.published.case import Case, prepare, refusal
 from tftrain.bench.published.chart import draw
 from tftrain.bench.published.page import write
@@ -18,7 +18,7 @@ from tftrain.bench.report import spread
 from tftrain.bench.table import Column, Outcome, Record, Row, Table
 from tftrain.bench.training import alternation, run
 from tftrain.bench.training.run import RunError
-from tftrain.plan import compare
+from tftrain.plan.published import compare
 
 STEPS = 20  # To start a run takes longer than they do, and those of small models differ by a third.
 SWEEP = "sweep_"  # tables of so many rows that none runs unless --rows asks for it
@@ -61,7 +61,7 @@ def measure(
         for row in group:
             yield Outcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
         return
-    place = here.look(config.np)
+    place = local_machine.look(config.np)
     size = scale.choose(config.scale, [each.row.workload for each in published], place, place.ranks)
     say(f"scale {size}; {place.gb:.1f} GB a rank")
     base = Row(published[0].row.name, group[0].group)
@@ -89,7 +89,7 @@ def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
     """Returns the configuration with the scale and the ranks that rows of a table run with here, if any runs."""
     if _planned_only(published[-1].row.table, config):
         return config
-    place = here.look(config.np)
+    place = local_machine.look(config.np)
     size = scale.choose(config.scale, [each.row.workload for each in published], place, place.ranks)
     return dataclasses.replace(config, scale=str(size.factor), np=place.ranks)
 

@@ -1,0 +1,268 @@
+"""What a run writes and shows."""
+
+import dataclasses
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tftrain import devices
+from tftrain.report.metrics import MetricsWriter, read_rows
+from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
+
+# As design.md lists them for the programs that read the file.
+TRAIN_FIELDS = [
+    "step",
+    "loss",
+    "mlm_loss",
+    "nsp_loss",
+    "mlm_accuracy",
+    "learning_rate",
+    "grad_norm",
+    "loss_scale",
+    "global_batch_size",
+    "consumed_samples",
+    "consumed_tokens",
+    "step_time_s",
+    "samples_per_sec",
+    "tokens_per_sec",
+    "tflops_per_device",
+    "mfu",
+    "peak_memory_gb",
+    "peak_memory_rank",
+    "skipped_steps",
+    "nan_steps",
+    "failed_saves",
+]
+EVAL_FIELDS = ["step", "eval_mlm_loss", "eval_unigram_nats", "eval_mlm_accuracy", "eval_nsp_accuracy"]
+
+
+def row(step=10, **changes):
+    values = {
+        "step": step,
+        "loss": 7.5,
+        "mlm_loss": 6.875,
+        "nsp_loss": 0.625,
+        "mlm_accuracy": 0.125,
+        "learning_rate": 1e-4,
+        "grad_norm": 1.5,
+        "loss_scale": 1.0,
+        "global_batch_size": 32,
+        "consumed_samples": 32 * step,
+        "consumed_tokens": 4096 * step,
+        "step_time_s": 0.5,
+        "samples_per_sec": 64.0,
+        "tokens_per_sec": 8192.0,
+        "tflops_per_device": 0.25,
+        "mfu": None,
+        "peak_memory_gb": 1.25,
+        "peak_memory_rank": 1,
+        "skipped_steps": 2,
+        "nan_steps": 1,
+        "failed_saves": 2,
+    }
+    return TrainRow(**values | changes)
+
+
+def evaluation(step=10):
+    return EvalRow(step, 5.5, 6.25, 0.25, 0.5)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def stream():
+    return io.StringIO()
+
+
+def test_rows_have_exactly_the_documented_fields_in_order(tmp_path, stream):
+    writer = MetricsWriter(tmp_path / "new" / "run", 100, stream)
+    writer.train(row())
+    writer.evaluation(evaluation())
+    # Before close: each row is on disk once it is written.
+    first, second = [json.loads(line) for line in (tmp_path / "new/run/metrics.jsonl").read_text().splitlines()]
+    writer.close()
+    assert list(first) == TRAIN_FIELDS
+    assert list(second) == EVAL_FIELDS
+    assert first == dataclasses.asdict(row())
+    assert second == dataclasses.asdict(evaluation())
+
+
+def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(tmp_path, stream):
+    writer = MetricsWriter(tmp_path, 100, stream)
+    writer.train(row(mlm_loss=math.nan, grad_norm=math.inf, nsp_loss=np.float32(-math.inf).item()))
+    writer.close()
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    found = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=refuse)
+    assert (found["mlm_loss"], found["grad_norm"], found["nsp_loss"], found["loss"]) == (None, None, None, 7.5)
+    assert "lm loss: nan" in stream.getvalue()
+    assert "grad norm: inf" in stream.getvalue()
+
+
+def test_log_line_names_everything_in_the_megatron_manner(tmp_path, stream):
+    writer = MetricsWriter(tmp_path, 100, stream)
+    writer.advance(10)
+    writer.train(row())
+    writer.close()
+    parts = [re.sub(" +", " ", part.strip()) for part in stream.getvalue().split("|")]
+    assert parts == [
+        "iteration 10/ 100",
+        "consumed samples: 320",
+        "consumed tokens: 40960",
+        "elapsed time per iteration (s): 0.500",
+        "learning rate: 1.000E-04",
+        "global batch size: 32",
+        "lm loss: 6.8750",
+        "nsp loss: 0.6250",
+        "loss scale: 1.0",
+        "grad norm: 1.500",
+        "skipped iterations: 2",
+        "nan iterations: 1",
+        "failed saves: 2",
+        "samples per second: 64.0",
+        "TFLOPs: 0.250",
+        "peak memory (GB): 1.25 (rank 1)",
+    ]
+
+
+def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, stream):
+    writer = MetricsWriter(tmp_path, 100, stream)
+    writer.spike(SpikeRow(7, 9.25, 7.5, 3.0, -0.25))
+    writer.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
+        "step": 7,
+        "spike_loss": 9.25,
+        "spike_loss_zscore": 7.5,
+        "spike_grad_norm": 3.0,
+        "spike_grad_norm_zscore": -0.25,
+    }
+    parts = [re.sub(" +", " ", part.strip()) for part in stream.getvalue().split("|")]
+    assert parts == ["spike at 7/ 100", "loss: 9.2500 (+7.5 standard deviations)", "grad norm: 3.000 (-0.2)"]
+
+
+def test_evaluation_is_shown_beside_the_unigram_entropy(tmp_path, stream):
+    writer = MetricsWriter(tmp_path, 100, stream)
+    writer.evaluation(evaluation())
+    writer.close()
+    assert "lm loss: 5.5000 | unigram entropy: 6.2500 | learned from context: 0.7500" in stream.getvalue()
+
+
+def test_a_progress_bar_stands_under_the_lines_of_a_terminal_only(tmp_path, stream):
+    terminal = Terminal()
+    for place in (terminal, stream):
+        writer = MetricsWriter(tmp_path, 40, place)
+        for step in range(31, 36):
+            writer.advance(step)
+        writer.train(row(35))
+        writer.close()
+    assert "35/40" in terminal.getvalue()
+    assert terminal.getvalue().count("iteration       35/      40") == 1
+    assert stream.getvalue().count("\n") == 1
+    assert "\r" not in stream.getvalue()
+
+
+def test_resuming_drops_later_rows_and_a_half_written_line(tmp_path, stream):
+    writer = MetricsWriter(tmp_path, 100, stream)
+    for step in (10, 20, 30):
+        writer.train(row(step))
+        writer.evaluation(evaluation(step))
+    writer.close()
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 40, "lo')
+    resumed = MetricsWriter(tmp_path, 100, stream)
+    resumed.truncate_after(20)
+    resumed.train(row(30, loss=1.0))
+    resumed.close()
+    assert [found["step"] for found in read_rows(path)] == [10, 10, 20, 20, 30]
+    assert read_rows(path)[-1]["loss"] == 1.0
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["metrics.jsonl", "tensorboard"]
+
+
+def test_starting_anew_drops_every_row_and_a_new_folder_has_none(tmp_path, stream):
+    writer = MetricsWriter(tmp_path, 100, stream)
+    writer.truncate_after(0)
+    writer.train(row(1))
+    writer.truncate_after(0)
+    writer.close()
+    assert read_rows(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.parametrize("damage", ["{]\n", "[1]\n", "{}\n", '{"step": null}\n', "7\n"])
+def test_damage_within_the_file_is_an_error_that_names_the_line_and_keeps_the_file(tmp_path, stream, damage):
+    path = tmp_path / "metrics.jsonl"
+    text = '{"step": 1}\n' + damage + '{"step": 3}\n'
+    path.write_text(text)
+    writer = MetricsWriter(tmp_path, 100, stream)
+    with pytest.raises(ValueError, match=re.escape(f"{path}, line 2")):
+        writer.truncate_after(1)
+    writer.close()
+    assert path.read_text() == text
+
+
+def test_tensorboard_shows_the_same_numbers_and_forgets_what_a_resumed_run_repeats(tmp_path, stream):
+    writer = MetricsWriter(tmp_path, 100, stream)
+    for step in (10, 20, 30):
+        writer.train(row(step))
+    writer.evaluation(evaluation(30))
+    writer.close()
+    resumed = MetricsWriter(tmp_path, 100, stream)
+    resumed.truncate_after(20)
+    resumed.train(row(25, mlm_loss=6.0))
+    resumed.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/mlm_loss")] == [
+        (10, 6.875),
+        (20, 6.875),
+        (25, 6.0),
+    ]
+    tags = set(events.Tags()["scalars"])
+    assert tags == (
+        {f"train/{name}" for name in TRAIN_FIELDS} | {name.replace("_", "/", 1) for name in EVAL_FIELDS}
+    ) - {"train/step", "train/mfu", "step"}
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "expected"),
+    [
+        ("Tesla V100-SXM2-16GB", "fp16", 125.0),
+        ("Tesla V100-PCIE-32GB", "fp16", 112.0),
+        ("Tesla V100-SXM2-16GB", "bf16", None),
+        ("Tesla V100-SXM2-16GB", "fp32", 15.7),
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312.0),
+        ("NVIDIA A100-PCIE-40GB", "fp32", 156.0),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.5),
+        ("NVIDIA H100 PCIe", "fp16", 756.0),
+        ("NVIDIA H200", "bf16", 989.5),
+        ("NVIDIA H200 NVL", "bf16", 835.5),
+        ("Some CPU", "fp32", None),
+    ],
+)
+def test_peak_rates_of_known_gpus(name, precision, expected):
+    assert devices.peak_tflops(name, precision) == expected
+
+
+def test_a_process_knows_its_device():
+    assert devices.device_name()
+    assert devices.peak_tflops(devices.device_name(), "fp32") is None
+
+
+def test_peak_memory_counts_what_was_held_in_gb_of_1e9_bytes():
+    assert not tf.config.get_visible_devices("GPU")
+    before = devices.peak_memory_gb()
+    peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # noqa: SIM115
+    assert before == pytest.approx(int(peak.split()[1]) * 1024 / 1e9, rel=0.02)
+    held = np.ones(int((before + 0.2) * 1e9), np.uint8)
+    assert devices.peak_memory_gb() - before > 0.15
+    del held

@@ -1,0 +1,60 @@
+"""The loss curve."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tftrain.report.plot import TRAIN, loss_curve, smoothed
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def rows(count, evaluations=0):
+    steps = range(10, 10 * count + 1, 10)
+    found = [{"step": step, "mlm_loss": 5 + 4 * np.exp(-step / 300), "nsp_loss": 0.6} for step in steps]
+    found += [
+        {"step": 10 * count * (i + 1) // evaluations, "eval_mlm_loss": 5.5 - 0.1 * i, "eval_unigram_nats": 6.5}
+        for i in range(evaluations)
+    ]
+    return found
+
+
+def pixels(path, color):
+    picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+    return int((np.abs(picture - wanted).sum(axis=-1) < 12).sum())
+
+
+@pytest.mark.parametrize(("count", "evaluations"), [(1, 0), (3, 1), (200, 4), (0, 1)])
+def test_draws_few_points_and_many(tmp_path, count, evaluations):
+    loss_curve(write(tmp_path / "metrics.jsonl", rows(count, evaluations)), tmp_path / "curve.png")
+    assert Image.open(tmp_path / "curve.png").size == (1600, 900)
+    assert (pixels(tmp_path / "curve.png", TRAIN) > 50) == (count > 0)
+
+
+def test_leaves_out_what_is_not_finite(tmp_path):
+    data = rows(20)
+    data[3]["mlm_loss"] = None
+    loss_curve(write(tmp_path / "metrics.jsonl", data), tmp_path / "curve.png")
+    assert pixels(tmp_path / "curve.png", TRAIN) > 50
+
+
+@pytest.mark.parametrize("data", [[], [{"step": 1, "mlm_loss": None}]])
+def test_nothing_to_draw_is_an_error_that_names_the_file(tmp_path, data):
+    path = write(tmp_path / "metrics.jsonl", data)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: no masked-LM loss"):
+        loss_curve(path, tmp_path / "curve.png")
+    assert not (tmp_path / "curve.png").exists()
+
+
+def test_smoothing_does_not_lag_behind_a_falling_loss_and_damps_noise():
+    line = tuple(9 - 0.01 * step for step in range(400))
+    assert smoothed(line) == pytest.approx(line, rel=1e-12)
+    noise = np.random.default_rng(0).normal(size=4000)
+    # The mean of n independent values has 1 / n of their variance; here n = 401, over some ten independent windows.
+    assert np.std(smoothed(tuple(noise))[200:-200]) == pytest.approx(np.sqrt(1 / 401), rel=0.5)

@@ -1,0 +1,56 @@
+"""An elastic run whose layers are split over two ranks loses a host of two ranks, of four, and finds another one.
+
+`python -m tests.supervise.elastic_recovery` prints how long each change takes, and how much the losses differ from
+those of one rank that was left alone.
+"""
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+from tests.distributed import Ranks, run_ranks
+from tests.supervise.test_elastic_job import RUN, Hosts, job, losses, supervisor_on
+
+STEPS = 100
+SECONDS = 1800
+SETTINGS = [*RUN, f"--max_steps={STEPS}"]
+
+
+def main() -> None:
+    home = Path(tempfile.mkdtemp(prefix="elastic_recovery."))
+    hosts = Hosts(home, "localhost", "127.0.0.1", slots=2)
+    elastic = [*SETTINGS, "--tensor_parallel_size=2", f"--output_dir={home / 'run'}"]
+    with job(hosts, 4, *elastic, least=2) as launched:
+        launched.wait_for("step_00000005", seconds=SECONDS)
+        begin = time.monotonic()
+        os.kill(supervisor_on("127.0.0.1", launched.processes[0]), signal.SIGKILL)
+        tell(launched, "2 ranks, before 4", "a host of two ranks was killed", begin)
+        begin = time.monotonic()
+        hosts.are("localhost", "127.1")
+        tell(launched, "4 ranks, before 2", "another host came", begin)
+        assert launched.codes([0], SECONDS) == [0], launched.output()
+    run_ranks(1, [*SETTINGS, f"--output_dir={home / 'alone'}"], seconds=SECONDS)
+    alone, disturbed = losses(home / "alone"), losses(home / "run")
+    assert list(disturbed) == list(alone) == list(range(1, STEPS + 1))
+    largest = max(abs(disturbed[step] / alone[step] - 1) for step in alone)
+    print(f"losses of {STEPS} steps: at most {largest:.1e} from those of one rank, relatively")
+
+
+def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
+    """Prints when the ranks had their new places, when the state was there again, and when the next step was done."""
+    words, seconds, place = (change, "continuing after step", "iteration"), [], 0
+    for word in words:
+        while (found := launched.output().find(word, place)) < 0:
+            assert time.monotonic() < begin + SECONDS, launched.output()
+            assert launched.processes[0].poll() is None, launched.output()
+            time.sleep(0.05)
+        place = found
+        seconds.append(time.monotonic() - begin)
+    placed, resumed, stepped = seconds
+    print(f"{what}: new places after {placed:.1f} s, resumed after {resumed:.1f} s, next step after {stepped:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Ways of dividing work among ranks that can't be, refused before anything starts, in one line each."""
+
+import pytest
+
+from tftrain import run
+from tftrain.config import TrainConfig
+from tftrain.flags import read
+from tftrain.parallel.launcher import Launch
+from tftrain.parallel_config import BatchConfig, ParallelConfig
+
+GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_size=2", "--num_attention_heads=12"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "given", "expected"),
+    [
+        (6, "--tensor_parallel_size=4", "--tensor_parallel_size=4: expected a divisor of the 6 ranks"),
+        (8, "--tensor_parallel_size=8", "--tensor_parallel_size=8: expected a divisor of num_attention_heads=12"),
+        (5, "--tensor_parallel_size=5 --num_attention_heads=15 --hidden_size=60", "intermediate_size=240 ok"),
+        (
+            7,
+            "--tensor_parallel_size=7 --num_attention_heads=7 --hidden_size=63 --intermediate_size=100",
+            "--tensor_parallel_size=7: expected a divisor of intermediate_size=100",
+        ),
+        (
+            12,
+            "--tensor_parallel_size=2 --pipeline_parallel_size=4",
+            "--pipeline_parallel_size=4: expected a divisor of the 12 ranks by tensor_parallel_size=2",
+        ),
+        (8, "--pipeline_parallel_size=2", "--pipeline_parallel_size=2: expected 1: training divides no layers"),
+        (
+            8,
+            "--tensor_parallel_size=2 --split_opt_state --state_split_strategy=greedy:5",
+            "--state_split_strategy=greedy:5: expected at most the 4 data parallel ranks",
+        ),
+        (4, "--state_split_strategy=naive", "--state_split_strategy=naive: expected together with split_opt_state"),
+        (4, "--split_opt_state --state_split_strategy=greedy", "--state_split_strategy=greedy: expected even, naive"),
+        (
+            4,
+            "--tensor_parallel_size=2 --jit_compile=true",
+            "--jit_compile=true: expected auto or false with tensor_parallel_size > 1",
+        ),
+        (4, "--global_batch_size=12", "--global_batch_size=12: expected a"),
+        (4, "--tensor_parallel_size=0", "--tensor_parallel_size=0: expected"),
+        (4, "--pipeline_parallel_size=0", "--pipeline_parallel_size=0: expected"),
+    ],
+)
+def test_what_does_not_divide_is_refused_in_one_line(ranks, given, expected, tmp_path):
+    config, misread = read(TrainConfig, [*GIVEN, f"--output_dir={tmp_path}", *given.split()])
+    found = [str(problem) for problem in run.all_problems(config, misread, Launch(0, ranks, 0, ranks))]
+    if expected.endswith(" ok"):
+        assert found == []
+        return
+    (line,) = found
+    assert expected in line
+    assert "\n" not in line
+
+
+def test_batches_are_shared_by_the_ranks_that_split_no_layer():
+    parallel = ParallelConfig(tensor_parallel_size=4, pipeline_parallel_size=2)
+    assert parallel.data_parallel_size(32) == 4
+    assert BatchConfig(micro_batch_size=2, global_batch_size=24).resolve(4).grad_accum_steps == 3

@@ -1,0 +1,115 @@
+"""Start-up: connects this process to the other ranks through Horovod, and gives it its device and its threads.
+
+Horovod is imported only if several processes were launched together, so a run of one process needs none.
+"""
+
+import itertools
+import os
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from tftrain.parallel.launcher import Launch
+from tftrain.parallel.mesh import Mesh, MeshError
+from tftrain.parallel.pending_collectives import PendingCollectives
+from tftrain.parallel.rendezvous import await_all, value_of_rank_0
+
+# Horovod names ranks that keep others waiting, and then ends the run.
+STALL_WARNING_SECONDS = 60
+STALL_SHUTDOWN_SECONDS = 600
+
+
+def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1) -> Mesh:
+    """Connects this process to its peers and gives it its device and its threads.
+
+    Args:
+        launch: this process's rank, from the environment.
+        cpu_threads: TensorFlow's threads; 0: this host's cores shared by the ranks on it.
+        tensor_parallel_size, pipeline_parallel_size: see `Mesh`; their product divides the number of ranks.
+
+    Returns:
+        The mesh.
+
+    Raises:
+        MeshError: several processes were launched and Horovod is not installed, or it counts them differently, or rank
+            0 has another tensor_parallel_size, or Horovod's stall check is switched off.
+    """
+    mesh = Mesh(*launch, tensor_parallel_size, pipeline_parallel_size)
+    if mesh.size > 1:
+        mesh = _connect(launch, mesh)
+    _choose_device(mesh, cpu_threads)
+    return mesh
+
+
+def _connect(launch: Launch, mesh: Mesh) -> Mesh:
+    """Starts Horovod with one process set for each group that is neither all ranks nor a single one."""
+    os.environ.update(stall_limits(os.environ))
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise MeshError(
+            f"{launch.size} processes were launched, but Horovod can't be imported ({error}); `make setup` builds it"
+        ) from error
+    tensor_parallel_size = str(mesh.tensor_parallel_size)
+    first = value_of_rank_0(launch, "tensor_parallel_size", tensor_parallel_size)
+    if first != tensor_parallel_size:
+        raise MeshError(
+            f"the ranks disagree: on rank {launch.rank} --tensor_parallel_size is {tensor_parallel_size}, "
+            f"but {first} on rank 0; start all with the same flags, environment, packages and data"
+        )
+    groups = itertools.chain(*mesh.groups.values())
+    # A set of all ranks would be a second name for the one that always exists.
+    sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
+    await_all(launch)
+    hvd.init(process_sets=list(sets.values()))
+    if hvd.size() != launch.size:
+        raise MeshError(
+            f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; "
+            f"was Horovod built with MPI where mpirun or srun starts it?"
+        )
+    return Mesh(
+        hvd.rank(),
+        hvd.size(),
+        hvd.local_rank(),
+        hvd.local_size(),
+        mesh.tensor_parallel_size,
+        mesh.pipeline_parallel_size,
+        sets,
+        PendingCollectives(),
+    )
+
+
+def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns after how many seconds Horovod warns of a stalled collective and ends it: the user's, or the defaults.
+
+    Raises:
+        MeshError: the user has switched one of them off; no run may wait for ever.
+    """
+    defaults = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": STALL_WARNING_SECONDS,
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": STALL_SHUTDOWN_SECONDS,
+    }
+    limits = {name: environ.get(name, str(default)) for name, default in defaults.items()}
+    off = {name: value for name, value in limits.items() if not (value.isdecimal() and int(value))}
+    disabled = environ.get("HOROVOD_STALL_CHECK_DISABLE", "0")
+    if disabled != "0":
+        off["HOROVOD_STALL_CHECK_DISABLE"] = disabled
+    if off:
+        given = ", ".join(f"{name}={value}" for name, value in off.items())
+        raise MeshError(f"{given}: expected positive numbers of seconds, and no disabled check; unset it")
+    return limits
+
+
+def _choose_device(mesh: Mesh, cpu_threads: int) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        # Some launchers show each rank its own GPU only.
+        gpu = gpus[0] if len(gpus) == 1 else gpus[mesh.local_rank] if mesh.local_rank < len(gpus) else None
+        if gpu is None:
+            raise MeshError(f"{mesh.local_size} ranks on a host of {len(gpus)} GPUs; start one rank for each GPU")
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
+    else:
+        threads = cpu_threads or max(1, len(os.sched_getaffinity(0)) // mesh.local_size)
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))

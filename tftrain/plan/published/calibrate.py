@@ -1,0 +1,263 @@
+"""Fits the constants of the software systems to the published rows, and says how well they predict rows not seen.
+
+Gauss-Newton on the logarithms of constants and figures. Residuals above 3 % count by their size rather than its square,
+so that a row with a fault of its own does not bend the rest; the rows of a system count as the root of their number, so
+that the sweep does not drown the others; and every constant is held to its starting value. Constants of the device are
+shared by the systems on it. The error for rows not seen is that of each table, predicted with constants fitted to all
+other tables.
+"""
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tftrain.plan import memory, timing
+from tftrain.plan.cluster import CLUSTERS
+from tftrain.plan.published.row import Row
+from tftrain.plan.system import Constants
+
+DEVICE = ("product_rate", "misaligned", "misaligned_batch", "memory_rate", "link_rate")
+MEMORY = ("reserve_gb", "fragmentation", "state_slack")
+# What of a system's own the rows can tell; the rest is another system's, see LIKE, or the start's.
+OWN = {
+    "megatron": ("network_rate", "launch_us", "wait_us", "step_ms"),
+    "megatron_deepspeed": ("network_rate", "transfer", *MEMORY),
+    "megatron_deepspeed_tuned": ("transfer",),
+    "encoder": ("network_rate", "wait_us", "batch_ms", *MEMORY),
+    "megatron_cpu": ("product_rate", "misaligned", "network_rate", "wait_us", "gradient_ns", *MEMORY),
+}
+LIKE = {"megatron_deepspeed_tuned": "megatron_deepspeed"}
+LIKE_IN_TIME = {"megatron_deepspeed": "megatron"}
+# Horovod negotiates every collective between the ranks in cycles of milliseconds, and a micro-batch of TensorFlow
+# begins in Python. A CPU reaches less of its peak, and does by itself what is around an update.
+STARTS = {
+    ("encoder", "wait_us"): 300.0,
+    ("encoder", "batch_ms"): 30.0,
+    ("megatron_cpu", "product_rate"): 0.25,
+    ("megatron_cpu", "misaligned_batch"): 0.9,
+    ("megatron_cpu", "gradient_ns"): 30.0,
+    # No row of the sweep states memory: a context and the buffers of NCCL.
+    ("megatron", "reserve_gb"): 2.0,
+    ("megatron", "state_slack"): 0.0,
+    # A micro-batch of the sweep adds the same time with two stages as with four: its transfers are hidden.
+    ("megatron", "transfer"): 0.0,
+}
+NOT_COMPARABLE = {
+    "local_fused": "model, batch and device are not stated",
+    "gpt_zero_stage": "the source's columns look swapped, and its branches differed",
+}
+LINEAR_ABOVE = 0.03
+HELD = 0.005
+ROUNDS = 10
+STEP = 1e-3
+
+FOLDS = 5
+SEED = 1
+
+Key = tuple[str, str]  # who owns a constant (a device, or a system), and its name
+
+
+class Fit(NamedTuple):
+    """Logarithms of constants, and of each row's predicted by measured figure."""
+
+    keys: tuple[Key, ...]
+    values: np.ndarray
+    errors: np.ndarray
+    slopes: np.ndarray
+
+
+def owner(system: str, name: str) -> Key:
+    """Returns whose value of a constant a system has; ("", name) for the start's."""
+    if name in OWN[system]:
+        return system, name
+    if name in DEVICE and system != "megatron_cpu":
+        return "a100", name
+    other = LIKE.get(system) or (None if name in MEMORY else LIKE_IN_TIME.get(system))
+    return owner(other, name) if other else ("", name)
+
+
+def constants(system: str, values: dict[Key, float]) -> Constants:
+    """Returns the constants of a system, of which `values` has the logarithms; the others are the start's."""
+    found = {}
+    for name in Constants.__dataclass_fields__:
+        value = values.get(owner(system, name))
+        found[name] = _start_of((system, name)) if value is None else float(math.exp(value))
+    return Constants(**found)
+
+
+def comparable(rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows of which the calibration may learn."""
+    return [row for row in rows if row.table not in NOT_COMPARABLE and row.reference.ran]
+
+
+def log_seconds(row: Row, chosen: Constants) -> float:
+    """Returns the logarithm of planned by published seconds."""
+    return math.log(timing.step(row.workload, CLUSTERS[row.cluster], chosen).total / row.reference_seconds)
+
+
+def log_memory(row: Row, chosen: Constants) -> float:
+    """Returns the logarithm of planned by published memory."""
+    cluster = CLUSTERS[row.cluster]
+    return math.log(memory.estimate(row.workload, chosen).total / cluster.unit / row.reference.gb)
+
+
+def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Sequence[str]) -> Fit:
+    """Fits the constants with the given names to rows.
+
+    Args:
+        rows: each with the figure that `error` compares.
+        error: `log_seconds` or `log_memory`.
+        names: fields of `Constants` that matter to it.
+
+    Returns:
+        The best values found.
+    """
+    found = {owner(system, name) for system in {row.system for row in rows} for name in names}
+    keys = tuple(sorted(key for key in found if key[0]))
+    start = _start(keys)
+    values, errors = start, _errors(rows, error, keys, start)
+    weights = row_weights(rows)
+    for _ in range(ROUNDS):
+        slopes = _slopes(rows, error, keys, values, errors)
+        step, factor = _newton(errors, slopes, weights, values - start), 1.0
+        before = _loss(errors, weights, values - start)
+        while factor > 0.05:
+            tried = values + factor * step
+            new = _errors(rows, error, keys, tried)
+            if _loss(new, weights, tried - start) < before:
+                values, errors = tried, new
+                break
+            factor /= 2
+        else:
+            break
+        if before - _loss(errors, weights, values - start) < 1e-5 * before:
+            break
+    return Fit(keys, values, errors, slopes)
+
+
+def without(
+    rows: Sequence[Row], error: Callable[[Row, Constants], float], fitted: Fit, groups: Sequence[Hashable]
+) -> np.ndarray:
+    """Returns each row's error with constants fitted to the rows of other groups, from the whole fit's slopes.
+
+    Args:
+        rows, error: those of the fit.
+        fitted: from `fit`.
+        groups: of each row: its table, or a number drawn by lot.
+    """
+    start, found = _start(fitted.keys), np.array(fitted.errors)
+    for group in dict.fromkeys(groups):
+        left = np.array([of_row == group for of_row in groups])
+        values, errors = fitted.values, fitted.errors
+        weights = row_weights([row for row, out in zip(rows, left, strict=True) if not out])
+        for _ in range(3):
+            values = values + _newton(errors[~left], fitted.slopes[~left], weights, values - start)
+            errors = _errors(rows, error, fitted.keys, values)
+        found[left] = errors[left]
+    return found
+
+
+def row_weights(rows: Sequence[Row]) -> np.ndarray:
+    """Returns 1 / root of the number of rows of each row's system."""
+    counts = Counter(row.system for row in rows)
+    return np.array([counts[row.system] ** -0.5 for row in rows])
+
+
+def _start(keys):
+    return np.array([math.log(_start_of(key)) for key in keys])
+
+
+def _start_of(key):
+    return STARTS.get(key, getattr(Constants(), key[1]))
+
+
+def _errors(rows, error, keys, values):
+    by_key = dict(zip(keys, values, strict=True))
+    chosen = {system: constants(system, by_key) for system in {row.system for row in rows}}
+    return np.array([error(row, chosen[row.system]) for row in rows])
+
+
+def _slopes(rows, error, keys, values, errors):
+    """Returns d error / d value, [rows, keys]; rows whose system does not have a constant are not computed."""
+    slopes = np.zeros((len(rows), len(keys)))
+    for column, key in enumerate(keys):
+        moved = values.copy()
+        moved[column] += STEP
+        touched = [place for place, row in enumerate(rows) if owner(row.system, key[1]) == key]
+        new = _errors([rows[place] for place in touched], error, keys, moved)
+        slopes[touched, column] = (new - errors[touched]) / STEP
+    return slopes
+
+
+def _loss(errors, weights, moved):
+    size = np.abs(errors)
+    huber = np.where(size < LINEAR_ABOVE, size**2 / (2 * LINEAR_ABOVE), size - LINEAR_ABOVE / 2)
+    return float((weights * huber).sum() + HELD * (moved**2).sum())
+
+
+def _newton(errors, slopes, weights, moved):
+    scale = weights / np.maximum(np.abs(errors), LINEAR_ABOVE)
+    curve = (slopes * scale[:, None]).T @ slopes + 2 * HELD * np.eye(slopes.shape[1])
+    return np.clip(-np.linalg.solve(curve, (slopes * scale[:, None]).T @ errors + 2 * HELD * moved), -0.7, 0.7)
+
+
+class Errors(NamedTuple):
+    """Mean absolute percentage errors of a table's rows.
+
+    Attributes:
+        figure: memory or time.
+        table: its name, or "all".
+        rows: how many.
+        fitted: by constants fitted to all rows.
+        table_left_out, row_left_out: by constants fitted without the table; without a random fifth of all rows, of
+            which the row is one.
+    """
+
+    figure: str
+    table: str
+    rows: int
+    fitted: float
+    table_left_out: float
+    row_left_out: float
+
+
+def calibrate(rows: Sequence[Row]) -> tuple[dict[str, Constants], list[Errors]]:
+    """Fits all constants to published rows.
+
+    Args:
+        rows: of the reference tables.
+
+    Returns:
+        The constants by system, and the errors by figure and table.
+    """
+    values: dict[Key, float] = {}
+    errors = []
+    timed = [row for row in comparable(rows) if row.reference_seconds]
+    sized = [row for row in comparable(rows) if row.reference.gb]
+    in_time = [name for name in Constants.__dataclass_fields__ if name not in MEMORY]
+    for figure, error, names, chosen in (("time", log_seconds, in_time, timed), ("memory", log_memory, MEMORY, sized)):
+        fitted = fit(chosen, error, names)
+        values.update(zip(fitted.keys, fitted.values, strict=True))
+        tables = [row.table for row in chosen]
+        folds = list(np.random.default_rng(SEED).integers(FOLDS, size=len(chosen)))
+        left_out = [without(chosen, error, fitted, groups) for groups in (tables, folds)]
+        every = [np.abs(np.expm1(found)) * 100 for found in (fitted.errors, *left_out)]
+        for table in [*dict.fromkeys(tables), "all"]:
+            of_table = np.array([table in (name, "all") for name in tables])
+            means = [float(found[of_table].mean()) for found in every]
+            errors.append(Errors(figure, table, int(of_table.sum()), *means))
+    return {system: constants(system, values) for system in OWN}, errors
+
+
+def to_json(systems: dict[str, Constants]) -> str:
+    """Returns the text of `constants.json`; four digits are more than the rows can tell."""
+    shown = {
+        system: {name: float(f"{value:.4g}") for name, value in dataclasses.asdict(found).items()}
+        for system, found in systems.items()
+    }
+    return json.dumps(shown, indent=1) + "\n"

@@ -1,0 +1,253 @@
+"""Planned beside published figures: one line a row, and how far off each table is."""
+
+import csv
+import io
+import itertools
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from tftrain.plan import flops, memory, timing
+from tftrain.plan.cluster import CLUSTERS
+from tftrain.plan.published.row import Row
+from tftrain.plan.system import systems
+
+APART = 0.05  # between the mean and the most that runs of one configuration differ by: see `repeats`
+COLUMNS = (
+    "row",
+    "predicted_gb",
+    "predicted_samples_per_sec_per_gpu",
+    "predicted_sec_per_iteration",
+    "predicted_tflops_per_gpu",
+    "fits",
+    "reference_gb",
+    "reference_samples_per_sec_per_gpu",
+    "reference_sec_per_iteration",
+    "reference_tflops_per_gpu",
+    "error_gb_pct",
+    "error_pct",
+)
+
+
+class Planned(NamedTuple):
+    """A row with what the planner says of it.
+
+    Attributes:
+        row: what was run, and what it got.
+        gb: peak memory of the fullest device, in the unit of the source.
+        fits: whether it does.
+        seconds: of an iteration.
+        samples_per_sec_per_gpu, tflops_per_gpu: counted as the source counts them.
+    """
+
+    row: Row
+    gb: float
+    fits: bool
+    seconds: float
+    samples_per_sec_per_gpu: float
+    tflops_per_gpu: float
+
+    @property
+    def memory_error(self) -> float | None:
+        """(planned - published) / published, in percent; None where nothing is published."""
+        return _error(self.gb, self.row.reference.gb)
+
+    @property
+    def error(self) -> float | None:
+        """Of the figure in which the table states speed."""
+        found = {"sec_per_iteration": self.seconds, "samples_per_sec_per_gpu": self.samples_per_sec_per_gpu}
+        published = getattr(self.row.reference, self.row.speed)
+        if published is None:
+            return _error(self.tflops_per_gpu, self.row.reference.tflops_per_gpu)
+        return _error(found[self.row.speed], published)
+
+
+def _error(planned: float, published: float | None) -> float | None:
+    return None if published is None else 100 * (planned / published - 1)
+
+
+def plan_all(rows: Sequence[Row]) -> list[Planned]:
+    """Plans rows.
+
+    Where model and device are not known, plans are scaled by what makes the table's first row right.
+    """
+    found: list[Planned] = []
+    scales: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        planned = plan(row)
+        if row.relative:
+            published = row.reference
+            if row.table not in scales and published.gb and published.samples_per_sec_per_gpu:
+                speed = published.samples_per_sec_per_gpu / planned.samples_per_sec_per_gpu
+                scales[row.table] = published.gb / planned.gb, speed
+            planned = _scaled(planned, *scales.get(row.table, (1.0, 1.0)))
+        found.append(planned)
+    return found
+
+
+def _scaled(planned: Planned, memory_factor: float, speed_factor: float) -> Planned:
+    return planned._replace(
+        gb=planned.gb * memory_factor,
+        seconds=planned.seconds / speed_factor,
+        samples_per_sec_per_gpu=planned.samples_per_sec_per_gpu * speed_factor,
+        tflops_per_gpu=planned.tflops_per_gpu * speed_factor,
+    )
+
+
+def plan(row: Row) -> Planned:
+    """Plans one row.
+
+    Where a source does not say whether activations were checkpointed, the memory is that without it, if it fits.
+    """
+    cluster, constants, work = CLUSTERS[row.cluster], systems()[row.system], row.workload
+    held = memory.estimate(work, constants)
+    if row.checkpointing_unstated and not held.fits(cluster):
+        held = memory.estimate(work.replaced(checkpointing="full"), constants)
+    seconds = timing.step(work, cluster, constants).total
+    return Planned(
+        row,
+        held.peak_gb(cluster),
+        held.fits(cluster),
+        seconds,
+        row.counted * work.global_batch / (seconds * work.ranks),
+        flops.reported(work, row.formula) / (seconds * work.ranks * 1e12),
+    )
+
+
+class Summary(NamedTuple):
+    """How far off a table is: mean absolute errors in percent, rank correlations; None where nothing is published.
+
+    Attributes:
+        time_apart: percentage of the pairs of rows that lie further apart in time than APART.
+        time_tau_apart: rank correlation of those.
+    """
+
+    table: str
+    rows: int
+    memory_mape: float | None
+    memory_tau: float | None
+    time_mape: float | None
+    time_tau: float | None
+    time_apart: float | None
+    time_tau_apart: float | None
+
+
+def summarize(planned: Sequence[Planned]) -> list[Summary]:
+    """Returns a summary of each table."""
+    found = []
+    for table in dict.fromkeys(each.row.table for each in planned):
+        chosen = [each for each in planned if each.row.table == table]
+        sized = [(each.gb, each.row.reference.gb) for each in chosen if each.row.reference.gb]
+        timed = [(each.seconds, each.row.reference_seconds) for each in chosen if each.row.reference_seconds]
+        memory_errors = [abs(each.memory_error) for each in chosen if each.memory_error is not None]
+        time_errors = [abs(each.error) for each in chosen if each.error is not None]
+        apart = [100.0 * lie_apart(*pair, APART) for pair in itertools.combinations([right for _, right in timed], 2)]
+        found.append(
+            Summary(
+                table,
+                len(chosen),
+                _mean(memory_errors),
+                kendall_tau(sized),
+                _mean(time_errors),
+                kendall_tau(timed),
+                _mean(apart),
+                kendall_tau(timed, APART),
+            )
+        )
+    return found
+
+
+def lie_apart(one: float, other: float, share: float) -> bool:
+    """Whether two positive figures lie further apart than a share of the smaller."""
+    return abs(one - other) > share * min(one, other)
+
+
+def repeats(planned: Sequence[Planned]) -> list[float]:
+    """Returns by how many percent the slowest published run is slower than the fastest, of each workload run twice."""
+    found: dict[Hashable, list[float]] = {}
+    for row in (each.row for each in planned):
+        if row.reference_seconds and not row.relative:
+            found.setdefault((row.workload, row.cluster, row.system), []).append(row.reference_seconds)
+    return [100 * (max(runs) / min(runs) - 1) for runs in found.values() if len(runs) > 1]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def kendall_tau(pairs: Sequence[tuple[float, float]], apart: float = 0.0) -> float | None:
+    """Returns Kendall's tau-b of pairs of numbers: agreeing less opposite orders, by pairs not tied (Kendall, 1945).
+
+    None where all are tied on one side, or there are fewer than two. Of right numbers that lie no further apart than
+    the share `apart` of the smaller, the order does not count.
+    """
+    every = agreeing = opposite = left_tied = right_tied = 0
+    for index, (left, right) in enumerate(pairs):
+        for other_left, other_right in pairs[:index]:
+            if apart and not lie_apart(right, other_right, apart):
+                continue
+            every += 1
+            by_left, by_right = left - other_left, right - other_right
+            left_tied += by_left == 0
+            right_tied += by_right == 0
+            agreeing += by_left * by_right > 0
+            opposite += by_left * by_right < 0
+    free = (every - left_tied) * (every - right_tied)
+    return (agreeing - opposite) / free**0.5 if free > 0 else None
+
+
+def cells(each: Planned) -> list[str]:
+    """Returns the cells of a row's line, in the order of COLUMNS; "-" where nothing is published."""
+    published = each.row.reference
+    return [
+        each.row.name,
+        f"{each.gb:.2f}",
+        f"{each.samples_per_sec_per_gpu:.4g}",
+        f"{each.seconds:.6g}",
+        f"{each.tflops_per_gpu:.2f}",
+        "yes" if each.fits else "OOM",
+        "OOM" if published.out_of_memory else _shown(published.gb),
+        _shown(published.samples_per_sec_per_gpu),
+        _shown(published.sec_per_iteration),
+        _shown(published.tflops_per_gpu),
+        _shown(each.memory_error, "+.1f"),
+        _shown(each.error, "+.1f"),
+    ]
+
+
+def _shown(value: float | None, form: str = "g") -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def summary_cells(summary: Summary) -> list[str]:
+    """Returns the cells of a summary."""
+    forms = (".1f", ".3f", ".1f", ".3f", ".0f", ".3f")
+    return [summary.table, str(summary.rows), *(_shown(v, f) for v, f in zip(summary[2:], forms, strict=True))]
+
+
+SUMMARY_COLUMNS = (
+    "table",
+    "rows",
+    "memory_mape_pct",
+    "memory_kendall_tau",
+    "time_mape_pct",
+    "time_kendall_tau",
+    "time_pairs_apart_pct",
+    "time_kendall_tau_apart",
+)
+
+
+def render(columns: Sequence[str], lines: Sequence[Sequence[str]], form: str) -> str:
+    """Returns a table as csv, md, or text with aligned columns."""
+    if form == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([columns, *lines])
+        return out.getvalue()
+    if form == "md":
+        marks = ["---", *["---:"] * (len(columns) - 1)]
+        return "".join(f"| {' | '.join(line)} |\n" for line in (columns, marks, *lines))
+    widths = [max(len(line[place]) for line in (columns, *lines)) for place in range(len(columns))]
+    aligned = (
+        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        for line in (columns, *lines)
+    )
+    return "".join("  ".join(line) + "\n" for line in aligned)

@@ -1,0 +1,147 @@
+"""The format of the encoder's published rows: sizes in columns, and levers as flags of tftrain.
+
+So a row is a configuration, and its workload what that amounts to. What the format does not state is filled in here,
+with the reason beside it.
+"""
+
+import re
+from typing import Any
+
+from tftrain.config import TrainConfig
+from tftrain.fields import changed, field_problems, sections
+from tftrain.plan.published.csv_row import CsvRow
+from tftrain.plan.published.row import Reference, Row
+from tftrain.plan.workload import from_config
+
+VOCAB = 102_864  # the source: an embedding of 316M weights at width 3072
+MASKED_SHARE = 0.15
+UNSTATED_SIZES = {"layers": 24, "hidden": 1024, "heads": 16, "seq_len": 512}  # Large's
+UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and softmax both point at 32 for Large
+UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration of deeper/13
+# What the source's rows are where their levers do not say. XLA is off then, but in local_fused, which states neither
+# precision nor XLA: it is planned as nearly all other rows of the source ran, in fp16 and compiled.
+DEFAULTS = {"precision": "fp16", "use_bias_in_keys": False, "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0, "memory_optimization": "none", "vocab_size": VOCAB}  # fmt: skip
+READ = {
+    "activation",
+    "activation_checkpointing",
+    "attention_probs_dropout_prob",
+    "attn_softmax_impl",
+    "dropout_add_impl",
+    "gelu_impl",
+    "grad_accum_dtype",
+    "hidden_dropout_prob",
+    "hvd_fp16_compression",
+    "jit_compile",
+    "ln_impl",
+    "memory_optimization",
+    "optimizer",
+    "precision",
+    "split_grad_accum",
+    "split_opt_state",
+    "state_split_strategy",
+    "tensor_parallel_size",
+    "use_bias_in_keys",
+}
+# Levers of published rows that change nothing in a plan: see docs/planner.md.
+WITHOUT_EFFECT = {"enable_resource_variables", "sparse_as_dense", "suppress_grappler", "tokenizer_type"}
+PER_NODE = 8
+
+
+def read(cells: CsvRow) -> Row:
+    """Returns an encoder's row; all of them ran under data parallelism, some with tensor parallel ranks.
+
+    Raises:
+        ValueError: a cell or a lever is wrong, or the GPUs can't be divided so.
+    """
+    size, nodes, gpus = cells.text("size"), cells.whole("nodes"), cells.whole("gpus")
+    if gpus > PER_NODE * nodes:
+        raise ValueError(f"gpus={gpus}: expected at most the {PER_NODE * nodes} of nodes={nodes}")
+    unstated = size == "unstated"
+    layers, hidden, heads, seq = (
+        cells.whole(name, default if unstated else None) for name, default in UNSTATED_SIZES.items()
+    )
+    levers = _levers(cells.text("levers"))
+    config = changed(
+        TrainConfig(),
+        {
+            **DEFAULTS,
+            "jit_compile": "true" if unstated else "false",
+            **levers,
+            "num_hidden_layers": layers,
+            "hidden_size": hidden,
+            "num_attention_heads": heads,
+            "max_seq_length": seq,
+        },
+    )
+    found = [problem for section in sections(config) for problem in field_problems(section)]
+    found += config.parallel.problems(gpus, {"heads": heads, "hidden": 4 * hidden})
+    if found:
+        raise ValueError(f"levers: {'; '.join(map(str, found))}")
+    dp = config.parallel.data_parallel_size(gpus)
+    micro_batch = cells.whole("micro_batch", UNSTATED_MICRO_BATCH.get(size, 8))
+    accumulates = "grad_accum_dtype" in levers
+    steps = cells.whole("grad_accum_steps", _stated_steps(cells.note(), micro_batch * dp) if accumulates else 1)
+    batch = {
+        "micro_batch_size": micro_batch,
+        "grad_accum_steps": steps,
+        "global_batch_size": micro_batch * steps * dp,
+    }
+    workload = from_config(changed(config, batch), dp).replaced(
+        family="encoder",
+        predictions=round(MASKED_SHARE * seq),
+        grappler=config.compute.memory_optimization,  # which had an effect in rows that XLA compiled
+    )
+    if accumulates:  # into a buffer that is there for a single micro-batch, too
+        workload = workload.replaced(accumulation=config.batch.grad_accum_dtype)
+    # The source's figures of this table leave the factor of accumulation out: it says so of row 13, and the others,
+    # taken as they stand, would run at half the rate of Large on the same device.
+    counted = 1 / steps if cells.text("table") == "deeper" else 1.0
+    speed = "samples_per_sec_per_gpu"
+    return Row(
+        name=cells.text("row"),
+        table=cells.text("table"),
+        workload=workload,
+        nodes=nodes,
+        cluster="v100" if unstated else "a100_80gb",
+        system="encoder",
+        reference=Reference(cells.figure("max_gb"), cells.text("max_gb") == "OOM", cells.figure(speed)),
+        formula="exact",
+        speed=speed,
+        counted=counted,
+        relative=unstated,
+    )
+
+
+def _levers(text: str) -> dict[str, Any]:
+    """Returns levers with their values; a later one overrides an earlier one."""
+    found = {}
+    for pair in text.split():
+        name, equals, value = pair.partition("=")
+        if not equals or name not in READ | WITHOUT_EFFECT:
+            known = ", ".join(sorted(READ | WITHOUT_EFFECT))
+            raise ValueError(f"levers: {pair}: expected flag=value, with one of the flags {known}")
+        if name in READ:
+            found[name] = _typed(name, value)
+    return found
+
+
+def _typed(name: str, value: str) -> Any:
+    """Returns a flag's value with the type of its default."""
+    default = next(getattr(section, name) for section in sections(TrainConfig()) if hasattr(section, name))
+    if isinstance(default, bool):
+        if value not in ("true", "false"):
+            raise ValueError(f"levers: {name}={value}: expected true or false")
+        return value == "true"
+    try:
+        return type(default)(value)
+    except ValueError:
+        raise ValueError(f"levers: {name}={value}: expected a number") from None
+
+
+def _stated_steps(note: str, samples: int) -> int:
+    """Returns the micro-batches of an update of which a note states the global batch, as a number or in K."""
+    stated = re.search(r"global batch (\d+)(K?)", note)
+    if not stated:
+        return UNSTATED_ACCUMULATION
+    return max(1, round(int(stated[1]) * (1024 if stated[2] else 1) / samples))

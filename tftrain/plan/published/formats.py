@@ -1,0 +1,161 @@
+"""The formats of published rows: decoders by topology, by CPU nodes and in a sweep; encoders are in `encoder_format`.
+
+What a format does not state is filled in here, with the reason beside it.
+"""
+
+from collections.abc import Callable
+
+from tftrain.number_formats import ITEM_BYTES
+from tftrain.plan.published import encoder_format
+from tftrain.plan.published.csv_row import CsvRow
+from tftrain.plan.published.row import Reference, Row
+from tftrain.plan.workload import Workload
+
+GPT2_VOCAB = 50_257  # the sweep states none: see `_sweep`
+CPU_VOCAB = 51_200  # reproduces the published TFLOPs
+LONGEST_SECONDS = 20_000  # of an iteration on A64FX; what is longer is in milliseconds
+MEGATRON_FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
+TUNED_HOSTS = ("gpt_global_batch", "gpt_low_pp", "gpt_low_tp")  # after the source's fix of PCIe and NUMA settings
+PER_NODE = 8
+
+
+def _decoder(cells: CsvRow, vocab: int, precision: str, checkpointing: str, zero_stage: int) -> Workload:
+    hidden, seq = cells.whole("hidden"), cells.whole("seq_len")
+    return Workload(
+        family="megatron",
+        causal=True,
+        layers=cells.whole("layers"),
+        hidden=hidden,
+        heads=cells.whole("heads"),
+        inner=4 * hidden,
+        vocab=vocab,
+        seq=seq,
+        positions=seq,
+        predictions=seq,
+        precision=precision,
+        micro_batch=cells.whole("micro_batch"),
+        global_batch=cells.whole("global_batch"),
+        dp=cells.whole("dp"),
+        tp=cells.whole("tp"),
+        pp=cells.whole("pp"),
+        zero_stage=zero_stage,
+        checkpointing=checkpointing,
+        hidden_dropout=True,
+        attention_dropout=True,
+        wire="fp16",
+    )
+
+
+def _filling(work: Workload, devices: int, factor: bool) -> tuple[Workload, str]:
+    """Returns a workload with no more ranks than its nodes hold, and what was changed for that.
+
+    Some published rows state more data parallel ranks, and TFLOPs that are those of the nodes: gpt_contenders/12 twice
+    as many, and rows of a64fx_30b_scaling. There the nodes count.
+
+    Args:
+        work: as stated.
+        devices: of its nodes.
+        factor: only a whole factor too many is taken for such a row.
+
+    Raises:
+        ValueError: its ranks are others than the devices, and not in that way.
+    """
+    if work.ranks == devices:
+        return work, ""
+    dp, left = divmod(devices, work.tp * work.pp)
+    stated = f"dp={work.dp} * tp={work.tp} * pp={work.pp}"
+    if not dp or work.ranks < devices or (factor and (left or work.dp % dp)):
+        raise ValueError(f"{stated}: expected a product of {devices}, the devices of its nodes")
+    return work.replaced(dp=dp), f"{stated} are more than the {devices} devices of its nodes: planned with dp={dp}"
+
+
+def _topology(cells: CsvRow) -> Row:
+    """Megatron-DeepSpeed on A100; it always ran with full activation checkpointing, as its TFLOPs formulas count."""
+    precision, nodes = cells.choice("precision", tuple(ITEM_BYTES)), cells.whole("nodes")
+    workload = _decoder(cells, cells.whole("vocab"), precision, "full", cells.whole("zero_stage", least=0, most=3))
+    reference = Reference(
+        cells.figure("max_gb"),
+        cells.text("max_gb") == "OOM",
+        sec_per_iteration=cells.figure("sec_per_iteration"),
+        tflops_per_gpu=cells.figure("tflops_per_gpu"),
+    )
+    table = cells.text("table")
+    # The source keeps gradients in fp32: so they are summed.
+    workload, remark = _filling(workload.replaced(fused=MEGATRON_FUSED, wire="fp32"), PER_NODE * nodes, factor=True)
+    return Row(
+        name=cells.text("row"),
+        table=table,
+        workload=workload,
+        nodes=nodes,
+        cluster="a100_80gb",
+        system="megatron_deepspeed_tuned" if table in TUNED_HOSTS else "megatron_deepspeed",
+        reference=reference,
+        formula={"old": "old", "new": "corrected"}[cells.choice("flops_formula", ("old", "new"))],
+        speed="sec_per_iteration",
+        remark=remark,
+    )
+
+
+def _sweep(cells: CsvRow) -> Row:
+    """Megatron on A100. The rows fit no checkpointing on one node, and selective on many: see docs/planner.md."""
+    nodes, gpus = cells.whole("nodes"), cells.whole("gpus")
+    checkpointing = "selective" if nodes > 1 else "none"
+    # One rank's output layer takes more than twice as long as half of it does on each of two: so slow are rows that
+    # begin at odd places, and GPT-2's vocabulary unpadded. Several ranks need it padded, as Megatron does.
+    tp = cells.whole("tp")
+    vocab = cells.whole("vocab", GPT2_VOCAB if tp == 1 else -(-GPT2_VOCAB // (128 * tp)) * 128 * tp)
+    workload = _decoder(cells, vocab, cells.choice("precision", tuple(ITEM_BYTES)), checkpointing, 0)
+    if workload.ranks != gpus or -(-gpus // PER_NODE) != nodes:
+        sizes = f"dp={workload.dp} * tp={workload.tp} * pp={workload.pp}"
+        raise ValueError(f"{sizes}: expected a product of its {gpus} GPUs, up to {PER_NODE} on each of nodes={nodes}")
+    return Row(
+        name=cells.text("row"),
+        table=cells.text("table"),
+        workload=workload.replaced(fused=MEGATRON_FUSED),
+        nodes=nodes,
+        cluster="a100_80gb_8_links",
+        system="megatron",
+        reference=Reference(sec_per_iteration=cells.figure("sec_per_iteration")),
+        formula="exact",
+        speed="sec_per_iteration",
+        checkpointing_unstated=True,
+    )
+
+
+def _cpu_nodes(cells: CsvRow) -> Row:
+    """Megatron on A64FX. One of its tables has milliseconds under seconds, as its notes say."""
+    checkpointing = {"yes": "full", "no": "none"}[cells.choice("activation_checkpointing", ("yes", "no"))]
+    seconds = cells.figure("sec_per_iteration")
+    if seconds and seconds > LONGEST_SECONDS:
+        seconds /= 1e3
+    mib = cells.figure("max_mib")
+    oom = cells.note() == "OOM"
+    reference = Reference(
+        mib / 1024 if mib and not oom else None,
+        oom,
+        sec_per_iteration=seconds,
+        tflops_per_gpu=cells.figure("tflops_per_gpu"),
+    )
+    nodes = cells.whole("nodes")
+    workload = _decoder(cells, CPU_VOCAB, "fp32", checkpointing, 0).replaced(fused=frozenset({"optimizer"}))
+    workload, remark = _filling(workload, nodes, factor=False)
+    return Row(
+        name=cells.text("row"),
+        table=cells.text("table"),
+        workload=workload,
+        nodes=nodes,
+        cluster="a64fx",
+        system="megatron_cpu",
+        reference=reference,
+        formula="corrected",
+        speed="sec_per_iteration",
+        remark=remark,
+    )
+
+
+FORMATS: tuple[tuple[set[str], Callable[[CsvRow], Row]], ...] = (
+    ({"row", "table", "levers", "samples_per_sec_per_gpu"}, encoder_format.read),
+    ({"row", "table", "zero_stage", "flops_formula", "dp", "tp", "pp"}, _topology),
+    ({"row", "table", "max_mib", "activation_checkpointing", "dp", "tp", "pp"}, _cpu_nodes),
+    ({"row", "table", "gpus", "vocab", "dp", "tp", "pp"}, _sweep),
+)

@@ -1,0 +1,93 @@
+"""Published rows: those of the reference tables, or of any file in one of their four formats."""
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from tftrain.fields import ConfigError, Problem
+from tftrain.plan.published.csv_row import CsvRow
+from tftrain.plan.published.formats import FORMATS
+from tftrain.plan.published.row import Row
+
+REFERENCE = ("encoder_a100.csv", "decoder_3d_a100.csv", "decoder_3d_a64fx.csv", "decoder_sweep_a100.csv")
+
+
+class Rows(NamedTuple):
+    """What a file holds: the rows that can be planned, and what is wrong with the others."""
+
+    rows: list[Row]
+    problems: list[Problem]
+
+
+def read_reference() -> list[Row]:
+    """Returns every row of the reference tables that come with the planner."""
+    return [row for name in REFERENCE for row in read_text(reference_text(name), name).rows]
+
+
+def reference_text(name: str) -> str:
+    """Returns what one of the files REFERENCE holds."""
+    return (resources.files("tftrain.plan.published") / "reference" / name).read_text(encoding="utf-8")
+
+
+def read_file(path: str) -> Rows:
+    """Returns the rows of a file in one of the reference formats.
+
+    Raises:
+        ConfigError: it can't be read, its columns are those of no format, or it has no rows.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")  # a spreadsheet's byte order mark is no part of a name
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem("rows_file", path, f"expected a readable CSV file: {error}")]) from error
+    return read_text(text, path)
+
+
+def read_text(text: str, name: str) -> Rows:
+    """Does what `read_file` does, for what the file `name` holds."""
+    try:
+        lines = list(_lines(text))
+    except csv.Error as error:
+        raise ConfigError([Problem("rows_file", name, f"expected a readable CSV file: {error}")]) from error
+    columns = lines[0][1] if lines else []
+    read = next((read for needed, read in FORMATS if needed <= set(columns)), None)
+    if read is None:
+        formats = "; or ".join(", ".join(sorted(needed)) for needed, _ in FORMATS)
+        raise ConfigError([Problem("rows_file", name, f"expected columns of a reference table, among them {formats}")])
+    if len(lines) == 1:
+        raise ConfigError([Problem("rows_file", name, "expected rows below the columns")])
+    found = Rows([], [])
+    for number, cells in lines[1:]:
+        try:
+            found.rows.append(_row(columns, cells, read))
+        except ValueError as error:
+            found.problems.append(Problem("rows_file", f"line {number} of {name}", str(error)))
+    return found
+
+
+def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the lines that are not empty: their number in the file, and their cells without blanks around them."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    for cells in reader:
+        if any(stripped := [cell.strip() for cell in cells]):
+            yield reader.line_num, stripped
+
+
+def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Row]) -> Row:
+    """Returns the row of a line; columns that a short line leaves out are empty.
+
+    Raises:
+        ValueError: a cell is wrong, or cells do not go together.
+    """
+    if len(cells) > len(columns):
+        raise ValueError(f"expected {len(columns)} cells, as there are columns, not {len(cells)}")
+    row = read(CsvRow(dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))))
+    work = row.workload
+    if work.hidden % work.heads:
+        raise ValueError(f"heads={work.heads}: expected a divisor of hidden={work.hidden}")
+    if work.global_batch < work.dp * work.micro_batch:
+        whole = f"micro_batch={work.micro_batch} on each of dp={work.dp}"
+        raise ValueError(f"global_batch={work.global_batch}: expected at least {whole}")
+    return row

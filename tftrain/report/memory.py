@@ -1,0 +1,164 @@
+"""Where a rank's memory goes, by kind.
+
+What the state takes is known from its variables, and what gradients and their sums take from the planner's formulas.
+The peak is measured. What is left of it belongs to the activations and to temporaries, so the kinds add up to the peak.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain import devices
+from tftrain.optim.state import OptimizerState
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.report.rows import MemoryRow, PlannedRow
+from tftrain.run_state import Run
+
+STATE = ("weights", "master_weights", "moments")
+PASSING = ("gradients", "accumulation", "communication")
+# In this order, where not all of it can have been there at once.
+GIVEN_UP = ("communication", "gradients", "accumulation", "baseline")
+KINDS = ("baseline", *STATE, "checkpoint_copy", *PASSING, "activations")
+
+
+class Measured(NamedTuple):
+    """Bytes that this process holds: now, and at most so far."""
+
+    now: int
+    peak: int
+
+
+def measure() -> Measured:
+    """Returns what TensorFlow's allocator has handed out on a GPU, else the resident set of the whole process."""
+    peak = round(devices.peak_memory_gb() * 1e9)
+    if devices.has_gpu():
+        return Measured(tf.config.experimental.get_memory_info("GPU:0")["current"], peak)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    now = pages * os.sysconf("SC_PAGE_SIZE")
+    return Measured(now, max(now, peak))  # The system brings the peak up to date a little later.
+
+
+def bytes_by_kind(held: Iterable[tuple[str, Iterable[tf.Variable] | int]]) -> dict[str, int]:
+    """Adds up what is held for what.
+
+    Args:
+        held: pairs of a kind and its variables, or its bytes; a kind may occur several times. A variable that occurs
+            several times counts for the first kind only.
+
+    Returns:
+        Bytes of every kind that occurs.
+    """
+    found: dict[str, int] = {}
+    seen = set()
+    for kind, what in held:
+        found.setdefault(kind, 0)
+        if isinstance(what, int):
+            found[kind] += what
+            continue
+        for variable in what:
+            if id(variable) not in seen:
+                found[kind] += variable.dtype.size * variable.shape.num_elements()
+            seen.add(id(variable))
+    return found
+
+
+def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[str, int]:
+    """Returns the bytes of this rank's state by kind, `STATE`; a weight that is its own master counts as a weight."""
+    return bytes_by_kind([("weights", weights), ("master_weights", state.masters), ("moments", [*state.m, *state.v])])
+
+
+def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], passing: Mapping[str, int]) -> dict[str, int]:
+    """Divides a peak among the kinds.
+
+    Args:
+        baseline: bytes held before the model was built: interpreter, TensorFlow and libraries.
+        peak: most bytes held so far.
+        lasting: bytes of `STATE`, and of the copy of it for checkpoints.
+        passing: bytes of `PASSING`, which come and go with every step.
+
+    Returns:
+        Bytes of each of `KINDS`, whose sum is `peak`: `activations` (and temporaries) are what is left. Where less than
+        nothing would be, the passing kinds were not there at once, or lay in memory that was held and free before the
+        model was built: the missing bytes are taken from them, and last from the baseline.
+    """
+    found = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **passing}
+    left = peak - sum(found.values())
+    for kind in GIVEN_UP:
+        given_up = min(max(-left, 0), found[kind])
+        found[kind] -= given_up
+        left += given_up
+    return {kind: found.get(kind, left) for kind in KINDS}
+
+
+def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping[str, int]) -> MemoryRow:
+    """Returns the memory of the rank with the highest peak; every rank must call it.
+
+    Args:
+        run: its ranks, model and optimizer.
+        step: updates so far.
+        baseline: bytes that this process held before the model was built.
+        copy_bytes: of the host's memory that holds a copy of the state for checkpoints.
+        planned: bytes of each of `KINDS`, of which those in `PASSING` count.
+    """
+    lasting = state_bytes(run.model.named_variables().values(), run.optimizer.state)
+    if not devices.has_gpu():  # A device's memory holds no copy.
+        lasting["checkpoint_copy"] = copy_bytes
+    passing = {kind: planned[kind] for kind in PASSING}
+    return fullest(run.mesh, step, breakdown(baseline, measure().peak, lasting, passing))
+
+
+def fullest(mesh: Mesh, step: int, kinds: dict[str, int]) -> MemoryRow:
+    """Returns the memory of the rank with the highest peak, the same on all; every rank must call it.
+
+    Args:
+        mesh: the ranks.
+        step: updates so far.
+        kinds: this rank's bytes, from `breakdown`.
+    """
+    mine = tf.constant([[kinds[kind] for kind in KINDS]], tf.float64)
+    every = collectives.all_gather_rows(mesh.world, mine, "memory_by_kind").numpy()
+    rank = int(np.argmax(every.sum(axis=1)))
+    values = {f"memory_{kind}_bytes": int(value) for kind, value in zip(KINDS, every[rank], strict=True)}
+    return MemoryRow(step, memory_rank=rank, memory_peak_bytes=sum(values.values()), **values)
+
+
+def table(row: MemoryRow, planned: PlannedRow, ranks: int) -> str:
+    """Returns the fullest rank's memory by kind beside the plan, in GB of 1e9 bytes."""
+    lines = [f"{f'memory of rank {row.memory_rank}, the fullest of {ranks}':32}{'GB':>10}{'planned':>10}"]
+    for kind in (*KINDS, "peak"):
+        words = {"activations": "activations, temporaries"}.get(kind, kind.replace("_", " "))
+        found, foreseen = getattr(row, f"memory_{kind}_bytes"), getattr(planned, f"planned_{kind}_bytes")
+        lines.append(f"  {words:30}{found / 1e9:10.3f}{foreseen / 1e9:10.3f}")
+    return "\n".join(lines)
+
+
+def state_line(run: Run) -> str:
+    """Returns how many bytes the state takes on each rank; every rank must call it.
+
+    A second line says it of master weights and moments, where they are split, beside an even share of all of them.
+    """
+    weights = list(run.model.named_variables().values())
+    state, world, data_ranks = state_bytes(weights, run.optimizer.state), run.mesh.world, run.mesh.data.size
+    lines = [f"state bytes per rank: {_range(collectives.gather_numbers(world, sum(state.values()), 'state_bytes'))}"]
+    if run.optimizer.state.split:
+        mine = collectives.gather_numbers(world, state["master_weights"] + state["moments"], "split_state_bytes")
+        elements = sum(variable.shape.num_elements() for variable in weights)
+        even = collectives.gather_numbers(world, 3 * 4 * elements / data_ranks, "even_state_bytes")
+        more = 100 * (np.max(mine / even) - 1)
+        lines.append(
+            f"split state bytes per rank: {_range(mine)}, at most {more:+.1f}% from its total / {data_ranks} ranks"
+        )
+    return "\n".join(lines)
+
+
+def _range(every: np.ndarray) -> str:
+    """Returns the one value of all ranks, or the least and the most and whose they are."""
+    every = every.astype(int)
+    if (every == every[0]).all():
+        return str(every[0])
+    return f"{every.min()} (rank {every.argmin()}) to {every.max()} (rank {every.argmax()})"

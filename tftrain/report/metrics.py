@@ -1,0 +1,154 @@
+"""What a run reports: metrics.jsonl for programs, TensorBoard events for browsers, one line a step for people.
+
+All three show the same rows. The rank that writes is the one that owns the output folder, so only one exists.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tqdm import tqdm
+
+from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, SpikeRow, TrainRow, eval_line, spike_line, train_line
+
+# Of the fields that make a section of their own in TensorBoard.
+_BEGIN = re.compile(r"^(eval|memory|planned|spike)_")
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any]]:
+    """Reads metrics.jsonl.
+
+    A last line that is not whole is left out: its writer was stopped in the middle of it.
+
+    Args:
+        path: the file.
+
+    Returns:
+        One dict a line, null where a number was not finite.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: another line is not a JSON object with a step; the message names the file and the line.
+    """
+    rows, lines = [], Path(path).read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if number == len(lines) and not line.endswith(b"\n"):
+            break
+        try:
+            row = json.loads(line)
+            row["step"] + 0
+        except (ValueError, TypeError, KeyError):
+            message = f"{path}, line {number}: expected a JSON object with a step; repair or remove the line"
+            raise ValueError(message) from None
+        rows.append(row)
+    return rows
+
+
+class MetricsWriter:
+    """Writes rows to OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard, and shows them."""
+
+    def __init__(self, output_dir: str | Path, max_steps: int, stream: TextIO | None = None):
+        """Prepares to add to what is there.
+
+        Args:
+            output_dir: made where missing.
+            max_steps: updates of the whole run.
+            stream: where lines are shown, stdout by default; a progress bar stands under them if it is a terminal.
+        """
+        folder = Path(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path, self.max_steps = folder / "metrics.jsonl", max_steps
+        self._stream = stream or sys.stdout
+        self._events = EventFileWriter(str(folder / "tensorboard"))
+        self._bar = None
+
+    def truncate_after(self, step: int) -> None:
+        """Forgets the rows of later steps than the one a run continues from, in the file and in TensorBoard.
+
+        The file is replaced as a whole, so a crash leaves the old one or the new one.
+
+        Args:
+            step: the last step whose rows are kept; 0 keeps none.
+
+        Raises:
+            ValueError: the file holds something else than rows.
+        """
+        restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))
+        if not self.path.exists():
+            return
+        kept = [row for row in read_rows(self.path) if row["step"] <= step]
+        temporary = self.path.with_suffix(".jsonl.new")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+
+    def advance(self, step: int) -> None:
+        """Moves the progress bar, if there is one, to `step` done."""
+        if self._bar is None:
+            if not self._stream.isatty():
+                return
+            self._bar = tqdm(total=self.max_steps, initial=step - 1, unit="step", file=self._stream, dynamic_ncols=True)
+        self._bar.update(step - self._bar.n)
+
+    def train(self, row: TrainRow) -> None:
+        """Writes and shows one training step."""
+        self._write(row, "train/")
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"lm loss {row.mlm_loss:.3f}", refresh=False)
+        self._show(train_line(row, self.max_steps))
+
+    def evaluation(self, row: EvalRow) -> None:
+        """Writes and shows one evaluation."""
+        self._write(row, "")
+        self._show(eval_line(row, self.max_steps))
+
+    def spike(self, row: SpikeRow) -> None:
+        """Writes and shows a step that was unusual."""
+        self._write(row, "")
+        self._show(spike_line(row, self.max_steps))
+
+    def memory(self, row: MemoryRow, expected: PlannedRow, shown: str) -> None:
+        """Writes where the memory goes, and what was expected, and shows it in the given words."""
+        self._write(row, "")
+        self._write(expected, "")
+        self._show(shown)
+
+    def close(self) -> None:
+        """Ends the progress bar and the TensorBoard file."""
+        if self._bar is not None:
+            self._bar.close()
+        self._events.close()
+
+    def _write(self, row: TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow, prefix: str) -> None:
+        fields = dataclasses.asdict(row)
+        # JSON has no NaN and no infinity: null says that there was no number.
+        finite = {name: value if value is None or math.isfinite(value) else None for name, value in fields.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite, allow_nan=False) + "\n")
+        step = fields.pop("step")
+        values = [
+            summary_pb2.Summary.Value(tag=prefix + _BEGIN.sub(r"\1/", name), simple_value=value)
+            for name, value in fields.items()
+            if value is not None
+        ]
+        self._events.add_event(
+            event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values))
+        )
+        self._events.flush()
+
+    def _show(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.write(line, file=self._stream)
+        else:
+            print(line, file=self._stream, flush=True)

@@ -1,0 +1,86 @@
+"""What the planner leads one to expect of a run's step, beside what is measured: memory by kind, and seconds."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tftrain import devices
+from tftrain.config import TrainConfig
+from tftrain.fields import ConfigError
+from tftrain.parallel.mesh import Mesh
+from tftrain.plan import cluster, forecast, machine, memory, timing
+from tftrain.plan.cluster import Cluster
+from tftrain.plan.system import systems
+from tftrain.plan.workload import Workload, from_config
+from tftrain.report.rows import PlannedRow
+
+
+class Expected(NamedTuple):
+    """A plan of one update.
+
+    Attributes:
+        memory: bytes of the fullest rank by the kinds of `tftrain.report.memory`, which add up to the peak.
+        seconds: None where the device is not known.
+        unknown: why it is not, and what to do; "" where it is.
+    """
+
+    memory: dict[str, int]
+    seconds: float | None
+    unknown: str = ""
+
+    def row(self, step: int, seconds: float) -> PlannedRow:
+        """Returns it as a row beside the measured seconds of a step."""
+        kinds = {f"planned_{kind}_bytes": size for kind, size in self.memory.items()}
+        peak = sum(self.memory.values())
+        return PlannedRow(
+            step,
+            planned_peak_bytes=peak,
+            planned_step_time_s=self.seconds,
+            measured_step_time_s=seconds,
+            **kinds,
+        )
+
+
+def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> Expected:
+    """Plans an update of a run.
+
+    Args:
+        config: resolved, with the sizes that the data gives.
+        mesh: the ranks.
+        samples: of the update.
+    """
+    gpu = devices.has_gpu()
+    constants = systems()["encoder" if gpu else "tftrain_cpu"]
+    work = at_batch(from_config(config, mesh.data.size, gpu=gpu), samples)
+    kinds = forecast.bytes_by_kind(memory.estimate(work, constants))
+    found = {kind: round(size) for kind, size in kinds.items()}
+    try:
+        place = device(config.run.machine_file, mesh, gpu)
+    except ConfigError as error:
+        return Expected(found, None, str(error))
+    return Expected(found, timing.step(work, place, constants).total)
+
+
+def at_batch(work: Workload, samples: int) -> Workload:
+    """Returns a workload in a stage of a batch ramp; an update of one micro-batch accumulates nothing."""
+    return work.replaced(
+        global_batch=samples, accumulation=work.accumulation if samples > work.dp * work.micro_batch else ""
+    )
+
+
+def device(machine_file: str, mesh: Mesh, gpu: bool) -> Cluster:
+    """Returns what this run's ranks run on.
+
+    Raises:
+        ConfigError: it is a GPU that the planner does not know, or the machine was not measured.
+    """
+    if gpu:
+        return cluster.of_device(devices.device_name())
+    return machine.shared(machine.read(Path(machine_file)), mesh.local_size)
+
+
+def time_lines(row: PlannedRow, unknown: str) -> str:
+    """Returns the seconds of a step beside what was expected."""
+    foreseen = "-" if row.planned_step_time_s is None else f"{row.planned_step_time_s:.3f}"
+    lines = [f"{'time of a step':32}{'s':>10}{'planned':>10}"]
+    lines.append(f"  {f'step {row.step}':30}{row.measured_step_time_s:10.3f}{foreseen:>10}")
+    return "\n".join(lines + ([f"  {unknown}"] if unknown else []))

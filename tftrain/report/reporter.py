@@ -1,0 +1,241 @@
+"""What a run says of itself: its sizes before the first step, and a row of figures every so many steps."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import platform
+import time
+from pathlib import Path
+
+from tftrain import devices
+from tftrain.config import TrainConfig
+from tftrain.environment import versions
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.plan import flops, parameters
+from tftrain.ramp import Ramp
+from tftrain.report import memory, planned
+from tftrain.report.metrics import MetricsWriter
+from tftrain.report.plot import loss_curve
+from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
+from tftrain.report.spikes import Spike
+from tftrain.run_state import Evaluation, Run, StepInfo, say
+from tftrain.saving.saves import Saves
+
+
+class Clock:
+    """Counts steps, their samples and the seconds that they took, without what happens between them.
+
+    Attributes:
+        steps, samples: counted since the start.
+        batch_size: samples of the last step, counted or not; 0 before the first.
+    """
+
+    def __init__(self):
+        """Starts now."""
+        self.batch_size, self._compiled = 0, set()
+        self.start()
+
+    def start(self) -> None:
+        """Forgets what it has counted and starts now."""
+        self.steps, self.samples, self._start, self._paused = 0, 0, time.perf_counter(), 0.0
+
+    def compiles(self, samples: int) -> bool:
+        """Whether the next step with so many samples is the first."""
+        return samples not in self._compiled
+
+    @contextlib.contextmanager
+    def step(self, samples: int):
+        """Counts the step inside a `with` statement, unless it is the first with so many samples: that one compiles."""
+        self.batch_size = samples
+        if not self.compiles(samples):
+            yield
+            self.steps, self.samples = self.steps + 1, self.samples + samples
+            return
+        with self.pause():
+            yield
+        if not self._compiled:
+            self.start()  # The first batch took its time as well.
+        self._compiled.add(samples)
+
+    @contextlib.contextmanager
+    def pause(self):
+        """Leaves out the time inside a `with` statement."""
+        begin = time.perf_counter()
+        yield
+        self._paused += time.perf_counter() - begin
+
+    def seconds_per_step(self) -> float:
+        """Returns the mean since the start; NaN before the first step."""
+        elapsed = time.perf_counter() - self._start - self._paused
+        return elapsed / self.steps if self.steps else math.nan
+
+
+class Reporter:
+    """Measures the steps of a run, and writes what is to be known of them: the chief does.
+
+    Attributes:
+        clock: counts the steps and their seconds.
+    """
+
+    def __init__(self, run: Run, saves: Saves, done: int, baseline: int):
+        """Forgets what the files say of later steps.
+
+        Args:
+            run: what is trained.
+            saves: the run's, of which the failed ones are reported.
+            done: updates before the first one.
+            baseline: bytes that this process held before the model was built.
+        """
+        self.clock = Clock()
+        self._run, self._saves, self._settings, self._baseline = run, saves, run.config.run, baseline
+        # The first step has held what compilation took, too.
+        self._memory_step = min(done + 2, self._settings.max_steps)
+        self._writer = None
+        if run.mesh.is_chief:
+            self._writer = MetricsWriter(self._settings.output_dir, self._settings.max_steps)
+            self._writer.truncate_after(done)
+            write_config(run.config, run.mesh)
+
+    def step(self, number: int, info: StepInfo, is_due: bool) -> None:
+        """Takes note of a step, and writes a row if one is due; every rank must call it."""
+        if self._writer:
+            self._writer.advance(number)
+        if number == self._memory_step:
+            self._foresee(number)
+        if is_due:
+            row = train_row(self._run, info, self.clock, self._saves.failed)
+            if self._writer:
+                self._writer.train(row)
+            self.clock.start()
+
+    def _foresee(self, number: int) -> None:
+        """Writes memory and time beside what was expected of them."""
+        run = self._run
+        int(run.progress.step)  # It waits until the device has done the step.
+        seconds = self.clock.seconds_per_step()
+        with self.clock.pause():
+            plan = planned.of_run(run.config, run.mesh, self.clock.batch_size)
+            row = memory.report(run, number, self._baseline, self._saves.copy_bytes, plan.memory)
+            if self._writer:
+                foreseen = plan.row(number, seconds)
+                table = memory.table(row, foreseen, run.mesh.size)
+                self._writer.memory(row, foreseen, f"{table}\n{planned.time_lines(foreseen, plan.unknown)}")
+
+    def evaluation(self, number: int, result: Evaluation) -> None:
+        """Writes what an evaluation has found."""
+        row = EvalRow(number, result.mlm_loss, result.unigram_nats, result.mlm_accuracy, result.nsp_accuracy)
+        if self._writer:
+            self._writer.evaluation(row)
+
+    def spike(self, number: int, spike: Spike) -> None:
+        """Writes that a step was unusual."""
+        if self._writer:
+            self._writer.spike(SpikeRow(number, *spike))
+
+    def close(self) -> None:
+        """Ends the files and draws the loss curve."""
+        if self._writer:
+            self._writer.close()
+            curve = self._writer.path.with_name("loss_curve.png")
+            loss_curve(self._writer.path, curve)
+            say(self._run.mesh, f"loss curve {curve}")
+
+
+def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:
+    """Reads the device and returns what is logged of the steps since the last row; every rank must call it."""
+    config, progress = run.config, run.progress
+    sums = progress.take_interval()
+    seconds, length = clock.seconds_per_step(), config.data.max_seq_length
+    rate = clock.samples / clock.steps / seconds if clock.steps else math.nan
+    work = flops.step_flops(config.model, config.model.vocab_size, length, config.data.max_predictions_per_seq, 1)
+    achieved = work * rate / run.mesh.size / 1e12
+    peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
+    peaks = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
+    mlm = sums.mlm_sum / sums.mlm_weight if sums.mlm_weight else math.nan
+    nsp = sums.nsp_sum / sums.examples if sums.examples else math.nan
+    return TrainRow(
+        step=int(progress.step),
+        loss=mlm + nsp,
+        mlm_loss=mlm,
+        nsp_loss=nsp,
+        mlm_accuracy=sums.mlm_correct / sums.mlm_weight if sums.mlm_weight else math.nan,
+        learning_rate=float(info.learning_rate),
+        grad_norm=float(info.grad_norm),
+        loss_scale=float(info.loss_scale),
+        global_batch_size=clock.batch_size,
+        consumed_samples=int(progress.consumed_samples),
+        consumed_tokens=int(progress.consumed_samples) * length,
+        step_time_s=seconds,
+        samples_per_sec=rate,
+        tokens_per_sec=rate * length,
+        tflops_per_device=achieved,
+        mfu=achieved / peak if peak else None,
+        peak_memory_gb=float(peaks.max()),
+        peak_memory_rank=int(peaks.argmax()),
+        skipped_steps=int(progress.skipped_steps),
+        nan_steps=int(progress.nan_steps),
+        failed_saves=failed_saves,
+    )
+
+
+def describe(run: Run, examples: int) -> str:
+    """Returns what is worth knowing before the first step; `examples` is the size of the training split."""
+    config, model, batch, data = run.config, run.config.model, run.config.batch, run.config.data
+    weights = parameters.count(model, model.vocab_size).total
+    work = flops.step_flops(
+        model, model.vocab_size, data.max_seq_length, data.max_predictions_per_seq, batch.global_batch_size
+    )
+    parts = {
+        "model": (
+            f"{model.num_hidden_layers} layers x {model.hidden_size}",
+            f"{model.num_attention_heads} heads",
+            f"vocabulary of {model.vocab_size}",
+            f"{weights / 1e6:.1f}M parameters",
+        ),
+        "data": (
+            f"{examples} examples of {data.max_seq_length} tokens",
+            f"{examples / batch.global_batch_size:.1f} steps an epoch",
+        ),
+        "batch": (
+            f"{batch.global_batch_size} = {batch.micro_batch_size} samples x {batch.grad_accum_steps} micro-batches "
+            f"x {run.mesh.data.size} ranks",
+            f"{work / 1e12:.3f} TFLOP a step",
+        ),
+        "ramp": ramp_words(batch.ramp),
+        "compute": (
+            config.compute.precision,
+            devices.device_name(),
+            "XLA" if run.jit else "graph mode",
+            config.optimizer.optimizer,
+        ),
+    }
+    return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items() if words)
+
+
+def ramp_words(ramp: Ramp) -> tuple[str, ...]:
+    """Returns what there is to say of a batch ramp; nothing if the batch is full from the start."""
+    stages = ramp.stages()
+    if len(stages) == 1:
+        return ()
+    return (
+        f"batches of {ramp.start} samples, then of {ramp.increment} more at a time over {ramp.samples} samples",
+        f"{len(stages)} sizes",
+        f"full after {stages[-1].first_step} updates",
+    )
+
+
+def write_config(config: TrainConfig, mesh: Mesh) -> None:
+    """Writes OUTPUT_DIR/config.json: the whole resolved configuration, package versions, ranks, host and device."""
+    about = {
+        "config": dataclasses.asdict(config),
+        "xla": config.compiles(devices.has_gpu()),
+        "packages": versions(),
+        "ranks": mesh.size,
+        "host": platform.node(),
+        "device": devices.device_name(),
+    }
+    path = Path(config.run.output_dir) / "config.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(about, indent=1) + "\n")

@@ -1,0 +1,171 @@
+"""The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrainRow:
+    """One logged training step; the means are over the steps since the row before it.
+
+    Attributes:
+        step: updates so far, skipped ones included.
+        loss, mlm_loss, nsp_loss: nats; `loss` is the sum of the two means.
+        mlm_accuracy: share of masked tokens predicted right.
+        learning_rate, grad_norm, loss_scale: of this step; the norm is unscaled, before clipping.
+        global_batch_size: samples of this step.
+        consumed_samples, consumed_tokens: since the first step, over all ranks.
+        step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks.
+        tflops_per_device: 1e12 operations a second on each rank's device.
+        mfu: share of the device's peak rate, None where that is unknown.
+        peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
+        skipped_steps: updates left out since the first step, because loss or gradient was not finite.
+        nan_steps: those of them that no smaller loss scale would have made finite.
+        failed_saves: checkpoints that could not be written, since the run was started.
+    """
+
+    step: int
+    loss: float
+    mlm_loss: float
+    nsp_loss: float
+    mlm_accuracy: float
+    learning_rate: float
+    grad_norm: float
+    loss_scale: float
+    global_batch_size: int
+    consumed_samples: int
+    consumed_tokens: int
+    step_time_s: float
+    samples_per_sec: float
+    tokens_per_sec: float
+    tflops_per_device: float
+    mfu: float | None
+    peak_memory_gb: float
+    peak_memory_rank: int
+    skipped_steps: int
+    nan_steps: int
+    failed_saves: int
+
+
+@dataclass(frozen=True)
+class EvalRow:
+    """One evaluation of the held-out split; losses and entropy in nats."""
+
+    step: int
+    eval_mlm_loss: float
+    eval_unigram_nats: float
+    eval_mlm_accuracy: float
+    eval_nsp_accuracy: float
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """The memory of the fullest rank, which `memory_rank` names, in bytes by kind; once in a run.
+
+    Attributes:
+        step: updates so far.
+        memory_baseline_bytes: held before the model was built.
+        memory_weights_bytes, memory_master_weights_bytes, memory_moments_bytes: the state, from its variables.
+        memory_checkpoint_copy_bytes: of the state, for saves while training goes on; 0 on a GPU, where the host has it.
+        memory_gradients_bytes, memory_accumulation_bytes, memory_communication_bytes: by the planner's formulas.
+        memory_activations_bytes: what is left of the peak: activations and temporaries.
+        memory_peak_bytes: the most held so far, the sum of the others.
+    """
+
+    step: int
+    memory_rank: int
+    memory_baseline_bytes: int
+    memory_weights_bytes: int
+    memory_master_weights_bytes: int
+    memory_moments_bytes: int
+    memory_checkpoint_copy_bytes: int
+    memory_gradients_bytes: int
+    memory_accumulation_bytes: int
+    memory_communication_bytes: int
+    memory_activations_bytes: int
+    memory_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """What the planner leads one to expect of the step that `MemoryRow` is about; once in a run.
+
+    Attributes:
+        step: updates so far.
+        planned_*_bytes: of the fullest rank, by kind, see `MemoryRow`.
+        planned_step_time_s: None where there are no measurements of the device.
+        measured_step_time_s: the mean of the steps since the last logged one that did not compile; NaN if all did.
+    """
+
+    step: int
+    planned_baseline_bytes: int
+    planned_weights_bytes: int
+    planned_master_weights_bytes: int
+    planned_moments_bytes: int
+    planned_checkpoint_copy_bytes: int
+    planned_gradients_bytes: int
+    planned_accumulation_bytes: int
+    planned_communication_bytes: int
+    planned_activations_bytes: int
+    planned_peak_bytes: int
+    planned_step_time_s: float | None
+    measured_step_time_s: float
+
+
+@dataclass(frozen=True)
+class SpikeRow:
+    """A step whose loss (nats) or gradient norm was unusual; z-scores say how far each lies above its recent mean."""
+
+    step: int
+    spike_loss: float
+    spike_loss_zscore: float
+    spike_grad_norm: float
+    spike_grad_norm_zscore: float
+
+
+def train_line(row: TrainRow, max_steps: int) -> str:
+    """Returns the log line of a training step, in the manner of Megatron-LM."""
+    return " | ".join(
+        (
+            f"iteration {row.step:8d}/{max_steps:8d}",
+            f"consumed samples: {row.consumed_samples:12d}",
+            f"consumed tokens: {row.consumed_tokens:14d}",
+            f"elapsed time per iteration (s): {row.step_time_s:.3f}",
+            f"learning rate: {row.learning_rate:.3E}",
+            f"global batch size: {row.global_batch_size:5d}",
+            f"lm loss: {row.mlm_loss:.4f}",
+            f"nsp loss: {row.nsp_loss:.4f}",
+            f"loss scale: {row.loss_scale:.1f}",
+            f"grad norm: {row.grad_norm:.3f}",
+            f"skipped iterations: {row.skipped_steps:3d}",
+            f"nan iterations: {row.nan_steps:3d}",
+            f"failed saves: {row.failed_saves:3d}",
+            f"samples per second: {row.samples_per_sec:.1f}",
+            f"TFLOPs: {row.tflops_per_device:.3f}",
+            f"peak memory (GB): {row.peak_memory_gb:.2f} (rank {row.peak_memory_rank})",
+        )
+    )
+
+
+def eval_line(row: EvalRow, max_steps: int) -> str:
+    """Returns the log line of an evaluation, its loss beside what word frequencies alone would reach."""
+    return " | ".join(
+        (
+            f"held-out at {row.step:7d}/{max_steps:8d}",
+            f"lm loss: {row.eval_mlm_loss:.4f}",
+            f"unigram entropy: {row.eval_unigram_nats:.4f}",
+            f"learned from context: {row.eval_unigram_nats - row.eval_mlm_loss:.4f}",
+            f"lm accuracy: {row.eval_mlm_accuracy:.4f}",
+            f"nsp accuracy: {row.eval_nsp_accuracy:.4f}",
+        )
+    )
+
+
+def spike_line(row: SpikeRow, max_steps: int) -> str:
+    """Returns the log line of a step that was unusual."""
+    return " | ".join(
+        (
+            f"spike at {row.step:10d}/{max_steps:8d}",
+            f"loss: {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} standard deviations)",
+            f"grad norm: {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f})",
+        )
+    )

@@ -1,0 +1,194 @@
+"""What lives as long as a run: model, optimizer, loss scale and counters, and which tensors of them a checkpoint holds.
+
+The position in the data is `consumed_samples`: the order of the examples is a function of the seed and of that number.
+"""
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain import devices
+from tftrain.checkpoint import memory
+from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.reader import Reader
+from tftrain.config import TrainConfig
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.checkpointing import Checkpointing
+from tftrain.model.losses import LossSums
+from tftrain.number_formats import DTYPES
+from tftrain.optim.loss_scale import make_loss_scale
+from tftrain.optim.optimizer import Optimizer
+from tftrain.optim.schedule import run_length
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+
+STEP = "optimizer/step"
+FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
+
+
+class StepInfo(NamedTuple):
+    """What one update was like, equal on every rank; scalars on the device.
+
+    Attributes:
+        sums: the global batch's loss sums, fp32 [len(LossSums)].
+        learning_rate, grad_norm, loss_scale: fp32; grad_norm is unscaled and from before clipping.
+        skipped: bool; loss or gradient was not finite and nothing was updated.
+        is_nan: bool; skipped, and not because of the loss scale alone.
+        culprit: int32, what was not finite, for `Optimizer.culprit_name`.
+        bad_ranks: fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite.
+        requests: fp32 as given to the step, the largest of all ranks.
+    """
+
+    sums: tf.Tensor
+    learning_rate: tf.Tensor
+    grad_norm: tf.Tensor
+    loss_scale: tf.Tensor
+    skipped: tf.Tensor
+    is_nan: tf.Tensor
+    culprit: tf.Tensor
+    bad_ranks: tf.Tensor
+    requests: tf.Tensor
+
+
+class Evaluation(NamedTuple):
+    """Means over a held-out split.
+
+    Attributes:
+        mlm_loss: cross-entropy of a masked token, nats.
+        unigram_nats: entropy of the split's token frequencies, nats.
+        mlm_accuracy, nsp_accuracy: shares of right predictions.
+        examples: how many were evaluated.
+    """
+
+    mlm_loss: float
+    unigram_nats: float
+    mlm_accuracy: float
+    nsp_accuracy: float
+    examples: int
+
+
+class Progress(tf.Module):
+    """Counters of a run, on the device so that no step waits for the host.
+
+    Attributes:
+        step: int64, updates tried so far.
+        consumed_samples: int64.
+        skipped_steps: int64, updates left out because loss or gradient was not finite.
+        nan_steps: int64, those of them that no smaller loss scale would have made finite.
+        interval_sums: fp64 [len(LossSums)], loss sums since the last logged step, without those of NaN steps.
+    """
+
+    def __init__(self):
+        """Starts every counter at zero."""
+        super().__init__(name="progress")
+        self.step, self.consumed_samples, self.skipped_steps, self.nan_steps = (
+            tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
+            for name in ("step", "consumed_samples", "skipped_steps", "nan_steps")
+        )
+        self.interval_sums = tf.Variable(
+            tf.zeros([len(LossSums._fields)], tf.float64), trainable=False, name="interval_sums"
+        )
+
+    def count(self, samples: int, sums: tf.Tensor, skipped: tf.Tensor, is_nan: tf.Tensor) -> None:
+        """Adds one update of `samples` samples with its loss sums, fp32 [len(LossSums)], and what became of it."""
+        finite = tf.reduce_all(tf.math.is_finite(sums))
+        self.step.assign_add(1)
+        self.consumed_samples.assign_add(samples)
+        self.skipped_steps.assign_add(tf.cast(skipped, tf.int64))
+        self.nan_steps.assign_add(tf.cast(is_nan, tf.int64))
+        self.interval_sums.assign_add(tf.cast(tf.where(finite, sums, tf.zeros_like(sums)), tf.float64))
+
+    def take_interval(self) -> LossSums:
+        """Returns the loss sums since the last call and starts over."""
+        sums = LossSums(*self.interval_sums.numpy().tolist())
+        self.interval_sums.assign(tf.zeros_like(self.interval_sums))
+        return sums
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Returns the counters by the names they have in a checkpoint."""
+        names = ("step", "consumed_samples", "skipped_steps", "nan_steps", "interval_sums")
+        return {f"progress/{name}": getattr(self, name) for name in names}
+
+
+class Run:
+    """Everything that lives as long as a training run: model, optimizer, counters, and their place in checkpoints."""
+
+    def __init__(self, config: TrainConfig, mesh: Mesh):
+        """Builds the model with its initial weights and an optimizer over them; `config` is resolved and filled in."""
+        self.config, self.mesh = config, mesh
+        self.jit = config.compiles(devices.has_gpu())
+        self.model = make_model(config, mesh)
+        named, parallel = self.model.named_variables(), config.parallel
+        # The chief's, should another host's draws differ in a bit; slices have a first rank each.
+        collectives.broadcast_variables(mesh.world, {n: v for n, v in named.items() if n not in self.model.slices})
+        collectives.broadcast_variables(mesh.data, {n: v for n, v in named.items() if n in self.model.slices})
+        self.optimizer = Optimizer(
+            config.optimizer,
+            run_length(config),
+            list(named),
+            list(named.values()),
+            mesh,
+            parallel.state_split_strategy if parallel.splits_state and mesh.data.size > 1 else None,
+            self.model.slices,
+        )
+        self.loss_scale = make_loss_scale(config)
+        self.progress = Progress()
+
+    def counters(self) -> dict[str, tf.Variable]:
+        """Returns the state that is the same on every rank, by global name: all but master weights and moments."""
+        return {STEP: self.optimizer.step, **self.loss_scale.state(), **self.progress.state()}
+
+    def tensor_shapes(self) -> dict[str, list[int]]:
+        """Returns the shape of every whole tensor of a checkpoint of this run, by name."""
+        shapes = {name: variable.shape.as_list() for name, variable in self.counters().items()}
+        return self.optimizer.state.shapes() | shapes
+
+    def tensors_to_save(self) -> Iterator[tuple[Piece, np.ndarray]]:
+        """Yields what this rank writes to a checkpoint, see `OptimizerState`; the chief writes the counters."""
+        if self.mesh.is_chief:
+            for piece, variable in self._counter_pieces():
+                yield piece, np.asarray(variable).reshape(-1)
+        yield from self.optimizer.state.tensors_to_save()
+
+    def pieces_to_save(self) -> Iterator[Piece]:
+        """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
+        if self.mesh.is_chief:
+            yield from (piece for piece, _ in self._counter_pieces())
+        yield from self.optimizer.state.pieces_to_save()
+
+    def restore_buffers(self) -> Mapping[Piece, np.ndarray]:
+        """Returns the pieces that `load` reads, each with flat memory: the variable's own where that is the host's."""
+        counters = memory.arrays(piece for piece, _ in self._counter_pieces())
+        return ChainMap(counters, self.optimizer.state.restore_buffers())
+
+    def load(self, reader: Reader) -> None:
+        """Takes this rank's part of a checkpoint that holds all of `tensor_shapes`."""
+        for piece, variable in self._counter_pieces():
+            if piece.name in reader.tensors:
+                variable.assign(reader.read(piece))
+        self.optimizer.state.load(reader)
+
+    def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
+        for name, variable in self.counters().items():
+            yield Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype]), variable
+
+
+def make_model(config: TrainConfig, mesh: Mesh) -> BertPretrainer:
+    """Builds this rank's part of the model of a filled-in configuration, with its initial weights."""
+    return BertPretrainer(
+        config.model,
+        config.model.vocab_size,
+        DTYPES[config.compute.precision],
+        config.run.seed,
+        Checkpointing(config.compute.activation_checkpointing, config.compiles(devices.has_gpu())),
+        mesh.tensor,
+    )
+
+
+def say(mesh: Mesh, message: str) -> None:
+    """Prints a line from the chief alone."""
+    if mesh.is_chief:
+        print(message, flush=True)

@@ -1,0 +1,130 @@
+"""The checkpoints of a run: which one it starts from, what a new one holds, and what its manifest says of the run."""
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tftrain.checkpoint import folder
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.reader import Reader
+from tftrain.data.identity import identity
+from tftrain.environment import versions
+from tftrain.run_state import Run
+from tftrain.saving import resume, resume_compatibility
+from tftrain.saving.saves import Saves
+
+
+class Checkpoints:
+    """The checkpoints of one run, in its output folder.
+
+    Attributes:
+        saves: the saves of this process; its `with` statement lets the one under way finish.
+    """
+
+    def __init__(self, run: Run, say: Callable[[str], None]):
+        """Reads and writes nothing yet; `say` prints a line from the chief alone."""
+        self._run, self._say = run, say
+        self.saves = Saves(run.config.run, run.mesh, say)
+
+    def restore(self) -> Path | None:
+        """Gives every rank its part of the checkpoint that `--resume` means; every rank must call it.
+
+        Returns:
+            The checkpoint; None: the state is the initial one.
+
+        Raises:
+            CheckpointError: it is missing or damaged, or holds another model or optimizer, or the ranks do not see the
+                same folder; on all ranks alike. The state may be anything then.
+        """
+        run, settings = self._run, self._run.config.run
+        resume.require_shared(settings.output_dir, run.mesh)
+        reader = resume.choose(settings, run.mesh, self._say, run.restore_buffers)
+        if reader:
+            changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
+            self._check_tensors(reader)
+            run.load(reader)
+            for line in changes:
+                self._say(line)
+        if run.mesh.is_chief:
+            folder.sweep(settings.output_dir)
+            aside = folder.set_aside(settings.output_dir, int(run.progress.step))
+            if aside:
+                self._say(f"checkpoints of later steps were moved to {aside}")
+        return reader and reader.path
+
+    def prepare(self) -> threading.Thread:
+        """Lets memory for the first save be prepared in the background; returns the thread."""
+        return self.saves.prepare(self._run.pieces_to_save())
+
+    def save(self, last: bool = False) -> None:
+        """Starts to save this moment; every rank must call it.
+
+        Args:
+            last: nothing is trained before `finish`.
+
+        Raises:
+            CheckpointError: too many saves in a row have failed, on all ranks alike.
+        """
+        run = self._run
+        self.saves.start(int(run.progress.step), self.manifest_metadata(), run.tensors_to_save, last)
+
+    def finish(self) -> None:
+        """Waits until the last checkpoint is there; every rank must call it.
+
+        Raises:
+            CheckpointError: it could not be written, on all ranks alike.
+        """
+        self.saves.finish()
+
+    def manifest_metadata(self) -> dict[str, Any]:
+        """Returns what a manifest says of this run, in JSON's types."""
+        run, config = self._run, self._run.config
+        progress, schedule = run.progress, config.optimizer
+        return {
+            "progress": {
+                name: int(getattr(progress, name)) for name in ("consumed_samples", "skipped_steps", "nan_steps")
+            },
+            "seed": config.run.seed,
+            "loss_scale": float(run.loss_scale.value),
+            "schedule": {
+                "updates": int(run.optimizer.step),
+                "max_steps": config.run.max_steps,
+                "warmup_steps": schedule.warmup_steps,
+                "learning_rate": schedule.learning_rate,
+                "end_learning_rate": schedule.end_learning_rate,
+                "decay_power": schedule.decay_power,
+                "batch_rampup": config.batch.batch_rampup,
+            },
+            "layout": {
+                "ranks": run.mesh.size,
+                "tensor_parallel_size": run.mesh.tensor_parallel_size,
+                "state_split": config.parallel.state_split_strategy if run.optimizer.state.split else None,
+            },
+            "data": self.data,
+            "config": dataclasses.asdict(config),
+            "packages": versions(),
+        }
+
+    @functools.cached_property
+    def data(self) -> dict[str, str]:
+        """What distinguishes the run's data from other data."""
+        return identity(self._run.config.data)
+
+    def _check_tensors(self, reader: Reader) -> None:
+        """Refuses a checkpoint that holds other tensors than this run's state."""
+        expected = self._run.tensor_shapes()
+        found = {name: list(shape) for name, (_, shape) in reader.tensors.items()}
+        for name in expected.keys() ^ found.keys():
+            if name.startswith("loss_scale/"):  # It comes and goes with fp16, and finds its value again by itself.
+                expected.pop(name, None), found.pop(name, None)
+        differing = [
+            f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"
+            for name in {**expected, **found}
+            if expected.get(name) != found.get(name)
+        ]
+        if differing:
+            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+            raise CheckpointError(f"{reader.path}: not this model's: {'; '.join(differing[:3])}{more}")

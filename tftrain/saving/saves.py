@@ -1,0 +1,160 @@
+"""The saves of a run: started on all ranks together, written in the background, their outcomes agreed on.
+
+No rank acts on what its own disk says. Whether a save has succeeded is asked at the next one, or at the end, by a
+collective among all ranks: so all count the same failures and stop at the same step.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tftrain.checkpoint import memory
+from tftrain.checkpoint.background import Plan, Save
+from tftrain.checkpoint.errors import FailedSavesError
+from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.shard import Owned
+from tftrain.config import RunConfig
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.start import STALL_SHUTDOWN_SECONDS
+
+# Ranks that are done wait for the others in a collective, which ends the run when it takes too long.
+WRITE_SECONDS, COMPLETE_SECONDS = 0.6 * STALL_SHUTDOWN_SECONDS, 0.3 * STALL_SHUTDOWN_SECONDS
+# A run that ends in an error lets a save under way finish, unless it takes longer: launchers kill after 5 seconds.
+EXIT_SECONDS = 4
+# Exact in float64, as which numbers travel.
+ATTEMPT_BITS = 48
+
+
+class Saves:
+    """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish.
+
+    Attributes:
+        failed: how many have failed so far; the same on all ranks.
+    """
+
+    def __init__(self, config: RunConfig, mesh: Mesh, say: Callable[[str], None]):
+        """Saves nothing yet; `say` prints a line from the chief alone."""
+        self._config, self._mesh, self._say = config, mesh, say
+        self.failed = self._in_a_row = 0
+        self._save: Save | None = None
+        self._staging: dict[Piece, np.ndarray] = {}
+        self._preparing: threading.Thread | None = None
+
+    def __enter__(self) -> "Saves":
+        return self
+
+    def __exit__(self, _, error: BaseException | None, __) -> None:
+        if error and self._save:
+            if collectives.is_lost(error):
+                self._save.abandon()  # Who is gone has announced all that it ever will.
+            self._save.completed(EXIT_SECONDS)
+
+    def prepare(self, pieces: Iterable[Piece]) -> threading.Thread:
+        """Maps memory for copies of these pieces, if there are any, in a thread; returns the thread.
+
+        The first save then finds it as later ones do.
+        """
+        if self._config.keeps_copy:
+            self._staging = memory.arrays(pieces)
+        touched = list(self._staging.values())
+        self._preparing = threading.Thread(target=memory.touch, args=(touched,), name="staging", daemon=True)
+        self._preparing.start()
+        return self._preparing
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of the memory for copies."""
+        return sum(values.nbytes for values in self._staging.values())
+
+    def start(
+        self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]], last: bool = False
+    ) -> None:
+        """Starts to write what this rank owns, or a copy of it; every rank must call it.
+
+        A save that is under way is waited for first.
+
+        Args:
+            step: updates done.
+            run: what the manifest says of the run.
+            owned: makes this rank's pieces and their elements, flat.
+            last: those do not change before `finish`, and need not be copied. Else they may as soon as this returns.
+
+        Raises:
+            FailedSavesError: too many saves in a row have failed, on all ranks alike.
+        """
+        self.settle()
+        number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
+        number = int(collectives.gather_numbers(self._mesh.world, number, "save.attempt")[0])
+        attempt = Attempt(Path(self._config.output_dir), step, number, self._mesh.rank, self._mesh.size)
+        plan = None
+        if self._mesh.is_chief:
+            plan = Plan(run, self._config.keep_last, self._config.keep_every, WRITE_SECONDS)
+        mine = self._copies(owned()) if self._config.checkpoint_async and not last else list(owned())
+        self._save = Save(attempt, mine, plan, self._say)
+        if not self._config.checkpoint_async:
+            self.settle()
+
+    def _copies(self, owned: Iterable[Owned]) -> list[Owned]:
+        if self._preparing:
+            self._preparing.join()
+        copies = []
+        for piece, values in owned:
+            # Memory that was touched before is filled many times as fast as new memory, so it is kept.
+            if piece not in self._staging:
+                self._staging[piece] = np.empty(piece.size, values.dtype)
+            np.copyto(self._staging[piece], values)
+            copies.append((piece, self._staging[piece]))
+        return copies
+
+    def settle(self) -> str | None:
+        """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
+
+        Returns:
+            What this rank knows of the reason, if it has failed.
+
+        Raises:
+            FailedSavesError: too many saves in a row have failed, on all ranks alike.
+        """
+        if self._save is None:
+            return None
+        save, world = self._save, self._mesh.world
+        problem = save.written(WRITE_SECONDS)
+        if problem:
+            self._staging = {}  # A thread that hangs may still read what is there.
+        if collectives.gather_numbers(world, float(problem is not None), "save.written").any():
+            save.abandon()
+        problem = save.completed(COMPLETE_SECONDS) or problem
+        # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
+        has_failed = collectives.gather_numbers(world, float(problem is not None), "save.completed")[0]
+        self._save = None
+        if not has_failed:
+            self._in_a_row = 0
+            return None
+        self.failed, self._in_a_row = self.failed + 1, self._in_a_row + 1
+        if self._in_a_row >= self._config.max_failed_saves:
+            raise FailedSavesError(
+                f"{self._config.output_dir}: {self._in_a_row} saves in a row have failed, "
+                f"as many as --max_failed_saves permits{_reason(problem)}"
+            )
+        return problem
+
+    def finish(self) -> None:
+        """Waits for the last save; every rank must call it.
+
+        Raises:
+            FailedSavesError: it has failed, on all ranks alike.
+        """
+        before = self.failed
+        problem = self.settle()
+        if self.failed > before:
+            raise FailedSavesError(f"{self._config.output_dir}: the last save has failed{_reason(problem)}")
+
+
+def _reason(problem: str | None) -> str:
+    return f": {problem}" if problem else "; rank 0 says why"

@@ -1,0 +1,1 @@
+"""What watches a run from beside it: limits of time, signals, failed peers, elastic membership."""

@@ -1,0 +1,59 @@
+"""What all ranks of a run must agree on, and when they are asked: before anything else, and before the first step."""
+
+import numpy as np
+
+from tftrain import devices
+from tftrain.config import TrainConfig
+from tftrain.data.identity import identity
+from tftrain.environment import versions
+from tftrain.parallel import graph_collectives, rank_consistency
+from tftrain.parallel.mesh import Mesh
+from tftrain.train.step import TrainStep
+
+
+def before_start(config: TrainConfig, mesh: Mesh) -> None:
+    """Compares configuration, packages, device and data of all ranks; before any other collective.
+
+    Args:
+        config: resolved, with the sizes that the data gives.
+        mesh: the ranks, already connected.
+
+    Raises:
+        MeshError: they differ; on every rank.
+        DataError: the data can't be read.
+    """
+    if mesh.size == 1:
+        return
+    packages = {**versions(), "python": ".".join(versions()["python"].split(".")[:2])}
+    facts = {
+        **rank_consistency.settings(config),
+        **{f"package {name}": str(version) for name, version in packages.items()},
+        "the device": "a GPU" if devices.has_gpu() else "a CPU",
+        "compilation by XLA": str(config.compiles(devices.has_gpu())),
+        **identity(config.data),
+    }
+    rank_consistency.require_same(mesh, {"world": facts}, "start")
+
+
+def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: Mesh) -> None:
+    """Traces the step, and compares the collectives that each process set is about to do.
+
+    Args:
+        step: not called yet.
+        batch: this rank's share of the first global batch.
+        requests: as the step will get them, or it would be traced once more, and nobody compares that.
+        mesh: the ranks.
+
+    Raises:
+        MeshError: they differ in order, name, dtype or shape; on every rank, with the first that does.
+    """
+    if mesh.size == 1:
+        return
+    found = graph_collectives.collectives_of(step.__call__.get_concrete_function(batch, requests))
+    facts = {}
+    for group in (mesh.world, mesh.data, mesh.tensor):
+        number = 0 if group.name == "world" else getattr(group.process_set, "process_set_id", None)
+        facts[group.name] = {
+            f"collective {place} of the {group.name} group": words for place, words in enumerate(found.get(number, []))
+        }
+    rank_consistency.require_same(mesh, facts, "step", most=1)
