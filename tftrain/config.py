@@ -12,6 +12,8 @@ from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 from tftrain.parallel_config import BatchConfig, ParallelConfig
 
 IMPLEMENTATIONS = ("reference", "fused")
+# The update rules of tftrain.optim.rules, and which of them have fused ops.
+OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,13 @@ class OptimizerConfig:
 
     optimizer: str = flag(
         "lamb",
-        "Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101), by plain TensorFlow or by fused ops.",
-        choices=("lamb", "adamw", "fused_lamb", "fused_adamw"),
+        "Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675), by fused ops where they "
+        "are built, else by plain TensorFlow; fused_ and reference_ in front of the name force one.",
+        choices=(
+            *OPTIMIZERS,
+            *(f"fused_{name}" for name, has_fused in OPTIMIZERS.items() if has_fused),
+            *(f"reference_{name}" for name, has_fused in OPTIMIZERS.items() if has_fused),
+        ),
     )
     learning_rate: float = flag(
         1e-3, "Peak learning rate of the global batch; never scaled by the rank count.", above=0

@@ -1,4 +1,4 @@
-"""What lives as long as a run: model, optimizer, loss scale and counters, and which tensors of them a checkpoint holds.
+"""What lives as long as a run: task, optimizer, loss scale and counters, and which tensors of them a checkpoint holds.
 
 The position in the data is `consumed_samples`: the order of the examples is a function of the seed and of that number.
 """
@@ -15,15 +15,12 @@ from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import TrainConfig
-from tftrain.model.bert import BertPretrainer
-from tftrain.model.checkpointing import Checkpointing
-from tftrain.model.losses import LossSums
-from tftrain.number_formats import DTYPES
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.schedule import run_length
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
+from tftrain.tasks import make_task
 
 STEP = "optimizer/step"
 FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
@@ -33,7 +30,7 @@ class StepInfo(NamedTuple):
     """What one update was like, equal on every rank; scalars on the device.
 
     Attributes:
-        sums: the global batch's loss sums, fp32 [len(LossSums)].
+        sums: the task's sums over the global batch, fp32 [len(task.sums)].
         learning_rate, grad_norm, loss_scale: fp32; grad_norm is unscaled and from before clipping.
         skipped: bool; loss or gradient was not finite and nothing was updated.
         is_nan: bool; skipped, and not because of the loss scale alone.
@@ -57,16 +54,13 @@ class Evaluation(NamedTuple):
     """Means over a held-out split.
 
     Attributes:
-        mlm_loss: cross-entropy of a masked token, nats.
+        means: by name, see `Task.mean_values`; cross-entropies in nats.
         unigram_nats: entropy of the split's token frequencies, nats.
-        mlm_accuracy, nsp_accuracy: shares of right predictions.
         examples: how many were evaluated.
     """
 
-    mlm_loss: float
+    means: dict[str, float]
     unigram_nats: float
-    mlm_accuracy: float
-    nsp_accuracy: float
     examples: int
 
 
@@ -78,22 +72,22 @@ class Progress(tf.Module):
         consumed_samples: int64.
         skipped_steps: int64, updates left out because loss or gradient was not finite.
         nan_steps: int64, those of them that no smaller loss scale would have made finite.
-        interval_sums: fp64 [len(LossSums)], loss sums since the last logged step, without those of NaN steps.
+        interval_sums: fp64 [sums], the task's sums since the last logged step, without those of NaN steps.
     """
 
-    def __init__(self):
-        """Starts every counter at zero."""
+    def __init__(self, sums: int):
+        """Starts every counter at zero; `sums` is the number of the task's sums."""
         super().__init__(name="progress")
         self.step, self.consumed_samples, self.skipped_steps, self.nan_steps = (
             tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
             for name in ("step", "consumed_samples", "skipped_steps", "nan_steps")
         )
         self.interval_sums = tf.Variable(
-            tf.zeros([len(LossSums._fields)], tf.float64), trainable=False, name="interval_sums"
+            tf.zeros([sums], tf.float64), trainable=False, name="interval_sums"
         )
 
     def count(self, samples: int, sums: tf.Tensor, skipped: tf.Tensor, is_nan: tf.Tensor) -> None:
-        """Adds one update of `samples` samples with its loss sums, fp32 [len(LossSums)], and what became of it."""
+        """Adds one update of `samples` samples with the task's sums, fp32, and whether it was skipped."""
         finite = tf.reduce_all(tf.math.is_finite(sums))
         self.step.assign_add(1)
         self.consumed_samples.assign_add(samples)
@@ -101,9 +95,9 @@ class Progress(tf.Module):
         self.nan_steps.assign_add(tf.cast(is_nan, tf.int64))
         self.interval_sums.assign_add(tf.cast(tf.where(finite, sums, tf.zeros_like(sums)), tf.float64))
 
-    def take_interval(self) -> LossSums:
-        """Returns the loss sums since the last call and starts over."""
-        sums = LossSums(*self.interval_sums.numpy().tolist())
+    def take_interval(self) -> list[float]:
+        """Returns the task's sums since the last call and starts over."""
+        sums = self.interval_sums.numpy().tolist()
         self.interval_sums.assign(tf.zeros_like(self.interval_sums))
         return sums
 
@@ -114,28 +108,38 @@ class Progress(tf.Module):
 
 
 class Run:
-    """Everything that lives as long as a training run: model, optimizer, counters, and their place in checkpoints."""
+    """Everything that lives as long as a training run, and its place in checkpoints.
+
+    Attributes:
+        config: resolved, with the sizes that the data gives.
+        mesh: the ranks.
+        jit: whether XLA compiles the step.
+        task: what is optimised, with this rank's part of the model.
+        optimizer: over the task's variables.
+        loss_scale: which the loss is multiplied by.
+        progress: the counters.
+    """
 
     def __init__(self, config: TrainConfig, mesh: Mesh):
-        """Builds the model with its initial weights and an optimizer over them; `config` is resolved and filled in."""
+        """Builds the model with its initial weights and an optimizer over them."""
         self.config, self.mesh = config, mesh
         self.jit = config.compiles(devices.has_gpu())
-        self.model = make_model(config, mesh)
-        named, parallel = self.model.named_variables(), config.parallel
-        # The chief's, should another host's draws differ in a bit; slices have a first rank each.
-        collectives.broadcast_variables(mesh.world, {n: v for n, v in named.items() if n not in self.model.slices})
-        collectives.broadcast_variables(mesh.data, {n: v for n, v in named.items() if n in self.model.slices})
+        self.task = make_task(config, mesh)
+        named, slices, parallel = self.task.named_variables(), self.task.slices, config.parallel
+        # The first rank's, should another host's draws differ in a bit; slices have a first rank each.
+        whole = {name: variable for name, variable in named.items() if name not in slices}
+        collectives.broadcast_variables(mesh.group("stage"), whole)
+        collectives.broadcast_variables(mesh.data, {n: v for n, v in named.items() if n in slices})
         self.optimizer = Optimizer(
             config.optimizer,
             run_length(config),
-            list(named),
-            list(named.values()),
+            named,
             mesh,
             parallel.state_split_strategy if parallel.splits_state and mesh.data.size > 1 else None,
-            self.model.slices,
+            slices,
         )
         self.loss_scale = make_loss_scale(config)
-        self.progress = Progress()
+        self.progress = Progress(len(self.task.sums))
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""
@@ -174,18 +178,6 @@ class Run:
     def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
         for name, variable in self.counters().items():
             yield Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype]), variable
-
-
-def make_model(config: TrainConfig, mesh: Mesh) -> BertPretrainer:
-    """Builds this rank's part of the model of a filled-in configuration, with its initial weights."""
-    return BertPretrainer(
-        config.model,
-        config.model.vocab_size,
-        DTYPES[config.compute.precision],
-        config.run.seed,
-        Checkpointing(config.compute.activation_checkpointing, config.compiles(devices.has_gpu())),
-        mesh.tensor,
-    )
 
 
 def say(mesh: Mesh, message: str) -> None:

@@ -82,7 +82,7 @@ def saved_by(source, folder):
     attempts = [Attempt(folder, 1, 1, rank, len(source)) for rank in range(len(source))]
     for run, attempt in zip(source, attempts, strict=True):
         save.write(attempt, list(run.tensors_to_save()))
-    return save.complete(attempts[0], Checkpoints(source[0], print).manifest_metadata(), 1, 0, 1, lambda: False, print)
+    return save.complete(attempts[0], Checkpoints(source[0]).manifest_metadata(), 1, 0, 1, lambda: False, print)
 
 
 def test_the_ranks_write_every_element_once_and_right(checkpoint, whole):
@@ -102,13 +102,13 @@ def test_every_rank_of_another_layout_reads_its_part(checkpoint, whole, runs, ta
 
 
 def wipe(run):
-    for variable in (*run.counters().values(), *run.optimizer.variables, *run.model.named_variables().values()):
+    for variable in (*run.counters().values(), *run.optimizer.variables, *run.task.named_variables().values()):
         variable.assign(tf.zeros_like(variable))
 
 
 def check(run, whole):
     """Compares every variable with what slicing and splitting of the whole give."""
-    named, slices, state = run.model.named_variables(), run.model.slices, run.optimizer.state
+    named, slices, state = run.task.named_variables(), run.task.slices, run.optimizer.state
     for name, variable in run.counters().items():
         np.testing.assert_array_equal(variable, whole[name])
     for kind, stores in (("master", state.masters), ("adam_m", state.m), ("adam_v", state.v)):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.model.samples import assert_close, dropout_key, rows, small_batch, small_config, small_model
 from tftrain.model.bert import Outputs
-from tftrain.model.losses import LossSums, pretraining_loss_sums
+from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 
 
 def random_outputs(samples=5, predictions=4, vocab=59) -> Outputs:

@@ -14,7 +14,7 @@ from tests.model.samples import (
     small_config,
     small_model,
 )
-from tftrain.model.losses import pretraining_loss_sums
+from tftrain.tasks.bert_pretraining import pretraining_loss_sums
 
 VARIANTS = [
     {"norm_position": norm, "activation": activation, "gelu_form": form, "use_bias_in_keys": bias}

@@ -16,7 +16,7 @@ from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.dropout import DropoutKey
-from tftrain.model.losses import pretraining_loss_sums
+from tftrain.tasks.bert_pretraining import pretraining_loss_sums
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Group

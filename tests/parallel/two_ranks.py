@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tftrain.parallel.gradient_reduction import all_reduce_sum
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
@@ -15,7 +16,7 @@ both = [np.arange(6, dtype=np.float32).reshape(2, 3) + 10 * rank for rank in ran
 
 @tf.function
 def reduced(tensors, wire):
-    return collectives.all_reduce_sum(mesh.world, tensors, f"sum_{wire.name}", wire)
+    return all_reduce_sum(mesh.world, tensors, f"sum_{wire.name}", wire)
 
 
 for wire in (tf.float32, tf.float16):

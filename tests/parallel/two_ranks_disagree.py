@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tftrain import flags
 from tftrain.config import TrainConfig
+from tftrain.parallel.gradient_reduction import all_reduce_sum
 from tftrain.parallel import collectives, graph_collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import MeshError
@@ -38,7 +39,7 @@ class Step:
     @tf.function(autograph=False)
     def inner(self, batch):
         def body(index, total):
-            return index + 1, total + collectives.all_reduce_sum(mesh.world, [batch["x"]], "looped")[0]
+            return index + 1, total + all_reduce_sum(mesh.world, [batch["x"]], "looped")[0]
 
         return tf.while_loop(lambda index, _: index < 2, body, (0, tf.zeros([3])), parallel_iterations=1)[1]
 
@@ -46,7 +47,7 @@ class Step:
     def __call__(self, batch, requests=(0.0,)):
         first = self.inner(batch)
         wide = tf.zeros([self.width]) + first[0] + tf.convert_to_tensor(requests)[0]
-        return collectives.all_reduce_sum(mesh.world, [wide], self.name)[0][0]
+        return all_reduce_sum(mesh.world, [wide], self.name)[0][0]
 
 
 # Rank 1 is the odd one, then rank 0.

@@ -11,7 +11,7 @@ from tests.train.test_step import batches
 from tftrain import flags
 from tftrain.config import TrainConfig
 from tftrain.model.embedding import Embedding
-from tftrain.parallel import collectives
+from tftrain.parallel import gradient_reduction
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
 from tftrain.run_state import Run
@@ -21,7 +21,7 @@ SECONDS = 30
 SIZES = "--num_hidden_layers=2 --hidden_size=16 --num_attention_heads=2 --vocab_size=67 --max_seq_length=12"
 LAYOUTS = ("", "--split_opt_state", "--split_grad_accum", "--split_grad_accum --grad_accum_steps=2")
 
-collectives.BUCKET_BYTES = 4000  # So that a small model has many.
+gradient_reduction.BUCKET_BYTES = 4000  # So that a small model has many.
 mesh = start(launch_from_environment(), cpu_threads=2)
 seen: list[bool] = []
 
@@ -60,7 +60,7 @@ Embedding.call = lambda *args: gate(embed(*args))
 for layout in LAYOUTS:
     args = f"tftrain.run --synthetic_data --output_dir=unused --global_batch_size=12 {SIZES} {layout}".split()
     run = Run(flags.parse(TrainConfig, args).resolve(2), mesh)
-    step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, jit=False)
+    step = TrainStep(run)
     (batch,) = batches(1, seed=mesh.rank, samples=6)
     step.__call__.get_concrete_function(batch)
     before = marks()["data.gradients.0"]

@@ -9,7 +9,8 @@ from tests.test_run import configured
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel_config import ParallelConfig
 from tftrain.report import memory, planned
-from tftrain.run_state import Run, make_model
+from tftrain.run_state import Run
+from tftrain.tasks import make_task
 from tftrain.saving.checkpoints import Checkpoints
 
 # Of two layers of width 32 with 101 words, 512 positions and 2 types: embeddings 615 * 32 and a norm of 64; per layer 4
@@ -32,7 +33,7 @@ def planned_memory(config, ranks):
 def test_state_is_what_its_variables_take_and_what_was_expected(args, state):
     config = configured(*GROWN, *args)
     run = Run(config, Mesh())
-    found = memory.state_bytes(run.model.named_variables().values(), run.optimizer.state)
+    found = memory.state_bytes(run.task.named_variables().values(), run.optimizer.state)
     sizes = dict(zip(("weights", "master_weights", "moments"), (WEIGHTS * size for size in state), strict=True))
     assert found == sizes
     foreseen = planned_memory(config, 1)
@@ -78,7 +79,7 @@ def test_a_copy_for_checkpoints_is_expected_where_there_will_be_one(args, ranks,
 
 def test_the_copy_is_counted_as_large_as_it_is():
     run = Run(configured(*GROWN, "--max_steps=4", "--checkpoint_every=2"), Mesh())
-    checkpoints = Checkpoints(run, print)
+    checkpoints = Checkpoints(run)
     checkpoints.prepare().join()
     counters = sum(variable.dtype.size * variable.shape.num_elements() for variable in run.counters().values())
     assert checkpoints.saves.copy_bytes == planned_memory(run.config, 1)["checkpoint_copy"] + counters
@@ -87,7 +88,7 @@ def test_the_copy_is_counted_as_large_as_it_is():
 def test_tensor_parallel_ranks_are_expected_to_hold_what_they_hold():
     config = configured(*GROWN)
     config = dataclasses.replace(config, parallel=ParallelConfig(tensor_parallel_size=2))
-    held = [make_model(config, Mesh(rank, 2, tensor_parallel_size=2)).named_variables() for rank in range(2)]
+    held = [make_task(config, Mesh(rank, 2, tensor_parallel_size=2)).named_variables() for rank in range(2)]
     weights = [sum(variable.shape.num_elements() for variable in each.values()) for each in held]
     # Of 101 words, one rank has 51 and the other 50.
     found = planned.of_run(config, Mesh(size=2, tensor_parallel_size=2), samples=12).memory

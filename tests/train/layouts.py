@@ -108,7 +108,7 @@ def narrowest(config):
 def train(config, mesh):
     """Returns what every update reported, and the whole state before and after the first one."""
     run = Run(config.resolve(mesh.size), mesh)
-    step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
+    step = TrainStep(run)
     begin, end = mesh.data.share(SAMPLES)
     infos, states = [], [snapshot(run)]
     for number, batch in enumerate(batches(STEPS, samples=SAMPLES)):

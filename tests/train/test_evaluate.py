@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tftrain.train.evaluate import entropy, original_tokens
+from tftrain.tasks.bert_pretraining import original_tokens
+from tftrain.train.evaluate import entropy
 
 CLS, SEP, MASK = 2, 3, 4
 

@@ -1,5 +1,6 @@
 """A run whose batch grows: it is the sequence of updates that one would make by hand, and resumes in the middle."""
 
+import copy
 import json
 import shutil
 
@@ -31,6 +32,13 @@ def test_rows_count_the_samples_that_were_there(ramped):
             np.testing.assert_allclose(row["samples_per_sec"] * row["step_time_s"], row["global_batch_size"])
 
 
+def step_of(run, config):
+    """Returns the step of a run under another configuration."""
+    run = copy.copy(run)
+    run.config = config
+    return TrainStep(run)
+
+
 def test_it_is_the_sequence_of_batches_that_one_would_make_by_hand(ramped):
     config = configured(*RAMP, f"--output_dir={ramped}")
     run, consumed, expected = Run(config, Mesh()), 0, []
@@ -39,7 +47,7 @@ def test_it_is_the_sequence_of_batches_that_one_would_make_by_hand(ramped):
     for size in SIZES:
         if size not in steps:
             fixed = configured(*RAMP, "--batch_rampup=none", f"--global_batch_size={size}", f"--output_dir={ramped}")
-            steps[size] = TrainStep(fixed, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, run.jit)
+            steps[size] = step_of(run, fixed)
         batches = pipeline.train_batches(source, config.data, config.run.seed, consumed, size, 0, size)
         sums = steps[size](next(iter(batches.take(1)))).sums.numpy().astype(np.float64)
         expected.append(sums[0] / sums[1] + sums[3] / size)

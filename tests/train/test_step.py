@@ -16,7 +16,7 @@ from tftrain.config import (
     RunConfig,
     TrainConfig,
 )
-from tftrain.model.losses import LossSums, pretraining_loss_sums
+from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
@@ -55,7 +55,7 @@ def batches(count, seed=0, samples=SAMPLES):
 def trained(config, steps=4, data=None):
     """Returns the run after some updates, and what each update reported."""
     run = Run(config.resolve(1), Mesh())
-    step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, run.jit)
+    step = TrainStep(run)
     return run, [step(batch) for batch in (data or batches(steps))]
 
 
@@ -115,7 +115,7 @@ def test_gradient_is_that_of_the_loss_per_masked_token_and_per_sample():
     no_dropout = dataclasses.replace(BASE.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     config = accumulating(3, dataclasses.replace(BASE, model=no_dropout))
     (batch,) = batches(1)
-    model = Run(config.resolve(1), Mesh()).model
+    model = Run(config.resolve(1), Mesh()).task.model
     with tf.GradientTape() as tape:
         sums = pretraining_loss_sums(model(batch), batch)
         loss = sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
@@ -127,7 +127,7 @@ def test_gradient_is_that_of_the_loss_per_masked_token_and_per_sample():
 @pytest.mark.parametrize(("precision", "epsilon"), [("bf16", 2**-8), ("fp16", 2**-11)])
 def test_half_precisions_follow_fp32(whole, precision, epsilon):
     run, infos = trained(accumulating(2, with_compute(precision=precision)))
-    assert run.model.dtype == {"bf16": "bfloat16", "fp16": "float16"}[precision]
+    assert run.task.model.dtype == {"bf16": "bfloat16", "fp16": "float16"}[precision]
     # A gradient norm is a sum over many roundings of either sign: a few of them are left.
     np.testing.assert_allclose(norms(infos), norms(whole[1]), rtol=8 * epsilon)
     expected = LossSums(*np.sum([info.sums for info in whole[1]], axis=0))
@@ -146,7 +146,7 @@ def test_norms_may_have_fp32_variables_beside_bf16_weights(optimizer):
     )
     run, _ = trained(config, steps=2)
     masters = states.owned(run)
-    for name, variable in run.model.named_variables().items():
+    for name, variable in run.task.named_variables().items():
         is_norm = name.endswith(("gamma", "beta"))
         assert variable.dtype == (tf.float32 if is_norm else tf.bfloat16)
         np.testing.assert_array_equal(variable, tf.cast(masters[f"master/{name}"], variable.dtype))
@@ -177,7 +177,7 @@ def test_a_nan_skips_the_update_and_is_counted(precision):
     weights[3] = np.nan
     run, (info,) = trained(config, data=[first])
     before = states.owned(run.optimizer.state)
-    step = TrainStep(run.config, run.model, run.optimizer, run.loss_scale, run.progress, run.mesh, run.jit)
+    step = TrainStep(run)
     info = step({**poisoned, "masked_lm_weights": tf.constant(weights)})
     assert bool(info.skipped)
     for name, value in states.owned(run.optimizer.state).items():

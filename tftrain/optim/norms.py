@@ -108,6 +108,7 @@ class Norms:
 
 def _group(mesh: Mesh, split: bool) -> Group:
     """Returns the ranks that together hold every tensor once."""
-    if split and mesh.tensor.size > 1:
+    model = mesh.group("model")
+    if split and model.size > 1:
         return mesh.world
-    return mesh.data if split else mesh.tensor
+    return mesh.data if split else model

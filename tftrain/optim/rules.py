@@ -1,35 +1,165 @@
-"""The mathematics of one update: pure functions over fp32 tensors, with no state.
+"""Update rules: which slots an optimizer keeps for each weight, how they advance, and in which direction a weight moves.
 
-AdamW (arXiv 1711.05101) moves a weight w against the direction u = m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w.
-LAMB (arXiv 1904.00962) moves against the same u, scaled in each tensor by its trust ratio |w| / |u|. Everything but
-those two norms is element by element, so each function here serves a whole tensor, a shard of one, or a flat bucket of
-many; the squared norms come in as arguments, and may be a vector over tensors that a sharded caller sums over ranks.
+A rule is pure mathematics over fp32 tensors, element by element: it serves a whole tensor, a part of one, or a flat
+bucket of many. `tftrain.optim.update` runs it, whole or split among ranks, in plain TensorFlow or by fused ops.
 
 A skipped update takes no branch, hence no round trip to the host and no extra pass over the weights: the scalars
-become such that every formula returns its input, bit for bit (x * 1 - 0), and `multiply_no_nan` keeps a non-finite
-gradient out.
+become such that every formula returns its input, bit for bit (x * 1 - 0), and `multiply_no_nan` excludes a non-finite
+gradient.
 """
 
+import abc
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
 from tftrain.config import OptimizerConfig
+from tftrain.ops import lamb
+from tftrain.ops.lamb import UpdateScalars
 
 
-class Scalars(NamedTuple):
-    """The fp32 scalars of one update, computed once for all tensors."""
+class FusedCall(NamedTuple):
+    """The arguments of a fused op for one set of stores.
 
-    gradient_factor: tf.Tensor  # loss scale and clipping in one factor; 0: skip
-    learning_rate: tf.Tensor  # 0: skip
-    beta1: tf.Tensor  # 1: skip
-    beta2: tf.Tensor
-    minus_one_minus_beta1: tf.Tensor  # beta1 - 1, or 0: skip
-    one_minus_beta2: tf.Tensor
-    m_correction: tf.Tensor  # 1 / (1 - beta1 ** t)
-    v_correction: tf.Tensor
-    epsilon: float
+    Attributes:
+        gradients: by the op's argument name.
+        stores: the slots and the weights, by the op's argument names.
+        options: the arguments that every pass takes.
+    """
+
+    gradients: dict[str, list[tf.Tensor]]
+    stores: dict[str, list[tf.Variable]]
+    options: dict[str, Any]
+
+
+# From the squared norms of the weights and of the updates, fp32 [n] for each call, to the learning rates of each call.
+Rates = Callable[[Sequence[lamb.Squares]], Sequence[tf.Tensor]]
+
+
+class UpdateRule(abc.ABC):
+    """One optimizer. A subclass is registered under its `name`, which `--optimizer` gives.
+
+    Attributes:
+        slots: names of the fp32 tensors that are kept for each weight, in the order in which methods take them.
+        adapts_layers: whether the learning rate of each tensor is scaled by its trust ratio. Then `direction` must
+            follow from the weight and the new slots alone, because it is computed once more after all norms are known.
+        fused_update: runs fused ops over calls; None if the rule has none.
+    """
+
+    slots: ClassVar[tuple[str, ...]]
+    adapts_layers: ClassVar[bool] = False
+    fused_update: ClassVar[Callable[[Sequence[FusedCall], Rates], None] | None] = None
+    registered: ClassVar[dict[str, type["UpdateRule"]]] = {}
+
+    def __init_subclass__(cls, name: str):
+        """Registers the rule."""
+        cls.registered[name] = cls
+
+    def __init__(self, config: OptimizerConfig):
+        """Takes the hyperparameters."""
+        self.config = config
+
+    @abc.abstractmethod
+    def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], at: UpdateScalars) -> list[tf.Tensor]:
+        """Returns the new slots.
+
+        Args:
+            gradient: fp32, already multiplied by the gradient factor.
+            slots: fp32 tensors of the same shape, before the update.
+            at: the update's scalars.
+        """
+
+    @abc.abstractmethod
+    def direction(
+        self,
+        weight: tf.Tensor,
+        gradient: tf.Tensor | None,
+        before: Sequence[tf.Tensor] | None,
+        after: Sequence[tf.Tensor],
+        at: UpdateScalars,
+    ) -> tf.Tensor:
+        """Returns what a weight moves against before the learning rate, without weight decay.
+
+        Args:
+            weight: fp32 tensor.
+            gradient, before: as for `next_slots`; None where `adapts_layers`.
+            after: the new slots.
+            at: the update's scalars.
+        """
+
+
+class AdamW(UpdateRule, name="adamw"):
+    """AdamW (arXiv 1711.05101): m_hat / (sqrt(v_hat) + epsilon)."""
+
+    slots = ("adam_m", "adam_v")
+
+    def next_slots(self, gradient, slots, at):
+        """Returns beta1 * m + (1 - beta1) * g and beta2 * v + (1 - beta2) * g ** 2."""
+        m, v = slots
+        # A difference, not a sum: -0.0 - 0.0 is -0.0, whereas -0.0 + 0.0 is not.
+        m = m * at.beta1 - gradient * at.minus_one_minus_beta1
+        v = v * at.beta2 + tf.square(gradient) * at.one_minus_beta2
+        return [m, v]
+
+    def direction(self, weight, gradient, before, after, at):
+        """Returns m_hat / (sqrt(v_hat) + epsilon)."""
+        m, v = after
+        return (m * at.m_correction) / (tf.sqrt(v * at.v_correction) + self.config.adam_epsilon)
+
+    @staticmethod
+    def fused_update(calls: Sequence[FusedCall], rates: Rates) -> None:
+        """Updates slots and weights in one pass."""
+        for call in calls:
+            lamb.adamw(**call.gradients, **call.stores, **call.options)
+
+
+class Lamb(AdamW, name="lamb"):
+    """LAMB (arXiv 1904.00962): AdamW's direction, scaled in each tensor by its trust ratio |w| / |u|."""
+
+    adapts_layers = True
+
+    @staticmethod
+    def fused_update(calls: Sequence[FusedCall], rates: Rates) -> None:
+        """Updates the slots in a first pass and the weights in a second one; the norms are summed in between."""
+        squares = [lamb.lamb_moments(**call.gradients, **call.stores, **call.options) for call in calls]
+        for call, own in zip(calls, rates(squares), strict=True):
+            lamb.lamb_weights(rates=own, **call.stores, **call.options)
+
+
+class Lion(UpdateRule, name="lion"):
+    """Lion (arXiv 2302.06675): the sign of an interpolation between momentum and gradient; one slot, no epsilon.
+
+    Its steps are as long as AdamW's longest: the paper takes a learning rate 3 to 10 times smaller and a weight decay as
+    much larger, and beta2 = 0.99.
+    """
+
+    slots = ("lion_m",)
+
+    def next_slots(self, gradient, slots, at):
+        """Returns beta2 * m + (1 - beta2) * g."""
+        (m,) = slots
+        # Where the update is skipped, -0.0 * 1 + 0.0 would be 0.0.
+        return [tf.where(at.one_minus_beta2 > 0, m * at.beta2 + gradient * at.one_minus_beta2, m)]
+
+    def direction(self, weight, gradient, before, after, at):
+        """Returns sign(beta1 * m + (1 - beta1) * g), from the momentum before the update."""
+        (m,) = before
+        return tf.sign(m * at.beta1 - gradient * at.minus_one_minus_beta1)
+
+
+def choose(config: OptimizerConfig, fused_available: bool) -> tuple[UpdateRule, bool]:
+    """Returns the rule that `--optimizer` names, and whether fused ops run it.
+
+    Args:
+        config: `optimizer` is the name of a rule: fused where fused ops are available and the rule has them; or the
+            name behind "fused_" or "reference_", which force one.
+        fused_available: whether the library of fused ops is built for this run's device.
+    """
+    forced, _, name = config.optimizer.rpartition("_")
+    rule = UpdateRule.registered[name](config)
+    return rule, forced == "fused" or (not forced and fused_available and rule.fused_update is not None)
 
 
 def squared_norm(tensor: tf.Tensor) -> tf.Tensor:
@@ -39,11 +169,11 @@ def squared_norm(tensor: tf.Tensor) -> tf.Tensor:
 
 def scalars(
     config: OptimizerConfig, learning_rate: tf.Tensor, step: tf.Tensor, gradient_factor: tf.Tensor, skip: tf.Tensor
-) -> Scalars:
+) -> UpdateScalars:
     """Prepares what all tensors of one update share.
 
     Args:
-        config: betas and epsilon.
+        config: the betas.
         learning_rate: fp32 scalar.
         step: int64 scalar, updates applied before this one.
         gradient_factor: fp32 scalar that every gradient is multiplied by.
@@ -62,7 +192,7 @@ def scalars(
         return 1.0 / -tf.math.expm1(time * (math.log(beta) if beta else -math.inf))
 
     beta1, beta2 = config.adam_beta1, config.adam_beta2
-    return Scalars(
+    return UpdateScalars(
         gradient_factor=unless_skipped(gradient_factor, 0.0),
         learning_rate=unless_skipped(learning_rate, 0.0),
         beta1=unless_skipped(beta1, 1.0),
@@ -71,40 +201,7 @@ def scalars(
         one_minus_beta2=unless_skipped(1.0 - beta2, 0.0),
         m_correction=correction(beta1),
         v_correction=correction(beta2),
-        epsilon=config.adam_epsilon,
     )
-
-
-def next_moments(gradient: tf.Tensor, m: tf.Tensor, v: tf.Tensor, at: Scalars) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns beta1 * m + (1 - beta1) * g and beta2 * v + (1 - beta2) * g ** 2, with g = gradient * gradient_factor.
-
-    Args:
-        gradient, m, v: fp32 tensors of one shape.
-        at: the update's scalars.
-
-    Returns:
-        The new m and v, fp32 of the same shape.
-    """
-    gradient = tf.math.multiply_no_nan(gradient, at.gradient_factor)
-    # A difference, not a sum: -0.0 - 0.0 is -0.0, whereas -0.0 + 0.0 is not.
-    m = m * at.beta1 - gradient * at.minus_one_minus_beta1
-    v = v * at.beta2 + tf.square(gradient) * at.one_minus_beta2
-    return m, v
-
-
-def direction(weight: tf.Tensor, m: tf.Tensor, v: tf.Tensor, at: Scalars, weight_decay: float) -> tf.Tensor:
-    """Returns m_hat / (sqrt(v_hat) + epsilon) + weight_decay * w: AdamW's step before the learning rate.
-
-    Args:
-        weight, m, v: fp32 tensors of one shape, m and v being the new moments.
-        at: the update's scalars.
-        weight_decay: decoupled decay; 0 for excluded tensors.
-
-    Returns:
-        fp32, of the same shape.
-    """
-    adam = (m * at.m_correction) / (tf.sqrt(v * at.v_correction) + at.epsilon)
-    return adam + weight_decay * weight if weight_decay else adam
 
 
 def trust_ratio(weight_square: tf.Tensor, update_square: tf.Tensor) -> tf.Tensor:

@@ -18,7 +18,7 @@ from tftrain.optim import restore_buffers
 from tftrain.optim.restore_buffers import Place, RestoreBuffers
 from tftrain.parallel.layout import Segment
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.state_split import StateSplit
+from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.tensor import Slice, own_copy, whole_shapes
 
 KINDS = ("master", "adam_m", "adam_v")

@@ -10,50 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tftrain.parallel.layout import pack
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import Collective
-
-# A group is reduced as soon as all its gradients exist: groups small enough for the first to travel while backward
-# still computes the last, large enough for the network to run at its full rate.
-BUCKET_BYTES = 32 * 2**20
-
-
-def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_dtype=tf.float32) -> list[tf.Tensor]:
-    """Sums each tensor over the ranks of a group.
-
-    Args:
-        group: the ranks.
-        tensors: any shapes and floating dtypes, the same on every rank, in the order in which they become ready.
-        name: of the collective; unique in the graph and equal on every rank.
-        wire_dtype: float32, or float16 to halve the bytes that travel. Horovod sends no bfloat16.
-
-    Returns:
-        The sums, in wire_dtype; on one rank, the tensors as they are.
-    """
-    if group.size == 1:
-        return list(tensors)
-    summed: list[tf.Tensor] = []
-    bytes_of_each = [4 * tensor.shape.num_elements() for tensor in tensors]
-    for index, bucket in enumerate(pack(bytes_of_each, BUCKET_BYTES)):
-        sent = [tf.cast(tensors[place], wire_dtype) for place in bucket]
-        if wire_dtype == tf.float16 and not _has_nccl():
-            summed += _sum_in_fp32(group, sent, f"{name}.{index}")
-        else:
-            summed += _together(group, "all-reduce", f"{name}.{index}", sent, _grouped_sum)
-    return summed
-
-
-def _sum_in_fp32(group, tensors, name):
-    """Sums tensors with as many bytes on the wire, each element by one rank: Gloo adds fp16 one by one, in software."""
-    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
-    length = flat.shape[0]
-    bounds = [rank * length // group.size for rank in range(group.size + 1)]
-    part = reduce_scatter_sum(group, flat, bounds, f"{name}.parts")
-    whole = tf.ensure_shape(all_gather_rows(group, tf.cast(part, flat.dtype), f"{name}.sums"), [length])
-    pieces = tf.split(whole, [tensor.shape.num_elements() for tensor in tensors])
-    return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
-
 
 def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum") -> tf.Tensor:
     """Adds up one tensor over the ranks of a group, or finds each element's maximum; dimensions may be unknown.
@@ -76,6 +34,26 @@ def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum
     return _together(group, "all-reduce", name, [tensor], reduce)
 
 
+def grouped_all_reduce(group: Group, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    """Sums several tensors over the ranks of a group, in one operation.
+
+    Args:
+        group: the ranks.
+        tensors: fp32, fp16 or fp64, of the same shapes on every rank.
+        name: of the collective; unique in the graph and equal on every rank.
+
+    Returns:
+        Tensors like `tensors`.
+    """
+    if group.size == 1:
+        return list(tensors)
+
+    def reduce(hvd, given, **options):
+        return hvd._grouped_allreduce(given, op=hvd.Sum, **options)
+
+    return _together(group, "all-reduce", name, tensors, reduce)
+
+
 def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], name: str) -> tf.Tensor:
     """Sums a tensor over the ranks of a group and leaves each with its part of the sum.
 
@@ -93,7 +71,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
         return tf.cast(tensor, tf.float32)
     sizes = np.diff(bounds)
     own = int(sizes[group.rank])
-    if _has_nccl() and np.all(sizes == own):
+    if has_nccl() and np.all(sizes == own):
 
         def scatter(hvd, given, **options):
             return hvd._reducescatter(given[0], op=hvd.Sum, **options)
@@ -145,13 +123,6 @@ def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None
         variable.assign(tf.bitcast(value, variable.dtype))
 
 
-def broadcast(group: Group, array: np.ndarray, name: str) -> np.ndarray:
-    """Returns the array that the group's first rank has; all give one of its shape and dtype. Call eagerly."""
-    if group.size == 1:
-        return array
-    return _broadcast(group, tf.constant(array), name).numpy()
-
-
 def as_sendable(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a tensor in a dtype that Horovod sends: where nothing is computed, bfloat16 may call itself float16."""
     return tf.bitcast(tensor, tf.float16) if tensor.dtype == tf.bfloat16 else tensor
@@ -168,11 +139,8 @@ def is_lost(error: BaseException) -> bool:
     return any(words in str(error) for words in ("Horovod has been shut down", "gloo/transport"))
 
 
-def _grouped_sum(hvd, given, **options):
-    return hvd._grouped_allreduce(given, op=hvd.Sum, **options)
-
-
-def _has_nccl():
+def has_nccl() -> bool:
+    """Whether Horovod sends between GPUs by NCCL."""
     import horovod.tensorflow as hvd
 
     return bool(tf.config.get_visible_devices("GPU")) and hvd.nccl_built()

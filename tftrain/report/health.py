@@ -3,12 +3,11 @@
 They are looked at one step late, so that the device has its next step before the host waits for the last one's figures.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tftrain.config import RunConfig
-from tftrain.model.losses import LossSums
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.spikes import Spike, SpikeMonitor
 from tftrain.run_state import StepInfo
@@ -25,6 +24,7 @@ class Health:
         self,
         settings: RunConfig,
         mesh: Mesh,
+        mean_values: Callable[[Sequence[float]], dict[str, float]],
         culprit_name: Callable[[int], str],
         on_spike: Callable[[int, Spike], None],
     ):
@@ -33,10 +33,12 @@ class Health:
         Args:
             settings: how many steps may not be finite, and what a spike is.
             mesh: the ranks.
+            mean_values: of the task, from its sums.
             culprit_name: says in words what a step's `culprit` is.
             on_spike: called with every unusual step and its figures.
         """
-        self._settings, self._culprit_name, self._on_spike = settings, culprit_name, on_spike
+        self._settings, self._mean_values = settings, mean_values
+        self._culprit_name, self._on_spike = culprit_name, on_spike
         self._ranks = mesh.groups["model"]
         self._spikes = SpikeMonitor(settings.spike_zscore)
         self._waiting: list[tuple[int, StepInfo]] = []
@@ -55,8 +57,7 @@ class Health:
     def _look(self, step: int, info: StepInfo) -> None:
         if not info.is_nan.numpy():
             self._in_a_row = 0
-            sums = LossSums(*info.sums.numpy().tolist())
-            loss = sums.mlm_sum / max(sums.mlm_weight, 1.0) + sums.nsp_sum / max(sums.examples, 1.0)
+            loss = self._mean_values(info.sums.numpy().tolist())["loss"]
             if spike := self._spikes.observe(loss, float(info.grad_norm)):
                 self._on_spike(step, spike)
             return

@@ -105,7 +105,7 @@ def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping
         copy_bytes: of the host's memory that holds a copy of the state for checkpoints.
         planned: bytes of each of `KINDS`, of which those in `PASSING` count.
     """
-    lasting = state_bytes(run.model.named_variables().values(), run.optimizer.state)
+    lasting = state_bytes(run.task.named_variables().values(), run.optimizer.state)
     if not devices.has_gpu():  # A device's memory holds no copy.
         lasting["checkpoint_copy"] = copy_bytes
     passing = {kind: planned[kind] for kind in PASSING}
@@ -142,7 +142,7 @@ def state_line(run: Run) -> str:
 
     A second line says it of master weights and moments, where they are split, beside an even share of all of them.
     """
-    weights = list(run.model.named_variables().values())
+    weights = list(run.task.named_variables().values())
     state, world, data_ranks = state_bytes(weights, run.optimizer.state), run.mesh.world, run.mesh.data.size
     lines = [f"state bytes per rank: {_range(collectives.gather_numbers(world, sum(state.values()), 'state_bytes'))}"]
     if run.optimizer.state.split:

@@ -3,13 +3,13 @@
 All three show the same rows. The rank that writes is the one that owns the output folder, so only one exists.
 """
 
-import dataclasses
 import json
 import math
 import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,17 +55,18 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 class MetricsWriter:
     """Writes rows to OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard, and shows them."""
 
-    def __init__(self, output_dir: str | Path, max_steps: int, stream: TextIO | None = None):
+    def __init__(self, output_dir: str | Path, max_steps: int, means: Sequence[Mean], stream: TextIO | None = None):
         """Prepares to add to what is there.
 
         Args:
             output_dir: made where missing.
             max_steps: updates of the whole run.
+            means: the task's.
             stream: where lines are shown, stdout by default; a progress bar stands under them if it is a terminal.
         """
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        self.path, self.max_steps = folder / "metrics.jsonl", max_steps
+        self.path, self.max_steps, self._means = folder / "metrics.jsonl", max_steps, means
         self._stream = stream or sys.stdout
         self._events = EventFileWriter(str(folder / "tensorboard"))
         self._bar = None
@@ -105,23 +106,24 @@ class MetricsWriter:
         """Writes and shows one training step."""
         self._write(row, "train/")
         if self._bar is not None:
-            self._bar.set_postfix_str(f"lm loss {row.mlm_loss:.3f}", refresh=False)
-        self._show(train_line(row, self.max_steps))
+            loss = self._means[0]
+            self._bar.set_postfix_str(f"{loss.label} {row.means[loss.name]:.3f}", refresh=False)
+        self._show(train_line(row, self.max_steps, self._means))
 
     def evaluation(self, row: EvalRow) -> None:
         """Writes and shows one evaluation."""
         self._write(row, "")
-        self._show(eval_line(row, self.max_steps))
+        self._show(eval_line(row, self.max_steps, self._means))
 
     def spike(self, row: SpikeRow) -> None:
         """Writes and shows a step that was unusual."""
         self._write(row, "")
         self._show(spike_line(row, self.max_steps))
 
-    def memory(self, row: MemoryRow, expected: PlannedRow, shown: str) -> None:
-        """Writes where the memory goes, and what was expected, and shows it in the given words."""
+    def memory(self, row: MemoryRow, planned: PlannedRow, shown: str) -> None:
+        """Writes the measured and the planned memory, and shows both in the given words."""
         self._write(row, "")
-        self._write(expected, "")
+        self._write(planned, "")
         self._show(shown)
 
     def close(self) -> None:
@@ -130,20 +132,20 @@ class MetricsWriter:
             self._bar.close()
         self._events.close()
 
-    def _write(self, row: TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow, prefix: str) -> None:
-        fields = dataclasses.asdict(row)
+    def _write(self, row: Row, prefix: str) -> None:
+        values = fields(row)
         # JSON has no NaN and no infinity: null says that there was no number.
-        finite = {name: value if value is None or math.isfinite(value) else None for name, value in fields.items()}
+        finite = {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite, allow_nan=False) + "\n")
-        step = fields.pop("step")
-        values = [
+        step = values.pop("step")
+        shown = [
             summary_pb2.Summary.Value(tag=prefix + _BEGIN.sub(r"\1/", name), simple_value=value)
-            for name, value in fields.items()
+            for name, value in values.items()
             if value is not None
         ]
         self._events.add_event(
-            event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values))
+            event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=shown))
         )
         self._events.flush()
 

@@ -1,4 +1,4 @@
-"""The loss curve: how the masked-LM loss fell, and how far below the words' entropy it came."""
+"""The loss curve: how the loss fell, and how far below the entropy of the text's tokens it came."""
 
 import math
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from tftrain.report.metrics import read_rows
+from tftrain.tasks.task import Mean
 
 TRAIN, HELD_OUT, ENTROPY = "#3b6ea8", "#c8553d", "#555555"
 
 
-def loss_curve(metrics_path: str | Path, png_path: str | Path) -> None:
-    """Draws training and held-out masked-LM loss over the steps, beside the unigram entropy of the held-out text.
+def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> None:
+    """Draws training and held-out loss over the steps, beside the unigram entropy of the held-out text.
 
     A model that knows only how frequent each token is cannot come below that entropy, so the space under the dashed
     line is what was learned from context.
@@ -19,17 +20,18 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path) -> None:
     Args:
         metrics_path: metrics.jsonl.
         png_path: the picture to write, 1600 x 900 pixels.
+        loss: which of the task's means.
 
     Raises:
         OSError: a file cannot be read or written.
-        ValueError: there is no row with a finite masked-LM loss, or a line is damaged.
+        ValueError: there is no row with a finite loss, or a line is damaged.
     """
     rows = read_rows(metrics_path)
-    train = points(rows, "mlm_loss")
-    held_out = points(rows, "eval_mlm_loss")
+    train = points(rows, loss.name)
+    held_out = points(rows, f"eval_{loss.name}")
     entropies = points(rows, "eval_unigram_nats")
     if not train and not held_out:
-        raise ValueError(f"{metrics_path}: no masked-LM loss in {len(rows)} rows; train for --log_every steps first")
+        raise ValueError(f"{metrics_path}: no {loss.title} in {len(rows)} rows; train for --log_every steps first")
 
     figure = Figure(figsize=(10, 5.625), layout="constrained")
     axes = figure.add_subplot()
@@ -49,9 +51,9 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path) -> None:
         entropy = entropies[-1][1]
         label = f"unigram entropy of the held-out text, {entropy:.2f}"
         axes.axhline(entropy, color=ENTROPY, linestyle="--", linewidth=1.2, label=label)
-    axes.set_title("Masked-language-model loss", loc="left", fontsize=14, fontweight="bold")
+    axes.set_title(f"{loss.title[0].upper()}{loss.title[1:]}", loc="left", fontsize=14, fontweight="bold")
     axes.set_xlabel("step")
-    axes.set_ylabel("cross-entropy (nats per masked token)")
+    axes.set_ylabel("cross-entropy (nats)")
     axes.set_xlim(left=0)
     axes.grid(color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import math
 import platform
 import time
@@ -13,15 +14,16 @@ from tftrain.config import TrainConfig
 from tftrain.environment import versions
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.plan import flops, parameters
 from tftrain.ramp import Ramp
 from tftrain.report import memory, planned
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.report.spikes import Spike
-from tftrain.run_state import Evaluation, Run, StepInfo, say
+from tftrain.run_state import Evaluation, Run, StepInfo
 from tftrain.saving.saves import Saves
+
+logger = logging.getLogger(__name__)
 
 
 class Clock:
@@ -94,7 +96,7 @@ class Reporter:
         self._memory_step = min(done + 2, self._settings.max_steps)
         self._writer = None
         if run.mesh.is_chief:
-            self._writer = MetricsWriter(self._settings.output_dir, self._settings.max_steps)
+            self._writer = MetricsWriter(self._settings.output_dir, self._settings.max_steps, run.task.means)
             self._writer.truncate_after(done)
             write_config(run.config, run.mesh)
 
@@ -125,7 +127,8 @@ class Reporter:
 
     def evaluation(self, number: int, result: Evaluation) -> None:
         """Writes what an evaluation has found."""
-        row = EvalRow(number, result.mlm_loss, result.unigram_nats, result.mlm_accuracy, result.nsp_accuracy)
+        means = [mean.name for mean in self._run.task.means if mean.in_evaluation]
+        row = EvalRow(number, {f"eval_{name}": result.means[name] for name in means}, result.unigram_nats)
         if self._writer:
             self._writer.evaluation(row)
 
@@ -139,28 +142,23 @@ class Reporter:
         if self._writer:
             self._writer.close()
             curve = self._writer.path.with_name("loss_curve.png")
-            loss_curve(self._writer.path, curve)
-            say(self._run.mesh, f"loss curve {curve}")
+            loss_curve(self._writer.path, curve, self._run.task.means[0])
+            logger.info(f"loss curve {curve}")
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:
     """Reads the device and returns what is logged of the steps since the last row; every rank must call it."""
     config, progress = run.config, run.progress
-    sums = progress.take_interval()
+    means = run.task.mean_values(progress.take_interval())
     seconds, length = clock.seconds_per_step(), config.data.max_seq_length
     rate = clock.samples / clock.steps / seconds if clock.steps else math.nan
-    work = flops.step_flops(config.model, config.model.vocab_size, length, config.data.max_predictions_per_seq, 1)
-    achieved = work * rate / run.mesh.size / 1e12
+    achieved = run.task.step_flops(1) * rate / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
     peaks = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
-    mlm = sums.mlm_sum / sums.mlm_weight if sums.mlm_weight else math.nan
-    nsp = sums.nsp_sum / sums.examples if sums.examples else math.nan
     return TrainRow(
         step=int(progress.step),
-        loss=mlm + nsp,
-        mlm_loss=mlm,
-        nsp_loss=nsp,
-        mlm_accuracy=sums.mlm_correct / sums.mlm_weight if sums.mlm_weight else math.nan,
+        loss=means["loss"],
+        means={mean.name: means[mean.name] for mean in run.task.means if mean.in_training},
         learning_rate=float(info.learning_rate),
         grad_norm=float(info.grad_norm),
         loss_scale=float(info.loss_scale),
@@ -182,18 +180,10 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
 
 def describe(run: Run, examples: int) -> str:
     """Returns what is worth knowing before the first step; `examples` is the size of the training split."""
-    config, model, batch, data = run.config, run.config.model, run.config.batch, run.config.data
-    weights = parameters.count(model, model.vocab_size).total
-    work = flops.step_flops(
-        model, model.vocab_size, data.max_seq_length, data.max_predictions_per_seq, batch.global_batch_size
-    )
+    config, batch, data = run.config, run.config.batch, run.config.data
+    work = run.task.step_flops(batch.global_batch_size)
     parts = {
-        "model": (
-            f"{model.num_hidden_layers} layers x {model.hidden_size}",
-            f"{model.num_attention_heads} heads",
-            f"vocabulary of {model.vocab_size}",
-            f"{weights / 1e6:.1f}M parameters",
-        ),
+        "model": run.task.description(),
         "data": (
             f"{examples} examples of {data.max_seq_length} tokens",
             f"{examples / batch.global_batch_size:.1f} steps an epoch",

@@ -1,6 +1,14 @@
-"""The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them."""
+"""The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them.
 
+What a model is judged by is its task's: rows take the task's means by name, and lines take their labels from them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from tftrain.tasks.task import Mean
 
 
 @dataclass(frozen=True)
@@ -9,8 +17,8 @@ class TrainRow:
 
     Attributes:
         step: updates so far, skipped ones included.
-        loss, mlm_loss, nsp_loss: nats; `loss` is the sum of the two means.
-        mlm_accuracy: share of masked tokens predicted right.
+        loss: nats, the sum of the means that are losses.
+        means: the task's means by name, of those that are reported in training.
         learning_rate, grad_norm, loss_scale: of this step; the norm is unscaled, before clipping.
         global_batch_size: samples of this step.
         consumed_samples, consumed_tokens: since the first step, over all ranks.
@@ -25,9 +33,7 @@ class TrainRow:
 
     step: int
     loss: float
-    mlm_loss: float
-    nsp_loss: float
-    mlm_accuracy: float
+    means: dict[str, float]
     learning_rate: float
     grad_norm: float
     loss_scale: float
@@ -48,13 +54,17 @@ class TrainRow:
 
 @dataclass(frozen=True)
 class EvalRow:
-    """One evaluation of the held-out split; losses and entropy in nats."""
+    """One evaluation of the held-out split.
+
+    Attributes:
+        step: updates so far.
+        means: the task's means by name with "eval_" in front, of those that are reported in evaluations; losses in nats.
+        eval_unigram_nats: entropy of the split's token frequencies.
+    """
 
     step: int
-    eval_mlm_loss: float
+    means: dict[str, float]
     eval_unigram_nats: float
-    eval_mlm_accuracy: float
-    eval_nsp_accuracy: float
 
 
 @dataclass(frozen=True)
@@ -122,8 +132,20 @@ class SpikeRow:
     spike_grad_norm_zscore: float
 
 
-def train_line(row: TrainRow, max_steps: int) -> str:
-    """Returns the log line of a training step, in the manner of Megatron-LM."""
+Row = TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow
+
+
+def fields(row: Row) -> dict[str, Any]:
+    """Returns the fields of a row as metrics.jsonl has them: the means stand beside the others."""
+    found = {}
+    for name, value in dataclasses.asdict(row).items():
+        found |= value if isinstance(value, dict) else {name: value}
+    return found
+
+
+def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
+    """Returns the log line of a training step, in the manner of Megatron-LM; `means` are the task's."""
+    losses = [f"{mean.label}: {row.means[mean.name]:.4f}" for mean in means if mean.is_loss]
     return " | ".join(
         (
             f"iteration {row.step:8d}/{max_steps:8d}",
@@ -132,8 +154,7 @@ def train_line(row: TrainRow, max_steps: int) -> str:
             f"elapsed time per iteration (s): {row.step_time_s:.3f}",
             f"learning rate: {row.learning_rate:.3E}",
             f"global batch size: {row.global_batch_size:5d}",
-            f"lm loss: {row.mlm_loss:.4f}",
-            f"nsp loss: {row.nsp_loss:.4f}",
+            *losses,
             f"loss scale: {row.loss_scale:.1f}",
             f"grad norm: {row.grad_norm:.3f}",
             f"skipped iterations: {row.skipped_steps:3d}",
@@ -146,16 +167,17 @@ def train_line(row: TrainRow, max_steps: int) -> str:
     )
 
 
-def eval_line(row: EvalRow, max_steps: int) -> str:
-    """Returns the log line of an evaluation, its loss beside what word frequencies alone would reach."""
+def eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
+    """Returns the log line of an evaluation, its loss beside what token frequencies alone would reach."""
+    loss, *others = [mean for mean in means if mean.in_evaluation]
+    value = row.means[f"eval_{loss.name}"]
     return " | ".join(
         (
             f"held-out at {row.step:7d}/{max_steps:8d}",
-            f"lm loss: {row.eval_mlm_loss:.4f}",
+            f"{loss.label}: {value:.4f}",
             f"unigram entropy: {row.eval_unigram_nats:.4f}",
-            f"learned from context: {row.eval_unigram_nats - row.eval_mlm_loss:.4f}",
-            f"lm accuracy: {row.eval_mlm_accuracy:.4f}",
-            f"nsp accuracy: {row.eval_nsp_accuracy:.4f}",
+            f"learned from context: {row.eval_unigram_nats - value:.4f}",
+            *(f"{mean.label}: {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
         )
     )
 

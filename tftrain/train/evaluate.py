@@ -1,69 +1,61 @@
-"""Held-out loss and accuracy, beside the entropy of the text's words.
+"""Means over the held-out split, beside the entropy of the text's tokens.
 
-The unigram entropy is the best loss of a model that knows only how frequent each token is; a masked-LM loss below it is
-what the model has learned from context.
+The unigram entropy is the best loss of a model that knows only how frequent each token is; a loss below it is what the
+model has learned from context.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.model.bert import BertPretrainer
-from tftrain.model.losses import LossSums, pretraining_loss_sums
+from tftrain.data import pipeline
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
+from tftrain.config import TrainConfig
 from tftrain.run_state import Evaluation
+from tftrain.tasks.task import Task
 
 
-class Evaluator:
-    """Evaluates one model on batches that together hold every held-out example once over all ranks."""
+class HeldOut:
+    """The held-out split of a run's data, and the compiled forward pass over it."""
 
-    def __init__(self, model: BertPretrainer, vocab_size: int, mesh: Mesh, jit: bool):
-        """Prepares the forward pass; `vocab_size` is the number of rows of the embedding."""
-        self._vocab_size, self._mesh = vocab_size, mesh
+    def __init__(self, config: TrainConfig, task: Task, mesh: Mesh, jit: bool):
+        """Opens the split; nothing is read before the first call.
 
-        def forward(batch):
-            return tf.stack(pretraining_loss_sums(model(batch, dropout=None), batch))
-
-        self._forward = tf.function(forward, jit_compile=jit, autograph=False)
-
-    def __call__(self, batches: tf.data.Dataset) -> Evaluation:
-        """Runs over all batches; every rank must call it with equally many."""
-        sums, counts = np.zeros(len(LossSums._fields)), np.zeros(self._vocab_size)
-        for batch in batches:
-            sums += self._forward(batch).numpy()
-            counts += np.bincount(original_tokens({k: v.numpy() for k, v in batch.items()}), minlength=self._vocab_size)
-        vector = tf.constant(np.concatenate([sums, counts]), tf.float64)
-        vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
-        total, counts = LossSums(*vector[: len(sums)]), vector[len(sums) :]
-        return Evaluation(
-            mlm_loss=total.mlm_sum / max(total.mlm_weight, 1),
-            unigram_nats=entropy(counts),
-            mlm_accuracy=total.mlm_correct / max(total.mlm_weight, 1),
-            nsp_accuracy=total.nsp_correct / max(total.examples, 1),
-            examples=int(total.examples),
+        Args:
+            config: of the run, resolved.
+            task: whose model is evaluated as it is at each call.
+            mesh: the ranks.
+            jit: whether XLA compiles the forward pass.
+        """
+        self._config, self._task, self._mesh = config, task, mesh
+        self._source = task.open_source(config.data, "eval", config.run.seed)
+        self._forward = tf.function(
+            lambda batch: task.vector(task.compute(batch)), jit_compile=jit, autograph=False
         )
 
+    def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
+        """Evaluates the model; every rank must call it.
 
-def original_tokens(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the text of a batch as it was before masking, without padding, [CLS] and [SEP].
-
-    Works for records of any vocabulary: [CLS] is what every sequence begins with, [SEP] what it ends with.
-
-    Args:
-        batch: the standard features, shapes [n, S] and [n, P]; examples of weight 0 are left out.
-
-    Returns:
-        int32 [tokens].
-    """
-    kept = batch["example_weights"] > 0
-    if not kept.any():
-        return np.zeros([0], np.int32)
-    ids, mask = batch["input_ids"][kept].copy(), batch["input_mask"][kept] > 0
-    rows, columns = np.nonzero(batch["masked_lm_weights"][kept] > 0)
-    ids[rows, batch["masked_lm_positions"][kept][rows, columns]] = batch["masked_lm_ids"][kept][rows, columns]
-    last = mask.shape[1] - 1 - np.argmax(mask[:, ::-1], axis=1)
-    begins, ends = ids[:, 0], ids[np.arange(len(ids)), last]
-    return ids[mask & ~np.isin(ids, np.concatenate([begins, ends]))]
+        Args:
+            before_batch: called before each batch.
+        """
+        # One forward pass takes a micro-batch: evaluation needs no more memory than training.
+        samples = self._config.batch.micro_batch_size * self._mesh.data.size
+        limit = self._config.run.eval_batches * self._config.batch.global_batch_size // samples
+        share = self._mesh.data.share(samples)
+        sums, counts = np.zeros(len(self._task.sums)), np.zeros(self._task.vocab_size)
+        for batch in pipeline.eval_batches(self._source, self._config.data, samples, *share, limit):
+            before_batch()
+            sums += self._forward(batch).numpy()
+            tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
+            counts += np.bincount(tokens, minlength=self._task.vocab_size)
+        vector = tf.constant(np.concatenate([sums, counts]), tf.float64)
+        vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
+        total, counts = vector[: len(sums)], vector[len(sums) :]
+        examples = int(total[self._task.sums.index("examples")])
+        return Evaluation(self._task.mean_values(total), entropy(counts), examples)
 
 
 def entropy(counts: np.ndarray) -> float:

@@ -1,7 +1,8 @@
-"""The training loop, and evaluation of a checkpoint: what the programs call with a resolved configuration."""
+"""The training loop, and the evaluation of a checkpoint: what the programs call with a resolved configuration."""
 
 import contextlib
 import functools
+import logging
 import math
 from pathlib import Path
 
@@ -11,21 +12,23 @@ from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.identity import identity
 from tftrain.exit_codes import ExitCode
-from tftrain.model.bert import BertPretrainer
 from tftrain.optim.state import load_weights, weight_restore_buffers
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import memory
 from tftrain.report.health import Health
 from tftrain.report.reporter import Reporter, describe
-from tftrain.run_state import Run, make_model, say
+from tftrain.run_state import Evaluation, Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
+from tftrain.tasks import Task, make_task
 from tftrain.train import grappler, rank_checks
-from tftrain.train.held_out import HeldOut, has_held_out
+from tftrain.train.evaluate import HeldOut
 from tftrain.train.step import TrainStep
+
+logger = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
@@ -48,21 +51,21 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     baseline = memory.measure().now
     with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
         run = Run(config, mesh)
-        checkpoints = Checkpoints(run, functools.partial(say, mesh))
-        source = pipeline.open_source(config.data, "train", config.model.vocab_size, settings.seed)
+        checkpoints = Checkpoints(run)
+        source = run.task.open_source(config.data, "train", settings.seed)
         resumed = checkpoints.restore()
         done = int(run.progress.step)
         introduce(run, source.num_examples, done, resumed)
         if done >= settings.max_steps:
-            say(mesh, f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
+            logger.info(f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
             return ExitCode.DONE
-        say(mesh, memory.state_line(run))
+        logger.info(memory.state_line(run))
         reporter = Reporter(run, checkpoints.saves, done, baseline)
         clock = reporter.clock
-        evaluates = settings.eval_every >= 0 and has_held_out(config.data)
-        held_out = HeldOut(config, run.model, mesh, run.jit) if evaluates else None
-    health = Health(settings, mesh, run.optimizer.culprit_name, reporter.spike)
-    step = TrainStep(config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
+        evaluates = settings.eval_every >= 0 and run.task.has_held_out(config.data)
+        held_out = HeldOut(config, run.task, mesh, run.jit) if evaluates else None
+    health = Health(settings, mesh, run.task.mean_values, run.optimizer.culprit_name, reporter.spike)
+    step = TrainStep(run)
     batches = iter(
         pipeline.ramped_batches(
             source,
@@ -78,13 +81,13 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     def stopping(name: str) -> None:
         stopped.enter_context(watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED))
 
-    say(mesh, "compiling the step ...")
+    logger.info("compiling the step ...")
     checkpoints.prepare()
     with contextlib.ExitStack() as stopped, Signals(mesh.rank, stopping) as signals, checkpoints.saves:
         for number in range(done + 1, settings.max_steps + 1):
             with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
                 batch = next(batches)
-            samples = batch["input_ids"].shape[0] * mesh.data.size
+            samples = run.task.batch_size(batch) * mesh.data.size
             timeout = "start_timeout_seconds" if clock.compiles(samples) else "step_timeout_seconds"
             with watchdog.limit(f"step {number}", timeout):
                 if number == done + 1:
@@ -122,16 +125,16 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
         resumed: the checkpoint that the run continues from, on the chief.
     """
     config, mesh, split = run.config, run.mesh, run.optimizer.state.split
-    say(mesh, describe(run, examples))
+    logger.info(describe(run, examples))
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
-        say(mesh, note)
+        logger.info(note)
     if not config.compute.sparse_as_dense and split:
-        say(mesh, "--sparse_as_dense=false has no effect: with split state, gradients travel dense to their owners")
+        logger.info("--sparse_as_dense=false has no effect: with split state, gradients travel dense to their owners")
     if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
-        say(mesh, f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
+        logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
-        say(mesh, "--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
-    say(mesh, f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
+        logger.info("--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
+    logger.info(f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
 
 
 def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
@@ -150,40 +153,45 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
     """
     watchdog = watchdog or Watchdog(mesh.rank, config.run)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
-        model, path, step = load_model(config, mesh)
+        task, path, step = load_task(config, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        result = HeldOut(config, model, mesh, config.compiles(devices.has_gpu()))(limit.restart)
+        result = HeldOut(config, task, mesh, config.compiles(devices.has_gpu()))(limit.restart)
         # Horovod ends on all ranks when one is done; those of another tensor parallel rank may still be adding up.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
-    lines = {
-        "checkpoint": f"{path} (step {step})",
-        "held-out examples": f"{result.examples}",
-        "masked-LM loss": f"{result.mlm_loss:.4f} nats (perplexity {math.exp(result.mlm_loss):.2f})",
-        "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",
-        "learned from context": f"{result.unigram_nats - result.mlm_loss:.4f} nats",
-        "masked-LM accuracy": f"{result.mlm_accuracy:.4f}",
-        "next-sentence accuracy": f"{result.nsp_accuracy:.4f}",
-    }
-    say(mesh, "\n".join(f"{name:24}{value}" for name, value in lines.items()))
+    lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}
+    logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))
     return ExitCode.DONE
 
 
-def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, int]:
-    """Returns the model with the weights of the checkpoint that `--resume` means, and that one's path and step.
+def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
+    """Returns the result of an evaluation in words: titles and values."""
+    loss, *others = [mean for mean in task.means if mean.in_evaluation]
+    value = result.means[loss.name]
+    return {
+        "held-out examples": f"{result.examples}",
+        loss.title: f"{value:.4f} nats (perplexity {math.exp(value):.2f})",
+        "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",
+        "learned from context": f"{result.unigram_nats - value:.4f} nats",
+        **{mean.title: f"{result.means[mean.name]:.4f}" for mean in others},
+    }
+
+
+def load_task(config: TrainConfig, mesh: Mesh) -> tuple[Task, Path, int]:
+    """Returns the task with the weights of the checkpoint that `--resume` means, and that one's path and step.
 
     Raises:
         CheckpointError: the message names the file.
     """
-    model = make_model(config, mesh)
-    named = model.named_variables()
-    room = functools.partial(weight_restore_buffers, named, model.slices, mesh.tensor.rank)
-    reader = resume.choose(config.run, mesh, functools.partial(say, mesh), room)
+    task = make_task(config, mesh)
+    named = task.named_variables()
+    buffers = functools.partial(weight_restore_buffers, named, task.slices, mesh.tensor.rank)
+    reader = resume.choose(config.run, mesh, buffers)
     if reader is None:
-        where = f"--output_dir={config.run.output_dir}"
-        raise CheckpointError(f"{where}: no checkpoint to evaluate; train first, or name one with --resume")
+        output_dir = f"--output_dir={config.run.output_dir}"
+        raise CheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
     resume_compatibility.check_model(config, identity(config.data), reader.manifest.run, reader.path)
-    load_weights(named, model.slices, mesh.tensor.rank, reader)
-    return model, reader.path, reader.manifest.step
+    load_weights(named, task.slices, mesh.tensor.rank, reader)
+    return task, reader.path, reader.manifest.step
 
 
 def due(step: int, every: int) -> bool:

@@ -51,9 +51,10 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
         return
     found = graph_collectives.collectives_of(step.__call__.get_concrete_function(batch, requests))
     facts = {}
-    for group in (mesh.world, mesh.data, mesh.tensor):
-        number = 0 if group.name == "world" else getattr(group.process_set, "process_set_id", None)
-        facts[group.name] = {
-            f"collective {place} of the {group.name} group": words for place, words in enumerate(found.get(number, []))
+    for kind in mesh.groups:
+        group = mesh.group(kind)
+        number = 0 if group.size == mesh.size else getattr(group.process_set, "process_set_id", None)
+        facts[kind] = {
+            f"collective {index} of the {kind} group": words for index, words in enumerate(found.get(number, []))
         }
     rank_consistency.require_same(mesh, facts, "step", most=1)

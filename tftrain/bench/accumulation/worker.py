@@ -46,22 +46,20 @@ def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
 
     from tftrain.data import pipeline
     from tftrain.model.dropout import DropoutKey
-    from tftrain.model.losses import pretraining_loss_sums
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
-    from tftrain.run_state import make_model
+    from tftrain.tasks import make_task
 
-    model = make_model(config, start(Launch(), config.compute.cpu_threads))
+    task = make_task(config, start(Launch(), config.compute.cpu_threads))
     size, seed = config.batch.micro_batch_size, config.run.seed
-    source = pipeline.open_source(config.data, "train", config.model.vocab_size, seed)
-    variables = list(model.named_variables().values())
+    source = task.open_source(config.data, "train", seed)
+    variables = list(task.named_variables().values())
 
     @tf.function(autograph=False)
     def gradient(batch, first_sample):
         with tf.GradientTape() as tape:
             key = DropoutKey(seed, tf.constant(0, tf.int64), first_sample)
-            sums = pretraining_loss_sums(model(batch, dropout=key), batch)
-            loss = sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
+            loss = task.loss(task.compute(batch, key), task.loss_weights(batch))
         return tf.concat([tf.reshape(each, [-1]) for each in tape.gradient(loss, variables)], 0)
 
     batches = pipeline.train_batches(source, config.data, seed, 0, size, 0, size)

@@ -62,11 +62,10 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
     if inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
     run = Run(config, mesh)
-    step = TrainStep(config, run.model, run.optimizer, run.loss_scale, run.progress, mesh, run.jit)
+    step = TrainStep(run)
     batch = {name: tf.constant(value) for name, value in task.batch(config.model.vocab_size).items()}
 
     def update() -> float:
-        mlm_sum, weight, _, nsp_sum, _, examples = step(batch).sums.numpy().tolist()
-        return mlm_sum / weight + nsp_sum / examples
+        return run.task.mean_values(step(batch).sums.numpy().tolist())["loss"]
 
     return update

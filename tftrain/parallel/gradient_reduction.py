@@ -1,0 +1,203 @@
+"""Every way in which gradients become sums over the data parallel ranks, and weights come back from their owners.
+
+- Whole: all ranks receive the sum of every tensor (an all-reduce, in buckets).
+- Split: each rank receives the parts that it owns (ZeRO, Rajbhandari et al., arXiv 1910.02054). Each bucket is summed
+  into the parts of their owners (a reduce-scatter); when the owners have updated their parts, all ranks collect the
+  weights (an all-gather): together the bytes of the all-reduce, and half of the second half where weights have 16 bits.
+- Sparse rows: the looked-up rows of an embedding travel as rows, and every rank adds them up.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tftrain.parallel import collectives
+from tftrain.parallel.layout import Bucket, Segment, layout, pack
+from tftrain.parallel.mesh import Group
+
+# A group is reduced as soon as all its gradients exist: groups small enough for the first to travel while backward
+# still computes the last, large enough for the network to run at its full rate.
+BUCKET_BYTES = 32 * 2**20
+
+
+class SparseRows(NamedTuple):
+    """Gradients of looked-up rows.
+
+    Attributes:
+        ids: int32 [n], the rows of the table; a row may occur several times.
+        values: [n, width], their gradients.
+    """
+
+    ids: tf.Tensor
+    values: tf.Tensor
+
+
+class GradientReduction:
+    """Sums the gradients of a run over the data parallel ranks.
+
+    Attributes:
+        split: who owns which part of the gradients; None where every rank receives all.
+        each_micro_batch: whether the gradients of every micro-batch are summed at once, so that a rank accumulates only
+            what it owns (ZeRO-2).
+    """
+
+    def __init__(self, group: Group, wire_dtype: tf.DType, split: "StateSplit | None", each_micro_batch: bool):
+        """Prepares the reduction.
+
+        Args:
+            group: the data parallel ranks.
+            wire_dtype: float32, or float16 to halve the bytes that travel.
+            split: see the attributes.
+            each_micro_batch: has an effect only with `split`.
+        """
+        self.split, self.each_micro_batch = split, each_micro_batch and split is not None
+        self._group, self._wire = group, wire_dtype
+
+    def buffer_shapes(self, variables: Sequence[tf.Variable]) -> list[tf.TensorShape]:
+        """Returns the shapes of the buffers in which micro-batches accumulate the gradients of these variables."""
+        if self.each_micro_batch:
+            return [tf.TensorShape([sum(part.size for part in parts)]) for parts in self.split.segments]
+        return [variable.shape for variable in variables]
+
+    def sum(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the sums over ranks: whole tensors; with a split, this rank's flat part of each bucket.
+
+        Args:
+            gradients: of every variable, different on each rank, of any floating dtypes.
+        """
+        if self.split:
+            return self.split.reduce(gradients, "gradients", self._wire)
+        # Backward ends with the embeddings: in reverse, the first bucket is ready first.
+        return all_reduce_sum(self._group, gradients[::-1], "gradients", self._wire)[::-1]
+
+    def add_rows(self, gradient: tf.Tensor, rows: SparseRows) -> tf.Tensor:
+        """Adds the looked-up rows of all ranks to the gradient of their table.
+
+        Args:
+            gradient: fp32, of the whole table, already summed over ranks.
+            rows: of this rank.
+        """
+        values = tf.cast(rows.values, self._wire) if self._group.size > 1 else rows.values
+        ids = collectives.all_gather_rows(self._group, rows.ids, "row_ids")
+        values = tf.cast(collectives.all_gather_rows(self._group, values, "rows"), tf.float32)
+        return tf.tensor_scatter_nd_add(gradient, ids[:, tf.newaxis], values)
+
+
+def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_dtype=tf.float32) -> list[tf.Tensor]:
+    """Sums each tensor over the ranks of a group.
+
+    Args:
+        group: the ranks.
+        tensors: any shapes and floating dtypes, the same on every rank, in the order in which they become ready.
+        name: of the collective; unique in the graph and equal on every rank.
+        wire_dtype: float32, or float16 to halve the bytes that travel. Horovod sends no bfloat16.
+
+    Returns:
+        The sums, in wire_dtype; on one rank, the tensors as they are.
+    """
+    if group.size == 1:
+        return list(tensors)
+    summed: list[tf.Tensor] = []
+    bytes_of_each = [4 * tensor.shape.num_elements() for tensor in tensors]
+    for index, bucket in enumerate(pack(bytes_of_each, BUCKET_BYTES)):
+        sent = [tf.cast(tensors[place], wire_dtype) for place in bucket]
+        if wire_dtype == tf.float16 and not collectives.has_nccl():
+            summed += _sum_in_fp32(group, sent, f"{name}.{index}")
+        else:
+            summed += collectives.grouped_all_reduce(group, sent, f"{name}.{index}")
+    return summed
+
+
+def _sum_in_fp32(group, tensors, name):
+    """Sums tensors with as many bytes on the wire, each element by one rank: Gloo adds fp16 one by one, in software."""
+    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+    length = flat.shape[0]
+    bounds = [rank * length // group.size for rank in range(group.size + 1)]
+    part = collectives.reduce_scatter_sum(group, flat, bounds, f"{name}.parts")
+    whole = tf.ensure_shape(collectives.all_gather_rows(group, tf.cast(part, flat.dtype), f"{name}.sums"), [length])
+    pieces = tf.split(whole, [tensor.shape.num_elements() for tensor in tensors])
+    return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+
+class StateSplit:
+    """Whole tensors on one side, this rank's flat part of each bucket on the other.
+
+    Attributes:
+        group: the ranks among which tensors are divided.
+        buckets: who owns what.
+        segments: what this rank's part of each bucket is made of.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        names: Sequence[str],
+        shapes: Sequence[tf.TensorShape],
+        strategy: str,
+        kinds: Sequence[Hashable] | None = None,
+    ):
+        """Divides tensors of these names and shapes, which are the same on all ranks of the group, see `layout`."""
+        self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
+        self._sizes = [shape.num_elements() for shape in self._shapes]
+        kinds = kinds or [None] * len(names)
+        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4)
+        self.segments: list[list[Segment]] = [bucket.segments(group.rank, self._sizes) for bucket in self.buckets]
+
+    def take(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns this rank's part of each bucket, flat, of tensors that all ranks hold whole."""
+        rank = self.group.rank
+        return [self._flat(b, tensors)[b.bounds[rank] : b.bounds[rank + 1]] for b in self.buckets]
+
+    def reduce(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
+        """Sums tensors over the ranks, each part where it belongs.
+
+        Args:
+            tensors: one of each shape, of any floating dtypes, different on each rank.
+            name: of the collectives; unique in the graph and equal on every rank.
+            wire_dtype: float32 or float16.
+
+        Returns:
+            This rank's part of each bucket, flat, in fp32.
+        """
+        return [
+            collectives.reduce_scatter_sum(
+                self.group, self._flat(bucket, tensors, wire_dtype), bucket.bounds, f"{name}.{number}"
+            )
+            for number, bucket in enumerate(self.buckets)
+        ]
+
+    def gather(self, parts: Sequence[tf.Tensor], name: str) -> Iterator[tuple[int, tf.Tensor]]:
+        """Collects tensors from the parts of all ranks.
+
+        Args:
+            parts: this rank's part of each bucket.
+            name: of the collectives; unique in the graph and equal on every rank.
+
+        Yields:
+            Index and value of each tensor, bucket by bucket.
+        """
+        for number, (bucket, part) in enumerate(zip(self.buckets, parts, strict=True)):
+            flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), f"{name}.{number}")
+            flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), part.dtype)
+            for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
+                yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
+
+    def owned(self) -> Iterator[tuple[int, int, slice, slice]]:
+        """Yields what this rank owns: bucket, tensor, stretch of its part of the bucket, and stretch of the tensor."""
+        for number, bucket in enumerate(self.buckets):
+            for tensor, part, stretch in bucket.owned(self.group.rank, self._sizes):
+                yield number, tensor, part, stretch
+
+    def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
+        """Returns a bucket of whole tensors, with zeros as padding."""
+        pieces, position = [], 0
+        dtype = dtype or tensors[0].dtype
+        for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
+            if offset > position:
+                pieces.append(tf.zeros([offset - position], dtype))
+            pieces.append(tf.reshape(tf.cast(tensors[tensor], dtype), [-1]))
+            position = offset + self._sizes[tensor]
+        if bucket.bounds[-1] > position:
+            pieces.append(tf.zeros([bucket.bounds[-1] - position], dtype))
+        return tf.concat(pieces, axis=0)

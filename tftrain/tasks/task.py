@@ -1,0 +1,172 @@
+"""What a run optimises: the only thing that the loop, the step, evaluation and reports know of a model.
+
+A task names the sums of a batch, and which sum divided by which weight is a loss or another mean. A mean over a
+micro-batch cannot be averaged with others, because micro-batches differ in their weights. So the step adds the sums over
+micro-batches and ranks, and divides by the weights of the whole global batch: the loss is exact whatever the split.
+"""
+
+import abc
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config import DataConfig
+from tftrain.data.source import ExampleSource
+from tftrain.model.dropout import DropoutKey
+from tftrain.parallel.tensor import Slice
+
+Batch = Mapping[str, tf.Tensor]
+
+
+class Mean(NamedTuple):
+    """A mean that a run reports: one sum of a batch divided by another.
+
+    Attributes:
+        name: in metrics.jsonl; "eval_" is put in front of it for the held-out split.
+        label: in a line of the log.
+        title: in the result of an evaluation.
+        total, weight: names of the two sums.
+        is_loss: whether it is minimised; the loss of a run is the sum of these means. In nats.
+        in_training, in_evaluation: where it is reported.
+    """
+
+    name: str
+    label: str
+    title: str
+    total: str
+    weight: str
+    is_loss: bool = False
+    in_training: bool = True
+    in_evaluation: bool = True
+
+
+class Stages(NamedTuple):
+    """A model in the parts that a pipeline divides among its stages; applied one after the other they are the model.
+
+    Attributes:
+        embedding: (batch, dropout key or None) -> activations [b, S, H].
+        blocks: each (activations, batch, dropout key or None) -> activations.
+        heads: (activations, batch) -> the sums of `Task.compute`.
+    """
+
+    embedding: Callable[[Batch, DropoutKey | None], tf.Tensor]
+    blocks: Sequence[Callable[[tf.Tensor, Batch, DropoutKey | None], tf.Tensor]]
+    heads: Callable[[tf.Tensor, Batch], dict[str, tf.Tensor]]
+
+
+class Task(abc.ABC):
+    """A model with its data, its losses and its metrics.
+
+    Attributes:
+        sums: names of the sums of a batch, in the order of the vector that checkpoints hold; one is "examples", the
+            number of samples.
+        means: what is reported of them; the first one is the loss that plots and progress bars show.
+    """
+
+    sums: tuple[str, ...]
+    means: tuple[Mean, ...]
+
+    @property
+    def losses(self) -> tuple[Mean, ...]:
+        """The means whose sum is minimised."""
+        return tuple(mean for mean in self.means if mean.is_loss)
+
+    @abc.abstractmethod
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Returns global name -> variable of this rank, from the input to the output."""
+
+    @property
+    @abc.abstractmethod
+    def slices(self) -> dict[str, Slice]:
+        """Global name -> place in the whole, of the variables that tensor parallel ranks divide."""
+
+    @property
+    def lookup_variable(self) -> tf.Variable | None:
+        """The table in which input tokens are looked up, if its gradient can be a list of rows; else None."""
+        return None
+
+    @abc.abstractmethod
+    def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
+        """Opens the examples of a split, "train" or "eval"."""
+
+    @abc.abstractmethod
+    def has_held_out(self, data: DataConfig) -> bool:
+        """Whether there is a held-out split."""
+
+    @abc.abstractmethod
+    def loss_weights(self, batch: Batch) -> tf.Tensor:
+        """Returns the weights of a batch that its losses are divided by, fp32 [len(losses)], without computing it."""
+
+    @abc.abstractmethod
+    def compute(
+        self, batch: Batch, dropout: DropoutKey | None = None, lookup_table: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Runs the model on a micro-batch.
+
+        Args:
+            batch: of b samples; every feature has b rows.
+            dropout: what the dropout masks depend on; None is inference.
+            lookup_table: the value of `lookup_variable`, read before the gradient tape starts. If given, its gradient is
+                `tf.IndexedSlices`, and the variable's is that of its other uses alone.
+
+        Returns:
+            The sums by name, scalars in fp32 (fp64 in a float64 model). The totals of the losses have gradients.
+        """
+
+    @abc.abstractmethod
+    def stages(self) -> Stages:
+        """Returns the model divided into the parts that a pipeline needs."""
+
+    @abc.abstractmethod
+    def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the tokens of a batch's text, int [n], without padding and special tokens, for the unigram entropy."""
+
+    @property
+    @abc.abstractmethod
+    def vocab_size(self) -> int:
+        """The number of different tokens."""
+
+    @abc.abstractmethod
+    def step_flops(self, samples: int) -> float:
+        """Returns the floating point operations of forward and backward over so many samples."""
+
+    @abc.abstractmethod
+    def description(self) -> tuple[str, ...]:
+        """Returns the sizes of the model, in words for the log."""
+
+    def batch_size(self, batch: Batch) -> int:
+        """Returns the number of samples of a batch."""
+        return next(iter(batch.values())).shape[0]
+
+    def vector(self, sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the sums as one vector, [len(self.sums)]."""
+        return tf.stack([sums[name] for name in self.sums])
+
+    def loss(self, sums: Mapping[str, tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
+        """Returns the share of a micro-batch in the loss of its global batch.
+
+        Args:
+            sums: of the micro-batch, from `compute`.
+            weights: [len(losses)], `loss_weights` summed over the global batch.
+
+        Returns:
+            A scalar; over all micro-batches and ranks it adds up to the loss.
+        """
+        shares = [sums[mean.total] / weight for mean, weight in zip(self.losses, tf.unstack(weights), strict=True)]
+        loss = shares[0]
+        for share in shares[1:]:
+            loss += share
+        return loss
+
+    def mean_values(self, vector: Sequence[float]) -> dict[str, float]:
+        """Returns each of `means` by name, and their "loss", from a vector of sums; NaN where a weight is zero."""
+        sums = dict(zip(self.sums, vector, strict=True))
+        values = {
+            mean.name: float(sums[mean.total] / sums[mean.weight]) if sums[mean.weight] else math.nan
+            for mean in self.means
+        }
+        return values | {"loss": math.fsum(values[mean.name] for mean in self.losses)}
+

@@ -1,0 +1,128 @@
+"""Computes the gradients of this rank's share of a global batch, one micro-batch after the other.
+
+Accumulation is a strategy with one result type, `Gradients`. Each micro-batch contributes its sums divided by the
+weights of the whole global batch, so contributions add up whatever the split into micro-batches and ranks.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tftrain.model.dropout import DropoutKey
+from tftrain.number_formats import DTYPES
+from tftrain.parallel.gradient_reduction import GradientReduction, SparseRows
+from tftrain.run_state import Run
+from tftrain.tasks.task import Batch
+
+
+class Gradients(NamedTuple):
+    """The result of forward and backward over one or more micro-batches.
+
+    Attributes:
+        dense: a gradient for each variable, still different on each rank; where every micro-batch is reduced at once,
+            this rank's part of each bucket, summed over ranks.
+        rows: the gradients of looked-up rows; None where they are part of `dense`.
+        sums: the task's sums, fp32 [len(task.sums)].
+    """
+
+    dense: list[tf.Tensor]
+    rows: SparseRows | None
+    sums: tf.Tensor
+
+
+class Position(NamedTuple):
+    """Where a share of a global batch stands in the run.
+
+    Attributes:
+        step: int64 scalar tensor, the number of the update.
+        loss_weights: fp32 [losses], of the global batch.
+        scale: fp32 scalar, the loss scale.
+    """
+
+    step: tf.Tensor
+    loss_weights: tf.Tensor
+    scale: tf.Tensor
+
+
+class Accumulation:
+    """Adds up the gradients of micro-batches in one loop on the device, which may be an XLA cluster."""
+
+    def __init__(self, run: Run, reduction: GradientReduction, sparse: bool):
+        """Prepares the computation; nothing is traced before the first call.
+
+        Args:
+            run: its task, its micro-batch size, its seed, and whether XLA compiles.
+            reduction: sums the gradients of each micro-batch where it says so.
+            sparse: whether the gradients of looked-up rows stay rows.
+        """
+        self._run, self._reduction, self._sparse = run, reduction, sparse
+        self._variables = list(run.task.named_variables().values())
+        self._buffer_dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
+        # With a reduction of each micro-batch there are collectives in the loop: then XLA compiles its body alone.
+        self._compiled = tf.function(
+            self._accumulate, jit_compile=run.jit and not reduction.each_micro_batch, autograph=False
+        )
+        self._compiled_micro_batch = tf.function(self._micro_batch, jit_compile=run.jit, autograph=False)
+
+    def __call__(self, batch: Batch, position: Position) -> Gradients:
+        """Computes the gradients of a batch, times the loss scale.
+
+        Args:
+            batch: this rank's share of the global batch: some times micro_batch_size samples, in order.
+            position: of the batch in the run.
+        """
+        return self._compiled(batch, position)
+
+    def _accumulate(self, batch, position) -> Gradients:
+        task, data, size = self._run.task, self._run.mesh.data, self._run.config.batch.micro_batch_size
+        samples = task.batch_size(batch)
+        steps, (start, _) = samples // size, data.share(samples * data.size)
+        if steps == 1:
+            return self._reduced_micro_batch(batch, tf.constant(start, tf.int64), position)
+
+        def body(index, dense, rows, sums):
+            micro = {
+                name: tf.reshape(tensor, [steps, size, *tensor.shape[1:]])[index] for name, tensor in batch.items()
+            }
+            first_sample = start + tf.cast(index, tf.int64) * size
+            new = self._reduced_micro_batch(micro, first_sample, position)
+            dense = [total + tf.cast(each, total.dtype) for total, each in zip(dense, new.dense, strict=True)]
+            if rows:
+                rows = [array.write(index, each) for array, each in zip(rows, new.rows, strict=True)]
+            return index + 1, dense, rows, sums + new.sums
+
+        zeros = [tf.zeros(shape, self._buffer_dtype) for shape in self._reduction.buffer_shapes(self._variables)]
+        rows = [tf.TensorArray(dtype, steps) for dtype in self._row_dtypes()]
+        initial = (tf.constant(0), zeros, rows, tf.zeros([len(task.sums)]))
+        _, dense, rows, sums = tf.while_loop(
+            lambda index, *_: index < steps, body, initial, maximum_iterations=steps, parallel_iterations=1
+        )
+        return Gradients(dense, SparseRows(*(array.concat() for array in rows)) if rows else None, sums)
+
+    def _row_dtypes(self) -> Sequence[tf.DType]:
+        return (tf.int32, self._run.task.lookup_variable.dtype) if self._sparse else ()
+
+    def _reduced_micro_batch(self, *args) -> Gradients:
+        """Returns the gradients of a micro-batch, summed over ranks if the reduction wants each micro-batch."""
+        if not self._reduction.each_micro_batch:
+            return self._micro_batch(*args)
+        found = self._compiled_micro_batch(*args)
+        return found._replace(dense=self._reduction.sum(found.dense))
+
+    def _micro_batch(self, batch, first_sample, position) -> Gradients:
+        """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""
+        task = self._run.task
+        key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
+        # Made outside the tape, so the rows' gradient stops at the table and does not reach the variable as well.
+        table = tf.identity(task.lookup_variable) if self._sparse else None
+        watched = [*self._variables, table] if self._sparse else self._variables
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(watched)
+            sums = task.compute(batch, key, table)
+            loss = task.loss(sums, position.loss_weights) * position.scale
+        gradients, rows = tape.gradient(loss, watched), None
+        if self._sparse:
+            looked_up = gradients.pop()
+            rows = SparseRows(tf.cast(looked_up.indices, tf.int32), looked_up.values)
+        return Gradients(gradients, rows, task.vector(sums))
