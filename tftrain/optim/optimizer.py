@@ -205,11 +205,12 @@ class Optimizer(tf.Module):
                 (slice(number, number + 1), [segment.tensor for segment in store], [segment.size for segment in store])
                 for number, store in enumerate(state.segments)
             ]
+        m, v = state.slots["adam_m"], state.slots["adam_v"]
         for stores, tensors, sizes in parts:
             yield _Call(
                 tensors,
                 {"gradients": gradients[stores]},
-                {"m": state.m[stores], "v": state.v[stores], "weights": state.masters[stores]},
+                {"m": m[stores], "v": v[stores], "weights": state.masters[stores]},
                 {
                     "scalars": scalars,
                     "weight_decays": [self._decay(tensor) for tensor in tensors],
@@ -260,7 +261,8 @@ class Optimizer(tf.Module):
             state.publish()
 
     def _stores(self, gradients):
-        return zip(gradients, self.state.m, self.state.v, self.state.masters, self.state.segments, strict=True)
+        m, v = self.state.slots["adam_m"], self.state.slots["adam_v"]
+        return zip(gradients, m, v, self.state.masters, self.state.segments, strict=True)
 
     def _directions(self, master, m, v, segments, at):
         """Yields each segment of a store with its weight and its update before the learning rate, both flat."""
@@ -283,13 +285,14 @@ class Optimizer(tf.Module):
         state = self.state
         variable, master = state.targets[index], state.masters[index]
         weight = master.read_value()
-        m, v = rules.next_moments(gradient, state.m[index].read_value(), state.v[index].read_value(), at)
+        m_store, v_store = state.slots["adam_m"][index], state.slots["adam_v"][index]
+        m, v = rules.next_moments(gradient, m_store.read_value(), v_store.read_value(), at)
         update = rules.direction(weight, m, v, at, self._decays[index])
         rate = at.learning_rate
         if self.config.optimizer == "lamb" and self._adapted[index]:
             rate *= rules.trust_ratio(rules.squared_norm(weight), rules.squared_norm(update))
         weight = rules.next_weight(weight, update, rate)
-        targets = [(state.m[index], m), (state.v[index], v), (master, weight)]
+        targets = [(m_store, m), (v_store, v), (master, weight)]
         if variable is not master:
             targets.append((variable, tf.cast(weight, variable.dtype)))
         return [target.assign(value, read_value=False) for target, value in targets]

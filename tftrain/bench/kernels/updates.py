@@ -41,7 +41,8 @@ def update_case(op: str, sizes: dict[str, int]) -> Case:
         rate = tf.constant(config.learning_rate)
         at = rules.scalars(config, rate, optimizer.step, factor, tf.constant(False))
         scalars = lamb.UpdateScalars(*at[: len(lamb.UpdateScalars._fields)])
-        state = {"m": optimizer.state.m, "v": optimizer.state.v, "weights": optimizer.state.masters}
+        slots = optimizer.state.slots
+        state = {"m": slots["adam_m"], "v": slots["adam_v"], "weights": optimizer.state.masters}
         common = {"scalars": scalars, "weight_decays": decays, "epsilon": config.adam_epsilon}
         if op == "adamw":
             lamb.adamw(gradients, **state, **common)
