@@ -82,9 +82,7 @@ class Progress(tf.Module):
             tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
             for name in ("step", "consumed_samples", "skipped_steps", "nan_steps")
         )
-        self.interval_sums = tf.Variable(
-            tf.zeros([sums], tf.float64), trainable=False, name="interval_sums"
-        )
+        self.interval_sums = tf.Variable(tf.zeros([sums], tf.float64), trainable=False, name="interval_sums")
 
     def count(self, samples: int, sums: tf.Tensor, skipped: tf.Tensor, is_nan: tf.Tensor) -> None:
         """Adds one update of `samples` samples with the task's sums, fp32, and whether it was skipped."""

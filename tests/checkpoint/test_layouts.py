@@ -111,7 +111,7 @@ def check(run, whole):
     named, slices, state = run.task.named_variables(), run.task.slices, run.optimizer.state
     for name, variable in run.counters().items():
         np.testing.assert_array_equal(variable, whole[name])
-    for kind, stores in (("master", state.masters), ("adam_m", state.m), ("adam_v", state.v)):
+    for kind, stores in {"master": state.masters, **state.slots}.items():
         parts = {
             name: slices[name].take(whole[f"{kind}/{name}"], run.mesh.tensor.rank)
             if name in slices

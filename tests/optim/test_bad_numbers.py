@@ -23,7 +23,14 @@ def poisoned(names, values):
 
 
 @pytest.mark.parametrize(
-    ("rule", "split"), [("lamb", None), ("fused_adamw", None), ("lamb", "even"), ("fused_lamb", "greedy:1")]
+    ("rule", "split"),
+    [
+        ("reference_lamb", None),
+        ("fused_adamw", None),
+        ("reference_lamb", "even"),
+        ("fused_lamb", "greedy:1"),
+        ("lion", "even"),
+    ],
 )
 @pytest.mark.parametrize(
     ("names", "values"),

@@ -16,11 +16,11 @@ from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.dropout import DropoutKey
-from tftrain.tasks.bert_pretraining import pretraining_loss_sums
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.start import start
+from tftrain.tasks.bert_pretraining import pretraining_loss_sums
 
 SEED, SAMPLES, VOCAB = 1, 6, 59  # words that no number of ranks divides
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")

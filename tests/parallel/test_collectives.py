@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.distributed import run_ranks
-from tftrain.parallel.gradient_reduction import all_reduce_sum
 from tftrain.parallel import collectives
+from tftrain.parallel.gradient_reduction import all_reduce_sum
 from tftrain.parallel.mesh import Mesh
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from tftrain.parallel.gradient_reduction import all_reduce_sum
 from tftrain.parallel import collectives
+from tftrain.parallel.gradient_reduction import all_reduce_sum
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
 

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from tftrain import flags
 from tftrain.config import TrainConfig
+from tftrain.parallel import graph_collectives
 from tftrain.parallel.gradient_reduction import all_reduce_sum
-from tftrain.parallel import collectives, graph_collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import MeshError
 from tftrain.parallel.start import start

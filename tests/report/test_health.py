@@ -10,6 +10,7 @@ from tftrain.config import RunConfig
 from tftrain.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.health import Health, NotFiniteError
+from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.train.step import StepInfo
 
 GOOD = StepInfo(
@@ -30,7 +31,9 @@ BAD = BACKED_OFF._replace(is_nan=tf.constant(True), culprit=tf.constant(7), bad_
 def seen(infos, max_nan_steps=3, found=None):
     settings, mesh = RunConfig(max_nan_steps=max_nan_steps), Mesh(0, 4, tensor_parallel_size=2)
     on_spike = lambda step, spike: found.append((step, spike))  # noqa: E731
-    health = Health(settings, mesh, lambda culprit: f"the gradient of number {culprit}", on_spike)
+    health = Health(
+        settings, mesh, BertPretraining.mean_values, lambda culprit: f"the gradient of number {culprit}", on_spike
+    )
     for number, info in enumerate(infos, start=1):
         health.observe(number, info, is_last=number == len(infos))
 

@@ -10,8 +10,8 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.parallel_config import ParallelConfig
 from tftrain.report import memory, planned
 from tftrain.run_state import Run
-from tftrain.tasks import make_task
 from tftrain.saving.checkpoints import Checkpoints
+from tftrain.tasks import make_task
 
 # Of two layers of width 32 with 101 words, 512 positions and 2 types: embeddings 615 * 32 and a norm of 64; per layer 4
 # projections of 1056, 2 norms of 64, 32 * 128 + 128 and 128 * 32 + 32; pooler 1056; heads 1056 + 64 + 101 and 66.

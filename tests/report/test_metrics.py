@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tftrain import devices
 from tftrain.report.metrics import MetricsWriter, read_rows
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
+from tftrain.tasks.bert_pretraining import BertPretraining
 
 # As design.md lists them for the programs that read the file.
 TRAIN_FIELDS = [
@@ -46,9 +47,7 @@ def row(step=10, **changes):
     values = {
         "step": step,
         "loss": 7.5,
-        "mlm_loss": 6.875,
-        "nsp_loss": 0.625,
-        "mlm_accuracy": 0.125,
+        "means": {"mlm_loss": 6.875, "nsp_loss": 0.625, "mlm_accuracy": 0.125},
         "learning_rate": 1e-4,
         "grad_norm": 1.5,
         "loss_scale": 1.0,
@@ -70,7 +69,8 @@ def row(step=10, **changes):
 
 
 def evaluation(step=10):
-    return EvalRow(step, 5.5, 6.25, 0.25, 0.5)
+    means = {"eval_mlm_loss": 5.5, "eval_mlm_accuracy": 0.25, "eval_nsp_accuracy": 0.5}
+    return EvalRow(step, means, 6.25)
 
 
 class Terminal(io.StringIO):
@@ -84,7 +84,7 @@ def stream():
 
 
 def test_rows_have_exactly_the_documented_fields_in_order(tmp_path, stream):
-    writer = MetricsWriter(tmp_path / "new" / "run", 100, stream)
+    writer = MetricsWriter(tmp_path / "new" / "run", 100, BertPretraining.means, stream)
     writer.train(row())
     writer.evaluation(evaluation())
     # Before close: each row is on disk once it is written.
@@ -97,7 +97,7 @@ def test_rows_have_exactly_the_documented_fields_in_order(tmp_path, stream):
 
 
 def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, stream)
+    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     writer.train(row(mlm_loss=math.nan, grad_norm=math.inf, nsp_loss=np.float32(-math.inf).item()))
     writer.close()
 
@@ -111,7 +111,7 @@ def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(t
 
 
 def test_log_line_names_everything_in_the_megatron_manner(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, stream)
+    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     writer.advance(10)
     writer.train(row())
     writer.close()
@@ -137,7 +137,7 @@ def test_log_line_names_everything_in_the_megatron_manner(tmp_path, stream):
 
 
 def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, stream)
+    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     writer.spike(SpikeRow(7, 9.25, 7.5, 3.0, -0.25))
     writer.close()
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
@@ -152,7 +152,7 @@ def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, stream):
 
 
 def test_evaluation_is_shown_beside_the_unigram_entropy(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, stream)
+    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     writer.evaluation(evaluation())
     writer.close()
     assert "lm loss: 5.5000 | unigram entropy: 6.2500 | learned from context: 0.7500" in stream.getvalue()
@@ -161,7 +161,7 @@ def test_evaluation_is_shown_beside_the_unigram_entropy(tmp_path, stream):
 def test_a_progress_bar_stands_under_the_lines_of_a_terminal_only(tmp_path, stream):
     terminal = Terminal()
     for place in (terminal, stream):
-        writer = MetricsWriter(tmp_path, 40, place)
+        writer = MetricsWriter(tmp_path, 40, BertPretraining.means, place)
         for step in range(31, 36):
             writer.advance(step)
         writer.train(row(35))
@@ -173,14 +173,14 @@ def test_a_progress_bar_stands_under_the_lines_of_a_terminal_only(tmp_path, stre
 
 
 def test_resuming_drops_later_rows_and_a_half_written_line(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, stream)
+    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     for step in (10, 20, 30):
         writer.train(row(step))
         writer.evaluation(evaluation(step))
     writer.close()
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 40, "lo')
-    resumed = MetricsWriter(tmp_path, 100, stream)
+    resumed = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     resumed.truncate_after(20)
     resumed.train(row(30, loss=1.0))
     resumed.close()
@@ -190,7 +190,7 @@ def test_resuming_drops_later_rows_and_a_half_written_line(tmp_path, stream):
 
 
 def test_starting_anew_drops_every_row_and_a_new_folder_has_none(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, stream)
+    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     writer.truncate_after(0)
     writer.train(row(1))
     writer.truncate_after(0)
@@ -203,7 +203,7 @@ def test_damage_within_the_file_is_an_error_that_names_the_line_and_keeps_the_fi
     path = tmp_path / "metrics.jsonl"
     text = '{"step": 1}\n' + damage + '{"step": 3}\n'
     path.write_text(text)
-    writer = MetricsWriter(tmp_path, 100, stream)
+    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     with pytest.raises(ValueError, match=re.escape(f"{path}, line 2")):
         writer.truncate_after(1)
     writer.close()
@@ -211,12 +211,12 @@ def test_damage_within_the_file_is_an_error_that_names_the_line_and_keeps_the_fi
 
 
 def test_tensorboard_shows_the_same_numbers_and_forgets_what_a_resumed_run_repeats(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, stream)
+    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     for step in (10, 20, 30):
         writer.train(row(step))
     writer.evaluation(evaluation(30))
     writer.close()
-    resumed = MetricsWriter(tmp_path, 100, stream)
+    resumed = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
     resumed.truncate_after(20)
     resumed.train(row(25, mlm_loss=6.0))
     resumed.close()

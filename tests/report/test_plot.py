@@ -7,6 +7,9 @@ import pytest
 from PIL import Image
 
 from tftrain.report.plot import TRAIN, loss_curve, smoothed
+from tftrain.tasks.bert_pretraining import BertPretraining
+
+LOSS = BertPretraining.means[0]
 
 
 def write(path, rows):
@@ -32,7 +35,7 @@ def pixels(path, color):
 
 @pytest.mark.parametrize(("count", "evaluations"), [(1, 0), (3, 1), (200, 4), (0, 1)])
 def test_draws_few_points_and_many(tmp_path, count, evaluations):
-    loss_curve(write(tmp_path / "metrics.jsonl", rows(count, evaluations)), tmp_path / "curve.png")
+    loss_curve(write(tmp_path / "metrics.jsonl", rows(count, evaluations)), tmp_path / "curve.png", LOSS)
     assert Image.open(tmp_path / "curve.png").size == (1600, 900)
     assert (pixels(tmp_path / "curve.png", TRAIN) > 50) == (count > 0)
 
@@ -40,7 +43,7 @@ def test_draws_few_points_and_many(tmp_path, count, evaluations):
 def test_leaves_out_what_is_not_finite(tmp_path):
     data = rows(20)
     data[3]["mlm_loss"] = None
-    loss_curve(write(tmp_path / "metrics.jsonl", data), tmp_path / "curve.png")
+    loss_curve(write(tmp_path / "metrics.jsonl", data), tmp_path / "curve.png", LOSS)
     assert pixels(tmp_path / "curve.png", TRAIN) > 50
 
 
@@ -48,7 +51,7 @@ def test_leaves_out_what_is_not_finite(tmp_path):
 def test_nothing_to_draw_is_an_error_that_names_the_file(tmp_path, data):
     path = write(tmp_path / "metrics.jsonl", data)
     with pytest.raises(ValueError, match=r"metrics\.jsonl: no masked-LM loss"):
-        loss_curve(path, tmp_path / "curve.png")
+        loss_curve(path, tmp_path / "curve.png", LOSS)
     assert not (tmp_path / "curve.png").exists()
 
 

@@ -35,7 +35,15 @@ SLOWLY = 0.001
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
 
 
-def case(accumulate=1, optimizer="lamb", model=(), compute=(), grad_accum_dtype="fp32", learning_rate=0.01, **parallel):
+def case(
+    accumulate=1,
+    optimizer="reference_lamb",
+    model=(),
+    compute=(),
+    grad_accum_dtype="fp32",
+    learning_rate=0.01,
+    **parallel,
+):
     """Returns a configuration, of which `parallel` is all that the one-rank run does without."""
     return dataclasses.replace(
         BASE,
@@ -64,7 +72,8 @@ def matrix():
 
 CASES = {
     **matrix(),
-    "zero1-even-adamw": case(**ZERO_1, optimizer="adamw"),
+    "zero1-even-adamw": case(**ZERO_1, optimizer="reference_adamw"),
+    "zero1-even-lion": case(**ZERO_1, optimizer="lion", learning_rate=SLOWLY),
     "zero1-even-fused_adamw": case(**ZERO_1, optimizer="fused_adamw"),
     "zero1-even-sparse": case(**ZERO_1, compute={"sparse_as_dense": False}),
     "zero1-even-fused-accumulate": case(ACCUMULATE, **ZERO_1, optimizer="fused_lamb", model=FUSED),

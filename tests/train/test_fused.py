@@ -10,7 +10,7 @@ from tests.train.test_step import BASE, accumulating, assert_same_weights, norms
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
 
 
-def with_changes(config, optimizer="lamb", compute=(), **model):
+def with_changes(config, optimizer="reference_lamb", compute=(), **model):
     return dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, **model),

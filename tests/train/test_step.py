@@ -16,9 +16,9 @@ from tftrain.config import (
     RunConfig,
     TrainConfig,
 )
-from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run
+from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 from tftrain.train.step import TrainStep
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12

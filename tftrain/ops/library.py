@@ -41,3 +41,12 @@ def library() -> ModuleType:
         raise MissingLibraryError(
             f"TensorFlow {tf.__version__} cannot load {path}, built for another one perhaps; {how}\n{error.message}"
         ) from error
+
+
+def is_available() -> bool:
+    """Whether the library is built for this TensorFlow."""
+    try:
+        library()
+    except MissingLibraryError:
+        return False
+    return True

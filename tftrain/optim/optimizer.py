@@ -54,7 +54,7 @@ class Optimizer(tf.Module):
         split_strategy: str | None = None,
         slices: Mapping[str, Slice] | None = None,
     ):
-        """Creates the state: the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
+        """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
         Args:
             config: rule and hyperparameters, with `warmup_steps` resolved.

@@ -1,4 +1,4 @@
-"""Update rules: which slots an optimizer keeps for each weight, how they advance, and in which direction a weight moves.
+"""Update rules: the slots of an optimizer, how they advance, and in which direction a weight moves.
 
 A rule is pure mathematics over fp32 tensors, element by element: it serves a whole tensor, a part of one, or a flat
 bucket of many. `tftrain.optim.update` runs it, whole or split among ranks, in plain TensorFlow or by fused ops.
@@ -131,7 +131,7 @@ class Lamb(AdamW, name="lamb"):
 class Lion(UpdateRule, name="lion"):
     """Lion (arXiv 2302.06675): the sign of an interpolation between momentum and gradient; one slot, no epsilon.
 
-    Its steps are as long as AdamW's longest: the paper takes a learning rate 3 to 10 times smaller and a weight decay as
+    Its steps are as long as AdamW's longest: the paper takes a learning rate 3 to 10 times smaller, a weight decay as
     much larger, and beta2 = 0.99.
     """
 

@@ -1,4 +1,4 @@
-"""What an optimizer remembers: master weights and both moments, whole on every rank or divided among ranks.
+"""What an optimizer remembers: master weights and slots, whole on every rank or divided among ranks.
 
 A store is one variable of each kind. Undivided there is one for each variable of the model and of its shape; divided,
 one for each bucket of `StateSplit`, flat, with this rank's part of it. Checkpoints see neither: to them the state is
@@ -16,22 +16,24 @@ from tftrain.checkpoint.piece import Piece, even_parts
 from tftrain.checkpoint.reader import Reader
 from tftrain.optim import restore_buffers
 from tftrain.optim.restore_buffers import Place, RestoreBuffers
+from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.layout import Segment
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.tensor import Slice, own_copy, whole_shapes
 
-KINDS = ("master", "adam_m", "adam_v")
+MASTER = "master"
+ADAM_SLOTS = ("adam_m", "adam_v")
 
 
 class OptimizerState(tf.Module):
-    """fp32 master weights and moments of named variables.
+    """fp32 master weights and slots of named variables.
 
     Attributes:
         names: global name of each variable, such as `layer_00/attention/query/kernel`.
         targets: the model's variables, in the same order, of any floating dtype.
-        masters, m, v: a variable for each store. A master weight is the model's own variable where that is fp32 and
-            nothing is divided.
+        masters: a variable for each store. A master weight is the model's own variable where that is fp32 and nothing
+            is divided.
+        slots: by the name of a slot, such as `adam_m`, its variable for each store.
         segments: of which variables' elements each store is made.
         split: how stores are divided among ranks; None: not.
     """
@@ -43,16 +45,24 @@ class OptimizerState(tf.Module):
         split: StateSplit | None = None,
         mesh: Mesh | None = None,
         slices: Mapping[str, Slice] | None = None,
+        slots: Sequence[str] = ADAM_SLOTS,
     ):
-        """Creates the state, with masters from the variables' values and moments of zero.
+        """Creates the state, with masters from the variables' values and slots of zero.
 
         Args:
             names, split: see above.
             variables: the targets.
             mesh: the ranks, among which `split` divides the state and `slices` the variables.
             slices: by name, of which whole tensor a variable is a part; those that are not in it are whole.
+            slots: what the update rule keeps for each element beside its master weight; a checkpoint has a tensor
+                `SLOT/NAME` of each.
+
+        Raises:
+            ValueError: the names of two slots are equal, or one is `master`.
         """
         super().__init__(name="optimizer_state")
+        if MASTER in slots or len(set(slots)) != len(slots):
+            raise ValueError(f"slots {list(slots)}: expected names that differ from each other and from {MASTER}")
         self.names, self.targets, self.split = list(names), list(variables), split
         self._mesh, self._slices = mesh or Mesh(), slices or {}
         if split:
@@ -64,8 +74,7 @@ class OptimizerState(tf.Module):
                 variable if variable.dtype == tf.float32 else _state(f"master/{name}", tf.cast(variable, tf.float32))
                 for name, variable in zip(names, variables, strict=True)
             ]
-        self.m = self._make("adam_m", [tf.zeros(master.shape) for master in self.masters])
-        self.v = self._make("adam_v", [tf.zeros(master.shape) for master in self.masters])
+        self.slots = {slot: self._make(slot, [tf.zeros(master.shape) for master in self.masters]) for slot in slots}
 
     def publish(self) -> None:
         """Writes the master weights, rounded, to the model's variables; every rank of a split must call it."""
@@ -80,15 +89,15 @@ class OptimizerState(tf.Module):
                 variable.assign(tf.cast(master, variable.dtype), read_value=False)
 
     def shapes(self) -> dict[str, list[int]]:
-        """Returns the shapes of the whole tensors, by name: `master/NAME`, `adam_m/NAME`, `adam_v/NAME`."""
+        """Returns the shapes of the whole tensors, by name: `master/NAME`, and `SLOT/NAME` of each slot."""
         whole = whole_shapes(self._targets(), self._slices)
-        return {f"{kind}/{name}": whole[name] for kind in KINDS for name in self.names}
+        return {f"{kind}/{name}": whole[name] for kind in (MASTER, *self.slots) for name in self.names}
 
     def tensors_to_save(self) -> Iterator[tuple[Piece, np.ndarray]]:
         """Yields what this rank gives to a checkpoint, eagerly; the ranks' pieces are all tensors, each element once.
 
         Yields:
-            `master/NAME`, `adam_m/NAME` or `adam_v/NAME`, or a piece of it, and its elements, flat: where the state is
+            `master/NAME` or `SLOT/NAME`, or a piece of it, and its elements, flat: where the state is
             in the host's memory a view of them, which is good until the next update.
         """
         for _, group in itertools.groupby(self._parts_to_save(), lambda part: id(part[0].variable)):
@@ -143,7 +152,7 @@ class OptimizerState(tf.Module):
 
     def _held(self) -> Iterator[Place]:
         """Yields every piece that is on this rank, those of one store together."""
-        for kind, stores in zip(KINDS, (self.masters, self.m, self.v), strict=True):
+        for kind, stores in {MASTER: self.masters, **self.slots}.items():
             places = self.split.owned() if self.split else ((i, i, slice(None), None) for i in range(len(stores)))
             for number, index, place, stretch in places:
                 name, shape = self.names[index], self.targets[index].shape

@@ -1,8 +1,8 @@
 """Applies an update rule to the stores of an optimizer's state: whole tensors or parts, in plain TensorFlow or fused.
 
-A store is one fp32 master weight with its slots: a whole tensor, or this rank's flat part of a bucket of many. A segment
-is what a store has of one tensor. Rules that adapt layers need the norms of whole tensors, which are summed over the
-ranks that hold parts, in one small vector for all tensors.
+A store is one fp32 master weight with its slots: a whole tensor, or this rank's flat part of a bucket of many. A
+segment is what a store has of one tensor. Rules that adapt layers need the norms of whole tensors, which are summed
+over the ranks that hold parts, in one small vector for all tensors.
 """
 
 from collections.abc import Iterator, Sequence

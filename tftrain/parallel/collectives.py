@@ -13,6 +13,7 @@ import tensorflow as tf
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import Collective
 
+
 def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum") -> tf.Tensor:
     """Adds up one tensor over the ranks of a group, or finds each element's maximum; dimensions may be unknown.
 

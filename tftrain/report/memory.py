@@ -4,6 +4,7 @@ What the state takes is known from its variables, and what gradients and their s
 The peak is measured. What is left of it belongs to the activations and to temporaries, so the kinds add up to the peak.
 """
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -69,7 +70,8 @@ def bytes_by_kind(held: Iterable[tuple[str, Iterable[tf.Variable] | int]]) -> di
 
 def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[str, int]:
     """Returns the bytes of this rank's state by kind, `STATE`; a weight that is its own master counts as a weight."""
-    return bytes_by_kind([("weights", weights), ("master_weights", state.masters), ("moments", [*state.m, *state.v])])
+    moments = itertools.chain.from_iterable(state.slots.values())
+    return bytes_by_kind([("weights", weights), ("master_weights", state.masters), ("moments", moments)])
 
 
 def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], passing: Mapping[str, int]) -> dict[str, int]:

@@ -17,7 +17,19 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
-from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, SpikeRow, TrainRow, eval_line, spike_line, train_line
+from tftrain.report.rows import (
+    EvalRow,
+    MemoryRow,
+    PlannedRow,
+    Row,
+    SpikeRow,
+    TrainRow,
+    eval_line,
+    fields,
+    spike_line,
+    train_line,
+)
+from tftrain.tasks.task import Mean
 
 # Of the fields that make a section of their own in TensorBoard.
 _BEGIN = re.compile(r"^(eval|memory|planned|spike)_")

@@ -58,7 +58,7 @@ class EvalRow:
 
     Attributes:
         step: updates so far.
-        means: the task's means by name with "eval_" in front, of those that are reported in evaluations; losses in nats.
+        means: the task's means by name, "eval_" in front, of those that are reported in evaluations; losses in nats.
         eval_unigram_nats: entropy of the split's token frequencies.
     """
 

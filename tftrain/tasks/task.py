@@ -1,7 +1,7 @@
 """What a run optimises: the only thing that the loop, the step, evaluation and reports know of a model.
 
-A task names the sums of a batch, and which sum divided by which weight is a loss or another mean. A mean over a
-micro-batch cannot be averaged with others, because micro-batches differ in their weights. So the step adds the sums over
+A task names the sums of a batch, and which sum divided by which weight is a loss or another mean. The means of
+micro-batches cannot be averaged, because micro-batches differ in their weights. So the step adds the sums over
 micro-batches and ranks, and divides by the weights of the whole global batch: the loss is exact whatever the split.
 """
 
@@ -109,8 +109,8 @@ class Task(abc.ABC):
         Args:
             batch: of b samples; every feature has b rows.
             dropout: what the dropout masks depend on; None is inference.
-            lookup_table: the value of `lookup_variable`, read before the gradient tape starts. If given, its gradient is
-                `tf.IndexedSlices`, and the variable's is that of its other uses alone.
+            lookup_table: the value of `lookup_variable`, read before the gradient tape starts. If given, its gradient
+                is `tf.IndexedSlices`, and the variable's is that of its other uses alone.
 
         Returns:
             The sums by name, scalars in fp32 (fp64 in a float64 model). The totals of the losses have gradients.
@@ -122,7 +122,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the tokens of a batch's text, int [n], without padding and special tokens, for the unigram entropy."""
+        """Returns the tokens of a batch's text, int [n], without padding and special tokens: for the entropy."""
 
     @property
     @abc.abstractmethod
@@ -161,12 +161,12 @@ class Task(abc.ABC):
             loss += share
         return loss
 
-    def mean_values(self, vector: Sequence[float]) -> dict[str, float]:
+    @classmethod
+    def mean_values(cls, vector: Sequence[float]) -> dict[str, float]:
         """Returns each of `means` by name, and their "loss", from a vector of sums; NaN where a weight is zero."""
-        sums = dict(zip(self.sums, vector, strict=True))
+        sums = dict(zip(cls.sums, vector, strict=True))
         values = {
             mean.name: float(sums[mean.total] / sums[mean.weight]) if sums[mean.weight] else math.nan
-            for mean in self.means
+            for mean in cls.means
         }
-        return values | {"loss": math.fsum(values[mean.name] for mean in self.losses)}
-
+        return values | {"loss": math.fsum(values[mean.name] for mean in cls.means if mean.is_loss)}

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.config import TrainConfig
 from tftrain.run_state import Evaluation
 from tftrain.tasks.task import Task
 
@@ -31,9 +31,7 @@ class HeldOut:
         """
         self._config, self._task, self._mesh = config, task, mesh
         self._source = task.open_source(config.data, "eval", config.run.seed)
-        self._forward = tf.function(
-            lambda batch: task.vector(task.compute(batch)), jit_compile=jit, autograph=False
-        )
+        self._forward = tf.function(lambda batch: task.vector(task.compute(batch)), jit_compile=jit, autograph=False)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
         """Evaluates the model; every rank must call it.

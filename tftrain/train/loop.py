@@ -124,7 +124,7 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
         done: updates so far.
         resumed: the checkpoint that the run continues from, on the chief.
     """
-    config, mesh, split = run.config, run.mesh, run.optimizer.state.split
+    config, split = run.config, run.optimizer.state.split
     logger.info(describe(run, examples))
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
         logger.info(note)

@@ -12,7 +12,8 @@ from tftrain.bench.kernels.cases import Case, Pass, normal
 from tftrain.config import OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.optim import rules
-from tftrain.optim.optimizer import EXCLUDED, Optimizer
+from tftrain.optim.optimizer import Optimizer
+from tftrain.optim.update import EXCLUDED
 
 MAX_STEPS = 1_000_000
 
@@ -29,8 +30,8 @@ def update_case(op: str, sizes: dict[str, int]) -> Case:
     """
     shapes = weight_shapes(sizes)
     weights = [tf.Variable(normal(index, shape, tf.float32)) for index, shape in enumerate(shapes.values())]
-    config = dataclasses.replace(OptimizerConfig(), optimizer=op, warmup_steps=0)
-    optimizer = Optimizer(config, MAX_STEPS, list(shapes), weights)
+    config = dataclasses.replace(OptimizerConfig(), optimizer=f"reference_{op}", warmup_steps=0)
+    optimizer = Optimizer(config, MAX_STEPS, dict(zip(shapes, weights, strict=True)))
     gradients = [normal(1000 + index, shape, tf.float32) for index, shape in enumerate(shapes.values())]
     decays = [0.0 if name.endswith(EXCLUDED) else config.weight_decay for name in shapes]
     adapted = tf.constant([0.0 if name.endswith(EXCLUDED) else 1.0 for name in shapes])
@@ -39,16 +40,16 @@ def update_case(op: str, sizes: dict[str, int]) -> Case:
         norm = tf.sqrt(tf.reduce_sum(lamb.squared_norms(gradients)))
         factor = config.clip_global_norm / tf.maximum(norm, config.clip_global_norm)
         rate = tf.constant(config.learning_rate)
-        at = rules.scalars(config, rate, optimizer.step, factor, tf.constant(False))
-        scalars = lamb.UpdateScalars(*at[: len(lamb.UpdateScalars._fields)])
-        state = {"m": optimizer.state.m, "v": optimizer.state.v, "weights": optimizer.state.masters}
+        scalars = rules.scalars(config, rate, optimizer.step, factor, tf.constant(False))
+        slots = optimizer.state.slots
+        state = {"m": slots["adam_m"], "v": slots["adam_v"], "weights": optimizer.state.masters}
         common = {"scalars": scalars, "weight_decays": decays, "epsilon": config.adam_epsilon}
         if op == "adamw":
             lamb.adamw(gradients, **state, **common)
         else:
             squares = lamb.lamb_moments(gradients, **state, **common)
             ratios = tf.where(adapted > 0, rules.trust_ratio(squares.weights, squares.updates), 1.0)
-            lamb.lamb_weights(**state, rates=at.learning_rate * ratios, **common)
+            lamb.lamb_weights(**state, rates=scalars.learning_rate * ratios, **common)
         return norm
 
     def reference(*gradients):
