@@ -25,6 +25,7 @@ from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
 
 STEPS, SAMPLES, ACCUMULATE = 20, 16, 4
+LAMB = "reference_lamb"
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
 # The key biases' gradients are nothing but roundings, which Adam turns into steps of full length. The vocabulary of 67
 # divides by nothing.
