@@ -1,10 +1,13 @@
 """Starts several ranks for a test, with a hard time limit and every rank's output in the failure.
 
-As `horovodrun --gloo` does: a rendezvous server, and the ranks with their places in the environment. The program itself
-loads TensorFlow twice before it starts a rank; the tests that need it say so.
+The ranks have their places in the environment, and a rendezvous server, as `horovodrun --gloo` does it. They are forked
+by `rank_server` where a forked process does the same as a fresh one. `horovodrun` itself loads TensorFlow twice before
+it starts a rank; only tests of that program use it.
 """
 
+import atexit
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -12,14 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousServer
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.rank_server import ROOT, ForkedRank, RankServer
 
 
 def run_ranks(
@@ -28,31 +30,33 @@ def run_ranks(
     *,
     seconds: float = 240,
     expected_code: int = 0,
-    environ=None,
+    environ: Mapping[str, str] | None = None,
+    fresh: bool = False,
     horovodrun: bool = False,
 ) -> str:
-    """Runs `python ARGS` on so many ranks, or as one plain process if `ranks` is 1.
+    """Runs `python ARGS` on several ranks, or as one plain process if `ranks` is 1.
 
     Args:
         ranks: how many processes.
         args: what follows the interpreter, e.g. ["-m", "tftrain.run", "--max_steps=2"].
-        seconds: after this all are killed and the test fails.
+        seconds: after this time all ranks are killed and the test fails.
         expected_code: 0, or the exit code of the first rank that fails; horovodrun itself ends with 1 on any failure.
         environ: further environment variables.
-        horovodrun: whether to start them by that program.
+        fresh: whether each rank needs an interpreter of its own, e.g. to import other modules.
+        horovodrun: whether that program starts the ranks.
 
     Returns:
         The output of all ranks, one after the other; of horovodrun, its own.
 
     Raises:
-        AssertionError: another exit code, or no end in time; the message holds the output.
+        AssertionError: the exit code is another one, or the time is up; the message holds the output.
     """
-    settings = _settings(environ)
+    given = settings(environ)
     command = [sys.executable, *args]
     if horovodrun:
         command = ["horovodrun", "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
         expected_code = int(expected_code != 0)
-    with places(1 if horovodrun else ranks) as environs, _started(command, settings, environs) as started:
+    with places(1 if horovodrun else ranks) as environs, _started(command, given, environs, fresh) as started:
         code = _first_code(started, seconds)
         output = started.output()
     assert code is not None, f"{' '.join(command)}\nwas killed after {seconds} s. Its output:\n{output}"
@@ -61,19 +65,30 @@ def run_ranks(
 
 
 @contextlib.contextmanager
-def started_ranks(ranks: int, args: Sequence[str], *, environ=None) -> Iterator["Ranks"]:
-    """Starts `python ARGS` on so many ranks, for a test that does something to them; kills what is left at the end.
+def started_ranks(
+    ranks: int, args: Sequence[str], *, environ: Mapping[str, str] | None = None, fresh: bool = False
+) -> Iterator["Ranks"]:
+    """Starts `python ARGS` on several ranks, for a test that acts on them; kills those that still run at the end.
 
     Args:
         ranks: how many processes.
         args: what follows the interpreter.
         environ: further environment variables.
+        fresh: whether each rank needs an interpreter of its own.
 
     Yields:
         The ranks.
     """
-    with places(ranks) as environs, _started([sys.executable, *args], _settings(environ), environs) as started:
+    with places(ranks) as environs, _started([sys.executable, *args], settings(environ), environs, fresh) as started:
         yield started
+
+
+@functools.cache
+def rank_server() -> RankServer:
+    """Starts the server that forks the ranks of this test process, on the first call."""
+    server = RankServer(settings(None))
+    atexit.register(server.close)
+    return server
 
 
 class Ranks:
@@ -83,16 +98,13 @@ class Ranks:
         processes: one a rank; each leads a process group of its own.
     """
 
-    def __init__(self, processes: list[subprocess.Popen], outputs: list[IO[str]]):
+    def __init__(self, processes: Sequence[subprocess.Popen | ForkedRank], outputs: Sequence[Path]):
         self.processes, self._outputs = processes, outputs
 
     def output(self, rank: int | None = None) -> str:
-        """Returns all that one rank, by default each in turn, has printed so far."""
-        texts = []
-        for file in self._outputs if rank is None else [self._outputs[rank]]:
-            file.seek(0)
-            texts.append(file.read())
-        return "\n".join(texts)
+        """Returns what one rank, by default each in turn, has printed so far."""
+        outputs = self._outputs if rank is None else [self._outputs[rank]]
+        return "\n".join(path.read_text(errors="replace") for path in outputs)
 
     def wait_for(self, text: str, rank: int = 0, seconds: float = 180) -> None:
         """Waits until a rank has printed a text.
@@ -120,8 +132,8 @@ class Ranks:
         return [self.processes[rank].returncode for rank in ranks]
 
 
-def _settings(environ) -> dict[str, str]:
-    """Returns the environment of every rank."""
+def settings(environ: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns the environment of every rank, without its place."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     settings = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environ or {})}
     settings.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60")
@@ -130,7 +142,7 @@ def _settings(environ) -> dict[str, str]:
 
 @contextlib.contextmanager
 def places(ranks: int) -> Iterator[list[dict[str, str]]]:
-    """Starts a rendezvous server where there are several, and yields what each rank's environment says of its place."""
+    """Starts a rendezvous server if there are several ranks, and yields each rank's place as environment variables."""
     if ranks == 1:
         yield [{}]
         return
@@ -138,43 +150,41 @@ def places(ranks: int) -> Iterator[list[dict[str, str]]]:
     port = server.start()
     assigned = get_host_assignments(parse_hosts(f"localhost:{ranks}"), ranks)
     server.init(assigned)
-    yield [
-        {
-            "HOROVOD_HOSTNAME": slot.hostname,
-            "HOROVOD_RANK": str(slot.rank),
-            "HOROVOD_SIZE": str(slot.size),
-            "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-            "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-            "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-            "HOROVOD_CROSS_SIZE": str(slot.cross_size),
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname("localhost"),
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-            "HOROVOD_GLOO_IFACE": "lo",
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-        }
-        for slot in assigned
-    ]
-    server.stop()
+    try:
+        yield [
+            {
+                "HOROVOD_HOSTNAME": slot.hostname,
+                "HOROVOD_RANK": str(slot.rank),
+                "HOROVOD_SIZE": str(slot.size),
+                "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+                "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+                "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+                "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname("localhost"),
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+                "HOROVOD_GLOO_IFACE": "lo",
+                "HOROVOD_CONTROLLER": "gloo",
+                "HOROVOD_CPU_OPERATIONS": "gloo",
+            }
+            for slot in assigned
+        ]
+    finally:
+        server.stop()
 
 
 @contextlib.contextmanager
-def _started(command, settings, places) -> Iterator[Ranks]:
-    """Starts a process for each place, and kills those that are left at the end."""
-    with contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(tempfile.TemporaryFile(mode="w+")) for _ in places]
-        processes = [
-            subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**settings, **place},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            for place, output in zip(places, outputs, strict=True)
-        ]
+def _started(command, settings, places, fresh) -> Iterator[Ranks]:
+    """Starts a process for each place, and kills those that still run at the end."""
+    with tempfile.TemporaryDirectory(prefix="ranks.") as folder:
+        outputs = [Path(folder) / f"{rank}.txt" for rank in range(len(places))]
+        for output in outputs:
+            output.touch()
+        environs = [{**settings, **place} for place in places]
+        args = command[1:]
+        if not fresh and command[0] == sys.executable and rank_server().can_fork(args, settings):
+            processes = rank_server().fork([args] * len(places), environs, outputs)
+        else:
+            processes = [_fresh(command, *each) for each in zip(environs, outputs, strict=True)]
         try:
             yield Ranks(processes, outputs)
         finally:
@@ -184,12 +194,25 @@ def _started(command, settings, places) -> Iterator[Ranks]:
                 process.wait()
 
 
+def _fresh(command: Sequence[str], environ: Mapping[str, str], output: Path) -> subprocess.Popen:
+    with output.open("ab") as file:
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
 def _first_code(ranks: Ranks, seconds: float) -> int | None:
-    """Waits for all, and returns the exit code of the first that failed, or 0, or None for too late."""
+    """Waits for all ranks; returns the exit code of the first that failed, or 0, or None if the time is up."""
     end, first = time.monotonic() + seconds, 0
     while any(process.poll() is None for process in ranks.processes) and time.monotonic() < end:
         if not first and (first := next((process.returncode for process in ranks.processes if process.returncode), 0)):
-            # The others notice, or have something to say of their own; a launcher would end them.
+            # The others have time to end with messages of their own; a launcher would kill them.
             end = min(end, time.monotonic() + 15)
         time.sleep(0.05)
     codes = [process.poll() for process in ranks.processes]

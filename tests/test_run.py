@@ -287,5 +287,5 @@ def test_a_run_of_one_process_needs_no_horovod(tmp_path):
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tftrain import run; sys.exit(run.main(sys.argv))"
     )
-    output = run_ranks(1, ["-c", program, *SMALL, *settings])
+    output = run_ranks(1, ["-c", program, *SMALL, *settings], fresh=True)
     assert re.search(r"loss_curve\.png", output)

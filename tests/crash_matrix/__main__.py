@@ -1,19 +1,19 @@
-"""Kills trainings in every way and at every moment, and worse: `python -m tests.crash_matrix [--kills=120]`.
+"""Kills trainings in every phase and at random instants, and injects other faults: `python -m tests.crash_matrix`.
 
-Prints a line for every start and a table at the end. Exit code: 1 if a run lost more than it may, did not end in time,
-or ended otherwise than undisturbed.
+Prints a line for every start and a table at the end. The exit code is 1 if a run lost more steps than it may, did not
+end in time, or has another result than an undisturbed run.
 """
 
 import argparse
 import contextlib
+import os
 import random
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from tests.crash_matrix import matrix, scenarios
-from tests.crash_matrix.zygote import Zygote
+from tests.crash_matrix import matrix, scenarios, training
 
 
 def main() -> int:
@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--layout", choices=list(matrix.LAYOUTS), action="append", help="only this one")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    os.environ.update(training.QUIET)
     names = args.layout or list(matrix.LAYOUTS)
     home = Path(tempfile.mkdtemp(prefix="crash_matrix."))
     begin = time.monotonic()
@@ -33,16 +34,16 @@ def main() -> int:
     found: dict[str, dict[str, matrix.Tally]] = {}
     scenes: list[tuple[str, str, str]] = []
     # Ctrl-C ends it early, with the table of what was done.
-    with Zygote() as zygote, contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt):
         for number, name in enumerate(names):
             folder, found[name] = home / name.replace(" ", "_"), {}
             folder.mkdir()
             # A layout's kills do not depend on which others are run.
             rng = random.Random(f"{args.seed} {name}")
             share = args.kills * (number + 1) // len(names) - args.kills * number // len(names)
-            matrix.run(zygote, name, share, rng, folder, say, found[name])
+            matrix.run(name, share, rng, folder, say, found[name])
         if args.layout is None:
-            scenes += scenarios.play(zygote, home, say)
+            scenes += scenarios.play(home, say)
     print(*matrix.table(found), sep="\n")
     if scenes:
         print(*scenarios.table(scenes), sep="\n")

@@ -1,6 +1,6 @@
-"""What befalls a rank, put into its process by wrapping functions of tftrain: the product has no hooks for it.
+"""Faults to inject into a rank. Each wraps functions of tftrain in the rank's process; the product has no hooks.
 
-A fault is a dict: {"kind": ..., "all": whether it kills all ranks and not this one alone, and what the kind needs}.
+A fault is a dict: {"kind": ..., "all": whether it kills all ranks or only this one, and what the kind needs}.
 
 - "phase": in the save numbered `save` (1 is the first of this process), at the phase named `phase`.
 - "instant": `seconds` after the training step numbered `step` of this process has begun; 0: after the process has.
@@ -26,7 +26,7 @@ PHASES_OF_THE_CHIEF = (
 
 
 def install(fault: dict | None) -> None:
-    """Arranges a fault in this process."""
+    """Injects a fault into this process."""
     if fault:
         {
             "phase": _phase,

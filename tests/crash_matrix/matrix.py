@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.crash_matrix.faults import PHASES_OF_A_RANK, PHASES_OF_A_SHARD, PHASES_OF_THE_CHIEF
-from tests.crash_matrix.zygote import Start, Zygote, start
+from tests.crash_matrix.training import Start, start
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.reader import Reader
 
@@ -53,7 +53,7 @@ LAYOUTS = {
 
 
 class Kill(NamedTuple):
-    """What kills: a fault, and the rank that it befalls first."""
+    """A fault that kills, and the rank it is injected into."""
 
     fault: dict
     rank: int
@@ -109,11 +109,10 @@ def kills(layout: Layout, count: int, rng: random.Random) -> list[Kill]:
     return made
 
 
-def run(zygote: Zygote, name: str, count: int, rng: random.Random, home: Path, say, tallies: dict[str, Tally]) -> None:
+def run(name: str, count: int, rng: random.Random, home: Path, say, tallies: dict[str, Tally]) -> None:
     """Kills a layout's training so often.
 
     Args:
-        zygote: forks the ranks.
         name: of the layout.
         count: of kills.
         rng: chooses them.
@@ -125,11 +124,11 @@ def run(zygote: Zygote, name: str, count: int, rng: random.Random, home: Path, s
     args = (*TRAINING, *layout.flags)
     whole = home / "undisturbed"
     whole.mkdir()
-    done = start(zygote, (*args, f"--output_dir={whole / 'run'}"), [None] * layout.ranks, whole)
+    done = start((*args, f"--output_dir={whole / 'run'}"), [None] * layout.ranks, whole)
     assert done.codes == [0] * layout.ranks, done.output
     planned = kills(layout, count, rng)
     for first in range(0, count, KILLS_OF_A_CHAIN):
-        chain = Chain(zygote, layout, home / f"chain_{first}", tallies)
+        chain = Chain(layout, home / f"chain_{first}", tallies)
         for number, kill in enumerate(planned[first : first + KILLS_OF_A_CHAIN], first + 1):
             say(f"{name}: kill {number} of {count}: {kill}: {chain.kill(kill)}")
         say(f"{name}: the end: {chain.end(whole / 'run')}")
@@ -138,9 +137,9 @@ def run(zygote: Zygote, name: str, count: int, rng: random.Random, home: Path, s
 class Chain:
     """One training that is killed again and again."""
 
-    def __init__(self, zygote: Zygote, layout: Layout, home: Path, tallies: dict[str, Tally]):
-        """Begins with nothing; `tallies` are added to."""
-        self._zygote, self._layout, self._home, self._tallies = zygote, layout, home, tallies
+    def __init__(self, layout: Layout, home: Path, tallies: dict[str, Tally]):
+        """Kills nothing yet; `tallies` takes the results."""
+        self._layout, self._home, self._tallies = layout, home, tallies
         self._home.mkdir()
         self._output = home / "run"
         self._args = (*TRAINING, *layout.flags, f"--output_dir={self._output}")
@@ -153,7 +152,7 @@ class Chain:
         tally = self._tally(kill)
         tally.kills, before = tally.kills + 1, len(tally.faults)
         faults = [kill.fault if rank == kill.rank else None for rank in range(self._layout.ranks)]
-        begun = start(self._zygote, self._args, faults, self._home)
+        begun = start(self._args, faults, self._home)
         resumed = self._check_resumed(begun)
         if begun.codes[kill.rank] != -signal.SIGKILL:
             self._wrong(kill, f"the rank ended with {begun.codes[kill.rank]}, and was not killed", begun)
@@ -176,7 +175,7 @@ class Chain:
 
     def end(self, whole: Path) -> str:
         """Lets the training end and compares it with the undisturbed one; returns in words what came of it."""
-        finished = start(self._zygote, self._args, [None] * self._layout.ranks, self._home)
+        finished = start(self._args, [None] * self._layout.ranks, self._home)
         resumed = self._check_resumed(finished)
         wrong = []
         if finished.codes != [0] * self._layout.ranks:

@@ -1,4 +1,4 @@
-"""What else may befall a run: each ends in bounded time, with the right exit code and the right message."""
+"""Faults other than kills: each run ends in bounded time, with the right exit code and the right message."""
 
 import contextlib
 import re
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.crash_matrix.matrix import STEPS, TRAINING, rows
-from tests.crash_matrix.zygote import Start, Zygote, start
+from tests.crash_matrix.training import Start, start
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.reader import Reader
 from tftrain.exit_codes import ExitCode
@@ -18,21 +18,21 @@ BOUND_SECONDS = 60
 
 
 class Skipped(Exception):
-    """Why a scenario can't be played here."""
+    """Why this machine cannot play a scenario."""
 
 
 class Stage:
-    """A folder for a run of two ranks, and the process that forks them."""
+    """A folder for a run of two ranks."""
 
-    def __init__(self, zygote: Zygote, home: Path):
+    def __init__(self, home: Path):
         """Plays nothing yet."""
         home.mkdir()
-        self._zygote, self.home, self.output = zygote, home, home / "run"
+        self.home, self.output = home, home / "run"
 
     def play(self, fault: dict | None = None, flags: Sequence[str] = (), after: float = BOUND_SECONDS) -> Start:
-        """Starts or continues the training on two ranks; a fault befalls the second, which has `after` more seconds."""
+        """Starts or continues the training on two ranks, with a fault in the second, which has `after` more seconds."""
         args = (*TRAINING, f"--output_dir={self.output}", *flags)
-        return start(self._zygote, args, [None, fault and {"all": False, **fault}], self.home, after=after)
+        return start(args, [None, fault and {"all": False, **fault}], self.home, after=after)
 
 
 def require(started: Start, codes: Sequence[int], *messages: str) -> None:
@@ -133,12 +133,12 @@ SCENARIOS: dict[str, Callable[[Stage], str]] = {
 }
 
 
-def play(zygote: Zygote, home: Path, say) -> Iterator[tuple[str, str, str]]:
+def play(home: Path, say) -> Iterator[tuple[str, str, str]]:
     """Plays every scenario; yields its name, "as it should be", "skipped" or "FAULT", and what came of it."""
     for number, (name, scene) in enumerate(SCENARIOS.items()):
         begin = time.monotonic()
         try:
-            came, words = "as it should be", scene(Stage(zygote, home / f"scene_{number}"))
+            came, words = "as it should be", scene(Stage(home / f"scene_{number}"))
         except Skipped as reason:
             came, words = "skipped", str(reason)
         except AssertionError as error:
@@ -150,7 +150,7 @@ def play(zygote: Zygote, home: Path, say) -> Iterator[tuple[str, str, str]]:
 def table(played: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Yields the lines of a table in Markdown."""
     yield ""
-    yield "| what befalls a run of two ranks | | exit codes by rank, and what else |"
+    yield "| fault in a run of two ranks | | exit codes by rank, and what else |"
     yield "| --- | --- | --- |"
     for name, came, words in played:
         yield f"| {name} | {came} | {words.splitlines()[0]} |"

@@ -5,29 +5,22 @@ import random
 import pytest
 
 from tests.crash_matrix import matrix, scenarios
-from tests.crash_matrix.zygote import Zygote
 
 pytestmark = [pytest.mark.slow, pytest.mark.multirank, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def zygote():
-    with Zygote() as made:
-        yield made
-
-
 @pytest.mark.parametrize(("layout", "kills"), [("1 rank", 3), ("dp2 zero2 greedy", 5)])
-def test_a_killed_run_ends_as_the_undisturbed_one(zygote, tmp_path, layout, kills):
+def test_a_killed_run_ends_as_the_undisturbed_one(tmp_path, layout, kills):
     found = {}
-    matrix.run(zygote, layout, kills, random.Random(0), tmp_path, print, found)
+    matrix.run(layout, kills, random.Random(0), tmp_path, print, found)
     assert sum(tally.kills for tally in found.values()) == kills
     assert [fault for tally in found.values() for fault in tally.faults] == []
 
 
 @pytest.mark.parametrize("name", list(scenarios.SCENARIOS))
-def test_scenario(zygote, tmp_path, name):
+def test_scenario(tmp_path, name):
     try:
-        scenarios.SCENARIOS[name](scenarios.Stage(zygote, tmp_path / "scene"))
+        scenarios.SCENARIOS[name](scenarios.Stage(tmp_path / "scene"))
     except scenarios.Skipped as reason:
         pytest.skip(str(reason))
 

@@ -1,0 +1,245 @@
+"""One process loads TensorFlow, Horovod and tftrain, and forks the ranks of all tests.
+
+A forked rank starts at once; a fresh interpreter needs about five seconds of CPU time for the same imports.
+
+A fork is safe because the server only imports. It refuses to fork if an import has started a thread, so no thread that
+the rank lacks can hold a lock. (jemalloc, which TensorFlow's wheel may contain, stops its own thread for a fork.)
+TensorFlow starts its runtime, and Horovod connects, in the rank.
+
+A forked rank differs from a fresh process in three ways:
+
+- Environment variables that an import reads have the server's values. `RankServer.can_fork` compares them.
+- Modules are loaded already, so a rank cannot replace one by a file of its own.
+- All ranks have the same seed for the hashes of strings, hence the same order of a set of strings.
+
+Requests and answers are JSON objects, one a line:
+
+    in   {"one_group": false, "ranks": [{"args": [...], "environ": {...}, "output": path}, ...]}
+    out  {"pids": [...]} for each request, {"pid": number, "code": number} for each rank that has ended
+"""
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tftrain.huge_pages import with_huge_pages
+
+ROOT = Path(__file__).resolve().parents[1]
+# What `python -m tftrain.run` imports, except the program itself: a rank runs that as `__main__`.
+PRELOADED = ("tensorflow", "horovod.tensorflow", "tftrain.train.rank_checks", "tftrain.train.loop")
+# Libraries read these variables while they are imported, or when the process starts.
+READ_AT_IMPORT = (
+    *("CUDA_", "GLIBC_", "KERAS_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "NVIDIA_", "OMP_", "OPENBLAS_"),
+    *("PYTHON", "TF_", "XLA_"),
+)
+# NumPy's libraries start threads while they are imported, unless one thread is all they may use.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+HARMLESS_THREADS = {"jemalloc_bg_thd"}
+REAP_SECONDS = 0.02
+
+
+class RankServer:
+    """The server, seen from the tests.
+
+    Args:
+        environ: the server's environment; without huge pages in it, `tftrain.run` would start a fresh process.
+    """
+
+    def __init__(self, environ: Mapping[str, str]):
+        """Starts the server. Requests wait until its imports are done, some seconds later."""
+        self._given = dict(environ)
+        self._environ = with_huge_pages({**environ, **ONE_THREAD})
+        self._added = {name: value for name, value in self._environ.items() if environ.get(name) != value}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.rank_server"],
+            cwd=ROOT,
+            env=self._environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._codes: dict[int, int] = {}
+        self._pids: list[int] | None = None
+        self._received = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+
+    def close(self) -> None:
+        """Ends the server."""
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def can_fork(self, args: Sequence[str], environ: Mapping[str, str]) -> bool:
+        """Returns whether a forked rank does what `python ARGS` does in this environment."""
+        names = [name for name in {*environ, *self._given} if name.startswith(READ_AT_IMPORT)]
+        return args[0] in ("-m", "-c") and all(environ.get(name) == self._given.get(name) for name in names)
+
+    def fork(
+        self,
+        args: Sequence[Sequence[str]],
+        environs: Sequence[Mapping[str, str]],
+        outputs: Sequence[Path],
+        one_group: bool = False,
+    ) -> list["ForkedRank"]:
+        """Starts ranks.
+
+        Args:
+            args: for each rank ["-m", module, ...] or ["-c", program, ...].
+            environs: for each rank its whole environment.
+            outputs: for each rank the file that its standard output and standard error are appended to.
+            one_group: whether all ranks are in one process group; otherwise each leads a group of its own.
+
+        Returns:
+            The ranks.
+        """
+        ranks = [
+            {"args": list(given), "environ": {**environ, **self._added}, "output": str(output)}
+            for given, environ, output in zip(args, environs, outputs, strict=True)
+        ]
+        self._pids = None
+        self._process.stdin.write(json.dumps({"one_group": one_group, "ranks": ranks}).encode() + b"\n")
+        self._process.stdin.flush()
+        while self._pids is None:
+            self._receive(1)
+        return [ForkedRank(self, pid) for pid in self._pids]
+
+    def code(self, pid: int) -> int | None:
+        """Returns the exit code of a rank, negative for a signal, or None while it runs."""
+        self._receive(0)
+        return self._codes.get(pid)
+
+    def _receive(self, seconds: float) -> None:
+        while self._selector.select(seconds):
+            block = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not block:
+                raise RuntimeError("the rank server has ended; its standard error says why")
+            *lines, self._received = (self._received + block).split(b"\n")
+            for line in map(json.loads, lines):
+                if "pids" in line:
+                    self._pids = line["pids"]
+                    # The system may give the id of a rank that has ended to a new one.
+                    self._codes = {pid: code for pid, code in self._codes.items() if pid not in self._pids}
+                else:
+                    self._codes[line["pid"]] = line["code"]
+            seconds = 0
+
+
+class ForkedRank:
+    """A rank, with what the tests use of `subprocess.Popen`.
+
+    Attributes:
+        pid: the id of its process.
+        returncode: its exit code, None until `poll` or `wait` has found that it has ended.
+    """
+
+    def __init__(self, server: RankServer, pid: int):
+        self._server, self.pid, self.returncode = server, pid, None
+
+    def poll(self) -> int | None:
+        """Returns the exit code, or None while the rank runs."""
+        if self.returncode is None:
+            self.returncode = self._server.code(self.pid)
+        return self.returncode
+
+    def wait(self) -> int:
+        """Waits until the rank has ended and returns its exit code."""
+        while self.poll() is None:
+            self._server._receive(REAP_SECONDS)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to the rank if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kills the rank."""
+        self.send_signal(signal.SIGKILL)
+
+
+def serve() -> dict:
+    """Forks ranks until standard input ends.
+
+    Returns:
+        In each rank, its part of the request. The server itself does not return.
+    """
+    requests, answers = os.dup(0), os.dup(1)
+    selector = selectors.PollSelector()
+    selector.register(requests, selectors.EVENT_READ)
+    pending, running = b"", set()
+    while True:
+        if selector.select(REAP_SECONDS if running else None):
+            block = os.read(requests, 1 << 16)
+            if not block:
+                sys.exit()
+            *lines, pending = (pending + block).split(b"\n")
+            for line in lines:
+                request = json.loads(line)
+                pids: list[int] = []
+                for rank in request["ranks"]:
+                    if (pid := _fork()) == 0:
+                        os.setpgid(0, pids[0] if pids and request["one_group"] else 0)
+                        os.close(requests)
+                        os.close(answers)
+                        return rank
+                    pids.append(pid)
+                    os.setpgid(pid, pids[0] if request["one_group"] else pid)
+                running.update(pids)
+                _answer(answers, {"pids": pids})
+        while running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            running.remove(pid)
+            _answer(answers, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _fork() -> int:
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    threads = [name for name in names if name not in HARMLESS_THREADS]
+    assert len(threads) == 1, f"an import has started a thread: {threads}"
+    return os.fork()
+
+
+def _answer(answers: int, message: dict) -> None:
+    os.write(answers, json.dumps(message).encode() + b"\n")
+
+
+def become(rank: dict) -> None:
+    """Runs a rank's program in this process, as `python ARGS` does."""
+    for source, target in ((os.devnull, 0), (rank["output"], 1)):
+        descriptor = os.open(source, os.O_RDONLY if target == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.dup2(1, 2)
+    os.environ.clear()
+    os.environ.update(rank["environ"])
+    sys.modules["numpy"].random.seed()  # Python seeds its own generator after a fork.
+    option, program, *args = rank["args"]
+    sys.orig_argv[:] = [sys.executable, *rank["args"]]
+    if option == "-m":
+        sys.argv[:] = [program, *args]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = ["-c", *args]
+        module = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(program, "<string>", "exec"), module.__dict__)
+
+
+if __name__ == "__main__":
+    for name in PRELOADED:
+        importlib.import_module(name)
+    # The ranks share the pages of what was imported, as long as nothing writes to them.
+    gc.collect()
+    gc.freeze()
+    become(serve())
