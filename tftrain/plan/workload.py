@@ -125,7 +125,7 @@ def from_config(
         zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
     # A decoder's system adds gradients up in the buffer that they have anyway; here the sums are tensors of their own.
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
-    jit = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
+    jit = config.compiles(gpu)
     return Workload(
         family="megatron" if causal else "tftrain",
         causal=causal,
