@@ -14,9 +14,9 @@ from tftrain.bench.worker import ROOT
 from tftrain.config import TrainConfig
 from tftrain.fields import sections
 from tftrain.plan.system import Constants
-from tftrain.plan.workload import from_config
+from tftrain.plan.workload import from_config, reference_optimizer
 
-REFERENCE = ROOT / "tftrain" / "plan" / "reference"
+REFERENCE = ROOT / "tftrain" / "plan" / "published" / "reference"
 RANKS = 4
 PUBLISHED = rows.read()
 
@@ -89,7 +89,7 @@ def test_every_lever_of_every_row_reaches_the_run_or_is_in_its_note(cases, confi
         name, given = each["row"], dict(pair.split("=") for pair in each.get("levers", "").split())
         reached = values(configs[name])
         for lever, value in given.items():
-            if reached.get(lever) == value:
+            if reached.get(lever) in (value, reference_optimizer(value)):
                 continue
             excused.append(lever)
             word = {"jit_compile": "XLA", "state_split_strategy": value}.get(lever, lever)

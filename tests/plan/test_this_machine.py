@@ -12,9 +12,11 @@ from tftrain.bench.training import run
 from tftrain.config import TrainConfig
 from tftrain.plan import forecast, machine
 from tftrain.plan.system import systems
+from tftrain.plan.workload import reference_levers, reference_optimizer
 
 FUSED = "--flagfile=configs/fused.flags"
-BASE = "--synthetic_data --flagfile=configs/base.flags --vocab_size=30522 --output_dir=unused"
+REFERENCE = " ".join(f"--{flag}={value}" for flag, value in reference_levers().items())
+BASE = f"--synthetic_data --flagfile=configs/base.flags --vocab_size=30522 --output_dir=unused {REFERENCE}"
 SIZES = tuple(
     f"--max_seq_length={length} --micro_batch_size={samples}{impl}"
     for length, batches in ((128, (4, 8, 16)), (512, (1, 2, 4)))
@@ -35,7 +37,7 @@ LEVERS = (
     "--gelu_impl=fused",
     "--dropout_add_impl=fused",
     "--optimizer=fused_lamb",
-    "--optimizer=adamw",
+    f"--optimizer={reference_optimizer('adamw')}",
     "--activation=geglu",
     "--hidden_dropout_prob=0 --attention_probs_dropout_prob=0",
     "--memory_optimization=recomputation",

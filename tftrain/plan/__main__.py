@@ -164,7 +164,7 @@ def print_search(config: PlanConfig) -> int:
     """Prints the fastest divisions among up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
     asked = to_search(config, cluster)
-    found = search(asked.work, cluster, constants, config.max_nodes, asked.ramp, asked.given)
+    found = search(asked.work, cluster, constants, config.max_nodes, asked.ramp, asked.given, asked.tensor_parallel)
     lines = report.search_cells(found, config.plan.top)
     print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
     print(f"{found.candidates} divisions, {len(found.fitting)} of them fit", file=sys.stderr)

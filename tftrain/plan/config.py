@@ -112,6 +112,7 @@ class ToSearch(NamedTuple):
     """What a search is asked for: see `tftrain.plan.search.search`."""
 
     work: Workload
+    tensor_parallel: Workload
     ramp: tuple[int, ...]
     given: Given
 
@@ -135,9 +136,18 @@ def to_search(config: PlanConfig, cluster: Cluster) -> ToSearch:
     sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
     # Several micro-batches, so that the workload has the number format in which they add up.
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
-    train = dataclasses.replace(config.train, batch=several)
-    work = from_config(train, 1, causal=plan.causal, gpu=cluster.multiprocessors > 0)
-    return ToSearch(work, sizes, _given(config))
+    works = [
+        from_config(
+            dataclasses.replace(
+                config.train, batch=several, parallel=dataclasses.replace(parallel, tensor_parallel_size=tp)
+            ),
+            1,
+            causal=plan.causal,
+            gpu=cluster.multiprocessors > 0,
+        )
+        for tp in (1, 2)
+    ]
+    return ToSearch(*works, sizes, _given(config))
 
 
 def _given(config: PlanConfig) -> Given:

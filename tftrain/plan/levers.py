@@ -12,7 +12,7 @@ from tftrain.plan.cluster import Cluster
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.system import Constants
-from tftrain.plan.workload import LEVERS, Workload, zero_stages
+from tftrain.plan.workload import LEVERS, Workload, update_rule, zero_stages
 
 OPS = {*LEVERS, "optimizer"}
 
@@ -93,8 +93,8 @@ def levers(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Lev
 
 def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Changes]:
     if OPS - work.fused:
-        optimizer = config.optimizer.optimizer.removeprefix("fused_")
-        yield {**dict.fromkeys(LEVERS.values(), "fused"), "optimizer": f"fused_{optimizer}"}
+        rule = update_rule(config.optimizer.optimizer)
+        yield {**dict.fromkeys(LEVERS.values(), "fused"), "optimizer": f"fused_{rule}"}
     if work.precision == "fp32":
         yield {"precision": "bf16"}
     named = work.causal or config.plan.zero_stage is not None

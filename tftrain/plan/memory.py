@@ -1,9 +1,9 @@
 """Bytes of the fullest rank, by kind.
 
-State: 16-bit weights have fp32 masters behind them; there are two fp32 moments; ZeRO (arXiv 1910.02054) divides masters
-and moments (stage 1), gradients (2) and weights (3) by the data parallel ranks. Activations: what the inventory of the
-parts keeps for backward, for as many micro-batches as a pipeline stage has under way: with one forward, one backward,
-the first of p stages begins p of them before the first backward (arXiv 2104.04473).
+State: 16-bit weights have fp32 masters, and every weight one or two fp32 moments. ZeRO (arXiv 1910.02054) divides
+masters and moments (stage 1), gradients (2) and weights (3) by the data parallel ranks. Activations: the tensors that
+the inventory of the parts saves for backward, times the micro-batches under way in a pipeline stage. With one forward,
+one backward, the first of p stages begins p micro-batches before its first backward (arXiv 2104.04473).
 """
 
 import functools
@@ -90,8 +90,8 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     return Memory(
         weights=weights * work.item / (work.dp if work.zero_stage == 3 else 1),
         master_weights=4 * owned if half or work.zero_stage else 0.0,
-        moments=8 * owned,
-        checkpoint_copy=12 * written if work.checkpoint_copy else 0.0,
+        moments=4 * work.moments * owned,
+        checkpoint_copy=(4 + 4 * work.moments) * written if work.checkpoint_copy else 0.0,
         gradients=weights * work.item / (1 if work.accumulation else divided),
         accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,
         activations=activations,

@@ -53,6 +53,7 @@ def search(
     max_nodes: int,
     ramp: tuple[int, ...] = (),
     given: Given = FREE,
+    tensor_parallel: Workload | None = None,
 ) -> Found:
     """Ranks divisions of a workload by seconds per iteration.
 
@@ -63,9 +64,10 @@ def search(
         max_nodes: nodes at most.
         ramp: smaller global batches that must divide as well, see `batch_rampup`.
         given: what all divisions have.
+        tensor_parallel: the workload of divisions with tensor parallel ranks; None: `work`.
     """
     count, fitting = 0, []
-    for candidate in candidates(work, cluster, max_nodes, ramp, given):
+    for candidate in candidates(work, cluster, max_nodes, ramp, given, tensor_parallel):
         count += 1
         held = memory.estimate(candidate, constants)
         if held.fits(cluster):
@@ -75,13 +77,21 @@ def search(
 
 
 def candidates(
-    work: Workload, cluster: Cluster, max_nodes: int, ramp: tuple[int, ...] = (), given: Given = FREE
+    work: Workload,
+    cluster: Cluster,
+    max_nodes: int,
+    ramp: tuple[int, ...] = (),
+    given: Given = FREE,
+    tensor_parallel: Workload | None = None,
 ) -> Iterator[Workload]:
     """Yields divisions that fill their nodes.
 
     Tensor parallel ranks share a node and divide heads, wide layer and vocabulary; pipeline stages have the same number
     of layers; every batch divides into micro-batches on all data parallel ranks; a decoder's fused softmax wants its
     heads in fours. Where whole tensors have K owners, there are as many data parallel ranks at least.
+
+    Args:
+        work, cluster, max_nodes, ramp, given, tensor_parallel: as for `search`.
     """
     batches = (work.global_batch, *ramp)
     owners = int(work.split_strategy.partition(":")[2] or 1)
@@ -93,7 +103,7 @@ def candidates(
                 whole = tp * pp * dp % cluster.per_node == 0
                 if not whole or any(batch % dp for batch in batches) or not given.allows(pp=pp, dp=dp):
                     continue
-                divided = work.replaced(dp=dp, tp=tp, pp=pp)
+                divided = (work if tp == 1 else tensor_parallel or work).replaced(dp=dp, tp=tp, pp=pp)
                 yield from _micro_batches(divided, [batch // dp for batch in batches], given)
 
 

@@ -16,10 +16,12 @@ from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
 
-# Bytes moved for a weight: gradient, moments and master weight are read, moments and master weight written, all fp32.
+# Bytes moved for a weight with two moments: gradient, moments and master weight are read, moments and master weight
+# written, all fp32.
 FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA makes a kernel of what is between two norms
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
+MOMENT_BYTES = 8  # of these, for each moment
 
 
 class Span(NamedTuple):
@@ -201,5 +203,7 @@ def update_seconds(work: Workload, weights: float, speed: Rates) -> float:
     """Returns the seconds of the optimizer's traffic."""
     owned = weights / (work.dp if work.zero_stage else 1)
     if "optimizer" in work.fused:
-        return owned * FUSED_UPDATE_BYTES / speed.memory
-    return owned * (COMPILED_UPDATE_BYTES if work.compiled else PLAIN_UPDATE_BYTES) / speed.memory
+        moved = FUSED_UPDATE_BYTES
+    else:
+        moved = COMPILED_UPDATE_BYTES if work.compiled else PLAIN_UPDATE_BYTES
+    return owned * (moved - (2 - work.moments) * MOMENT_BYTES) / speed.memory

@@ -1,9 +1,10 @@
 """What is to be run: a model, its batch, its levers and how ranks divide it; the same for every software system."""
 
+import dataclasses
 import math
 from typing import NamedTuple
 
-from tftrain.config import TrainConfig
+from tftrain.config import OptimizerConfig, TrainConfig
 from tftrain.number_formats import ITEM_BYTES
 
 SYNTHETIC_LENGTH = 128
@@ -14,6 +15,8 @@ LEVERS = {
     "gelu": "gelu_impl",
     "dropout_add": "dropout_add_impl",
 }
+OPTIMIZERS = {field.name: field for field in dataclasses.fields(OptimizerConfig)}["optimizer"].metadata["choices"]
+MOMENTS = {"lion": 1}  # of an update rule; the others have two
 
 
 class Workload(NamedTuple):
@@ -39,6 +42,7 @@ class Workload(NamedTuple):
         accumulation: number format of the sums over micro-batches; "" where there are none.
         wire: number format of gradients between ranks.
         compiled: XLA compiles the step.
+        moments: fp32 moments of a weight that the update rule has.
         checkpoint_copy: ranks keep a copy of the state for checkpoints, in the memory that counts.
         grappler: its memory optimization where it has an effect, see the flag memory_optimization; or none.
     """
@@ -70,6 +74,7 @@ class Workload(NamedTuple):
     accumulation: str = ""
     wire: str = "fp32"
     compiled: bool = False
+    moments: int = 2
     checkpoint_copy: bool = False
     grappler: str = "default"
 
@@ -103,6 +108,29 @@ def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
     return (0, 1) if pp > 1 else (0, 1, 2, 3)
 
 
+def update_rule(optimizer: str) -> str:
+    """Returns the update rule of a value of --optimizer, such as lamb of fused_lamb."""
+    return optimizer.removeprefix("fused_").removeprefix("reference_")
+
+
+def reference_optimizer(rule: str) -> str:
+    """Returns the value of --optimizer that runs an update rule in plain TensorFlow."""
+    return f"reference_{rule}" if f"reference_{rule}" in OPTIMIZERS else rule
+
+
+def reference_levers(rule: str = "lamb") -> dict[str, str]:
+    """Returns the flags, with their values, that run every op and the update rule in plain TensorFlow."""
+    return {**dict.fromkeys(LEVERS.values(), "reference"), "optimizer": reference_optimizer(rule)}
+
+
+def fused_ops(config: TrainConfig) -> frozenset[str]:
+    """Returns the ops that run fused where the op library is built: those that no flag forces to plain TensorFlow."""
+    rule = update_rule(config.optimizer.optimizer)
+    fused = {op for op, lever in LEVERS.items() if getattr(config.model, lever) != "reference"}
+    plain = config.optimizer.optimizer in (f"reference_{rule}", reference_optimizer(rule))
+    return frozenset(fused if plain else {*fused, "optimizer"})
+
+
 def from_config(
     config: TrainConfig, dp: int, pp: int = 1, zero_stage: int | None = None, causal: bool = False, gpu: bool = True
 ) -> Workload:
@@ -119,13 +147,11 @@ def from_config(
     model, data, compute, parallel, batch = config.model, config.data, config.compute, config.parallel, config.batch
     seq = data.max_seq_length or SYNTHETIC_LENGTH
     predictions = data.max_predictions_per_seq or max(1, math.ceil(seq * data.masked_lm_prob))
-    fused = {op for op, lever in LEVERS.items() if getattr(model, lever) == "fused"}
-    optimizer = {"optimizer"} if config.optimizer.optimizer.startswith("fused") else set()
     if zero_stage is None:
         zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
     # A decoder's system adds gradients up in the buffer that they have anyway; here the sums are tensors of their own.
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
-    jit = compute.jit_compile == "true" or (compute.jit_compile == "auto" and gpu)
+    jit = config.compiles(gpu)
     return Workload(
         family="megatron" if causal else "tftrain",
         causal=causal,
@@ -146,7 +172,7 @@ def from_config(
         zero_stage=zero_stage if dp > 1 else 0,  # One rank has nobody to split with.
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
-        fused=frozenset(fused | optimizer),
+        fused=fused_ops(config),
         gated=model.activation == "geglu",
         key_bias=model.use_bias_in_keys,
         hidden_dropout=model.hidden_dropout_prob > 0,
@@ -154,6 +180,7 @@ def from_config(
         accumulation=sums,
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
         compiled=jit and gpu,  # On a CPU, XLA runs what it fuses on one core, and gains nothing.
+        moments=MOMENTS.get(update_rule(config.optimizer.optimizer), 2),
         checkpoint_copy=config.run.keeps_copy and not gpu,
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )

@@ -5,10 +5,13 @@ ranks on two cores to take a second or two. Its vocabulary is prime. The global 
 """
 
 from tftrain.bench.table import Row
+from tftrain.plan.workload import reference_levers
 
 BASE = "base"
+REFERENCE = tuple(f"--{flag}={value}" for flag, value in reference_levers().items())
 FUSED = "--flagfile=configs/fused.flags"
 MODEL = (
+    *REFERENCE,
     "--synthetic_data",
     "--num_hidden_layers=4",
     "--hidden_size=512",

@@ -1,7 +1,7 @@
 """From a published row to flags of `tftrain.run`, and what of the row those can't say."""
 
 from tftrain.bench.published.rows import Published
-from tftrain.plan.workload import LEVERS, Workload
+from tftrain.plan.workload import LEVERS, Workload, reference_optimizer
 
 DROPOUT = 0.1
 DECODER_OPTIMIZER, ENCODER_OPTIMIZER = "fused_adamw", "lamb"
@@ -15,6 +15,7 @@ def run_flags(work: Workload, published: Published) -> list[str]:
         published: for the levers that a workload does not have.
     """
     levers, decoder = published.levers, published.row.workload.causal
+    optimizer = levers.get("optimizer", DECODER_OPTIMIZER if decoder else ENCODER_OPTIMIZER)
     values = {
         "num_hidden_layers": work.layers,
         "hidden_size": work.hidden,
@@ -29,7 +30,7 @@ def run_flags(work: Workload, published: Published) -> list[str]:
         "hidden_dropout_prob": DROPOUT if work.hidden_dropout else 0,
         "attention_probs_dropout_prob": DROPOUT if work.attention_dropout else 0,
         **{lever: "fused" if op in work.fused else "reference" for op, lever in LEVERS.items()},
-        "optimizer": levers.get("optimizer", DECODER_OPTIMIZER if decoder else ENCODER_OPTIMIZER),
+        "optimizer": optimizer if optimizer.startswith("fused_") else reference_optimizer(optimizer),
         "micro_batch_size": work.micro_batch,
         "grad_accum_steps": round(work.micro_batches),
         "grad_accum_dtype": work.accumulation or levers.get("grad_accum_dtype", "fp32"),

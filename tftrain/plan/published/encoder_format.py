@@ -11,7 +11,7 @@ from tftrain.config import TrainConfig
 from tftrain.fields import changed, field_problems, sections
 from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.row import Reference, Row
-from tftrain.plan.workload import from_config
+from tftrain.plan.workload import from_config, reference_levers, reference_optimizer
 
 VOCAB = 102_864  # the source: an embedding of 316M weights at width 3072
 MASKED_SHARE = 0.15
@@ -20,7 +20,7 @@ UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and 
 UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration of deeper/13
 # What the source's rows are where their levers do not say. XLA is off then, but in local_fused, which states neither
 # precision nor XLA: it is planned as nearly all other rows of the source ran, in fp16 and compiled.
-DEFAULTS = {"precision": "fp16", "use_bias_in_keys": False, "hidden_dropout_prob": 0.0,
+DEFAULTS = {**reference_levers(), "precision": "fp16", "use_bias_in_keys": False, "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0, "memory_optimization": "none", "vocab_size": VOCAB}  # fmt: skip
 READ = {
     "activation",
@@ -123,6 +123,8 @@ def _levers(text: str) -> dict[str, Any]:
             raise ValueError(f"levers: {pair}: expected flag=value, with one of the flags {known}")
         if name in READ:
             found[name] = _typed(name, value)
+    if "optimizer" in found and not found["optimizer"].startswith("fused_"):
+        found["optimizer"] = reference_optimizer(found["optimizer"])  # the source names its fused ones
     return found
 
 

@@ -1,0 +1,68 @@
+"""What a run's configuration amounts to: the planner's rules are those of the trainer."""
+
+import dataclasses
+
+import pytest
+
+from tftrain.config import ComputeConfig, ModelConfig, OptimizerConfig, TrainConfig
+from tftrain.fields import changed
+from tftrain.parallel_config import BatchConfig, ParallelConfig
+from tftrain.plan import memory
+from tftrain.plan import workload as workload_module
+from tftrain.plan.system import Constants
+from tftrain.plan.workload import from_config
+
+BATCH = BatchConfig(micro_batch_size=4, grad_accum_steps=1, global_batch_size=8)
+
+
+def workload(config, gpu=True, **options):
+    return from_config(dataclasses.replace(config, batch=BATCH), 2, gpu=gpu, **options)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("jit_compile", ["auto", "true", "false"])
+def test_xla_is_planned_where_the_trainer_compiles_and_grappler_where_it_does_not(jit_compile, tp):
+    config = TrainConfig(
+        parallel=ParallelConfig(tensor_parallel_size=tp),
+        compute=ComputeConfig(jit_compile=jit_compile, memory_optimization="heuristics"),
+    )
+    for gpu in (True, False):
+        work = workload(config, gpu)
+        assert work.compiled == (config.compiles(gpu) and gpu)
+        assert work.grappler == ("none" if config.compiles(gpu) else "heuristics")
+    assert workload(config).compiled == ({"auto": tp == 1, "true": True, "false": False}[jit_compile])
+
+
+@pytest.mark.parametrize("op", workload_module.LEVERS)
+def test_an_op_is_planned_as_fused_unless_a_flag_names_the_reference(op):
+    for value, fused in (("auto", True), ("fused", True), ("reference", False)):
+        model = ModelConfig(**{workload_module.LEVERS[op]: value})
+        assert (op in workload(TrainConfig(model=model)).fused) == fused
+
+
+@pytest.mark.parametrize(
+    ("choices", "plain"),
+    [
+        (("lamb", "fused_lamb"), {"lamb"}),
+        (("lamb", "fused_lamb", "reference_lamb"), {"reference_lamb"}),
+    ],
+)
+def test_a_plain_update_is_what_the_flag_that_forces_it_says(monkeypatch, choices, plain):
+    monkeypatch.setattr(workload_module, "OPTIMIZERS", choices)
+    for name in choices:
+        work = workload(TrainConfig(optimizer=OptimizerConfig(optimizer=name)))
+        assert ("optimizer" in work.fused) == (name not in plain), name
+
+
+def test_levers_of_plain_tensorflow_leave_nothing_fused():
+    assert workload(changed(TrainConfig(), workload_module.reference_levers())).fused == frozenset()
+
+
+def test_lion_has_one_moment():
+    lion, lamb = (workload(TrainConfig(optimizer=OptimizerConfig(optimizer=name))) for name in ("lion", "lamb"))
+    one, two = (memory.estimate(work, Constants()) for work in (lion, lamb))
+    assert 2 * one.moments == two.moments
+    copied, both = (
+        memory.estimate(work.replaced(checkpoint_copy=True), Constants()).checkpoint_copy for work in (lion, lamb)
+    )
+    assert copied / both == pytest.approx(8 / 12)
