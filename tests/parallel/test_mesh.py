@@ -2,7 +2,7 @@
 
 import pytest
 
-from tftrain.parallel.mesh import MeshError
+from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.parallel.start import stall_limits
 
 CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
@@ -21,3 +21,34 @@ def test_no_run_may_switch_that_off(switched_off):
     ((name, value),) = switched_off.items()
     with pytest.raises(MeshError, match=f"{name}={value}: expected"):
         stall_limits(switched_off)
+
+
+MESHES = [(1, 1, 1), (12, 3, 1), (12, 3, 2), (16, 2, 4), (6, 1, 6), (8, 2, 2)]
+
+
+@pytest.mark.parametrize(("size", "tensor", "pipeline"), MESHES)
+def test_stages_follow_each_other_at_the_same_place(size, tensor, pipeline):
+    for rank in range(size):
+        mesh = Mesh(rank, size, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+        line = mesh.group("pipeline").ranks
+        assert line.index(rank) == mesh.stage
+        assert mesh.previous == (None if mesh.is_first_stage else line[mesh.stage - 1])
+        assert mesh.next == (None if mesh.is_last_stage else line[mesh.stage + 1])
+        assert (mesh.is_first_stage, mesh.is_last_stage) == (rank == line[0], rank == line[-1])
+
+
+@pytest.mark.parametrize(("size", "tensor", "pipeline"), MESHES)
+def test_a_model_group_holds_every_stage_and_slice_once_and_a_stage_group_all_replicas(size, tensor, pipeline):
+    meshes = [Mesh(rank, size, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline) for rank in range(size)]
+    for mesh in meshes:
+        model = [(meshes[rank].stage, meshes[rank].tensor.rank) for rank in mesh.group("model").ranks]
+        assert sorted(model) == [(stage, place) for stage in range(pipeline) for place in range(tensor)]
+        assert {meshes[rank].data.rank for rank in mesh.group("model").ranks} == {mesh.data.rank}
+        assert {meshes[rank].stage for rank in mesh.group("stage").ranks} == {mesh.stage}
+        assert mesh.group("stage").size == size // pipeline
+
+
+def test_one_stage_needs_no_process_sets_of_its_own():
+    groups = Mesh(size=12, tensor_parallel_size=3).groups
+    assert groups["model"] == groups["tensor"]
+    assert groups["stage"] == groups["world"]

@@ -5,8 +5,12 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import assert_close, dropout_key, rows, small_batch, small_config, small_model
+from tests.test_run import configured
+from tftrain.data import pipeline
 from tftrain.model.bert import Outputs
-from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
+from tftrain.parallel.mesh import Mesh
+from tftrain.tasks import make_task
+from tftrain.tasks.bert_pretraining import BertPretraining, LossSums, pretraining_loss_sums
 
 
 def random_outputs(samples=5, predictions=4, vocab=59) -> Outputs:
@@ -92,3 +96,46 @@ def test_sums_and_gradients_of_micro_batches_add_up_to_those_of_the_batch():
             np.testing.assert_allclose(sum(split), one, rtol=0, atol=32 * np.finfo(np.float32).eps * size)
         else:
             assert_close(sum(split), one, rtol=1e-5, what=name)
+
+
+def test_means_are_sums_divided_by_their_weights():
+    values = BertPretraining.mean_values([6.0, 2.0, 1.0, 4.0, 3.0, 4.0])
+    assert values == {"mlm_loss": 3.0, "nsp_loss": 1.0, "mlm_accuracy": 0.5, "nsp_accuracy": 0.75, "loss": 4.0}
+
+
+def test_a_mean_without_weight_is_nan():
+    values = BertPretraining.mean_values([0.0, 0.0, 0.0, 4.0, 3.0, 4.0])
+    assert np.isnan([values["mlm_loss"], values["mlm_accuracy"], values["loss"]]).all()
+    assert values["nsp_loss"] == 1.0
+
+
+def test_the_loss_is_that_of_its_own_weights():
+    config = configured("--global_batch_size=6", "--output_dir=unused")
+    task, batch = make_task(config, Mesh()), next(iter(batches_of(config, 6)))
+    sums = task.compute(batch)
+    np.testing.assert_allclose(
+        task.loss(sums, task.loss_weights(batch)), task.mean_values(task.vector(sums).numpy())["loss"], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("flags", [(), ("--norm_position=pre", "--activation=geglu")])
+def test_the_stages_one_after_the_other_are_the_model(flags):
+    config = configured("--global_batch_size=4", "--output_dir=unused", *flags)
+    task, batch = make_task(config, Mesh()), next(iter(batches_of(config, 4)))
+    for key in (None, dropout_key()):
+        stages = task.stages()
+        x = stages.embedding(batch, key)
+        for block in stages.blocks:
+            x = block(x, batch, key)
+        expected = task.compute(batch, key)
+        for name, value in stages.heads(x, batch).items():
+            np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def batches_of(config, samples):
+    source = make_source(config)
+    return pipeline.train_batches(source, config.data, config.run.seed, 0, samples, 0, samples)
+
+
+def make_source(config):
+    return pipeline.open_source(config.data, "train", config.model.vocab_size, config.run.seed)
