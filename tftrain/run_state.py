@@ -186,9 +186,3 @@ def make_model(config: TrainConfig, mesh: Mesh) -> BertPretrainer:
         Checkpointing(config.compute.activation_checkpointing, config.compiles(devices.has_gpu())),
         mesh.tensor,
     )
-
-
-def say(mesh: Mesh, message: str) -> None:
-    """Prints a line from the chief alone."""
-    if mesh.is_chief:
-        print(message, flush=True)

@@ -78,7 +78,7 @@ def test_a_copy_for_checkpoints_is_expected_where_there_will_be_one(args, ranks,
 
 def test_the_copy_is_counted_as_large_as_it_is():
     run = Run(configured(*GROWN, "--max_steps=4", "--checkpoint_every=2"), Mesh())
-    checkpoints = Checkpoints(run, print)
+    checkpoints = Checkpoints(run)
     checkpoints.prepare().join()
     counters = sum(variable.dtype.size * variable.shape.num_elements() for variable in run.counters().values())
     assert checkpoints.saves.copy_bytes == planned_memory(run.config, 1)["checkpoint_copy"] + counters

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import math
 import platform
 import time
@@ -20,8 +21,10 @@ from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.report.spikes import Spike
-from tftrain.run_state import Evaluation, Run, StepInfo, say
+from tftrain.run_state import Evaluation, Run, StepInfo
 from tftrain.saving.saves import Saves
+
+logger = logging.getLogger(__name__)
 
 
 class Clock:
@@ -140,7 +143,7 @@ class Reporter:
             self._writer.close()
             curve = self._writer.path.with_name("loss_curve.png")
             loss_curve(self._writer.path, curve)
-            say(self._run.mesh, f"loss curve {curve}")
+            logger.info(f"loss curve {curve}")
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import math
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.report import memory
 from tftrain.report.health import Health
 from tftrain.report.reporter import Reporter, describe
-from tftrain.run_state import Run, make_model, say
+from tftrain.run_state import Run, make_model
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.supervise.signals import Signals
@@ -26,6 +27,8 @@ from tftrain.supervise.watchdog import Watchdog
 from tftrain.train import grappler, rank_checks
 from tftrain.train.held_out import HeldOut, has_held_out
 from tftrain.train.step import TrainStep
+
+logger = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
@@ -48,15 +51,15 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     baseline = memory.measure().now
     with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
         run = Run(config, mesh)
-        checkpoints = Checkpoints(run, functools.partial(say, mesh))
+        checkpoints = Checkpoints(run)
         source = pipeline.open_source(config.data, "train", config.model.vocab_size, settings.seed)
         resumed = checkpoints.restore()
         done = int(run.progress.step)
         introduce(run, source.num_examples, done, resumed)
         if done >= settings.max_steps:
-            say(mesh, f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
+            logger.info(f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
             return ExitCode.DONE
-        say(mesh, memory.state_line(run))
+        logger.info(memory.state_line(run))
         reporter = Reporter(run, checkpoints.saves, done, baseline)
         clock = reporter.clock
         evaluates = settings.eval_every >= 0 and has_held_out(config.data)
@@ -78,9 +81,9 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     def stopping(name: str) -> None:
         stopped.enter_context(watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED))
 
-    say(mesh, "compiling the step ...")
+    logger.info("compiling the step ...")
     checkpoints.prepare()
-    with contextlib.ExitStack() as stopped, Signals(mesh.rank, stopping) as signals, checkpoints.saves:
+    with contextlib.ExitStack() as stopped, Signals(stopping) as signals, checkpoints.saves:
         for number in range(done + 1, settings.max_steps + 1):
             with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
                 batch = next(batches)
@@ -121,17 +124,17 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
         done: updates so far.
         resumed: the checkpoint that the run continues from, on the chief.
     """
-    config, mesh, split = run.config, run.mesh, run.optimizer.state.split
-    say(mesh, describe(run, examples))
+    config, split = run.config, run.optimizer.state.split
+    logger.info(describe(run, examples))
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
-        say(mesh, note)
+        logger.info(note)
     if not config.compute.sparse_as_dense and split:
-        say(mesh, "--sparse_as_dense=false has no effect: with split state, gradients travel dense to their owners")
+        logger.info("--sparse_as_dense=false has no effect: with split state, gradients travel dense to their owners")
     if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
-        say(mesh, f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
+        logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
-        say(mesh, "--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
-    say(mesh, f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
+        logger.info("--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
+    logger.info(f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
 
 
 def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
@@ -164,7 +167,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
         "masked-LM accuracy": f"{result.mlm_accuracy:.4f}",
         "next-sentence accuracy": f"{result.nsp_accuracy:.4f}",
     }
-    say(mesh, "\n".join(f"{name:24}{value}" for name, value in lines.items()))
+    logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))
     return ExitCode.DONE
 
 
@@ -177,7 +180,7 @@ def load_model(config: TrainConfig, mesh: Mesh) -> tuple[BertPretrainer, Path, i
     model = make_model(config, mesh)
     named = model.named_variables()
     room = functools.partial(weight_restore_buffers, named, model.slices, mesh.tensor.rank)
-    reader = resume.choose(config.run, mesh, functools.partial(say, mesh), room)
+    reader = resume.choose(config.run, mesh, room)
     if reader is None:
         where = f"--output_dir={config.run.output_dir}"
         raise CheckpointError(f"{where}: no checkpoint to evaluate; train first, or name one with --resume")
