@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from tftrain import log
+
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -29,6 +31,12 @@ SLOW = (
     "train/test_step.py",
     "model/test_precision.py",
 )
+
+
+@pytest.fixture(autouse=True)
+def log_of_one_rank():
+    """The log as a run on one rank has it, for tests that call the loop or its parts themselves."""
+    log.configure(rank=0)
 
 
 def pytest_collection_modifyitems(config, items):

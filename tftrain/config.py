@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
+from tftrain.log import LEVELS
 from tftrain.parallel_config import BatchConfig, ParallelConfig
 
 IMPLEMENTATIONS = ("reference", "fused")
@@ -165,6 +166,7 @@ class RunConfig:
     )
     max_steps: int = flag(1000, "Updates of the whole run.", minimum=1)
     log_every: int = flag(10, "Steps between log lines.", minimum=1)
+    log_level: str = flag("info", "The least important messages that are shown.", choices=LEVELS)
     eval_every: int = flag(
         0, "Steps between evaluations of the held-out split; 0: only at the end; -1: never.", minimum=-1
     )

@@ -1,13 +1,16 @@
 """`python -m tftrain.prepare`: text to a vocabulary and shards of training examples."""
 
+import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from tftrain import flags
+from tftrain import flags, log
 from tftrain.fields import ConfigError
 from tftrain.prepare_config import PrepareConfig
+
+logger = logging.getLogger("tftrain.prepare")
 
 PROGRAM = "python -m tftrain.prepare"
 EXIT_FAILED = 1
@@ -23,6 +26,7 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
+    log.configure(program="prepare")
     try:
         config, problems = flags.read(PrepareConfig, [PROGRAM, *argv[1:]])
         misread = {problem.flag for problem in problems}
@@ -41,22 +45,21 @@ def main(argv: Sequence[str]) -> int:
     try:
         made = prepare(config)
     except DataError as error:
-        print(f"prepare: {error}", file=sys.stderr)
+        logger.error(error)
         return EXIT_FAILED
     except OSError as error:
         # Input that cannot be read is a DataError, so this is the output.
         place = f"{error.filename}: " if error.filename else ""
-        print(
-            f"prepare: --output_dir={config.output_dir}: {place}{error.strerror or error}; expected a folder that can "
-            "be written, with enough room",
-            file=sys.stderr,
+        logger.error(
+            f"--output_dir={config.output_dir}: {place}{error.strerror or error}; expected a folder that can be "
+            "written, with enough space"
         )
         return EXIT_FAILED
     except KeyboardInterrupt:
-        print("prepare: interrupted; nothing was left in the output folder", file=sys.stderr)
+        logger.error("interrupted; nothing was left in the output folder")
         return EXIT_INTERRUPTED
-    print(
-        f"prepare: {config.output_dir}: {made.documents} documents, {made.tokens} tokens, vocabulary of "
+    logger.info(
+        f"{config.output_dir}: {made.documents} documents, {made.tokens} tokens, vocabulary of "
         f"{made.vocab_size}, {made.examples('train')} training and {made.examples('eval')} held-out examples of "
         f"{made.max_seq_length} tokens"
     )

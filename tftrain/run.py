@@ -14,12 +14,13 @@ Exit codes, of which docs/reliability.md says more:
 """
 
 import dataclasses
+import logging
 import os
 import signal
 import sys
 import tempfile
 
-from tftrain import flags, huge_pages
+from tftrain import flags, huge_pages, log
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
 from tftrain.data.errors import DataError, data_error
@@ -28,23 +29,27 @@ from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
 from tftrain.supervise import elastic
 
+logger = logging.getLogger("tftrain.run")
+
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
 def main(argv: list[str]) -> int:
     """Runs what the command line says and returns the exit code."""
     launch = launch_from_environment()
+    log.configure(launch.rank)
     try:
         config, problems = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
         if __name__ == "__main__" and not problems and elastic.supervises(config, os.environ):
             return elastic.supervise(config, os.environ)
         if problems := all_problems(config, problems, launch):
             raise ConfigError(problems)
+        log.configure(launch.rank, config.run.log_level)
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
     except DataError as error:
-        say_why(launch.rank, error)
+        logger.error(error)
         return ExitCode.FAILED
 
     gpu = os.path.exists("/dev/nvidiactl")
@@ -74,7 +79,7 @@ def main(argv: list[str]) -> int:
         # Python's own end takes seconds to free the graphs, and Horovod's may ask the rank that is gone.
         try:
             if not ended:
-                say_why(launch.rank, f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
+                logger.error(f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
             sys.stdout.flush()
         finally:
             os._exit(ended[0] if ended else ExitCode.PEER_ENDED)
@@ -90,17 +95,17 @@ def main(argv: list[str]) -> int:
             rank_checks.before_start(config, ranks)
         code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
     except FailedSavesError as error:
-        say_why(launch.rank, error)
+        logger.error(error)
         code = ExitCode.SAVES_FAILED
     except (DataError, CheckpointError, MeshError, OSError) as error:
-        say_why(launch.rank, error)
+        logger.error(error)
     except NotFiniteError as error:
-        say_why(launch.rank, error)
+        logger.error(error)
         code = ExitCode.NOT_FINITE
     except tf.errors.OpError as error:
         # A record's fault reaches us wrapped in TensorFlow's own error; anything else deserves its traceback.
         if (cause := data_error(error)) is not None:
-            say_why(launch.rank, cause)
+            logger.error(cause)
         elif collectives.is_lost(error):
             another_ended()
         else:
@@ -158,11 +163,6 @@ def with_sizes(config: TrainConfig, sizes: preflight.Sizes) -> TrainConfig:
             max_predictions_per_seq=sizes.max_predictions_per_seq,
         ),
     )
-
-
-def say_why(rank: int, reason: Exception | str) -> None:
-    """Says in one line why this rank can't go on."""
-    print(f"tftrain.run: rank {rank}: {reason}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -176,9 +176,3 @@ class Run:
     def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
         for name, variable in self.counters().items():
             yield Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype]), variable
-
-
-def say(mesh: Mesh, message: str) -> None:
-    """Prints a line from the chief alone."""
-    if mesh.is_chief:
-        print(message, flush=True)

@@ -82,7 +82,7 @@ def saved_by(source, folder):
     attempts = [Attempt(folder, 1, 1, rank, len(source)) for rank in range(len(source))]
     for run, attempt in zip(source, attempts, strict=True):
         save.write(attempt, list(run.tensors_to_save()))
-    return save.complete(attempts[0], Checkpoints(source[0]).manifest_metadata(), 1, 0, 1, lambda: False, print)
+    return save.complete(attempts[0], Checkpoints(source[0]).manifest_metadata(), 1, 0, 1, lambda: False)
 
 
 def test_the_ranks_write_every_element_once_and_right(checkpoint, whole):

@@ -146,7 +146,7 @@ def test_a_checkpoint_counts_even_if_older_ones_can_t_be_removed(tmp_path, monke
     monkeypatch.setattr(save, "clean_up", refused)
     states.saved(tmp_path, state(2), 2, keep_last=1)
     assert steps(tmp_path) == [1, 2]
-    assert "can't be removed: [Errno 13] Permission denied" in capsys.readouterr().out
+    assert "can't be removed: [Errno 13] Permission denied" in capsys.readouterr().err
 
 
 def test_a_file_that_the_system_cuts_off_is_an_error(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def two_ranks(output_dir, number=1):
 
 
 def complete(attempt, seconds=5.0, given_up=lambda: False):
-    return save.complete(attempt, {}, 3, 0, seconds, given_up, print)
+    return save.complete(attempt, {}, 3, 0, seconds, given_up)
 
 
 def test_the_chief_waits_for_a_late_rank(tmp_path):

@@ -267,9 +267,9 @@ def test_chunks_of_one_document_are_said(prepare_config, tmp_path, capsys):
     (tmp_path / "text").write_text(corpora.text(1))
     config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.0, shard_mb=1.0)
     prepare(config)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "chunks" in line]
-    assert line == (
-        "prepare: 1 of 1 chunks hold a single document: their pairs are all consecutive; use more documents, a larger "
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "chunks" in line]
+    assert line.endswith(
+        ": 1 of 1 chunks hold a single document: their pairs are all consecutive; use more documents, a larger "
         "--shard_mb, or --document_separator=file if that is what parts the text"
     )
     assert {label for record in examples(tmp_path / "out") for label in record["next_sentence_labels"]} == {0}
@@ -282,7 +282,7 @@ def test_output_that_cannot_be_written_is_one_line(corpus, tmp_path, capsys):
     assert status == 1
     error = capsys.readouterr().err
     assert error.startswith(f"prepare: --output_dir={folder}: ")
-    assert error.endswith("Not a directory; expected a folder that can be written, with enough room\n")
+    assert error.endswith("Not a directory; expected a folder that can be written, with enough space\n")
     assert error.count("\n") == 1
 
 

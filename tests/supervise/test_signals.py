@@ -22,7 +22,7 @@ class Listening:
 
     def __init__(self):
         self.asked, self.codes = [], []
-        self.signals = Signals(1, self.asked.append, self.codes.append)
+        self.signals = Signals(self.asked.append, self.codes.append)
 
 
 def send(number, seconds=0.2):
@@ -43,7 +43,7 @@ def test_the_first_signal_is_a_request(number, capfd):
     assert listening.asked == [number.name]
     assert listening.codes == []
     assert signal.getsignal(number) is before
-    assert f"tftrain.run: rank 1: {number.name} here" in capfd.readouterr().err
+    assert f"tftrain.run: rank 0: {number.name} here" in capfd.readouterr().err
 
 
 def test_a_request_of_another_rank_counts_as_its_own():
@@ -97,7 +97,7 @@ def test_a_second_signal_ends_a_process_whose_main_thread_stands_in_native_code(
 import ctypes
 from tftrain.supervise.signals import Signals
 mutex, library = ctypes.create_string_buffer(128), ctypes.CDLL(None)
-with Signals(0, lambda name: print("asked by", name, flush=True)):
+with Signals(lambda name: print("asked by", name, flush=True)):
     print("listening", flush=True)
     library.pthread_mutex_lock(mutex)
     library.pthread_mutex_lock(mutex)  # for ever

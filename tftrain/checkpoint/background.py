@@ -1,8 +1,8 @@
 """A save in a background thread: training goes on while the disk is busy."""
 
-import sys
+import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,8 @@ from tftrain.checkpoint import save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.save import Attempt
 from tftrain.checkpoint.shard import Owned
+
+logger = logging.getLogger(__name__)
 
 
 class Plan(NamedTuple):
@@ -24,22 +26,15 @@ class Plan(NamedTuple):
 class Save:
     """One rank's part of one save, under way from the start."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        owned: Sequence[Owned],
-        plan: Plan | None,
-        say: Callable[[str], None],
-    ):
+    def __init__(self, attempt: Attempt, owned: Sequence[Owned], plan: Plan | None):
         """Starts the thread.
 
         Args:
             attempt: the save.
             owned: this rank's pieces and their elements, which must not change before `written`.
             plan: on the chief, else None.
-            say: prints a line.
         """
-        self._attempt, self._plan, self._say = attempt, plan, say
+        self._attempt, self._plan = attempt, plan
         self._written, self._abandoned = threading.Event(), threading.Event()
         self._problem: str | None = None
         # A daemon: where a disk does not answer, a process must be able to end all the same.
@@ -67,7 +62,7 @@ class Save:
             save.write(self._attempt, owned)
             self._written.set()
             if self._plan:
-                self._say(f"checkpoint {self._complete()}")
+                logger.info(f"checkpoint {self._complete()}")
         except CheckpointError as error:
             self._fail(str(error))
         except Exception as error:
@@ -79,13 +74,13 @@ class Save:
     def _complete(self) -> Path:
         plan = self._plan
         return save.complete(
-            self._attempt, plan.run, plan.keep_last, plan.keep_every, plan.seconds, self._abandoned.is_set, self._say
+            self._attempt, plan.run, plan.keep_last, plan.keep_every, plan.seconds, self._abandoned.is_set
         )
 
     def _fail(self, problem: str) -> None:
         self._problem = problem
         if self._plan:
-            self._say(f"the checkpoint of step {self._attempt.step} has failed: {problem}")
+            logger.warning(f"the checkpoint of step {self._attempt.step} has failed: {problem}")
             save.discard(self._attempt)
         else:
-            print(f"rank {self._attempt.rank}: no shards of step {self._attempt.step}: {problem}", file=sys.stderr)
+            logger.warning(f"no shards of step {self._attempt.step}: {problem}")

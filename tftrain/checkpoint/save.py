@@ -11,6 +11,7 @@ Each phase is a function of this module, looked up when it is called: what wraps
 
 import contextlib
 import json
+import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ from tftrain.checkpoint import durable, folder, manifest, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.shard import Owned, Written
+
+logger = logging.getLogger(__name__)
 
 MAX_POLL_SECONDS = 0.5
 
@@ -99,7 +102,6 @@ def complete(
     keep_every: int,
     seconds: float,
     given_up: Callable[[], bool],
-    warn: Callable[[str], None],
 ) -> Path:
     """Makes a checkpoint of what the ranks have written: the chief's part, after its own `write`.
 
@@ -109,7 +111,6 @@ def complete(
         keep_last, keep_every: which checkpoints are kept, see `folder.keep`.
         seconds: how long to wait for the other ranks.
         given_up: whether it has become known that another rank will never be done.
-        warn: is told when the checkpoint is there, but older ones can't be removed.
 
     Returns:
         The checkpoint.
@@ -126,7 +127,7 @@ def complete(
     try:
         clean_up(attempt, keep_last, keep_every)
     except OSError as error:
-        warn(f"older checkpoints can't be removed: {error}")
+        logger.warning(f"older checkpoints can't be removed: {error}")
     return path
 
 

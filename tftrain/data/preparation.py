@@ -5,6 +5,7 @@ manifest last. A preparation that fails or is interrupted leaves the output fold
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -23,6 +24,8 @@ from tftrain.data.vocabulary import MAX_BYTES, Vocabulary, read_vocabulary, writ
 from tftrain.data.workers import Stage, Workers
 from tftrain.files import read_small
 from tftrain.prepare_config import PrepareConfig
+
+logger = logging.getLogger(__name__)
 
 UNFINISHED = ".unfinished"
 VOCAB_FILE = "vocab.txt"
@@ -131,7 +134,7 @@ def _spool(config: PrepareConfig, work: str, inputs: list[str], workers: Workers
         limit = config.builtin_corpus_mb * _MB or float("inf")
         found = list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
         total = sum(len(paragraph.encode()) + 1 for document in found for paragraph in document)
-        print(f"prepare: built-in corpus: {len(found)} documents, {total / _MB:.1f} MB of text", flush=True)
+        logger.info(f"built-in corpus: {len(found)} documents, {total / _MB:.1f} MB of text")
         spool = _make_spool(config, work, total)
         counts = Counter(spool.add((0, number, document) for number, document in enumerate(found)))
     else:
@@ -196,10 +199,8 @@ def _learn(config: PrepareConfig, work: str, spool: Spool, workers: Workers) -> 
         else:
             tokenizer = _Tokenizer(*vocabulary_learner.learn_sentencepiece(counts, size, config.lower_case, work))
     if len(tokenizer.vocabulary) < size:
-        print(
-            f"prepare: the vocabulary has {len(tokenizer.vocabulary)} tokens, not {size}: the text has too few "
-            "different words",
-            flush=True,
+        logger.warning(
+            f"the vocabulary has {len(tokenizer.vocabulary)} tokens, not {size}: the text has too few different words"
         )
     return tokenizer
 
@@ -259,10 +260,9 @@ def _warn_of_single_documents(config: PrepareConfig, documents: list[int]) -> No
     single, filled = documents.count(1), sum(count > 0 for count in documents)
     if single:
         other = "file" if config.document_separator == "blank_line" else "blank_line"
-        print(
-            f"prepare: {single} of {filled} chunks hold a single document: their pairs are all consecutive; use more "
-            f"documents, a larger --shard_mb, or --document_separator={other} if that is what parts the text",
-            flush=True,
+        logger.warning(
+            f"{single} of {filled} chunks hold a single document: their pairs are all consecutive; use more documents, "
+            f"a larger --shard_mb, or --document_separator={other} if that is what parts the text"
         )
 
 

@@ -4,6 +4,7 @@ Because results come back in that order, whatever is made of them is the same fo
 the tasks run in this process.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,8 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from tftrain.data.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -98,7 +101,7 @@ class Stage:
     def __exit__(self, kind, *_) -> None:
         self._bar.close()
         if kind is None:
-            print(f"prepare: {self._name}: {time.monotonic() - self._begin:.1f} s", flush=True)
+            logger.info(f"{self._name}: {time.monotonic() - self._begin:.1f} s")
 
 
 def _begin(parent: int) -> None:

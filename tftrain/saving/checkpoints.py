@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
+import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from tftrain.run_state import Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.saves import Saves
 
+logger = logging.getLogger(__name__)
+
 
 class Checkpoints:
     """The checkpoints of one run, in its output folder.
@@ -24,10 +26,10 @@ class Checkpoints:
         saves: the saves of this process; its `with` statement lets the one under way finish.
     """
 
-    def __init__(self, run: Run, say: Callable[[str], None]):
-        """Reads and writes nothing yet; `say` prints a line from the chief alone."""
-        self._run, self._say = run, say
-        self.saves = Saves(run.config.run, run.mesh, say)
+    def __init__(self, run: Run):
+        """Reads and writes nothing yet."""
+        self._run = run
+        self.saves = Saves(run.config.run, run.mesh)
 
     def restore(self) -> Path | None:
         """Gives every rank its part of the checkpoint that `--resume` means; every rank must call it.
@@ -41,18 +43,18 @@ class Checkpoints:
         """
         run, settings = self._run, self._run.config.run
         resume.require_shared(settings.output_dir, run.mesh)
-        reader = resume.choose(settings, run.mesh, self._say, run.restore_buffers)
+        reader = resume.choose(settings, run.mesh, run.restore_buffers)
         if reader:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
             run.load(reader)
             for line in changes:
-                self._say(line)
+                logger.info(line)
         if run.mesh.is_chief:
             folder.sweep(settings.output_dir)
             aside = folder.set_aside(settings.output_dir, int(run.progress.step))
             if aside:
-                self._say(f"checkpoints of later steps were moved to {aside}")
+                logger.info(f"checkpoints of later steps were moved to {aside}")
         return reader and reader.path
 
     def prepare(self) -> threading.Thread:

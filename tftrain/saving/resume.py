@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from tftrain.checkpoint.reader import Reader
 from tftrain.config import RunConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group, Mesh
+
+logger = logging.getLogger(__name__)
 
 # A network file system may show a new file to other hosts a little later.
 VISIBLE_SECONDS = 10
@@ -55,15 +58,12 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
         )
 
 
-def choose(
-    config: RunConfig, mesh: Mesh, say: Callable[[str], None], restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]
-) -> Reader | None:
+def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]) -> Reader | None:
     """Opens the checkpoint that `--resume` means, its files checked; every rank must call it.
 
     Args:
         config: with `resume`, `resume_check` and `output_dir`.
         mesh: the ranks, of which each checks some files.
-        say: prints a line from the chief alone.
         restore_buffers: gives what this rank is going to read, and memory for it: it is read together with the check.
 
     Returns:
@@ -89,7 +89,8 @@ def choose(
         reader, problem = _checked(folder.of(config.output_dir) / name, mesh, wanted, config.resume_check)
         if reader:
             return reader
-        say(f"this checkpoint can't be used: {problem}")
+        if mesh.is_chief:
+            logger.warning(f"this checkpoint can't be used: {problem}")
     if names:
         raise CheckpointError(
             f"{folder.of(config.output_dir)}: none of its {len(names)} checkpoints can be used, the oldest because of "

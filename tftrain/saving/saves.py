@@ -38,9 +38,9 @@ class Saves:
         failed: how many have failed so far; the same on all ranks.
     """
 
-    def __init__(self, config: RunConfig, mesh: Mesh, say: Callable[[str], None]):
-        """Saves nothing yet; `say` prints a line from the chief alone."""
-        self._config, self._mesh, self._say = config, mesh, say
+    def __init__(self, config: RunConfig, mesh: Mesh):
+        """Saves nothing yet."""
+        self._config, self._mesh = config, mesh
         self.failed = self._in_a_row = 0
         self._save: Save | None = None
         self._staging: dict[Piece, np.ndarray] = {}
@@ -96,7 +96,7 @@ class Saves:
         if self._mesh.is_chief:
             plan = Plan(run, self._config.keep_last, self._config.keep_every, WRITE_SECONDS)
         mine = self._copies(owned()) if self._config.checkpoint_async and not last else list(owned())
-        self._save = Save(attempt, mine, plan, self._say)
+        self._save = Save(attempt, mine, plan)
         if not self._config.checkpoint_async:
             self.settle()
 

@@ -21,6 +21,7 @@ groups of another size. It costs the start of TensorFlow at each change.
 
 import ctypes
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -29,6 +30,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tftrain import log
 from tftrain.checkpoint import folder
 from tftrain.config import TrainConfig
 from tftrain.exit_codes import ExitCode
@@ -36,6 +38,8 @@ from tftrain.fields import Problem
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
 from tftrain.parallel.rendezvous import STORE_ERRORS
+
+logger = logging.getLogger(__name__)
 
 PARENT = "TFTRAIN_SUPERVISOR"
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
@@ -64,6 +68,7 @@ class Supervisor:
         output_dir: str,
         problems: Callable[[int], list[Problem]],
         host_seconds: float = HOST_SECONDS,
+        log_level: str = "info",
     ):
         """Prepares the first start.
 
@@ -74,10 +79,11 @@ class Supervisor:
             output_dir: of the run; all supervisors see the checkpoints in it.
             problems: from a number of ranks to the reasons why so many can't share the work.
             host_seconds: how long to wait for other hosts where there are such reasons.
+            log_level: of this process, whose rank in the log changes with its place.
         """
         self._membership, self._environ = membership, {**environ, PARENT: str(os.getpid())}
         self._command, self._output_dir = list(command), output_dir
-        self._problems, self._host_seconds = problems, host_seconds
+        self._problems, self._host_seconds, self._log_level = problems, host_seconds, log_level
         self._launch = launch_from_environment(environ)
         self._child: subprocess.Popen | None = None
         self._has_resumed = self._is_stopping = False
@@ -93,7 +99,7 @@ class Supervisor:
                 self._membership.store.put(FINAL, str(int(code)))
             return code
         except STORE_ERRORS as error:
-            self._say(f"rank {self._launch.rank}: horovodrun's driver has ended: {error}")
+            logger.warning(f"elastic: horovodrun's driver has ended: {error}")
             return ExitCode.FAILED
         finally:
             self._end_child()
@@ -109,13 +115,15 @@ class Supervisor:
         """Takes this process's new place; False if it has none."""
         before = self._launch
         if (place := self._membership.ask()) is None:
-            self._say(f"rank {before.rank} left: its host or slot is no longer part of the job")
+            logger.warning("elastic: this rank left: its host or slot is no longer part of the job")
             return False
         self._environ.update(place)
         self._launch, self._has_resumed = launch_from_environment(self._environ), True
+        log.configure(self._launch.rank, self._log_level)
         if self._launch.rank == 0:
             where, reached = self._newest() or "the start", last_logged_step(self._output_dir)
-            self._say(f"{self._launch.size} ranks, before {before.size}, go on from {where}; step {reached} was logged")
+            size = f"{self._launch.size} ranks, before {before.size}"
+            logger.warning(f"elastic: {size}, go on from {where}; step {reached} was logged")
         return True
 
     def _once(self) -> int | None:
@@ -141,7 +149,7 @@ class Supervisor:
         store, is_asked, deadline = self._membership.store, False, None
         while (code := _wait(child)) is None:
             if self._membership.changed.is_set() and not is_asked:
-                self._say("hosts or slots have changed; the run saves and starts again")
+                logger.warning("elastic: hosts or slots have changed; the run saves and starts again")
                 store.put(CHANGED, "yes")
                 child.send_signal(signal.SIGUSR1)
                 is_asked = True
@@ -156,7 +164,7 @@ class Supervisor:
         store, last = self._membership.store, time.monotonic() + self._host_seconds
         if self._launch.rank == 0:
             reasons = "; ".join(map(str, problems))
-            self._say(f"waiting up to {self._host_seconds:g} s for other hosts: {reasons}")
+            logger.warning(f"elastic: waiting up to {self._host_seconds:g} s for other hosts: {reasons}")
         while time.monotonic() < last:
             if self._membership.changed.wait(POLL_SECONDS):
                 store.put(CHANGED, "yes")
@@ -176,7 +184,7 @@ class Supervisor:
     def _note_loss(self, what: str) -> None:
         """Has all ranks start again."""
         if not self._membership.store.get(LOST):
-            self._say(f"{what}; all ranks start again")
+            logger.warning(f"elastic: {what}; all ranks start again")
             self._membership.store.put(LOST, what)
 
     def _count_loss(self) -> int | None:
@@ -186,7 +194,8 @@ class Supervisor:
         self._saved = newest
         if self._losses <= MAX_LOSSES:
             return None
-        self._say(f"ranks were lost {self._losses} times, and no checkpoint was written in between; the run ends")
+        lost = f"ranks were lost {self._losses} times, and no checkpoint was written in between"
+        logger.warning(f"elastic: {lost}; the run ends")
         return ExitCode.FAILED
 
     def _newest(self) -> Path | None:
@@ -197,9 +206,6 @@ class Supervisor:
         if self._child is not None and self._child.poll() is None:
             self._child.kill()
             self._child.wait()
-
-    def _say(self, words: str) -> None:
-        print(f"tftrain.run: elastic: {words}", file=sys.stderr, flush=True)
 
 
 def last_logged_step(output_dir: str) -> int:
@@ -243,6 +249,7 @@ def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
         config.run.output_dir,
         config.problems,
         float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)),
+        config.run.log_level,
     )
     for number in FORWARDED:
         signal.signal(number, supervisor.forward)

@@ -5,10 +5,10 @@ TensorFlow's C++ for minutes, or for ever. So the number of a signal goes throug
 request, on which all ranks agree in the next step, whichever of them got it; the second ends the process at once.
 """
 
+import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +16,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tftrain.exit_codes import ExitCode
+
+logger = logging.getLogger(__name__)
 
 # SIGUSR1 is what Slurm's --signal sends by custom; what comes at the end of the allotted time is SIGTERM.
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -31,16 +33,15 @@ class Signals:
         received: the number of the first signal, 0 before.
     """
 
-    def __init__(self, rank: int, on_request: Callable[[str], None], end: Callable[[int], None] = os._exit):
+    def __init__(self, on_request: Callable[[str], None], end: Callable[[int], None] = os._exit):
         """Prepares to listen.
 
         Args:
-            rank: of this process.
             on_request: called once, perhaps by another thread, with the name of the signal that asks for the end.
             end: ends the process with a code.
         """
         self.received = 0
-        self._rank, self._on_request, self._end = rank, on_request, end
+        self._on_request, self._end = on_request, end
         self._lock = threading.Lock()
         self._reader, self._writer = socket.socketpair()
         self._insisted_at: float | None = None
@@ -78,11 +79,8 @@ class Signals:
                 return
             self.received = number
         name = signal.Signals(number).name
-        self._say(f"{name} {where}: the run finishes this step, saves, and ends")
+        logger.warning(f"{name} {where}: the run finishes this step, saves, and ends")
         self._on_request(name)
-
-    def _say(self, words: str) -> None:
-        print(f"tftrain.run: rank {self._rank}: {words}", file=sys.__stderr__, flush=True)
 
     def _listen(self) -> None:
         with self._reader:
@@ -99,5 +97,6 @@ class Signals:
         if self._insisted_at is None:
             self._insisted_at = now
         elif now - self._insisted_at > SAME_SIGNAL_SECONDS:
-            self._say(f"a second signal, {signal.Signals(number).name}: this process ends at once and saves nothing")
+            name = signal.Signals(number).name
+            logger.warning(f"a second signal, {name}: this process ends at once and saves nothing")
             self._end(ExitCode.SIGNALLED + number)

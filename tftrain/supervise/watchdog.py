@@ -117,7 +117,10 @@ class Watchdog:
                     return
 
     def _report(self, limit: Limit) -> None:
-        """Says what was late, and writes the stacks of all threads; first what needs no disk."""
+        """Says what was late, and writes the stacks of all threads; first what needs no disk.
+
+        It writes straight to standard error: the thread that hangs may hold a lock of `logging`.
+        """
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
         line = f"tftrain.run: rank {self._rank}: {limit.exceeded()}{self.waiting()}"
         print(line, file=sys.__stderr__, flush=True)

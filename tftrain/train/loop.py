@@ -83,7 +83,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
 
     logger.info("compiling the step ...")
     checkpoints.prepare()
-    with contextlib.ExitStack() as stopped, Signals(mesh.rank, stopping) as signals, checkpoints.saves:
+    with contextlib.ExitStack() as stopped, Signals(stopping) as signals, checkpoints.saves:
         for number in range(done + 1, settings.max_steps + 1):
             with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
                 batch = next(batches)

@@ -41,7 +41,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     from tftrain.saving.checkpoints import Checkpoints
 
     run = Run(config.resolve(1), start(Launch(), config.compute.cpu_threads))
-    checkpoints = Checkpoints(run, print)
+    checkpoints = Checkpoints(run)
     home = folder.of(config.run.output_dir)
     home.mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
