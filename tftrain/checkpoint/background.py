@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from tftrain.checkpoint import save
 from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.piece import TensorData
 from tftrain.checkpoint.save import Attempt
-from tftrain.checkpoint.shard import Owned
 
 
 class Plan(NamedTuple):
@@ -27,7 +27,7 @@ class Save:
     def __init__(
         self,
         attempt: Attempt,
-        owned: Sequence[Owned],
+        owned: Sequence[TensorData],
         plan: Plan | None,
         say: Callable[[str], None],
     ):
@@ -62,7 +62,7 @@ class Save:
     def _late(self, seconds: float) -> str:
         return f"rank {self._attempt.rank}: the disk has not answered within {seconds:.0f} s"
 
-    def _run(self, owned: Sequence[Owned]) -> None:
+    def _run(self, owned: Sequence[TensorData]) -> None:
         try:
             save.write(self._attempt, owned)
             self._written.set()

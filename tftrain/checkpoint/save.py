@@ -22,7 +22,8 @@ from tftrain import strict_json
 from tftrain.checkpoint import durable, folder, manifest, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.shard import Owned, Written
+from tftrain.checkpoint.piece import TensorData
+from tftrain.checkpoint.shard import Written
 
 MAX_POLL_SECONDS = 0.5
 
@@ -54,7 +55,7 @@ class Attempt:
         return self.folder / f"rank_{rank:05d}.json"
 
 
-def write(attempt: Attempt, owned: Sequence[Owned]) -> None:
+def write(attempt: Attempt, owned: Sequence[TensorData]) -> None:
     """Writes this rank's shards and announces them; a failure is announced, too, if that is possible.
 
     Args:
@@ -81,7 +82,7 @@ def write(attempt: Attempt, owned: Sequence[Owned]) -> None:
         raise CheckpointError(message) from error
 
 
-def write_shard(path: Path, owned: Sequence[Owned]) -> Written:
+def write_shard(path: Path, owned: Sequence[TensorData]) -> Written:
     """Writes and flushes one file."""
     return shard.write(path, owned)
 
