@@ -10,7 +10,7 @@ import numpy as np
 import safetensors.numpy
 
 from tftrain.checkpoint import save
-from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
 
@@ -32,7 +32,10 @@ def saved(output_dir, tensors, step=1, run=None, keep_last=3, keep_every=0, numb
 
 def whole_pieces(tensors):
     """Returns tensors as what a lone rank owns."""
-    return [(Piece.block(name, value.shape, NAMES[value.dtype]), value.reshape(-1)) for name, value in tensors.items()]
+    return [
+        TensorData(Piece.block(name, value.shape, NAMES[value.dtype]), value.reshape(-1))
+        for name, value in tensors.items()
+    ]
 
 
 def stored(path):

@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -117,7 +118,7 @@ def without(manifest, split, folder):
     kept = [shard.file for name, shards in manifest.splits.items() if name != split for shard in shards]
     for name in ("vocab.txt", *kept):
         shutil.copy(manifest.path(name), folder / name)
-    write_manifest(dataclasses.replace(manifest, folder=str(folder), splits=manifest.splits | {split: []}))
+    write_manifest(msgspec.structs.replace(manifest, folder=str(folder), splits=manifest.splits | {split: []}))
     return str(folder)
 
 

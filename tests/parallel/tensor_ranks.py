@@ -80,7 +80,7 @@ def divided_model(case: Case, group: Group, whole: BertPretrainer) -> BertPretra
 
 def own_part(model, group, name, whole):
     whole = tf.convert_to_tensor(whole)
-    return model.slices[name].take(whole, group.rank) if name in model.slices else whole
+    return model.pieces[name].take_block(whole)
 
 
 def contribution(model, batch, first, masked, sparse_rows):
@@ -143,7 +143,9 @@ def check(case: Case, group: Group) -> float:
     expected = contribution(whole, batch, tf.constant(0, tf.int64), masked, False)
     actual = accumulated(model, batch, masked, case.sparse_rows, case.micro_batches)
     shared = [
-        g.numpy() for name, g in zip(model.named_variables(), actual[1:], strict=True) if name not in model.slices
+        g.numpy()
+        for name, g in zip(model.named_variables(), actual[1:], strict=True)
+        if not model.pieces[name].is_divided
     ]
     check_bits(group, [actual[0].numpy(), *shared])
     distances = {"loss sums": distance(actual[0], expected[0], case.dtype)}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import tensorflow as tf
 import tf_keras
 
+from tftrain.checkpoint.piece import Piece
 from tftrain.config import ModelConfig
 from tftrain.model.attention import attention_mask
 from tftrain.model.block import SITES_PER_BLOCK, Block
@@ -24,7 +25,6 @@ from tftrain.model.normalization import LayerNorm
 from tftrain.model.parameters import ONE_RANK, Parameters
 from tftrain.model.vocabulary import SlicedLogits
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.tensor import Slice
 
 EMBEDDING_SITE = 0  # dropout site; the blocks' follow
 
@@ -96,9 +96,9 @@ class BertPretrainer(tf_keras.Model):
         return dict(self._parameters.variables)
 
     @property
-    def slices(self) -> dict[str, Slice]:
-        """Global name -> place in the whole, of the variables of which this rank has a part."""
-        return dict(self._parameters.slices)
+    def pieces(self) -> dict[str, Piece]:
+        """Global name -> the piece of the whole tensor that this rank's variable holds."""
+        return dict(self._parameters.pieces)
 
     def call(
         self,

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tftrain.checkpoint.piece import Piece
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.tensor import Slice, own_copy
+from tftrain.parallel.tensor import even_bounds, own_copy
 
 ONE_RANK = Group()
 
@@ -40,7 +41,7 @@ class Parameters:
         dtype: name of the variables' dtype, which is also what the layers compute in.
         tensor: the ranks that divide the model between them.
         variables: global name -> variable, shared by all scopes of one model.
-        slices: global name -> place in the whole, of the variables that are divided; shared likewise.
+        pieces: global name -> the piece of the whole tensor that the variable holds; shared likewise.
     """
 
     def __init__(self, dtype: str, seed: int, initializer_range: float, tensor: Group = ONE_RANK):
@@ -54,7 +55,7 @@ class Parameters:
         """
         self.dtype, self.tensor = dtype, tensor
         self.variables: dict[str, tf.Variable] = {}
-        self.slices: dict[str, Slice] = {}
+        self.pieces: dict[str, Piece] = {}
         self._seed = seed
         self._initializer_range = initializer_range
         self._prefix = ""
@@ -89,34 +90,35 @@ class Parameters:
         Returns:
             The variable: this rank's part.
         """
-        part = self._divide(name, shape, axis, unit)
+        piece = self._piece(name, shape, axis, unit)
         drawn = truncated_normal(self._prefix + name, shape, self._initializer_range, self._seed)
-        return self._make(name, tf.cast(own_copy(part.take(drawn, self.tensor.rank)) if part else drawn, self.dtype))
+        return self._make(piece, tf.cast(own_copy(piece.take_block(drawn)) if piece.is_divided else drawn, self.dtype))
 
     def zeros(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
         """Makes a variable of zeros: a bias, or the shift of a norm; see `normal`."""
-        part = self._divide(name, shape, axis, unit)
-        return self._make(name, tf.zeros(part.shape(self.tensor.rank) if part else shape, self.dtype))
+        piece = self._piece(name, shape, axis, unit)
+        return self._make(piece, tf.zeros(piece.shape, self.dtype))
 
     def ones(self, name: str, shape: Sequence[int]) -> tf.Variable:
         """Makes a variable of ones: the scale of a norm."""
-        return self._make(name, tf.ones(shape, self.dtype))
+        return self._make(self._piece(name, shape), tf.ones(shape, self.dtype))
 
     def offset(self, name: str) -> int:
         """Returns where this rank's part of a variable begins in the whole, along the axis that ranks divide."""
-        part = self.slices.get(self._prefix + name)
-        return part.bounds[self.tensor.rank] if part else 0
+        return sum(self.pieces[self._prefix + name].offset)  # The other axes begin at 0.
 
-    def _divide(self, name, shape, axis, unit) -> Slice | None:
-        """Returns the place of a variable in the whole, and remembers it; None where this rank has the whole."""
-        if axis is None or self.tensor.size == 1:
-            return None
-        part = self.slices[self._prefix + name] = Slice.even(shape, axis, self.tensor.size, unit)
-        return part
+    def _piece(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> Piece:
+        """Returns this rank's piece of a tensor; a tensor that is whole on every rank is saved by the first."""
+        offset, block = [0] * len(shape), list(shape)
+        if axis is not None:
+            begin, end = even_bounds(shape[axis], self.tensor.size, unit)[self.tensor.rank : self.tensor.rank + 2]
+            offset[axis], block[axis] = begin, end - begin
+        replica_id = self.tensor.rank if axis is None else 0
+        return Piece.block(self._prefix + name, shape, "F32", offset, block, replica_id=replica_id)
 
-    def _make(self, name: str, value: tf.Tensor) -> tf.Variable:
-        full_name = self._prefix + name
-        if full_name in self.variables:
-            raise ValueError(f"two variables are named {full_name}; every variable of a model needs its own name")
-        self.variables[full_name] = tf.Variable(value, name=full_name)
-        return self.variables[full_name]
+    def _make(self, piece: Piece, value: tf.Tensor) -> tf.Variable:
+        if piece.name in self.variables:
+            raise ValueError(f"two variables are named {piece.name}; every variable of a model needs its own name")
+        self.pieces[piece.name] = piece
+        self.variables[piece.name] = tf.Variable(value, name=piece.name)
+        return self.variables[piece.name]

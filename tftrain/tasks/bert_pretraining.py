@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain import devices
+from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.source import ExampleSource, open_source
@@ -20,7 +21,6 @@ from tftrain.model.dropout import DropoutKey
 from tftrain.model.vocabulary import SlicedLogits, sliced_cross_entropy
 from tftrain.number_formats import DTYPES
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.tensor import Slice
 from tftrain.plan import flops, parameters
 from tftrain.tasks.task import Batch, Mean, Stages, Task
 
@@ -77,9 +77,9 @@ class BertPretraining(Task):
         return self.model.named_variables()
 
     @property
-    def slices(self) -> dict[str, Slice]:
-        """Global name -> place in the whole, of the variables that tensor parallel ranks divide."""
-        return self.model.slices
+    def pieces(self) -> dict[str, Piece]:
+        """Global name -> the piece of the whole tensor that this rank's variable holds."""
+        return self.model.pieces
 
     @property
     def lookup_variable(self) -> tf.Variable:

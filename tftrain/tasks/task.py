@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource
 from tftrain.model.dropout import DropoutKey
-from tftrain.parallel.tensor import Slice
 
 Batch = Mapping[str, tf.Tensor]
 
@@ -80,8 +80,8 @@ class Task(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def slices(self) -> dict[str, Slice]:
-        """Global name -> place in the whole, of the variables that tensor parallel ranks divide."""
+    def pieces(self) -> dict[str, Piece]:
+        """Global name -> the piece of the whole tensor that this rank's variable holds."""
 
     @property
     def lookup_variable(self) -> tf.Variable | None:

@@ -184,13 +184,13 @@ def load_task(config: TrainConfig, mesh: Mesh) -> tuple[Task, Path, int]:
     """
     task = make_task(config, mesh)
     named = task.named_variables()
-    buffers = functools.partial(weight_restore_buffers, named, task.slices, mesh.tensor.rank)
+    buffers = functools.partial(weight_restore_buffers, named, task.pieces)
     reader = resume.choose(config.run, mesh, buffers)
     if reader is None:
         output_dir = f"--output_dir={config.run.output_dir}"
         raise CheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
     resume_compatibility.check_model(config, identity(config.data), reader.manifest.run, reader.path)
-    load_weights(named, task.slices, mesh.tensor.rank, reader)
+    load_weights(named, task.pieces, reader)
     return task, reader.path, reader.manifest.step
 
 
