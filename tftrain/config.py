@@ -162,10 +162,16 @@ class RunConfig:
 
     mode: str = flag("train", "Train, or evaluate the newest (or the named) checkpoint.", choices=("train", "evaluate"))
     output_dir: str | None = flag(
-        None, "Folder for checkpoints, metrics.jsonl, config.json, TensorBoard events and plots."
+        None, "Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots."
     )
     max_steps: int = flag(1000, "Updates of the whole run.", minimum=1)
     log_every: int = flag(10, "Steps between log lines.", minimum=1)
+    log_format: str = flag(
+        "short",
+        "One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written "
+        "to OUTPUT_DIR/log.txt.",
+        choices=("short", "megatron"),
+    )
     log_level: str = flag("info", "The least important messages that are shown.", choices=LEVELS)
     eval_every: int = flag(
         0, "Steps between evaluations of the held-out split; 0: only at the end; -1: never.", minimum=-1
@@ -203,8 +209,8 @@ class RunConfig:
     )
     machine_file: str = flag(
         "build/machine.json",
-        "What python -m tftrain.plan --measure has found out about this machine; without it, a run on a CPU says of "
-        "its memory only what was to be expected, and nothing of its time.",
+        "Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU "
+        "reports no planned step time.",
     )
     seed: int = flag(
         1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1

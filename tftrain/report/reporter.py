@@ -96,7 +96,8 @@ class Reporter:
         self._memory_step = min(done + 2, self._settings.max_steps)
         self._writer = None
         if run.mesh.is_chief:
-            self._writer = MetricsWriter(self._settings.output_dir, self._settings.max_steps, run.task.means)
+            settings = self._settings
+            self._writer = MetricsWriter(settings.output_dir, settings.max_steps, run.task.means, settings.log_format)
             self._writer.truncate_after(done)
             write_config(run.config, run.mesh)
 
