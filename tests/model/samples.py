@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
-from tftrain.model.dropout import DropoutKey
 from tftrain.model.losses import LossSums, pretraining_loss_sums
+from tftrain.ops.dropout import DropoutKey
 
 VOCAB = 59
 

@@ -11,8 +11,8 @@ from tests.distributed import run_ranks
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.parallel import tensor_ranks
 from tftrain.model.bert import BertPretrainer, Outputs
+from tftrain.model.embedding import SlicedLogits
 from tftrain.model.losses import LossSums, pretraining_loss_sums
-from tftrain.model.vocabulary import SlicedLogits
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.tensor import Slice, copy_to_ranks, sum_over_ranks

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.model.bert import Outputs
-from tftrain.model.vocabulary import SlicedLogits, sliced_cross_entropy
+from tftrain.model.embedding import SlicedLogits, sliced_cross_entropy
 
 
 class LossSums(NamedTuple):

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from tftrain.config import TrainConfig
 from tftrain.model.bert import BertPretrainer
-from tftrain.model.dropout import DropoutKey
 from tftrain.model.losses import LossSums, pretraining_loss_sums
 from tftrain.number_formats import DTYPES
+from tftrain.ops.dropout import DropoutKey
 from tftrain.optim.loss_scale import LossScale
 from tftrain.optim.optimizer import Optimizer
 from tftrain.parallel import collectives

@@ -45,8 +45,8 @@ def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
     import tensorflow as tf
 
     from tftrain.data import pipeline
-    from tftrain.model.dropout import DropoutKey
     from tftrain.model.losses import pretraining_loss_sums
+    from tftrain.ops.dropout import DropoutKey
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
     from tftrain.run_state import make_model
