@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
-from tftrain.model.dropout import DropoutKey
+from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 
 VOCAB = 59

@@ -13,7 +13,7 @@ from tests.model.samples import (
     small_config,
     small_model,
 )
-from tftrain.model.lookup import lookup
+from tftrain.model.embedding import lookup
 from tftrain.ops.layer_norm import reference_layer_norm as layer_norm
 
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}

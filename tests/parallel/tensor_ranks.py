@@ -15,7 +15,7 @@ from tests.model.samples import half_unit, small_batch, small_config, small_mode
 from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
-from tftrain.model.dropout import DropoutKey
+from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Group

@@ -12,8 +12,8 @@ from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_ba
 from tests.parallel import tensor_ranks
 from tftrain.checkpoint.piece import coverage_error
 from tftrain.model.bert import BertPretrainer, Outputs
+from tftrain.model.embedding import SlicedLogits
 from tftrain.model.parameters import Parameters
-from tftrain.model.vocabulary import SlicedLogits
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.tensor import copy_to_ranks, even_bounds, sum_over_ranks

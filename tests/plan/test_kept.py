@@ -55,10 +55,10 @@ def kept_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf
 
-    from tftrain.model.attention import attention_mask
-    from tftrain.model.block import Block
-    from tftrain.model.dropout import DropoutKey
+    from tftrain.model.attention_cores import AttentionMask
+    from tftrain.model.bert import Block
     from tftrain.model.parameters import Parameters
+    from tftrain.ops.dropout import DropoutKey
 
     block = Block(Parameters(dtype, 1, 0.02), config, 4)
     sizes = {}
@@ -68,7 +68,7 @@ def kept_bytes(config, dtype):
         key = DropoutKey(1, tf.constant(3, tf.int64), tf.constant(0, tf.int64))
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = block(x, attention_mask(mask, dtype), key)
+            y = block(x, AttentionMask(mask), key)
         forward = set(x.graph.get_operations())
         found = tape.gradient(y, [x, *block.trainable_variables])
         waiting, seen = [tensor.op for tensor in found], set()

@@ -8,7 +8,7 @@ import math
 
 import tensorflow as tf
 
-from tftrain.ops.checks import check_dtype, check_storage
+from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
 from tftrain.ops.library import library
 
 FORMS = ("erf", "tanh")
@@ -91,7 +91,7 @@ def _geglu_gradient(op, dy):
 
 
 def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
-    """Does what `bias_gelu` does in plain TensorFlow: its specification.
+    """Computes `bias_gelu` in plain TensorFlow: its specification.
 
     Args:
         x, bias, form: see `bias_gelu`; float64 too, computed in float64.
@@ -105,7 +105,7 @@ def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.T
 def reference_geglu(
     gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None, form: str
 ) -> tf.Tensor:
-    """Does what `geglu` does in plain TensorFlow: its specification.
+    """Computes `geglu` in plain TensorFlow: its specification.
 
     Args:
         gate, up, gate_bias, up_bias, form: see `geglu`; float64 too, computed in float64.
@@ -117,12 +117,12 @@ def reference_geglu(
 
 
 def _biased(x, bias):
-    wide = tf.float64 if x.dtype == tf.float64 else tf.float32
+    wide = wide_dtype(x.dtype)
     return tf.cast(x, wide) if bias is None else tf.cast(x, wide) + tf.cast(bias, wide)
 
 
 def _reference_gelu(z, form):
-    if form == "erf":  # by erfc, which keeps the digits where gelu is small
-        return 0.5 * z * tf.math.erfc(-z * math.sqrt(0.5))
+    if form == "erf":
+        return 0.5 * z * (1 + tf.math.erf(z * math.sqrt(0.5)))
     scale = 2 * math.sqrt(2 / math.pi)
-    return z * tf.sigmoid(scale * (z + 0.044715 * z**3))
+    return z * tf.sigmoid(z * (scale + scale * 0.044715 * tf.square(z)))

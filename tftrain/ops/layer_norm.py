@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.checks import check_dtype, check_storage
+from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
 from tftrain.ops.library import library
 
 
@@ -112,7 +112,7 @@ def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilo
     Returns:
         A tensor like `x`.
     """
-    wide = tf.float64 if x.dtype == tf.float64 else tf.float32
+    wide = wide_dtype(x.dtype)
     centred = tf.cast(x, wide)
     centred -= tf.reduce_mean(centred, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)

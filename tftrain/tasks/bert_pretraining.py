@@ -17,9 +17,9 @@ from tftrain.data.manifest import read_manifest
 from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.bert import BertPretrainer, Outputs
 from tftrain.model.checkpointing import Checkpointing
-from tftrain.model.dropout import DropoutKey
-from tftrain.model.vocabulary import SlicedLogits, sliced_cross_entropy
+from tftrain.model.embedding import SlicedLogits, sliced_cross_entropy
 from tftrain.number_formats import DTYPES
+from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import flops, parameters
 from tftrain.tasks.task import Batch, Mean, Stages, Task
@@ -111,10 +111,10 @@ class BertPretraining(Task):
         """Returns the embedding, each block, and both heads with their losses."""
         model = self.model
         return Stages(
-            lambda batch, dropout: model.embed(batch, dropout),
+            model.embed,
             [
-                lambda x, batch, dropout, block=block: model.apply_block(block, x, model.mask(batch), dropout)
-                for block in model.blocks
+                lambda x, batch, dropout, i=i: model.run_blocks(x, batch, dropout, i, i + 1)
+                for i in range(len(model.blocks))
             ],
             lambda x, batch: pretraining_loss_sums(model.heads(x, batch), batch)._asdict(),
         )

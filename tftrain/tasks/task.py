@@ -16,7 +16,7 @@ import tensorflow as tf
 from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource
-from tftrain.model.dropout import DropoutKey
+from tftrain.ops.dropout import DropoutKey
 
 Batch = Mapping[str, tf.Tensor]
 

@@ -121,7 +121,7 @@ class _Backward:
 def _fused_softmax_backward(inputs, sizes):
     """Returns the op of backward; what has a gradient is `attention_context`, where a product follows."""
     scores, key_mask, step = inputs
-    masks = masks_at(step)
+    drop = dropout_of(step)
 
     @tf.function(autograph=False)
     def backward(ddropped, probabilities, position):
@@ -130,11 +130,11 @@ def _fused_softmax_backward(inputs, sizes):
             probabilities=probabilities,
             position=position,
             **_softmax_attributes(sizes),
-            **masks.attributes(),
+            **drop.attributes(),
         )
 
     probabilities = attention_softmax.attention_softmax(scores, key_mask, _scale(sizes))
-    ddropped, position = normal(7, scores.shape, scores.dtype), masks.position()
+    ddropped, position = normal(7, scores.shape, scores.dtype), drop.position()
     return lambda: backward(ddropped, probabilities, position)
 
 
@@ -151,9 +151,9 @@ def normal(seed: int, shape, dtype: tf.DType) -> tf.Tensor:
     return tf.random.stateless_normal(shape, [seed, 0], dtype=dtype)
 
 
-def masks_at(step: tf.Tensor) -> dropout.DropoutMasks:
-    """Returns the masks of one site, of a step that a graph does not know beforehand."""
-    return dropout.DropoutMasks(RATE, seed=1, site=1, step=step, first_sample=tf.zeros([], tf.int64))
+def dropout_of(step: tf.Tensor) -> dropout.Dropout:
+    """Returns the dropout of one site, at a step that is an input of the graph."""
+    return dropout.Dropout(RATE, site=1, key=dropout.DropoutKey(1, step, tf.zeros([], tf.int64)))
 
 
 def _layer_norm(shape, dtype, _sizes):
@@ -193,23 +193,22 @@ def _attention_softmax(shape, dtype, sizes):
     key_mask = tf.ones([shape[0], shape[-1]], tf.int32)
 
     def fused(scores, key_mask, step):
-        masks = masks_at(step)
+        drop = dropout_of(step)
         return (
             library()
             .tftrain_attention_softmax(
                 scores=scores,
                 key_mask=key_mask,
-                position=masks.position(),
+                position=drop.position(),
                 **_softmax_attributes(sizes),
-                **masks.attributes(),
+                **drop.attributes(),
             )
             .dropped[0]
         )
 
     def reference(scores, key_mask, step):
         probabilities = attention_softmax.reference_attention_softmax(scores, key_mask, _scale(sizes))
-        masks = masks_at(step)
-        return probabilities * (tf.cast(dropout.reference_kept(shape, masks), dtype) * masks.keep_scale)
+        return dropout.reference_dropout(probabilities, dropout_of(step))
 
     def tf_nn(scores, key_mask, _step):
         bias = (1 - tf.cast(key_mask > 0, dtype)[:, None, None, :]) * MASKED
@@ -258,8 +257,8 @@ def _bias_dropout_add(shape, dtype, _sizes):
     return Functions(
         inputs,
         {
-            "fused": lambda *args: dropout.bias_dropout_add(*args[:3], masks_at(args[3])),
-            "reference": lambda *args: dropout.reference_bias_dropout_add(*args[:3], masks_at(args[3])),
+            "fused": lambda *args: dropout.bias_dropout_add(*args[:3], dropout_of(args[3])),
+            "reference": lambda *args: dropout.reference_bias_dropout_add(*args[:3], dropout_of(args[3])),
             "tf_nn": lambda x, bias, residual, _step: residual + tf.nn.dropout(tf.nn.bias_add(x, bias), RATE),
         },
     )
