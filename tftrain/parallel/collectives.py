@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tftrain import devices
 from tftrain.parallel.layout import pack
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import Collective
@@ -175,7 +176,7 @@ def _grouped_sum(hvd, given, **options):
 def _has_nccl():
     import horovod.tensorflow as hvd
 
-    return bool(tf.config.get_visible_devices("GPU")) and hvd.nccl_built()
+    return devices.has_gpu() and hvd.nccl_built()
 
 
 def _broadcast(group, tensor, name):

@@ -1,10 +1,9 @@
 """What this machine has for a run's ranks: memory, and a rate that its devices reach at the least."""
 
 import os
-import shutil
-import subprocess
 from typing import NamedTuple
 
+from tftrain import devices
 from tftrain.bench import host
 from tftrain.plan.system import Constants, systems
 
@@ -38,7 +37,7 @@ def look(ranks: int | None) -> Place:
     Args:
         ranks: of a run; None for one a GPU, or `RANKS` without.
     """
-    free = free_gpu_gb()
+    free = devices.free_gpu_gb()
     if free:
         ranks = ranks or len(free)
         each = min(free) / max(1, -(-ranks // len(free)))
@@ -47,14 +46,3 @@ def look(ranks: int | None) -> Place:
     gb = (1 - KEPT_FREE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
     cores = len(os.sched_getaffinity(0))
     return Place(ranks, gb, CORE_FLOPS * cores, systems()["tftrain_cpu"], False)
-
-
-def free_gpu_gb() -> list[float]:
-    """Returns the free memory of each GPU in 1e9 bytes, as the driver's tool says; none where there is no such tool."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = said.stdout.split() if said.returncode == 0 else []
-    return [int(line) * 2**20 / 1e9 for line in lines if line.isdigit()]
