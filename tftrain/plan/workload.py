@@ -1,14 +1,12 @@
 """What is to be run: a model, its batch, its levers and how ranks divide it; the same for every software system."""
 
 import dataclasses
-import math
 from typing import NamedTuple
 
+from tftrain import data_sizes
 from tftrain.config import OptimizerConfig, TrainConfig
 from tftrain.number_formats import ITEM_BYTES
 
-SYNTHETIC_LENGTH = 128
-BERT_VOCAB = 30522
 LEVERS = {
     "ln": "ln_impl",
     "softmax": "attn_softmax_impl",
@@ -144,9 +142,8 @@ def from_config(
         causal: a decoder that predicts every token.
         gpu: where jit_compile=auto compiles, and the host's memory does not count.
     """
-    model, data, compute, parallel, batch = config.model, config.data, config.compute, config.parallel, config.batch
-    seq = data.max_seq_length or SYNTHETIC_LENGTH
-    predictions = data.max_predictions_per_seq or max(1, math.ceil(seq * data.masked_lm_prob))
+    model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
+    vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size)
     if zero_stage is None:
         zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
     # A decoder's system adds gradients up in the buffer that they have anyway; here the sums are tensors of their own.
@@ -159,7 +156,7 @@ def from_config(
         hidden=model.hidden_size,
         heads=model.num_attention_heads,
         inner=model.feed_forward_size,
-        vocab=model.vocab_size or BERT_VOCAB,
+        vocab=vocab,
         seq=seq,
         positions=model.max_position_embeddings,
         predictions=seq if causal else predictions,
