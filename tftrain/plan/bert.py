@@ -15,10 +15,7 @@ PLAIN_BYTES = 4  # of norms and softmax
 
 def block(work: Workload) -> Part:
     """Returns the inventory of one block on one tensor parallel rank."""
-    part = encoder.block(work)
-    # The published trainer's weights have the keys' bias in every row, as the constants were fitted: it hardly counts.
-    weights = part.weights - (0 if work.key_bias else work.hidden / work.tp)
-    return _accumulated(part._replace(kept=tuple(_kept(work)), weights=weights), work)
+    return _accumulated(encoder.block(work)._replace(kept=tuple(_kept(work))), work)
 
 
 def embedding(work: Workload) -> Part:

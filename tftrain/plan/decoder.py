@@ -5,6 +5,7 @@ keeps s b h (10 + 24 / t + 5 a s / (h t)) bytes; the unfused softmax, and 32 bit
 u is a tensor of the residual stream (tokens x hidden), d one that ranks divide, s the scores.
 """
 
+from tftrain.plan import parameters
 from tftrain.plan.blocks import Kept, Kernel, Part, Product
 from tftrain.plan.workload import Workload
 
@@ -34,8 +35,7 @@ def block(work: Workload) -> Part:
     fused_softmax = "softmax" in work.fused and batch % 4 == 0
     softmax = (2, 3, (1, 1)) if fused_softmax else (10, 12, (5, 5))
     gelu = (2, 3) if "gelu" in work.fused else (16, 24)
-    biases = (2 + work.key_bias) * width + wides * inner
-    weights = (4 * width**2 + (1 + wides) * width * inner + biases) / t + 6 * width
+    weights = parameters.of_block(work).of_rank(t)
     kernels = [
         Kernel("norms", 4 * u, 6 * u, (2, 4)),
         Kernel("residual adds", 6 * u, 4 * u, (2, 4)),
@@ -83,7 +83,7 @@ def embedding(work: Workload) -> Part:
     )
     mask = (Kept("dropout mask", u / item),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
-    return Part((), kernels, mask, u, sums, table + work.positions * work.hidden)
+    return Part((), kernels, mask, u, sums, parameters.of_embeddings(work).of_rank(work.tp))
 
 
 def head(work: Workload) -> Part:
@@ -101,4 +101,4 @@ def head(work: Workload) -> Part:
     kept = (Kept("input of the last norm", 2 * u), Kept("logits and probabilities", (item + 4) * logits))
     small = 4.0 * tokens
     sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
-    return Part(products, kernels, kept, u, sums, 2 * work.hidden)  # the table is the embedding's
+    return Part(products, kernels, kept, u, sums, parameters.of_head(work).of_rank(work.tp))

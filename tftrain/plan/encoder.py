@@ -8,6 +8,7 @@ layer.
 
 from typing import NamedTuple
 
+from tftrain.plan import parameters
 from tftrain.plan.blocks import Kept, Kernel, Part, Product
 from tftrain.plan.workload import Workload
 
@@ -70,7 +71,8 @@ def block(work: Workload) -> Part:
         Product("narrow", tokens, width, inner // t),
     )
     wides = len(wide_products)
-    weights = (4 * width**2 + (1 + wides) * width * inner + 3 * width + wides * inner) / t + 6 * width
+    # The published trainer's key projection is counted with its bias in every row, as when constants were fitted.
+    weights = parameters.of_block(work if work.family == "tftrain" else work.replaced(key_bias=True)).of_rank(t)
     kernels = [
         _kernel("norms", NORM.passes(work, "ln"), 2 * u),
         _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * u),
@@ -132,9 +134,9 @@ def embedding(work: Workload) -> Part:
         Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)),
     )
     masks = (Kept("dropout mask", u),) if work.hidden_dropout else ()
-    weights = table + (work.positions + 4) * work.hidden
     sums = ((u,), ()) if work.tp > 1 else ((), ())
-    return Part((), kernels, (Kept("input of the norm", u), *masks), u, sums, weights)
+    kept = (Kept("input of the norm", u), *masks)
+    return Part((), kernels, kept, u, sums, parameters.of_embeddings(work).of_rank(work.tp))
 
 
 def head(work: Workload) -> Part:
@@ -148,5 +150,5 @@ def head(work: Workload) -> Part:
     )
     kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
     kept = (Kept("masked positions", 4 * picked), Kept("logits and probabilities", (work.item + 8) * logits))
-    weights = 2 * width**2 + 6 * width + 2 + work.vocab / work.tp
-    return Part(products, kernels, kept, picked, ((4.0 * rows,) * 2, (picked,)) if work.tp > 1 else ((), ()), weights)
+    sums = ((4.0 * rows,) * 2, (picked,)) if work.tp > 1 else ((), ())
+    return Part(products, kernels, kept, picked, sums, parameters.of_head(work).of_rank(work.tp))

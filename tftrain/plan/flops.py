@@ -17,7 +17,8 @@ class ForwardFlops(NamedTuple):
     attention_products: int  # scores and weighted values of all layers
     feed_forward: int  # of all layers
     pooler: int  # with the NSP head
-    mlm_head: int  # over the masked positions only
+    mlm_transform: int  # over the masked positions only, as the logits
+    logits: int
 
     @property
     def total(self) -> int:
@@ -40,14 +41,27 @@ def forward_flops(model: ModelConfig, vocab_size: int, seq_length: int, predicti
     Returns:
         The operations by part.
     """
-    layers, width, inner = model.num_hidden_layers, model.hidden_size, model.feed_forward_size
-    projections = 3 if model.activation == "geglu" else 2
+    return _forward(
+        layers=model.num_hidden_layers,
+        width=model.hidden_size,
+        inner=model.feed_forward_size,
+        gated=model.activation == "geglu",
+        vocab=vocab_size,
+        tokens=seq_length,
+        predictions=predictions,
+    )
+
+
+def _forward(
+    layers: int, width: int, inner: int, gated: bool, vocab: int, tokens: int, predictions: int
+) -> ForwardFlops:
     return ForwardFlops(
-        attention_projections=layers * 4 * 2 * seq_length * width**2,
-        attention_products=layers * 2 * 2 * seq_length**2 * width,
-        feed_forward=layers * projections * 2 * seq_length * width * inner,
+        attention_projections=layers * 4 * 2 * tokens * width**2,
+        attention_products=layers * 2 * 2 * tokens**2 * width,
+        feed_forward=layers * (3 if gated else 2) * 2 * tokens * width * inner,
         pooler=2 * width * width + 2 * width * 2,
-        mlm_head=2 * predictions * width * (width + vocab_size),
+        mlm_transform=2 * predictions * width * width,
+        logits=2 * predictions * width * vocab,
     )
 
 
@@ -64,19 +78,16 @@ def step_flops(model: ModelConfig, vocab_size: int, seq_length: int, predictions
     return 3 * samples * forward_flops(model, vocab_size, seq_length, predictions).total
 
 
-def of_sample(work: Workload) -> float:
+def of_sample(work: Workload) -> int:
     """Returns the operations of one forward pass over one sample of a workload, counted exactly.
 
-    As `forward_flops`; a decoder has the output matrix alone in place of the encoder's heads, S predictions, and its
-    causal mask saves nothing: the products are those of whole matrices.
+    A decoder predicts every token and has neither pooler nor the dense layer before the logits. Its causal mask saves
+    nothing: the products are those of whole matrices.
     """
-    width, tokens = work.hidden, work.seq
-    projections = 3 if work.gated else 2
-    block = 8 * tokens * width**2 + 4 * tokens**2 * width + 2 * projections * tokens * width * work.inner
-    head = 2 * work.predictions * width * work.vocab
-    if not work.causal:
-        head += 2 * work.predictions * width**2 + 2 * width**2 + 4 * width
-    return work.layers * block + head
+    found = _forward(
+        work.layers, work.hidden, work.inner, work.gated, work.vocab, work.seq, predictions=work.predictions
+    )
+    return found.total - (found.pooler + found.mlm_transform if work.causal else 0)
 
 
 def reported(work: Workload, formula: str) -> float:
