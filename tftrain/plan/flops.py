@@ -1,7 +1,7 @@
 """The floating point operations of a step: its matrix products, counted exactly, a multiply and an add as two.
 
-What is not a matrix product (norms, softmax, GeLU, dropout, look-ups, the optimizer) is left out, as is usual for the
-TFLOPs that a training log reports; so is recomputation, which is a cost of a lever and not work of the model.
+Everything else (norms, softmax, GeLU, dropout, look-ups, the optimizer) is not counted, as in the TFLOPs of training
+logs. Neither is recomputation: it is a cost of a lever, not work of the model.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ def forward_flops(model: ModelConfig, vocab_size: int, seq_length: int, predicti
         model: the encoder's sizes.
         vocab_size: rows of the word embedding, V.
         seq_length: tokens of a sample, S.
-        predictions: masked positions of a sample, P, padding included: it is computed as well.
+        predictions: masked positions of a sample, P, with padding, which is computed too.
 
     Returns:
         The operations by part.
@@ -95,9 +95,9 @@ def reported(work: Workload, formula: str) -> float:
 
     Args:
         work: B = global_batch samples of S tokens, L layers of width h, V words.
-        formula: "exact": 3 forward passes of matrix products, recomputation left out. "old": 8 S B operations for each
-            of the 12 L h^2 weights of the blocks, with a fourth pass for whole checkpointing, attention's products and
-            the output matrix left out. "corrected" (Narayanan et al., arXiv 2104.04473, equation 3):
+        formula: "exact": 3 forward passes of matrix products, without recomputation. "old": 8 S B operations for each
+            of the 12 L h^2 weights of the blocks, with a fourth pass for full checkpointing, without attention's
+            products and the output matrix. "corrected" (Narayanan et al., arXiv 2104.04473, equation 3):
             96 B S L h^2 (1 + S / 6h + V / 16 L h).
 
     Returns:

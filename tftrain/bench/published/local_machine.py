@@ -8,12 +8,12 @@ from tftrain.bench import host
 from tftrain.plan.system import Constants, systems
 
 RANKS = 4  # without GPUs, as in table levers
-KEPT_FREE = 0.1  # share of a host's memory, for what else runs there
+RESERVED_SHARE = 0.1  # share of a host's memory, for what else runs there
 UNKNOWN_GB = 4.0
 CORE_FLOPS, GPU_FLOPS = 20e9, 20e12  # cautious: a core with AVX2 in fp32, a V100 in fp16
 
 
-class Place(NamedTuple):
+class LocalMachine(NamedTuple):
     """What there is.
 
     Attributes:
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     gpu: bool
 
 
-def look(ranks: int | None) -> Place:
+def inspect(ranks: int | None) -> LocalMachine:
     """Looks at the machine.
 
     Args:
@@ -41,8 +41,8 @@ def look(ranks: int | None) -> Place:
     if free:
         ranks = ranks or len(free)
         each = min(free) / max(1, -(-ranks // len(free)))
-        return Place(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
+        return LocalMachine(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
     ranks = ranks or RANKS
-    gb = (1 - KEPT_FREE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
+    gb = (1 - RESERVED_SHARE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
     cores = len(os.sched_getaffinity(0))
-    return Place(ranks, gb, CORE_FLOPS * cores, systems()["tftrain_cpu"], False)
+    return LocalMachine(ranks, gb, CORE_FLOPS * cores, systems()["tftrain_cpu"], False)
