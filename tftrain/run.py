@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 
-from tftrain import flags, huge_pages, log
+from tftrain import devices, flags, huge_pages, log
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
 from tftrain.data.errors import DataError, data_error
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
         logger.error(error)
         return ExitCode.FAILED
 
-    gpu = os.path.exists("/dev/nvidiactl")
+    gpu = devices.has_driver()
     if __name__ == "__main__" and config.compute.huge_pages and not gpu:
         huge_pages.restart()
     os.environ["TF_USE_LEGACY_KERAS"] = "1"

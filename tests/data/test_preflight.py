@@ -11,7 +11,8 @@ from tests.data import corpora
 from tftrain.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import read_manifest, write_manifest
-from tftrain.data.preflight import predictions, problems, sizes
+from tftrain.data.preflight import problems, sizes
+from tftrain.data_sizes import predictions
 
 
 def config(model=None, run=None, **data):

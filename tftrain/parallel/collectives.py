@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tftrain import devices
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import Collective
 
@@ -144,7 +145,7 @@ def has_nccl() -> bool:
     """Whether Horovod sends between GPUs by NCCL."""
     import horovod.tensorflow as hvd
 
-    return bool(tf.config.get_visible_devices("GPU")) and hvd.nccl_built()
+    return devices.has_gpu() and hvd.nccl_built()
 
 
 def _broadcast(group, tensor, name):

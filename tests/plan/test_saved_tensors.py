@@ -45,13 +45,13 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
         hidden_dropout=rate > 0,
         attention_dropout=rate > 0,
     )
-    found = kept_bytes(config, dtype)
+    found = saved_bytes(config, dtype)
     # A number or two for each row, such as a norm's mean, is not in the inventory.
     rows = 16 * SAMPLES * LENGTH * 4
-    assert 0 <= found - bert.block(work).kept_bytes() <= rows
+    assert 0 <= found - bert.block(work).saved_bytes() <= rows
 
 
-def kept_bytes(config, dtype):
+def saved_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf
 
