@@ -62,7 +62,7 @@ def stored(path):
 
 def collected(run):
     """Returns the whole state of a run on the chief, by way of a checkpoint; every rank must call it."""
-    from tftrain.saving.resume import gather_texts  # Tests of files alone load no TensorFlow.
+    from tftrain.parallel.collectives import gather_texts  # Tests of files alone load no TensorFlow.
 
     world = run.mesh.world
     (folder, *_) = gather_texts(world, tempfile.mkdtemp() if run.mesh.is_chief else "", "collected.folder")

@@ -1,9 +1,15 @@
-"""The errors of this room."""
+"""The errors of checkpoints, with the exit code of a program that one of them ends."""
+
+from tftrain.exit_codes import ExitCode
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that can't be written or read; the message names the file and the reason."""
+    """A checkpoint can't be written or read; the message names the file and the reason."""
+
+    exit_code = ExitCode.FAILED
 
 
 class FailedSavesError(CheckpointError):
-    """Checkpoints could not be written, and the run can't go on without; on all ranks alike."""
+    """Too many checkpoints could not be written, so the run ends; raised on all ranks alike."""
+
+    exit_code = ExitCode.SAVES_FAILED
