@@ -17,6 +17,7 @@ from tftrain.checkpoint.reader import Reader
 from tftrain.config import TrainConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
+from tftrain.model.implementations import resolve_implementations
 from tftrain.model.losses import LossSums
 from tftrain.number_formats import DTYPES
 from tftrain.optim.loss_scale import make_loss_scale
@@ -178,10 +179,11 @@ class Run:
 
 def make_model(config: TrainConfig, mesh: Mesh) -> BertPretrainer:
     """Builds this rank's part of the model of a filled-in configuration, with its initial weights."""
+    dtype = DTYPES[config.compute.precision]
     return BertPretrainer(
-        config.model,
+        resolve_implementations(config.model, dtype, devices.has_gpu()),
         config.model.vocab_size,
-        DTYPES[config.compute.precision],
+        dtype,
         config.run.seed,
         Checkpointing(config.compute.activation_checkpointing, config.compiles(devices.has_gpu())),
         mesh.tensor,

@@ -119,7 +119,7 @@ def from_config(
     model, data, compute, parallel, batch = config.model, config.data, config.compute, config.parallel, config.batch
     seq = data.max_seq_length or SYNTHETIC_LENGTH
     predictions = data.max_predictions_per_seq or max(1, math.ceil(seq * data.masked_lm_prob))
-    fused = {op for op, lever in LEVERS.items() if getattr(model, lever) == "fused"}
+    fused = {op for op, lever in LEVERS.items() if getattr(model, lever) != "reference"}  # auto: as if built
     optimizer = {"optimizer"} if config.optimizer.optimizer.startswith("fused") else set()
     if zero_stage is None:
         zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
