@@ -1,8 +1,9 @@
 """The inventory of this project's encoder: it computes and moves as others on TensorFlow, and keeps its own tensors.
 
 What is kept follows from the code in `tftrain/model` and `tftrain/ops`. Fused ops draw dropout masks again in backward;
-the fused softmax keeps its probabilities only, the fused norm its input. Plain norms and softmax are fp32 in any
-precision: a norm keeps the centred input and the normed one, the softmax its result. A plain GeLU keeps three factors.
+the fused softmax keeps its probabilities only, the fused norm its input. Plain norms, softmax and GeLU are fp32 in any
+precision: a norm keeps the centred input and the normed one, the softmax its result, GeLU its input and two factors,
+and GeGLU both projections' outputs and the result of GeLU.
 """
 
 from tftrain.number_formats import ITEM_BYTES
@@ -10,7 +11,7 @@ from tftrain.plan import encoder
 from tftrain.plan.blocks import Kept, Kernel, Part
 from tftrain.plan.workload import Workload
 
-PLAIN_BYTES = 4  # of norms and softmax
+PLAIN_BYTES = 4  # of norms, softmax and GeLU
 
 
 def block(work: Workload) -> Part:
@@ -42,7 +43,7 @@ def _accumulated(part: Part, work: Workload) -> Part:
 
 def _kept(work: Workload) -> list[Kept]:
     tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
-    numbers, wide = tokens * work.hidden, tokens * work.inner * item / t
+    numbers, wide = tokens * work.hidden, tokens * work.inner / t
     u, scores = numbers * item, work.micro_batch * work.heads / t * work.seq**2
     kept = [
         Kept("block's input", u),
@@ -72,9 +73,10 @@ def _attention(work: Workload, scores: float) -> list[Kept]:
 
 def _feed_forward(work: Workload, wide: float) -> list[Kept]:
     fused = "gelu" in work.fused
-    kept = [Kept("input of gelu", wide), Kept("input of the narrow layer", wide)]
+    size = wide * (work.item if fused else PLAIN_BYTES)
+    kept = [Kept("input of gelu", size), Kept("input of the narrow layer", wide * work.item)]
     if not fused and work.grappler not in encoder.RECOMPUTING:
-        kept.append(Kept("factors of gelu", 2 * wide))
+        kept.append(Kept("factors of gelu", 2 * size))
     if work.gated:
-        kept.append(Kept("gate", wide if fused else 2 * wide))
+        kept.append(Kept("gate", size if fused else 2 * size))
     return kept
