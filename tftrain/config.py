@@ -12,7 +12,7 @@ from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 from tftrain.log import LEVELS
 from tftrain.parallel_config import BatchConfig, ParallelConfig
 
-IMPLEMENTATIONS = ("reference", "fused")
+IMPLEMENTATIONS = ("auto", "fused", "reference")
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
 
@@ -39,23 +39,30 @@ class ModelConfig:
     gelu_form: str = flag(
         "tanh", "GeLU by the tanh approximation of the original BERT, or exactly by erf.", choices=("tanh", "erf")
     )
-    ln_impl: str = flag("reference", "LayerNorm by the fused op or by plain TensorFlow.", choices=IMPLEMENTATIONS)
+    ln_impl: str = flag(
+        "auto",
+        "LayerNorm by the fused op or by plain TensorFlow; auto: fused where the op is built and takes the model.",
+        choices=IMPLEMENTATIONS,
+    )
     ln_dtype: str = flag(
         "compute",
-        "Format of scale and shift of every LayerNorm; its statistics are fp32 in any case.",
+        "Format of scale and shift of every LayerNorm; its statistics are always fp32.",
         choices=("compute", "fp32"),
     )
     attn_softmax_impl: str = flag(
-        "reference",
-        "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow.",
+        "auto",
+        "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as "
+        "for ln_impl.",
         choices=IMPLEMENTATIONS,
     )
     gelu_impl: str = flag(
-        "reference", "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow.", choices=IMPLEMENTATIONS
+        "auto",
+        "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl.",
+        choices=IMPLEMENTATIONS,
     )
     dropout_add_impl: str = flag(
-        "reference",
-        "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow.",
+        "auto",
+        "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl.",
         choices=IMPLEMENTATIONS,
     )
     use_bias_in_keys: bool = flag(True, "A bias in the key projection (it cancels in the softmax, and costs a little).")

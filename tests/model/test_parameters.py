@@ -1,5 +1,6 @@
 """Names, numbers and initial values of the variables."""
 
+import dataclasses
 import glob
 import os
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import VOCAB, small_config
+from tests.model.samples import PLAIN, VOCAB, small_config
 from tftrain.config import ModelConfig
 from tftrain.flags import parse
 from tftrain.model.bert import BertPretrainer
@@ -29,7 +30,8 @@ BERT_VOCAB = 30522
 
 
 def load(name: str) -> ModelConfig:
-    return parse(ModelConfig, ["test", f"--flagfile={os.path.join(CONFIGS, name)}.flags"])
+    config = parse(ModelConfig, ["test", f"--flagfile={os.path.join(CONFIGS, name)}.flags"])
+    return dataclasses.replace(config, **PLAIN)
 
 
 def shapes(config: ModelConfig, vocab_size: int) -> dict[str, list[int]]:

@@ -40,7 +40,8 @@ class MaskedLMHead(tf_keras.layers.Layer):
             word_table: [vocab, H], the word embedding, or this rank's rows of it.
 
         Returns:
-            Logits [b, P, vocab], float32 (float64 for float64); SlicedLogits where ranks divide the vocabulary.
+            Logits [b, P, vocab], float32 (float64 for float64); SlicedLogits where tensor parallel ranks divide the
+            vocabulary.
         """
         length, hidden = x.shape[1:]
         starts = tf.range(tf.shape(positions)[0]) * length

@@ -1,9 +1,9 @@
-"""Where every variable of the model is made: a global name, a dtype, and a draw that depends on the name alone.
+"""Makes every variable of a model: a global name, a dtype, and an initial value that depends on the name alone.
 
-The initial value of a variable is keyed by the seed and its global name, drawn in float32 and then cast. So it is the
-same in every dtype, in whatever order the layers are built, and whichever rank builds them: where ranks divide a
-variable, each draws the whole and keeps its slice. Names look like `layer_00/attention/query/kernel`; checkpoints and
-optimizers know variables by them.
+The seed and the global name are the key of the initial value, which is drawn in float32 and then cast. So it is the
+same in every dtype, in every order in which layers are built, and on every rank: where tensor parallel ranks divide a
+variable, each rank draws the whole and takes its slice. Names look like `layer_00/attention/query/kernel`. Checkpoints
+and optimizers identify variables by them.
 """
 
 import zlib
@@ -19,12 +19,12 @@ ONE_RANK = Group()
 
 
 def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) -> tf.Tensor:
-    """Draws the initial value that belongs to a name.
+    """Draws the initial value of a variable.
 
     Args:
         name: the variable's global name.
         shape: the variable's global shape.
-        stddev: standard deviation of the normal, which is cut off at twice this value.
+        stddev: standard deviation of the normal, which is truncated at twice this value.
         seed: the run's seed.
 
     Returns:
@@ -35,11 +35,11 @@ def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) 
 
 
 class Parameters:
-    """Makes the variables below one name, and remembers those of the whole model in the order they were made.
+    """Makes the variables of one scope, and lists the variables of the whole model in the order they were made.
 
     Attributes:
-        dtype: name of the variables' dtype, which is also what the layers compute in.
-        tensor: the ranks that divide the model between them.
+        dtype: name of the dtype of the variables, in which the layers also compute.
+        tensor: the tensor parallel ranks.
         variables: global name -> variable, shared by all scopes of one model.
         pieces: global name -> the piece of the whole tensor that the variable holds; shared likewise.
     """
@@ -50,8 +50,8 @@ class Parameters:
         Args:
             dtype: "float32", "bfloat16", "float16" or "float64".
             seed: the run's seed.
-            initializer_range: standard deviation of the truncated normal that kernels and tables are drawn from.
-            tensor: the ranks that divide the model between them.
+            initializer_range: standard deviation of the truncated normal for kernels and tables.
+            tensor: the tensor parallel ranks.
         """
         self.dtype, self.tensor = dtype, tensor
         self.variables: dict[str, tf.Variable] = {}
@@ -61,11 +61,11 @@ class Parameters:
         self._prefix = ""
 
     def scope(self, name: str) -> "Parameters":
-        """Returns the same collection with `name/` before every name that is made through it."""
+        """Returns the same collection with the prefix `name/` for new variables."""
         return self._with(_prefix=f"{self._prefix}{name}/")
 
     def in_dtype(self, dtype: str) -> "Parameters":
-        """Returns the same collection, for variables of another dtype."""
+        """Returns the same collection with another dtype for new variables."""
         return self._with(dtype=dtype)
 
     def _with(self, **changes) -> "Parameters":
@@ -75,20 +75,20 @@ class Parameters:
 
     @property
     def place(self) -> str:
-        """The global name of what is made here: a layer."""
+        """The global name of the scope, which is that of a layer."""
         return self._prefix.removesuffix("/")
 
     def normal(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
-        """Makes a variable drawn from the truncated normal.
+        """Makes a variable with initial values from the truncated normal.
 
         Args:
             name: within this scope.
-            shape: of the whole.
-            axis: the one that ranks divide; None: every rank has the whole.
-            unit: elements along the axis that stay together.
+            shape: of the whole variable.
+            axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
+            unit: number of neighbouring elements along the axis that stay on one rank.
 
         Returns:
-            The variable: this rank's part.
+            This rank's part of the variable.
         """
         piece = self._piece(name, shape, axis, unit)
         drawn = truncated_normal(self._prefix + name, shape, self._initializer_range, self._seed)

@@ -1,7 +1,7 @@
 """Bias and GeLU (Hendrycks and Gimpel, arXiv 1606.08415), and GeGLU (Shazeer, arXiv 2002.05202), in one pass each.
 
-Biases are added in fp32 inside. What is kept for backward is the inputs alone: the sums and the function are made again
-from them, which costs less than reading them would. Gradients of biases are fp32 sums over rows in a fixed order.
+The ops add biases in fp32. Only the inputs stay in memory for backward, which recomputes sums and function from them:
+that costs less than to read them. Gradients of biases are fp32 sums over rows in a fixed order.
 """
 
 import math
@@ -19,7 +19,7 @@ def bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
 
     Args:
         x: [..., columns], fp32, fp16 or bf16.
-        bias: [columns], fp32, fp16 or bf16, whatever x is; or None.
+        bias: [columns], fp32, fp16 or bf16, independent of x's dtype; or None.
         form: "erf", exact: z Phi(z); or "tanh", the approximation z sigmoid(2 sqrt(2 / pi) (z + 0.044715 z^3)).
 
     Returns:
@@ -45,8 +45,8 @@ def geglu(
     Args:
         gate: [..., columns], fp32, fp16 or bf16.
         up: like `gate`.
-        gate_bias: [columns], fp32, fp16 or bf16, whatever gate is; or None.
-        up_bias: like `gate_bias`; None exactly where that is.
+        gate_bias: [columns], fp32, fp16 or bf16, independent of gate's dtype; or None.
+        up_bias: like `gate_bias`; None if and only if `gate_bias` is None.
         form: see `bias_gelu`.
 
     Returns:
@@ -84,7 +84,7 @@ def _gelu_gradient(op, dy):
 
 @tf.RegisterGradient("TftrainGeglu")
 def _geglu_gradient(op, dy):
-    """Returns the gradients of gate and up and, if there are, their biases."""
+    """Returns the gradients of gate, up and, if there are any, their biases."""
     gate, up, *bias = op.inputs
     made = library().tftrain_geglu_grad(dy=dy, gate=gate, up=up, bias=bias, approximate=op.get_attr("approximate"))
     return [made.dgate, made.dup, *made.dbias]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain import devices
 from tftrain.checkpoint.piece import Piece
 from tftrain.config import OptimizerConfig
 from tftrain.ops.library import is_available
@@ -76,7 +77,7 @@ class Optimizer(tf.Module):
             kinds = [(sliced, variable.dtype) for sliced, variable in zip(is_sliced, targets, strict=True)]
             shapes = [variable.shape for variable in targets]
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds)
-        rule, self.is_fused = rules.choose(config, is_available())
+        rule, self.is_fused = rules.choose(config, is_available(devices.has_gpu()))
         self.state = OptimizerState(list(variables), targets, split, mesh, pieces, slots=rule.slots)
         self._norms = Norms(mesh, bool(split), self.state.segments, is_sliced)
         self._update = Update(rule, self.is_fused, self.state, self._norms)

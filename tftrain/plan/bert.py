@@ -1,8 +1,9 @@
 """The inventory of this project's encoder: the products and kernels of `encoder.py`, and saved tensors of its own.
 
 The saved tensors follow from `tftrain/model` and `tftrain/ops`. Fused ops draw dropout masks again in backward. The
-fused softmax saves only its probabilities, the fused norm only its input. Plain norms and softmax are fp32 in any
-precision: a norm saves the centred and the normed input, the softmax its result. A plain GeLU saves three factors.
+fused softmax saves only its probabilities, the fused norm only its input. Plain norms, softmax and GeLU are fp32 in any
+precision: a norm saves the centred and the normed input, the softmax its result, GeLU its input and two factors, and
+GeGLU both projections' outputs and the result of GeLU.
 """
 
 from tftrain.number_formats import ITEM_BYTES
@@ -10,7 +11,7 @@ from tftrain.plan import encoder
 from tftrain.plan.blocks import Kernel, Part, SavedTensor
 from tftrain.plan.workload import Workload
 
-PLAIN_BYTES = 4  # of norms and softmax
+PLAIN_BYTES = 4  # of norms, softmax and GeLU
 
 
 def block(work: Workload) -> Part:
@@ -39,7 +40,7 @@ def _accumulated(part: Part, work: Workload) -> Part:
 
 def _saved(work: Workload) -> list[SavedTensor]:
     tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
-    numbers, wide = tokens * work.hidden, tokens * work.inner * item / t
+    numbers, wide = tokens * work.hidden, tokens * work.inner / t
     u, scores = numbers * item, work.micro_batch * work.heads / t * work.seq**2
     saved = [
         SavedTensor("block's input", u),
@@ -69,9 +70,10 @@ def _attention(work: Workload, scores: float) -> list[SavedTensor]:
 
 def _feed_forward(work: Workload, wide: float) -> list[SavedTensor]:
     fused = "gelu" in work.fused
-    saved = [SavedTensor("input of gelu", wide), SavedTensor("input of the narrow layer", wide)]
+    size = wide * (work.item if fused else PLAIN_BYTES)
+    saved = [SavedTensor("input of gelu", size), SavedTensor("input of the narrow layer", wide * work.item)]
     if not fused and work.grappler not in encoder.RECOMPUTING:
-        saved.append(SavedTensor("factors of gelu", 2 * wide))
+        saved.append(SavedTensor("factors of gelu", 2 * size))
     if work.gated:
-        saved.append(SavedTensor("gate", wide if fused else 2 * wide))
+        saved.append(SavedTensor("gate", size if fused else 2 * size))
     return saved

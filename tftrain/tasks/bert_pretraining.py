@@ -15,6 +15,7 @@ from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.source import ExampleSource, open_source
+from tftrain.model import implementations
 from tftrain.model.bert import BertPretrainer, Outputs
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.embedding import SlicedLogits, sliced_cross_entropy
@@ -62,13 +63,14 @@ class BertPretraining(Task):
 
     def __init__(self, config: TrainConfig, mesh: Mesh):
         """Builds the model with its initial weights; `config` is resolved and has the sizes that the data gives."""
-        self._config = config
+        self._config, gpu = config, devices.has_gpu()
+        dtype = DTYPES[config.compute.precision]
         self.model = BertPretrainer(
-            config.model,
+            implementations.resolve_implementations(config.model, dtype, gpu),
             config.model.vocab_size,
-            DTYPES[config.compute.precision],
+            dtype,
             config.run.seed,
-            Checkpointing(config.compute.activation_checkpointing, config.compiles(devices.has_gpu())),
+            Checkpointing(config.compute.activation_checkpointing, config.compiles(gpu)),
             mesh.tensor,
         )
 

@@ -1,7 +1,7 @@
-"""What is timed: for each op, its passes by each implementation, as functions without arguments.
+"""The timed cases: for each op and implementation, its passes as functions without arguments.
 
-`fused` is the op, `reference` its specification in plain TensorFlow, which draws the same masks, and `tf_nn` what one
-would write with TensorFlow's own layers, whatever their numerics. The faster of the last two is TensorFlow's time.
+`fused` is the op. `reference` is its specification in plain TensorFlow, which draws the same masks. `tf_nn` is the
+usual code with TensorFlow's own layers, with their numerics. The faster of the last two is TensorFlow's time.
 """
 
 import math
@@ -26,9 +26,9 @@ class Pass(NamedTuple):
     """One pass of an op.
 
     Attributes:
-        bytes: the least that it moves.
-        run: by implementation, a function that computes it once in graph mode; if it has an attribute `prepare`, that
-            is called before, outside the time that is taken.
+        bytes: the least number of bytes that it moves.
+        run: implementation -> function that computes the pass once in graph mode; if the function has an attribute
+            `prepare`, the worker calls it before, outside the measured time.
     """
 
     bytes: int
@@ -46,9 +46,9 @@ class Functions(NamedTuple):
     """An op's implementations.
 
     Attributes:
-        inputs: tensors that all of them take.
-        by_name: forward, by implementation.
-        backward: functions without arguments, for those whose forward has no gradient by itself.
+        inputs: tensors that all implementations take.
+        by_name: implementation -> forward.
+        backward: implementation -> function without arguments, where forward alone has no gradient.
     """
 
     inputs: list[tf.Tensor]
@@ -57,13 +57,13 @@ class Functions(NamedTuple):
 
 
 def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: float) -> Case:
-    """Makes the case of any op but an optimizer.
+    """Makes the case of an op that is not an optimizer.
 
     Args:
         op: a key of `traffic.TRAFFIC`.
         dtype: fp32, bf16 or fp16, of the tensors and of biases and norm parameters.
         sizes: hidden, heads and seq of the model.
-        working_set: bytes that forward moves at least; the batch follows from it.
+        working_set: the least number of bytes that forward must move; the batch follows from it.
 
     Returns:
         The case; its inputs are random.
@@ -94,9 +94,9 @@ def _forward(compiled, inputs):
 
 
 class _Backward:
-    """Backward by itself: a `tf.function` under a tape runs as two graphs, and the second is what a call runs.
+    """Backward alone: a `tf.function` under a tape runs as two graphs, and a call runs the second one.
 
-    A persistent tape would do with one forward pass, but asks for the gradients of all that forward keeps as well, and
+    A persistent tape would need one forward pass only, but it also asks for gradients of all stored activations, and
     feeds zeros for them.
     """
 
@@ -105,7 +105,7 @@ class _Backward:
         self._floats = [tensor for tensor in inputs if tensor.dtype.is_floating]
 
     def prepare(self) -> None:
-        """Runs forward; before each call."""
+        """Runs forward; the worker calls it before each call."""
         with tf.GradientTape() as self._tape:
             self._tape.watch(self._floats)
             self._y = self._compiled(*self._inputs)
@@ -114,12 +114,12 @@ class _Backward:
 
     def __call__(self):
         gradients = self._tape.gradient(self._y, self._floats, self._dy)
-        self._tape = self._y = None  # else what forward has kept lives on while others run
+        self._tape = self._y = None  # else the stored activations would stay in memory while other functions run
         return gradients
 
 
 def _fused_softmax_backward(inputs, sizes):
-    """Returns the op of backward; what has a gradient is `attention_context`, where a product follows."""
+    """Returns the backward op; `attention_context`, which has a gradient, would add a product."""
     scores, key_mask, step = inputs
     drop = dropout_of(step)
 
@@ -147,7 +147,7 @@ def _scale(sizes):
 
 
 def normal(seed: int, shape, dtype: tf.DType) -> tf.Tensor:
-    """Returns random numbers, made in the dtype itself."""
+    """Returns normal random numbers, drawn in the dtype itself."""
     return tf.random.stateless_normal(shape, [seed, 0], dtype=dtype)
 
 
@@ -172,19 +172,6 @@ def _layer_norm(shape, dtype, _sizes):
             "fused": lambda *args: layer_norm.layer_norm(*args, EPSILON),
             "reference": lambda *args: layer_norm.reference_layer_norm(*args, EPSILON),
             "tf_nn": tf_nn,
-        },
-    )
-
-
-def _add_layer_norm(shape, dtype, sizes):
-    alone = _layer_norm(shape, dtype, sizes)
-    x, *parameters = alone.inputs
-    return Functions(
-        [x, normal(4, shape, dtype), *parameters],
-        {
-            "fused": lambda *args: layer_norm.add_layer_norm(*args, EPSILON),
-            "reference": lambda x, residual, *rest: alone.by_name["reference"](x + residual, *rest),
-            "tf_nn": lambda x, residual, *rest: alone.by_name["tf_nn"](x + residual, *rest),
         },
     )
 
@@ -266,7 +253,6 @@ def _bias_dropout_add(shape, dtype, _sizes):
 
 MAKERS: dict[str, Callable[[list[int], tf.DType, dict[str, int]], Functions]] = {
     "layer_norm": _layer_norm,
-    "add_layer_norm": _add_layer_norm,
     "attention_softmax": _attention_softmax,
     "bias_gelu_tanh": _bias_gelu("tanh"),
     "bias_gelu_erf": _bias_gelu("erf"),
