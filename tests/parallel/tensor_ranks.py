@@ -3,6 +3,7 @@
 The whole model is computed in the same process by the code for one rank, eagerly and without recomputation.
 """
 
+import dataclasses
 import zlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -160,7 +161,7 @@ def check(case: Case, group: Group) -> float:
 if __name__ == "__main__":
     launch = launch_from_environment()
     mesh = start(launch, tensor_parallel_size=2)
-    everyone = Group("tensor", tuple(range(mesh.size)), mesh.rank, pending=mesh.pending)
+    everyone = dataclasses.replace(mesh.world, name="tensor")
     for title, case in CASES.items():
         if mesh.size in case.ranks:
             worst = check(case, mesh.tensor if case.pairs else everyone)
