@@ -1,10 +1,14 @@
 """Prose out of documentation, and the built-in corpus."""
 
 import itertools
+import pathlib
+import re
+import sys
 
 import pytest
 
 from tftrain.data import builtin_corpus
+from tftrain.data.errors import DataError
 from tftrain.data.prose import clean, is_prose, paragraphs
 
 
@@ -126,10 +130,52 @@ def test_repeated_paragraphs_are_left_out_and_the_limit_is_kept():
     assert 1000 <= total < 1030
 
 
-def test_the_environment_gives_english_in_a_fixed_order():
+def test_the_packages_give_english_in_a_fixed_order():
     files = builtin_corpus.list_files()
     assert files == builtin_corpus.list_files()
     assert len(files) == len(set(files)) > 1000
     text = " ".join(itertools.chain.from_iterable(map(builtin_corpus.extract, files[:150]))).lower().split()
     # "the" is one of 20 words of English text or so.
     assert 0.02 < text.count("the") / len(text) < 0.12
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-gpu.lock"])
+def test_the_lock_file_pins_one_version_of_each_package_for_every_python(lock):
+    text = (pathlib.Path(__file__).parents[2] / lock).read_text()
+    versions = re.findall(r"^([\w.-]+)==(\S+) ; (.*) \\$", text, re.MULTILINE)
+    everywhere = "python_full_version < '3.13' and sys_platform == 'linux'"
+    for package in builtin_corpus.PACKAGES:
+        markers = [marker for name, _, marker in versions if name == package]
+        assert markers == [everywhere], package
+
+
+def _install(site: pathlib.Path, name: str, text: str) -> None:
+    """Installs a package of one module, as pip leaves it."""
+    (site / f"{name}.py").write_text(f'"""{text}"""')
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "RECORD").write_text(f"{name}.py,,\n{name}-1.0.dist-info/METADATA,,\n{name}-1.0.dist-info/RECORD,,\n")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder with two packages, the only one in which packages are looked for."""
+    _install(tmp_path, "first", "The text of the first package has enough words.")
+    _install(tmp_path, "second", "The text of the second package has enough words.")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    return tmp_path
+
+
+def test_other_installed_packages_and_files_are_no_part_of_the_corpus(site, monkeypatch):
+    (site / "stray.py").write_text('"""This file belongs to no package of the list."""')
+    lines = []
+    monkeypatch.setattr(builtin_corpus.logger, "info", lines.append)
+    assert builtin_corpus.list_files(["first"]) == [str(site / "first.py")]
+    assert lines == ["built-in corpus: documentation of first 1.0"]
+
+
+def test_a_package_that_is_missing_or_damaged_is_an_error_that_names_it(site):
+    (site / "second.py").unlink()
+    with pytest.raises(DataError, match=r"^--builtin_corpus: second, third: not completely installed; .* `make setup`"):
+        builtin_corpus.list_files(["first", "second", "third"])

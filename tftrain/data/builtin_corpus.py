@@ -1,21 +1,58 @@
-"""The built-in corpus: English documentation inside the installed Python packages, with nothing to download.
+"""The built-in corpus: English documentation inside installed Python packages, with nothing to download.
+
+The packages are a fixed list. `requirements.lock` pins one version of each for every Python that tftrain supports, so
+the corpus is the same on every machine and does not depend on what else is installed.
 
 Docstrings are taken from the syntax tree of every module, so nothing is imported; documentation files (.rst, .md, .txt)
 as they are. The files are ordered by a hash of their name, so that a capped corpus is a fair sample of the whole one,
-and a paragraph that occurred before is left out. The same packages give the same corpus.
+and a paragraph that occurred before is left out.
 """
 
 import ast
 import hashlib
+import importlib.metadata
 import inspect
+import logging
 import os
 import re
-import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 
+from tftrain.data.errors import DataError
 from tftrain.data.prose import paragraphs
 
+logger = logging.getLogger(__name__)
+
+# Packages with much documentation, of which requirements.lock has one version for all versions of Python.
+PACKAGES = (
+    "absl-py",
+    "click",
+    "cmake",
+    "cython",
+    "fsspec",
+    "google-auth",
+    "grpcio",
+    "h5py",
+    "joblib",
+    "packaging",
+    "protobuf",
+    "psutil",
+    "pyparsing",
+    "pytest",
+    "requests",
+    "rich",
+    "setuptools",
+    "tensorboard",
+    "tensorflow",
+    "tensorflow-datasets",
+    "tensorflow-model-optimization",
+    "tensorflow-text",
+    "tf-keras",
+    "tf-models-official",
+    "tf-slim",
+    "urllib3",
+    "werkzeug",
+)
 _SKIPPED_FOLDERS = {
     "__pycache__",
     "tests",
@@ -25,10 +62,6 @@ _SKIPPED_FOLDERS = {
     "_vendor",
     "vendor",
     "node_modules",
-    "site-packages",
-    "dist-packages",
-    "idlelib",
-    "lib2to3",
     "licenses",
 }
 _SKIPPED_FILES = re.compile(
@@ -39,18 +72,50 @@ _SKIPPED_FILES = re.compile(
 _MAX_FILE = 4 << 20
 
 
-def list_files() -> list[str]:
-    """Returns the Python and documentation files of the environment in the corpus's order."""
-    paths = sysconfig.get_paths()
-    found = {}
-    for label, root in (("lib", paths["stdlib"]), ("site", paths["purelib"]), ("site", paths["platlib"])):
-        for folder, folders, files in os.walk(root):
-            folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
-            for name in files:
-                if name.endswith((".py", ".rst", ".md", ".txt")) and not _SKIPPED_FILES.search(name):
-                    path = os.path.join(folder, name)
-                    found[f"{label}/{os.path.relpath(path, root)}"] = path
+def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
+    """Returns the Python and documentation files of the packages in the corpus's order, and logs the packages.
+
+    Raises:
+        DataError: a package, or a file of it, is not installed; the message names all such packages.
+    """
+    versions, missing, found = [], [], {}
+    for package in packages:
+        try:
+            distribution = importlib.metadata.distribution(package)
+            files = _package_files(distribution)
+        except (importlib.metadata.PackageNotFoundError, FileNotFoundError):
+            missing.append(package)
+            continue
+        versions.append(f"{package} {distribution.version}")
+        found.update(files)
+    if missing:
+        raise DataError(
+            f"--builtin_corpus: {', '.join(missing)}: not completely installed; the corpus is made of all packages of "
+            "its list; run `make setup`, which installs requirements.lock"
+        )
+    logger.info(f"built-in corpus: documentation of {', '.join(versions)}")
     return [found[name] for name in sorted(found, key=lambda name: (hashlib.sha256(name.encode()).digest(), name))]
+
+
+def _package_files(distribution: importlib.metadata.Distribution) -> dict[str, str]:
+    """Returns the path of each file that may hold text, by its name in the package's record of installed files.
+
+    Raises:
+        FileNotFoundError: there is no such record, or a file of it is missing.
+    """
+    found = {}
+    for file in distribution.files or ():
+        folders = set(file.parts[:-1])
+        if ".." in folders or folders & _SKIPPED_FOLDERS or file.parts[0].endswith((".dist-info", ".data")):
+            continue
+        if file.name.endswith((".py", ".rst", ".md", ".txt")) and not _SKIPPED_FILES.search(file.name):
+            path = str(file.locate())
+            if not os.path.isfile(path):
+                raise FileNotFoundError(path)
+            found[file.as_posix()] = path
+    if not found:
+        raise FileNotFoundError(distribution.metadata["Name"])
+    return found
 
 
 def extract(path: str) -> list[str]:
