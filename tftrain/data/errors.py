@@ -6,10 +6,11 @@ TensorFlow wraps what goes wrong inside an input pipeline in its own exceptions,
 
 import re
 
+from tftrain.exit_codes import RunError
 from tftrain.fields import one_line
 
 
-class DataError(Exception):
+class DataError(RunError):
     """Data that cannot be used; the message names the file, the byte offset where there is one, and what to do."""
 
     def __init__(self, message: str):
