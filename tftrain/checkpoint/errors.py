@@ -1,12 +1,10 @@
 """The errors of checkpoints, with the exit code of a program that one of them ends."""
 
-from tftrain.exit_codes import ExitCode
+from tftrain.exit_codes import ExitCode, RunError
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RunError):
     """A checkpoint can't be written or read; the message names the file and the reason."""
-
-    exit_code = ExitCode.FAILED
 
 
 class FailedSavesError(CheckpointError):

@@ -6,14 +6,12 @@ finds the one line in it that a reader needs.
 
 import re
 
-from tftrain.exit_codes import ExitCode
+from tftrain.exit_codes import RunError
 from tftrain.fields import one_line
 
 
-class DataError(Exception):
+class DataError(RunError):
     """Data that can't be used; the message names the file, the byte offset if there is one, and what to do."""
-
-    exit_code = ExitCode.FAILED
 
     def __init__(self, message: str):
         """Makes the message one line: names of files in it may hold line breaks."""

@@ -199,7 +199,7 @@ def describe(run: Run, examples: int) -> str:
             config.compute.precision,
             devices.device_name(),
             "XLA" if run.jit else "graph mode",
-            config.optimizer.optimizer,
+            f"{config.optimizer.optimizer} ({'fused' if run.optimizer.is_fused else 'plain TensorFlow'})",
         ),
     }
     return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items() if words)

@@ -147,6 +147,10 @@ class BertPretraining(Task):
             f"{parameters.count(model, self.vocab_size).total / 1e6:.1f}M parameters",
         )
 
+    def implementations(self) -> str:
+        """Returns one line for the log: which ops of the model are fused."""
+        return implementations.describe(self._config.model, self.model.dtype, devices.has_gpu())
+
 
 def pretraining_loss_sums(outputs: Outputs, batch: Batch) -> LossSums:
     """Compares predictions with labels.

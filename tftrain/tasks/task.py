@@ -137,6 +137,10 @@ class Task(abc.ABC):
     def description(self) -> tuple[str, ...]:
         """Returns the sizes of the model, in words for the log."""
 
+    @abc.abstractmethod
+    def implementations(self) -> str:
+        """Returns one line for the log: which ops of the model are fused."""
+
     def batch_size(self, batch: Batch) -> int:
         """Returns the number of samples of a batch."""
         return next(iter(batch.values())).shape[0]

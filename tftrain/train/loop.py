@@ -126,6 +126,7 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
     """
     config, split = run.config, run.optimizer.state.split
     logger.info(describe(run, examples))
+    logger.info(run.task.implementations())
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
         logger.info(note)
     if not config.compute.sparse_as_dense and split:
