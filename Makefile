@@ -15,7 +15,7 @@ QUICKSTART := build/quickstart
 RANKS := 2
 WORKERS := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup train test test-fast lint format lock hooks clean clean-all
+.PHONY: help setup train test test-all test-fast lint format lock hooks clean clean-all
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,12 +31,16 @@ train: setup $(QUICKSTART)/data/manifest.json ## Train a small BERT on two ranks
 $(QUICKSTART)/data/manifest.json: | setup
 	$(BIN)/python -m tftrain.prepare --flagfile=configs/quickstart_data.flags
 
-test: lint ## Run lint and every test
+test: lint ## Run lint and every test except the nightly ones
 	tools/bazel test //custom_ops/...
-	$(BIN)/python -m pytest $(WORKERS) --durations=15
+	$(BIN)/python -m pytest $(WORKERS) --durations=15 -m "not nightly"
 
-test-fast: setup ## Run the tests that are not slow
-	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
+test-all: lint ## Run lint and every test
+	tools/bazel test //custom_ops/...
+	$(BIN)/python -m pytest $(WORKERS) --durations=60
+
+test-fast: setup ## Run the tests that are neither slow nor nightly
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not nightly"
 
 lint: setup ## Check style, formatting and which module imports which
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 from tftrain.log import LEVELS
 from tftrain.parallel_config import BatchConfig, ParallelConfig
 
-IMPLEMENTATIONS = ("reference", "fused")
+IMPLEMENTATIONS = ("auto", "fused", "reference")
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
 
@@ -39,23 +39,30 @@ class ModelConfig:
     gelu_form: str = flag(
         "tanh", "GeLU by the tanh approximation of the original BERT, or exactly by erf.", choices=("tanh", "erf")
     )
-    ln_impl: str = flag("reference", "LayerNorm by the fused op or by plain TensorFlow.", choices=IMPLEMENTATIONS)
+    ln_impl: str = flag(
+        "auto",
+        "LayerNorm by the fused op or by plain TensorFlow; auto: fused where the op is built and takes the model.",
+        choices=IMPLEMENTATIONS,
+    )
     ln_dtype: str = flag(
         "compute",
-        "Format of scale and shift of every LayerNorm; its statistics are fp32 in any case.",
+        "Format of scale and shift of every LayerNorm; its statistics are always fp32.",
         choices=("compute", "fp32"),
     )
     attn_softmax_impl: str = flag(
-        "reference",
-        "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow.",
+        "auto",
+        "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as "
+        "for ln_impl.",
         choices=IMPLEMENTATIONS,
     )
     gelu_impl: str = flag(
-        "reference", "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow.", choices=IMPLEMENTATIONS
+        "auto",
+        "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl.",
+        choices=IMPLEMENTATIONS,
     )
     dropout_add_impl: str = flag(
-        "reference",
-        "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow.",
+        "auto",
+        "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl.",
         choices=IMPLEMENTATIONS,
     )
     use_bias_in_keys: bool = flag(True, "A bias in the key projection (it cancels in the softmax, and costs a little).")
@@ -162,10 +169,16 @@ class RunConfig:
 
     mode: str = flag("train", "Train, or evaluate the newest (or the named) checkpoint.", choices=("train", "evaluate"))
     output_dir: str | None = flag(
-        None, "Folder for checkpoints, metrics.jsonl, config.json, TensorBoard events and plots."
+        None, "Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots."
     )
     max_steps: int = flag(1000, "Updates of the whole run.", minimum=1)
     log_every: int = flag(10, "Steps between log lines.", minimum=1)
+    log_format: str = flag(
+        "short",
+        "One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written "
+        "to OUTPUT_DIR/log.txt.",
+        choices=("short", "megatron"),
+    )
     log_level: str = flag("info", "The least important messages that are shown.", choices=LEVELS)
     eval_every: int = flag(
         0, "Steps between evaluations of the held-out split; 0: only at the end; -1: never.", minimum=-1
@@ -203,8 +216,8 @@ class RunConfig:
     )
     machine_file: str = flag(
         "build/machine.json",
-        "What python -m tftrain.plan --measure has found out about this machine; without it, a run on a CPU says of "
-        "its memory only what was to be expected, and nothing of its time.",
+        "Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU "
+        "reports no planned step time.",
     )
     seed: int = flag(
         1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1

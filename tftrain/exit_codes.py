@@ -1,18 +1,28 @@
-"""Exit codes of `tftrain.run`: what each asks of whoever started it. docs/reliability.md says more."""
+"""Exit codes of `tftrain.run` and the exceptions that carry one; docs/reliability.md explains what to do after each."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a process ends with; a signal that ends it at once gives 128 and the signal's number."""
+    """The exit code of a process; a signal that ends it at once gives 128 plus the signal's number."""
 
     DONE = 0
-    FAILED = 1  # the last line, or a traceback, says why
+    FAILED = 1  # the last line, or a traceback, gives the reason
     WRONG_FLAGS = 2
-    STOPPED = 75  # EX_TEMPFAIL of sysexits.h: a signal asked for it, the state is saved; start again to continue
+    STOPPED = 75  # EX_TEMPFAIL of sysexits.h: a signal stopped the run, the state is saved; start again to continue
     NOT_FINITE = 76  # too many steps in a row whose loss or gradient was not finite
     STALLED = 77  # something took longer than its limit
     SAVES_FAILED = 78  # too many checkpoints in a row could not be written
-    NOT_SAVED = 79  # a signal asked for the end, and there was no time to save
-    PEER_ENDED = 80  # another rank ended, and its own exit code says why
+    NOT_SAVED = 79  # a signal stopped the run, and --preempt_save_seconds were not enough to save
+    PEER_ENDED = 80  # another rank ended; its own exit code gives the reason
     SIGNALLED = 128  # plus the number of the second signal
+
+
+class RunError(RuntimeError):
+    """An error that ends a run; its message is the one line that the user sees.
+
+    Attributes:
+        exit_code: of the process, set by each subclass.
+    """
+
+    exit_code = ExitCode.FAILED

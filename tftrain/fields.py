@@ -1,4 +1,4 @@
-"""A field of a configuration: a flag with its help, its allowed values and its bounds, and how it is refused."""
+"""Fields of a configuration: each is a flag with its help, allowed values and bounds; and the problems of a value."""
 
 import dataclasses
 import math
@@ -7,32 +7,32 @@ from typing import Any, NamedTuple, TypeVar
 
 Config = TypeVar("Config")
 
-# A value in a message: a path fits, a megabyte that stood on a flagfile's line does not.
-_LONGEST_VALUE = 300
+# Characters of a value in a message: a path fits, a flagfile's line of a megabyte does not.
+_MAX_VALUE = 300
 
 
 class Problem(NamedTuple):
-    """One reason why a configuration is refused: the flag, the value it was given, and what is expected."""
+    """One reason to refuse a configuration: the flag, the value given, and the value expected."""
 
     flag: str
     value: Any
     expected: str
 
     def __str__(self) -> str:
-        value = one_line(str(self.value), _LONGEST_VALUE)
+        value = one_line(str(self.value), _MAX_VALUE)
         given = "" if self.value is None else f"={value}"
         return one_line(f"--{self.flag}{given}: {self.expected}" if self.flag else f"{value}: {self.expected}")
 
 
-def one_line(text: str, longest: int = 2000) -> str:
-    """Returns a text for a message: characters that aren't printable as escapes, and what is too long cut out."""
-    if len(text) > longest:
-        text = f"{text[: longest // 2]}...{text[-longest // 2 :]}"
+def one_line(text: str, max_length: int = 2000) -> str:
+    """Returns a text for a message: escapes characters that are not printable, and cuts the middle of a long text."""
+    if len(text) > max_length:
+        text = f"{text[: max_length // 2]}...{text[-max_length // 2 :]}"
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class ConfigError(ValueError):
-    """Raised with every problem of a configuration at once."""
+    """A configuration is refused; carries all its problems."""
 
     def __init__(self, problems: list[Problem]):
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -43,9 +43,9 @@ def flag(default: Any, help: str, *, choices=None, minimum=None, maximum=None, a
     """Declares a dataclass field that is also a flag.
 
     Args:
-        default: its value when the flag is not given; None means "follows from the others", as the help must say.
+        default: the value without the flag. None means that the value follows from others; the help explains how.
         help: one sentence for `--help` and the documentation.
-        choices: the allowed values, if they are few.
+        choices: the allowed values, if there are only a few.
         minimum, maximum: inclusive bounds of a number.
         above, below: exclusive bounds of a number.
     """
@@ -54,7 +54,7 @@ def flag(default: Any, help: str, *, choices=None, minimum=None, maximum=None, a
 
 
 def field_problems(config: Any) -> list[Problem]:
-    """Checks each field of one dataclass against its own choices and bounds."""
+    """Returns the fields of one dataclass that violate their own choices or bounds."""
     found = []
     for field in dataclasses.fields(config):
         value, limits = getattr(config, field.name), field.metadata
@@ -83,7 +83,7 @@ def sections(config: Any) -> list[Any]:
 
 
 def changed(config: Config, values: Mapping[str, Any]) -> Config:
-    """Returns a configuration of several sections with other values of some flags, whichever sections they are in."""
+    """Returns a copy of a configuration of several sections with new values of some flags, found in any section."""
     parts = {}
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)

@@ -1,7 +1,7 @@
-"""Small files from elsewhere, read whole: what is no regular file, or larger than such a file ever is, is refused.
+"""Reads small files whole, and refuses large files and files that are not regular.
 
-Manifests, vocabularies, indexes and flagfiles go through here, so that none of them can block a program (a pipe, a
-device) or fill its memory, whatever lies at its path.
+Manifests, vocabularies, indexes and flagfiles are read by this module, so that no path can block a program (a pipe, a
+device) or fill its memory.
 """
 
 import errno
@@ -14,19 +14,19 @@ def read_small(path: str, limit: int) -> bytes:
 
     Args:
         path: of a regular file.
-        limit: the most bytes that it may have.
+        limit: the maximum size in bytes.
 
     Raises:
-        OSError: it can't be read, is something else, or is too large; `strerror` says which.
+        OSError: the file can't be read, is not regular, or is too large; `strerror` gives the reason.
     """
-    # Without O_NONBLOCK the call would wait for somebody to open the other end of a pipe.
+    # Without O_NONBLOCK, opening a pipe waits until another process opens its other end.
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "Not a regular file", path)
-        # Not trusted to be what fstat says: a file of /proc has the size 0.
+        # The size in fstat is not reliable: a file in /proc has size 0.
         content = file.read(limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"Larger than {limit} bytes", path)

@@ -1,7 +1,10 @@
-"""Flagfiles: every `--flagfile=FILE` of a command line is replaced by the arguments in the file, one on each line.
+"""Flagfiles: replaces each `--flagfile=FILE` of a command line by the arguments in the file, one a line.
 
-Blank lines and those that begin with # or // mean nothing. A flagfile may name others. One that is no text, too large,
-or includes itself is a problem of its own, whereas absl warns, gives up on the first, or waits for a pipe.
+Blank lines and lines that begin with # or // are skipped. A flagfile may include other flagfiles.
+
+absl's own reader is not used, for its errors cannot be repaired from outside. It opens the file by its name (a pipe
+blocks it), reads it whole, raises UnicodeDecodeError without the file's name, skips a file that includes itself with a
+warning, stops at the first problem, and gives no line numbers.
 """
 
 import os
@@ -22,10 +25,11 @@ def expand(args: Sequence[str]) -> tuple[list[str], list[Problem]]:
     """Returns a command line without flagfiles.
 
     Args:
-        args: the arguments; `--flagfile FILE` means the same as `--flagfile=FILE`, and what follows `--` is left alone.
+        args: the arguments. `--flagfile FILE` means the same as `--flagfile=FILE`; arguments after `--` stay as they
+            are.
 
     Returns:
-        The arguments, those of each file in its place, and what is wrong with the files.
+        The arguments, with those of each file in its place; and the problems of the files.
     """
     reader = _Reader()
     waiting = list(reversed(args))
@@ -42,12 +46,12 @@ def expand(args: Sequence[str]) -> tuple[list[str], list[Problem]]:
         elif waiting:
             reader.read(waiting.pop(), ())
         else:
-            reader.refuse("", "expected a file's name behind it")
+            reader.refuse("", "expected a file name after it")
     return reader.found, reader.problems
 
 
 class _Reader:
-    """The arguments found so far, and the problems; the files read are counted, as each may name another twice."""
+    """The arguments and problems found so far. It counts the files, because each may include another twice."""
 
     def __init__(self):
         self.found: list[str] = []
@@ -58,14 +62,14 @@ class _Reader:
         self.problems.append(Problem("flagfile", name, expected))
 
     def read(self, name: str, within: tuple[str, ...]) -> None:
-        """Reads a file that was named in the files `within`, the outermost first."""
+        """Reads a file; `within` are the files that include it, the outermost first."""
         self._files += 1
         path = os.path.expanduser(name.strip())
         place = os.path.realpath(path)
         if place in within:
-            return self.refuse(name, f"it includes itself, through {within[-1]}; remove that line")
+            return self.refuse(name, f"the file includes itself, through {within[-1]}; remove that line")
         if self._files > MAX_FILES:
-            return self.refuse(name, f"expected at most {MAX_FILES} flagfiles, each counted as often as it is named")
+            return self.refuse(name, f"expected at most {MAX_FILES} flagfiles; a file counts each time it is included")
         try:
             text = read_small(path, MAX_BYTES).decode("utf-8")
         except OSError as error:
@@ -89,4 +93,4 @@ class _Reader:
         elif directive[1]:
             self.read(directive[1], within)
         else:
-            self.refuse(name, f"line {number}: expected --flagfile=FILE in one line")
+            self.refuse(name, f"line {number}: expected --flagfile=FILE on one line")

@@ -1,7 +1,7 @@
 """The command line, made from the configuration's dataclasses with absl flags.
 
-Every problem of a command line is reported at once, one line each, and by rank 0 alone: 64 ranks that each complain
-about the first of three wrong flags help nobody.
+All problems of a command line are reported at once, one line each. Only rank 0 reports them: the same lines from 64
+ranks would hide the reason.
 """
 
 import dataclasses
@@ -21,16 +21,16 @@ from tftrain.fields import ConfigError, Problem, sections
 Config = TypeVar("Config")
 
 EXIT_BAD_FLAGS = 2
-# Of a command line with more of them, the rest is counted only: somebody passed a file that is no flagfile.
+# If there are more problems, only their number is printed: somebody passed a file that is no flagfile.
 MAX_PROBLEMS = 50
-RANK_0_SPEAKS_SECONDS = 5
+RANK_0_PRINT_SECONDS = 5
 
 
 def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
-    """Does what `read` does, for a caller with nothing to add to the problems.
+    """Reads a command line like `read`, and raises its problems.
 
     Raises:
-        ConfigError: there are problems; all of them.
+        ConfigError: with all problems.
     """
     config, problems = read(config_class, argv)
     if problems:
@@ -46,9 +46,8 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
         argv: the program's name and its arguments.
 
     Returns:
-        A config_class whose values have the right types (`field_problems` and the class itself check the rest), and
-        the problems so far: unknown flags, values of the wrong type, stray arguments. A flag with a problem has its
-        default.
+        A config_class, and the problems: unknown flags, values of the wrong type, stray arguments. A flag with a
+        problem has its default. `field_problems` and the class itself check the values further.
 
     Raises:
         SystemExit: after printing the help, if `--help` is among the arguments.
@@ -73,12 +72,12 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
 
 
 def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
-    """Ends the process with EXIT_BAD_FLAGS; rank 0 prints the problems first, each on a line of its own.
+    """Ends the process with EXIT_BAD_FLAGS; rank 0 first prints the problems, one line each.
 
-    The other ranks wait for it: a launcher ends all ranks as soon as one has failed, before rank 0 has spoken perhaps.
+    The other ranks wait, because a launcher ends all ranks as soon as one fails, perhaps before rank 0 has printed.
     """
     if rank > 0:
-        time.sleep(RANK_0_SPEAKS_SECONDS)
+        time.sleep(RANK_0_PRINT_SECONDS)
     else:
         for problem in error.problems[:MAX_PROBLEMS]:
             print(f"{program}: {problem}", file=sys.stderr, flush=True)
@@ -89,7 +88,7 @@ def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
 
 
 def help_text(config_class: type, program: str) -> str:
-    """Returns the help: the flags by section, each with its default, its allowed values and its sentence."""
+    """Returns the help: the flags by section, each with its default, its allowed values and its description."""
     lines = [f"usage: {program} [--flagfile=FILE ...] [--flag=value ...]"]
     for section in sections(config_class()):
         lines += ["", (section.__doc__ or "").strip().split("\n")[0]]
@@ -116,7 +115,7 @@ _EXPECTED = {int: "expected a whole number within 64 bits", float: "expected a n
 
 
 def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
-    """Returns a private flag registry for the fields of `defaults`; wrong values are appended to `problems`."""
+    """Returns a private flag registry for the fields of `defaults`; parsing appends wrong values to `problems`."""
 
     def collecting(base: type[flags.Flag], expected: str) -> type[flags.Flag]:
         class Collecting(base):
@@ -132,12 +131,12 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
     for section in sections(defaults):
         for field in dataclasses.fields(section):
             kind, default = _base_type(section, field.name), getattr(section, field.name)
-            words = field.metadata["help"]
+            description = field.metadata["help"]
             if kind is bool:
-                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(field.name, default, words)
+                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(field.name, default, description)
             else:
                 made = collecting(flags.Flag, _EXPECTED.get(kind, ""))(
-                    _PARSERS[kind], flags.ArgumentSerializer(), field.name, default, words
+                    _PARSERS[kind], flags.ArgumentSerializer(), field.name, default, description
                 )
             flags.DEFINE_flag(made, flag_values=values)
     return values
@@ -150,7 +149,7 @@ def _fill(section: Any, values: flags.FlagValues) -> Any:
 
 
 def _unknown(arg: str, known: Iterable[str]) -> Problem:
-    """Returns the problem of an argument that is no flag, with the nearest of the `known` names."""
+    """Returns the problem of an unknown argument, and suggests the nearest of the `known` flag names."""
     name, _, value = arg.lstrip("-").partition("=")
     if not arg.startswith("-") or not name:
         return Problem("", arg, "stray argument; every argument is --flag=value")

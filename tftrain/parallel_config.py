@@ -1,7 +1,4 @@
-"""How the global batch, the layers and the state are divided: the sizes and their arithmetic.
-
-Part of `tftrain.config`, where the other sections of the configuration are.
-"""
+"""The sections of `tftrain.config` that divide the global batch, the layers and the state, and their arithmetic."""
 
 import dataclasses
 import re
@@ -17,35 +14,37 @@ class BatchConfig:
     """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: state two, the third follows."""
 
     micro_batch_size: int | None = flag(
-        None, "Samples of one forward pass on one rank; 8 if no batch size is given.", minimum=1
+        None, "Samples of one forward pass on one rank; by default 8, if no batch size is given.", minimum=1
     )
     grad_accum_steps: int | None = flag(
-        None, "Micro-batches accumulated into one update; 1 if it does not follow.", minimum=1
+        None,
+        "Micro-batches accumulated into one update; by default it follows from the other sizes, or is 1.",
+        minimum=1,
     )
     global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
     grad_accum_dtype: str = flag(
         "fp32",
-        "Gradients of the micro-batches are added up in this format; fp16 scales the loss.",
+        "Format in which the gradients of micro-batches are added; fp16 scales the loss.",
         choices=("fp32", "fp16", "bf16"),
     )
     batch_rampup: str = flag(
         "none",
         "start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first "
-        "samples; the learning rate's schedule then counts samples. The other sizes are the full batch's.",
+        "samples; the learning rate schedule then counts samples. The other sizes are those of the full batch.",
     )
     fit_micro_batch: bool = flag(
         False,
-        "Of the sizes up to micro_batch_size, take the largest that the ranks can divide global_batch_size into, "
-        "whatever their number; an elastic launcher sets it.",
+        "Lower micro_batch_size to the largest size that divides global_batch_size evenly among any number of ranks; "
+        "an elastic launcher sets this flag.",
     )
 
     @property
     def ramp(self) -> ramp.Ramp:
-        """The batch sizes of the run's updates; only when resolved."""
+        """The batch sizes of the run's updates; the configuration must be resolved."""
         return ramp.read(self.batch_rampup, self.global_batch_size)
 
     def resolve(self, data_parallel_size: int) -> "BatchConfig":
-        """Fills in what is not stated.
+        """Returns the configuration with all sizes filled in.
 
         Args:
             data_parallel_size: ranks that share a global batch.
@@ -90,11 +89,11 @@ class BatchConfig:
         return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)
 
     def _fitted(self, ranks: int) -> int:
-        """Returns the largest micro-batch up to the stated one of which all global batches consist on so many ranks."""
+        """Returns the largest micro-batch, up to the given one, that divides every global batch on all ranks."""
         if self.grad_accum_steps or not self.micro_batch_size or not self.global_batch_size:
             expected = (
                 "expected --global_batch_size and --micro_batch_size without --grad_accum_steps, which follows from "
-                "the number of ranks; an elastic launcher sets the flag"
+                "the number of ranks; an elastic launcher sets this flag"
             )
             raise ConfigError([Problem("fit_micro_batch", True, expected)])
         unit, left = divmod(ramp.unit(self.batch_rampup, self.global_batch_size), ranks)
@@ -110,38 +109,38 @@ class ParallelConfig:
     """How layers, optimizer state and gradients are divided among the ranks."""
 
     tensor_parallel_size: int = flag(
-        1, "Ranks that split every layer between them; the others share the global batch.", minimum=1
+        1, "Ranks that split every layer; groups of so many ranks share the global batch.", minimum=1
     )
     pipeline_parallel_size: int = flag(
-        1, "Stages that the layers are divided into; only the planner knows more than one.", minimum=1
+        1, "Pipeline stages, each with some of the layers; only the planner supports more than one.", minimum=1
     )
     split_opt_state: bool = flag(
-        False, "Master weights and moments are divided among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
+        False, "Divide master weights and moments among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
     )
     split_grad_accum: bool = flag(
-        False, "So are the gradients that accumulate over micro-batches (ZeRO-2); implies split_opt_state."
+        False, "Also divide the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."
     )
     state_split_strategy: str = flag(
         "even",
-        "Who owns what: even, equal bytes of flat buckets; or whole tensors: naive, layer i on rank i modulo ranks; "
-        "greedy:K, the largest first on the emptiest of K ranks.",
+        "Which rank owns which part of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on "
+        "rank i modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks.",
     )
 
     @property
     def splits_state(self) -> bool:
-        """Whether master weights and moments are divided."""
+        """Whether master weights and moments are split over ranks."""
         return self.split_opt_state or self.split_grad_accum
 
     def data_parallel_size(self, ranks: int) -> int:
-        """Returns how many of so many ranks share the global batch."""
+        """Returns the number of data parallel ranks among `ranks` ranks."""
         return ranks // (self.tensor_parallel_size * self.pipeline_parallel_size)
 
     def problems(self, ranks: int, widths: Mapping[str, int]) -> list[Problem]:
-        """Returns every reason why so many ranks can't divide the work so.
+        """Returns every reason why `ranks` ranks can't divide the work in this way.
 
         Args:
-            ranks: all of them.
-            widths: of the layers that tensor parallel ranks divide, by the flag that says them.
+            ranks: the number of all ranks.
+            widths: the widths of the layers that tensor parallel ranks split, by their flag.
         """
         found, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
         if size > 0 and ranks % size:

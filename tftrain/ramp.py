@@ -1,10 +1,9 @@
 """The batch ramp: a global batch that grows while the first samples of a run are consumed.
 
-`--batch_rampup=start:increment:samples` means what Megatron-LM's `--rampup-batch-size` does: the global batch has
-`start` samples at first and grows by `increment` at evenly spaced points, the last of them at `samples` consumed
-samples, where it is the full one. The size of an update follows from the samples consumed before it and from nothing
-else, so a run that is resumed within the ramp goes on with the right size. No ramp is one that starts with the full
-batch.
+`--batch_rampup=start:increment:samples` means the same as Megatron-LM's `--rampup-batch-size`. The global batch has
+`start` samples at first and grows by `increment` at evenly spaced points. The last point lies at `samples` consumed
+samples; from there on, the batch is full. The size of an update depends only on the samples consumed before it, so a
+run that resumes within the ramp continues with the right size. Without a ramp, the first batch is already full.
 """
 
 import math
@@ -21,9 +20,9 @@ class Stage(NamedTuple):
     """Consecutive updates with batches of one size.
 
     Attributes:
-        batch_size: samples of each of them over all ranks.
-        first_step: updates before the first of them.
-        first_sample: samples consumed before the first of them.
+        batch_size: samples of each update, over all ranks.
+        first_step: number of updates before the stage.
+        first_sample: number of samples consumed before the stage.
     """
 
     batch_size: int
@@ -38,7 +37,7 @@ class Ramp:
     Attributes:
         start: the first size.
         increment: the difference between a size and the next; it divides full - start.
-        samples: consumed samples from which on the batch is full.
+        samples: number of consumed samples after which the batch is full.
         full: the last size, global_batch_size.
     """
 
@@ -49,22 +48,22 @@ class Ramp:
 
     @property
     def increments(self) -> int:
-        """How often the batch grows; 0 without a ramp."""
+        """The number of times that the batch grows; 0 without a ramp."""
         return (self.full - self.start) // self.increment
 
     def batch_size(self, consumed_samples: int) -> int:
-        """Returns the samples of the update before which so many were consumed.
+        """Returns the batch size of the next update after `consumed_samples`.
 
-        With k increments, the i-th falls due at i * samples / k consumed samples and comes with the first update that
-        begins there or later.
+        With k increments, the i-th is due at i * samples / k consumed samples. The first update that begins there or
+        later has it.
         """
         reached = consumed_samples * self.increments // self.samples
         return self.start + self.increment * min(reached, self.increments)
 
     def stages(self, consumed_samples: int = 0) -> list[Stage]:
-        """Returns the stages of a run that goes on from so many consumed samples; the last has no end.
+        """Returns the stages of a run that continues after `consumed_samples`; the last stage has no end.
 
-        A ramp that is steep for its batch sizes leaves sizes out.
+        A steep ramp skips some sizes.
         """
         found = [Stage(self.batch_size(consumed_samples), 0, consumed_samples)]
         while found[-1].batch_size < self.full:
@@ -77,32 +76,32 @@ class Ramp:
         return found
 
     def samples_after(self, steps: int) -> int:
-        """Returns the samples that the first `steps` updates of a run consume."""
+        """Returns the number of samples that the first `steps` updates of a run consume."""
         stage = max(stage for stage in self.stages() if stage.first_step <= steps)
         return stage.first_sample + (steps - stage.first_step) * stage.batch_size
 
 
 def read(batch_rampup: str, global_batch_size: int) -> Ramp:
-    """Returns what a flag in which `problems` finds none means, for the full batch's size."""
+    """Returns the ramp of a valid `--batch_rampup` that ends with this global batch size."""
     if batch_rampup == "none":
         return Ramp(global_batch_size, 1, 1, global_batch_size)
     return Ramp(*map(int, batch_rampup.split(":")), global_batch_size)
 
 
 def unit(batch_rampup: str, global_batch_size: int) -> int:
-    """Returns the largest number that divides the sizes of all batches; the full one's, if the flag has problems."""
+    """Returns the greatest common divisor of all batch sizes; the full size, if the flag is malformed."""
     match = _FORMAT.fullmatch(batch_rampup)
     return math.gcd(global_batch_size, *map(int, match.groups()[:2])) if match else global_batch_size
 
 
 def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | None, ranks: int) -> list[Problem]:
-    """Returns every reason why a ramp can't lead to such a batch.
+    """Returns every reason why the ramp can't reach the full batch.
 
     Args:
         batch_rampup: the flag.
         global_batch_size: the full batch's samples.
-        micro_batch_size: samples of one forward pass, of which every batch must consist on all ranks; None: not known.
-        ranks: data parallel ones.
+        micro_batch_size: samples of one forward pass; every batch must be a multiple of it on all ranks. None: unknown.
+        ranks: the number of data parallel ranks.
     """
     if batch_rampup == "none":
         return []

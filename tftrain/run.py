@@ -2,15 +2,15 @@
 
 Exit codes, of which docs/reliability.md says more:
     0   done
-    1   the run failed: data, checkpoint, ranks, or an exception nobody expected
+    1   the run failed: data, checkpoint, ranks, or an unexpected exception
     2   wrong flags
-    75  a signal (SIGTERM, SIGINT, SIGUSR1) asked for the end, and the state is saved: start again to continue
+    75  a signal (SIGTERM, SIGINT, SIGUSR1) stopped the run, and the state is saved: start again to continue
     76  too many steps in a row were not finite (--max_nan_steps)
     77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
-    78  too many checkpoints could not be written (--max_failed_saves), or the last one
-    79  a signal asked for the end, and --preempt_save_seconds were not enough to save
-    80  another rank ended; its own exit code says why
-    128 and the signal's number: ended at once by a signal, by the second one where the first is a request
+    78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
+    79  a signal stopped the run, and --preempt_save_seconds were not enough to save
+    80  another rank ended; its own exit code gives the reason
+    128 plus the signal's number: a signal ended the process at once; of SIGTERM and SIGINT, the second one does
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ import signal
 import sys
 import tempfile
 
-from tftrain import flags, huge_pages, log
+from tftrain import devices, flags, huge_pages, log
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
-from tftrain.data.errors import DataError, data_error
-from tftrain.exit_codes import ExitCode
+from tftrain.data.errors import data_error
+from tftrain.exit_codes import ExitCode, RunError
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
 from tftrain.supervise import elastic
@@ -48,73 +48,77 @@ def main(argv: list[str]) -> int:
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
-    except DataError as error:
+    except RunError as error:
         logger.error(error)
-        return ExitCode.FAILED
+        return error.exit_code
+    prepare_process(config)
+    return run(config, launch)
 
-    gpu = os.path.exists("/dev/nvidiactl")
-    if __name__ == "__main__" and config.compute.huge_pages and not gpu:
+
+def prepare_process(config: TrainConfig) -> None:
+    """Sets what must be set before TensorFlow is loaded; may restart the process for huge pages."""
+    has_gpu = devices.has_driver()
+    if __name__ == "__main__" and config.compute.huge_pages and not has_gpu:
         huge_pages.restart()
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if config.compute.activation_checkpointing != "none":
-        # XLA on the CPU starts what it can as early as it can, recomputation too, which then saves nothing.
+        # XLA on the CPU starts every operation as early as it can, recomputation too, which then saves no memory.
         os.environ["XLA_FLAGS"] = f"{LOW_MEMORY_XLA} {os.environ.get('XLA_FLAGS', '')}"
-    # Where there is no GPU, TensorFlow reports that as an error.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if gpu else "3")
+    # Without a GPU, TensorFlow reports that as an error.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_gpu else "3")
+
+
+def run(config: TrainConfig, launch: Launch) -> int:
+    """Connects the ranks, trains or evaluates, and returns the exit code.
+
+    Args:
+        config: resolved, with the sizes that the data gives.
+        launch: this process's place.
+    """
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     import tensorflow as tf
 
-    from tftrain.checkpoint.errors import CheckpointError, FailedSavesError
     from tftrain.parallel import collectives, start
-    from tftrain.parallel.mesh import MeshError
-    from tftrain.report.health import NotFiniteError
     from tftrain.supervise import peer_failure
     from tftrain.supervise.watchdog import Watchdog
     from tftrain.train import loop, rank_checks
 
     watchdog, code = Watchdog(launch.rank, config.run), ExitCode.FAILED
-    ended: list[int] = []  # With which code, if this rank has come to its own end.
+    own_codes: list[int] = []  # One code, once this rank has come to its own end.
 
-    def another_ended() -> None:
-        # Python's own end takes seconds to free the graphs, and Horovod's may ask the rank that is gone.
+    def end_after_peer() -> None:
+        # Python's own exit takes seconds to free the graphs, and Horovod's may ask the rank that is gone.
         try:
-            if not ended:
-                logger.error(f"another rank ended, or can't be reached; see what it says{watchdog.waiting()}")
+            if not own_codes:
+                logger.error(f"another rank ended or can't be reached; its own output says why{watchdog.waiting()}")
             sys.stdout.flush()
         finally:
-            os._exit(ended[0] if ended else ExitCode.PEER_ENDED)
+            os._exit(own_codes[0] if own_codes else ExitCode.PEER_ENDED)
 
     if launch.size > 1:
-        peer_failure.on_uncaught_gloo(another_ended)
+        peer_failure.on_uncaught_gloo(end_after_peer)
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
             ranks = start.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
             watchdog.pending = ranks.pending
             if launch.size > 1:
-                peer_failure.on_forgotten(lambda: bool(ranks.pending.unfinished()), another_ended)
+                peer_failure.on_forgotten(lambda: bool(ranks.pending.unfinished()), end_after_peer)
             rank_checks.before_start(config, ranks)
         code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
-    except FailedSavesError as error:
-        logger.error(error)
-        code = ExitCode.SAVES_FAILED
-    except (DataError, CheckpointError, MeshError, OSError) as error:
-        logger.error(error)
-    except NotFiniteError as error:
-        logger.error(error)
-        code = ExitCode.NOT_FINITE
-    except tf.errors.OpError as error:
-        # A record's fault reaches us wrapped in TensorFlow's own error; anything else deserves its traceback.
-        if (cause := data_error(error)) is not None:
-            logger.error(cause)
-        elif collectives.is_lost(error):
-            another_ended()
-        else:
+    except (RunError, OSError, tf.errors.OpError) as error:
+        # A fault in a record arrives inside TensorFlow's own error.
+        cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
+        if cause is None and collectives.is_lost(error):
+            end_after_peer()
+        if cause is None:
             raise
+        logger.error(cause)
+        code = getattr(cause, "exit_code", ExitCode.FAILED)
     except KeyboardInterrupt:
         code = ExitCode.SIGNALLED + signal.SIGINT
     finally:
-        ended.append(int(code))
-        # Horovod's own end waits for the other ranks.
+        own_codes.append(int(code))
+        # Horovod's own exit waits for the other ranks.
         watchdog.begin("the end of the process", "exit_timeout_seconds", code or ExitCode.STALLED)
     return code
 

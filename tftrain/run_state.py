@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tftrain import devices
 from tftrain.checkpoint import memory
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import TrainConfig
 from tftrain.optim.loss_scale import make_loss_scale
@@ -123,18 +123,19 @@ class Run:
         self.config, self.mesh = config, mesh
         self.jit = config.compiles(devices.has_gpu())
         self.task = make_task(config, mesh)
-        named, slices, parallel = self.task.named_variables(), self.task.slices, config.parallel
-        # The first rank's, should another host's draws differ in a bit; slices have a first rank each.
-        whole = {name: variable for name, variable in named.items() if name not in slices}
+        named, pieces, parallel = self.task.named_variables(), self.task.pieces, config.parallel
+        # The first rank's, should another host's draws differ in a bit; each part of a tensor has a first rank.
+        divided = {name: variable for name, variable in named.items() if pieces[name].is_divided}
+        whole = {name: variable for name, variable in named.items() if name not in divided}
         collectives.broadcast_variables(mesh.group("stage"), whole)
-        collectives.broadcast_variables(mesh.data, {n: v for n, v in named.items() if n in slices})
+        collectives.broadcast_variables(mesh.data, divided)
         self.optimizer = Optimizer(
             config.optimizer,
             run_length(config),
             named,
             mesh,
             parallel.state_split_strategy if parallel.splits_state and mesh.data.size > 1 else None,
-            slices,
+            pieces,
         )
         self.loss_scale = make_loss_scale(config)
         self.progress = Progress(len(self.task.sums))
@@ -148,17 +149,16 @@ class Run:
         shapes = {name: variable.shape.as_list() for name, variable in self.counters().items()}
         return self.optimizer.state.shapes() | shapes
 
-    def tensors_to_save(self) -> Iterator[tuple[Piece, np.ndarray]]:
-        """Yields what this rank writes to a checkpoint, see `OptimizerState`; the chief writes the counters."""
-        if self.mesh.is_chief:
-            for piece, variable in self._counter_pieces():
-                yield piece, np.asarray(variable).reshape(-1)
+    def tensors_to_save(self) -> Iterator[TensorData]:
+        """Yields the pieces that this rank saves and their elements, see `OptimizerState.tensors_to_save`."""
+        for piece, variable in self._counter_pieces():
+            if piece.replica_id == 0:
+                yield TensorData(piece, np.asarray(variable).reshape(-1))
         yield from self.optimizer.state.tensors_to_save()
 
     def pieces_to_save(self) -> Iterator[Piece]:
         """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
-        if self.mesh.is_chief:
-            yield from (piece for piece, _ in self._counter_pieces())
+        yield from (piece for piece, _ in self._counter_pieces() if piece.replica_id == 0)
         yield from self.optimizer.state.pieces_to_save()
 
     def restore_buffers(self) -> Mapping[Piece, np.ndarray]:
@@ -175,4 +175,5 @@ class Run:
 
     def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
         for name, variable in self.counters().items():
-            yield Piece.block(name, variable.shape.as_list(), FORMATS[variable.dtype]), variable
+            shape, dtype = variable.shape.as_list(), FORMATS[variable.dtype]
+            yield Piece.block(name, shape, dtype, replica_id=self.mesh.rank), variable

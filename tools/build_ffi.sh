@@ -3,8 +3,8 @@
 #
 #   tools/build_ffi.sh cuda|cpu OUTPUT_DIR XLA_INCLUDE_DIR
 #
-# XLA's FFI headers come with JAX (jax.ffi.include_dir()) and with TensorFlow. `cuda` adds the GPU's kernels and handlers to
-# the CPU's, for A100, H100 and H200, and as PTX for later ones; NVCC names another nvcc than the first on the path.
+# XLA's FFI headers come with JAX (jax.ffi.include_dir()) and with TensorFlow. `cuda` adds kernels and handlers for GPUs to
+# those for the CPU: code for A100, H100 and H200, and PTX for later GPUs. NVCC overrides the first nvcc on the path.
 # The flags are those of tools/bazel_rules.
 set -euo pipefail
 

@@ -1,13 +1,13 @@
-"""Checks and times the fused ops on a GPU that has CUDA's compiler and JAX, and needs neither TensorFlow nor a network.
+"""Checks and times the fused ops on a GPU machine with CUDA's compiler and JAX, without TensorFlow or a network.
 
     python tools/gpu_check.py                  # builds the library with nvcc, checks every op, times each
     python tools/gpu_check.py --platform=cpu   # checks the CPU's kernels through the same harness; times nothing
 
-Checks call the XLA FFI handlers under JAX and compare with fp64 NumPy (tools/gpu_references.py). Times are medians of
-what a longer run of calls takes more than a shorter one, so that waiting for the device does not count, on inputs far
-larger than the L2 cache; bytes are the fewest: each input read once, each output written once. A copy is measured in
-the same way in the same run, and PyTorch's counterpart, where PyTorch is installed, with CUDA events. Prints csv; exits
-with 1 if a result is wrong.
+The checks call the XLA FFI handlers under JAX and compare with fp64 NumPy (tools/gpu_references.py). A time is the
+median difference between a long and a short run of calls, so that it excludes waiting for the device; the inputs are
+far larger than the L2 cache. The byte counts assume that a kernel reads each input once and writes each output once.
+The tool measures a copy in the same way in the same run, and PyTorch's counterpart, if PyTorch is installed, with CUDA
+events. It prints csv and exits with 1 if a result is wrong.
 """
 
 import argparse
@@ -34,7 +34,7 @@ import gpu_references as references
 
 ROOT = Path(__file__).parent.parent
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-# The handlers: the name in a call, and the C function without _host or _cuda.
+# Name of the handler in a call -> C function without its suffix, _host or _cuda.
 HANDLERS = {
     "TftrainAttentionSoftmax": "tftrain_attention_softmax",
     "TftrainAttentionSoftmaxGrad": "tftrain_attention_softmax_grad",
@@ -56,7 +56,7 @@ COLUMNS += ["time_us", "gb_per_s", "share_of_copy", "speedup_over_torch"]
 
 
 def build(platform: str) -> Path:
-    """Compiles the library; what the compilers say goes to stderr."""
+    """Compiles the library; messages of the compilers go to stderr."""
     to = ROOT / "build" / "gpu_check"
     command = [ROOT / "tools" / "build_ffi.sh", {"gpu": "cuda", "cpu": "cpu"}[platform], to, jax.ffi.include_dir()]
     subprocess.run([str(part) for part in command], check=True, stdout=sys.stderr)
@@ -64,7 +64,7 @@ def build(platform: str) -> Path:
 
 
 def register(path: Path, platform: str) -> None:
-    """Makes the library's handlers known to JAX."""
+    """Registers the library's handlers with JAX."""
     library = ctypes.CDLL(str(path))
     suffix, name = {"gpu": ("_cuda", "CUDA"), "cpu": ("_host", "cpu")}[platform]
     for op, symbol in HANDLERS.items():
@@ -72,7 +72,7 @@ def register(path: Path, platform: str) -> None:
 
 
 def attribute(value):
-    """Returns a number or list as the handlers take it: fp32, int64 or int64s."""
+    """Converts a number or list to the type that handlers take: fp32, int64 or a list of int64."""
     if isinstance(value, list):
         return np.array(value, np.int64)
     return np.float32(value) if isinstance(value, float) else np.int64(value)
@@ -87,7 +87,7 @@ def fused(op: str, outputs, attributes, aliases=None):
 
 
 def check(seed: int) -> int:
-    """Runs every call of the references twice; returns how many were wrong."""
+    """Runs every call of the references twice; returns the number of wrong calls."""
     wrong = number = 0
     for call in references.calls(TYPES, seed):
         number += 1
@@ -113,7 +113,7 @@ def check(seed: int) -> int:
 
 
 def median_time(run, few: int = 8, many: int = 40, repeats: int = 15) -> float:
-    """Returns seconds of one of the calls that `run(i)` dispatches; it returns what to wait for."""
+    """Returns seconds of one call; `run(i)` dispatches a call and returns its results."""
 
     def batch(number):
         begin = time.perf_counter()
@@ -127,7 +127,7 @@ def median_time(run, few: int = 8, many: int = 40, repeats: int = 15) -> float:
 
 
 def random_like(shape, dtype, key: int) -> jax.Array:
-    """Normal numbers; integers are masks that keep most, or a position."""
+    """Returns normal numbers; for int32 a mask with nine tenths ones, for int64 a position."""
     if dtype == jnp.int64:
         return jnp.array([3, 64], jnp.int64)
     if dtype == jnp.int32:
@@ -136,19 +136,19 @@ def random_like(shape, dtype, key: int) -> jax.Array:
 
 
 def time_call(op: str, inputs, outputs, attributes) -> float:
-    """Seconds of one call, on two sets of inputs in turn; `inputs` and `outputs` are (shape, dtype)."""
+    """Returns seconds of one call, on two sets of inputs in turn; `inputs` and `outputs` are (shape, dtype)."""
     sets = [[random_like(*spec, 10 * i + k) for k, spec in enumerate(inputs)] for i in range(2)]
     call = jax.jit(fused(op, outputs, attributes))
     return median_time(lambda i: call(*sets[i % 2]))
 
 
 def bytes_of(specs) -> int:
-    """Bytes of arrays of these (shape, dtype)."""
+    """Returns the bytes of arrays, given as (shape, dtype)."""
     return sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in specs)
 
 
 def copy_speed() -> float:
-    """Bytes read and written by a copy, in each second."""
+    """Returns the bytes that a copy reads and writes in a second."""
     arrays = [jnp.ones(1 << 28, jnp.float32) * i for i in range(2)]
     copy = jax.jit(jnp.copy)
     return 2 * arrays[0].nbytes / median_time(lambda i: copy(arrays[i % 2]))
@@ -277,10 +277,10 @@ def main() -> int:
     """Builds, checks and times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--platform", choices=["gpu", "cpu"], default="gpu")
-    parser.add_argument("--library", type=Path, help="a libtftrain_ffi.so that is built already")
-    parser.add_argument("--dtypes", default="bfloat16,float32", help="to time; all are checked")
+    parser.add_argument("--library", type=Path, help="an existing libtftrain_ffi.so; by default the tool builds one")
+    parser.add_argument("--dtypes", default="bfloat16,float32", help="dtypes to time; the checks use all dtypes")
     parser.add_argument("--skip", action="append", default=[], choices=["check", "time", "torch"])
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="of the checks' inputs")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="seed of the checks' inputs")
     arguments = parser.parse_args()
     jax.config.update("jax_platforms", {"gpu": "cuda", "cpu": "cpu"}[arguments.platform])
     jax.config.update("jax_enable_x64", True)  # positions are int64

@@ -10,7 +10,7 @@ TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.
 
 
 def time_counterpart(op: str, which: str, dtype: str, shape: str) -> float | None:
-    """Returns seconds, or None where PyTorch has nothing that does the same.
+    """Returns the seconds of PyTorch's counterpart of an op, or None if there is none.
 
     Args:
         op: as in gpu_check.py's table.
@@ -27,7 +27,7 @@ def time_counterpart(op: str, which: str, dtype: str, shape: str) -> float | Non
         seconds = _function(*_FUNCTIONS[op](sizes, TYPES[dtype]), which)
     else:
         return None
-    torch.cuda.empty_cache()  # what is left belongs to JAX
+    torch.cuda.empty_cache()  # JAX needs the rest
     return seconds
 
 

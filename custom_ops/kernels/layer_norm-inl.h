@@ -1,4 +1,4 @@
-// Layer normalization on the CPU; see layer_norm.h. Three passes over a row, of which the first brings it into the cache.
+// Layer normalization on the CPU; see layer_norm.h. Three passes over a row; the first brings it into the cache.
 
 #include "custom_ops/kernels/columns-inl.h"
 
@@ -43,15 +43,6 @@ void ForwardRows(const LayerNormForward& args, const float* gamma, const float* 
   const int64_t hidden = args.hidden;
   for (int64_t row = begin; row < end; ++row) {
     const T* x = static_cast<const T*>(args.x) + row * hidden;
-    if (args.residual != nullptr) {
-      const T* residual = static_cast<const T*>(args.residual) + row * hidden;
-      T* sum = static_cast<T*>(args.sum) + row * hidden;
-      int64_t i = 0;
-      for (; i + kLanes <= hidden; i += kLanes) Store(Load(x + i) + Load(residual + i), sum + i);
-      const int64_t rest = hidden - i;
-      if (rest > 0) StoreSome(LoadSome(x + i, rest) + LoadSome(residual + i, rest), sum + i, rest);
-      x = sum;
-    }
     const float mean = RowSum(x, hidden) / hidden;
     const float rstd = 1.0f / std::sqrt(RowSquares(x, hidden, mean) / hidden + args.epsilon);
     args.mean[row] = mean;
@@ -86,7 +77,7 @@ inline void RunLayerNorm(const LayerNormForward& args, const ParallelFor& parall
   });
 }
 
-// What of a row's gradient does not depend on dx's own sums; adds to the parameters' gradients on the way.
+// Adds to the two sums of a row that dx needs, and to the parameters' gradients.
 TFTRAIN_INLINE void AddToSums(F dy, F normal, F gamma, float* dgamma, float* dbeta, F* sum_g, F* sum_gn) {
   Store(Fma(dy, normal, Load(dgamma)), dgamma);
   Store(Load(dbeta) + dy, dbeta);
@@ -103,8 +94,7 @@ void BackwardRows(const LayerNormBackward& args, const float* gamma, float* dgam
   const int64_t rest = hidden - whole;
   for (int64_t row = begin; row < end; ++row) {
     const T* dy = static_cast<const T*>(args.dy) + row * hidden;
-    const T* x = static_cast<const T*>(args.sum) + row * hidden;
-    const T* dsum = args.dsum == nullptr ? nullptr : static_cast<const T*>(args.dsum) + row * hidden;
+    const T* x = static_cast<const T*>(args.x) + row * hidden;
     T* dx = static_cast<T*>(args.dx) + row * hidden;
     const float mean = args.mean[row];
     const float rstd = args.rstd[row];
@@ -124,16 +114,12 @@ void BackwardRows(const LayerNormBackward& args, const float* gamma, float* dgam
 
     for (int64_t i = 0; i < whole; i += kLanes) {
       const F normal = (Load(x + i) - mean) * rstd;
-      F result = (Load(dy + i) * Load(gamma + i) - mean_g - normal * mean_gn) * rstd;
-      if (dsum != nullptr) result += Load(dsum + i);
-      Put<kStream>(result, dx + i);
+      Put<kStream>((Load(dy + i) * Load(gamma + i) - mean_g - normal * mean_gn) * rstd, dx + i);
     }
     if (rest > 0) {
       const F normal = (LoadSome(x + whole, rest) - mean) * rstd;
       const F g = LoadSome(dy + whole, rest) * Load(gamma + whole);
-      F result = (g - mean_g - normal * mean_gn) * rstd;
-      if (dsum != nullptr) result += LoadSome(dsum + whole, rest);
-      StoreSome(result, dx + whole, rest);
+      StoreSome((g - mean_g - normal * mean_gn) * rstd, dx + whole, rest);
     }
   }
   if (kStream) FinishStreams();

@@ -17,8 +17,8 @@ constexpr int kMostWarps = 640 / kWarp;
 constexpr int kMostColumns = 16;  // of a thread; with more, its registers run out
 
 // Several rows are loaded before the first is used, if their packs fit.
-template <bool kResidual, int kPacks>
-constexpr int kRowsAtOnce = std::max(1, (kResidual ? 2 : 4) / kPacks);
+template <int kPacks>
+constexpr int kRowsAtOnce = std::max(1, 4 / kPacks);
 
 // The limits that leave each thread as many registers as it needs and not more: the fewer it takes, the more threads have
 // loads under way. Where one pack to a thread is enough, two blocks of the largest size fit.
@@ -32,15 +32,14 @@ constexpr int kBlocksAtLeast = kPacks == 1 ? 2 : 1;
 // The first column of a thread's pack p.
 __device__ __forceinline__ int ColumnOf(int p, int size) { return (p * blockDim.x + threadIdx.x) * size; }
 
-template <bool kResidual, typename T, int kSize, int kPacks>
+template <typename T, int kSize, int kPacks>
 __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kPacks>)
     LayerNormKernel(LayerNormForward args) {
-  constexpr int kRows = kRowsAtOnce<kResidual, kPacks>;
+  constexpr int kRows = kRowsAtOnce<kPacks>;
   __shared__ float scratch[2][kRows * kMostWarps];
   const int hidden = static_cast<int>(args.hidden);
   const float inverse = 1.0f / hidden;
   const T* const x = static_cast<const T*>(args.x);
-  const T* const residual = static_cast<const T*>(args.residual);
   float gamma[kPacks][kSize] = {};
   float beta[kPacks][kSize] = {};
 #pragma unroll
@@ -57,27 +56,6 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
       for (int p = 0; p < kPacks; ++p) {
         if (first + r < args.rows && ColumnOf(p, kSize) < hidden) {
           pack[r][p] = Pack<T, kSize>::Load(x + (first + r) * args.hidden + ColumnOf(p, kSize));
-        }
-      }
-    }
-    if constexpr (kResidual) {
-      Pack<T, kSize> added[kRows][kPacks] = {};
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int p = 0; p < kPacks; ++p) {
-          if (first + r < args.rows && ColumnOf(p, kSize) < hidden) {
-            added[r][p] = Pack<T, kSize>::Load(residual + (first + r) * args.hidden + ColumnOf(p, kSize));
-          }
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int p = 0; p < kPacks; ++p) {
-          if (first + r >= args.rows || ColumnOf(p, kSize) >= hidden) continue;
-          pack[r][p] = SumOf(pack[r][p], added[r][p]);
-          pack[r][p].Store(static_cast<T*>(args.sum) + (first + r) * args.hidden + ColumnOf(p, kSize));
         }
       }
     }
@@ -159,7 +137,7 @@ __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAt
         if (ColumnOf(p, kSize) >= hidden) continue;
         const int64_t at = (first + r) * args.hidden + ColumnOf(p, kSize);
         dy[r][p] = Pack<T, kSize>::Load(static_cast<const T*>(args.dy) + at);
-        x[r][p] = Pack<T, kSize>::Load(static_cast<const T*>(args.sum) + at);
+        x[r][p] = Pack<T, kSize>::Load(static_cast<const T*>(args.x) + at);
       }
     }
     float sums[2 * kRows] = {};
@@ -186,8 +164,7 @@ __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAt
         float d[kSize], v[kSize];
         dy[r][p].Decode(d);
         x[r][p].Decode(v);
-        const T* const dsum = args.dsum == nullptr ? nullptr : static_cast<const T*>(args.dsum) + at;
-        InputGradient(d, gamma[p], at_row, dsum, v);
+        InputGradient(d, gamma[p], at_row, v);
         Pack<T, kSize>::Encode(v).Store(static_cast<T*>(args.dx) + at);
       }
     }
@@ -228,17 +205,17 @@ void Spread(int64_t hidden, bool wide, bool gradient, const Run& run, const RunL
   }
 }
 
-template <bool kResidual, typename T>
+template <typename T>
 void Run(const LayerNormForward& args, void* stream) {
-  const bool wide = Aligned16(args.hidden * sizeof(T), args.x, args.residual, args.y, args.sum);
+  const bool wide = Aligned16(args.hidden * sizeof(T), args.x, args.y);
   const auto run = [&](auto size, auto packs, int threads) {
     constexpr int kSize = size, kPacks = packs;
-    const auto kernel = LayerNormKernel<kResidual, T, kSize, kPacks>;
-    const int groups = DivideUp(args.rows, kRowsAtOnce<kResidual, kPacks>);
+    const auto kernel = LayerNormKernel<T, kSize, kPacks>;
+    const int groups = DivideUp(args.rows, kRowsAtOnce<kPacks>);
     LaunchKernel(kernel, {std::min(groups, BlocksThatFit(kernel, threads))}, threads, stream, args);
   };
   const auto run_long = [&](auto size) {
-    const auto kernel = LongLayerNormKernel<kResidual, T, size>;
+    const auto kernel = LongLayerNormKernel<T, size>;
     LaunchKernel(kernel, {LongRowBlocks(kernel, args.rows)}, kLongRowThreads, stream, args);
   };
   Spread<T>(args.hidden, wide, false, run, run_long);
@@ -248,10 +225,7 @@ void Run(const LayerNormForward& args, void* stream) {
 
 CudaError Launch(const LayerNormForward& args, const CudaStream& stream) {
   if (args.rows == 0 || args.hidden == 0) return nullptr;
-  WithType(args.dtype, [&](auto t) {
-    using T = decltype(t);
-    args.residual == nullptr ? Run<false, T>(args, stream.handle) : Run<true, T>(args, stream.handle);
-  });
+  WithType(args.dtype, [&](auto t) { Run<decltype(t)>(args, stream.handle); });
   return LastError();
 }
 
@@ -266,7 +240,7 @@ CudaError Launch(const LayerNormBackward& args, const CudaStream& stream) {
   };
   WithType(args.dtype, [&](auto t) {
     using T = decltype(t);
-    const bool wide = Aligned16(args.hidden * sizeof(T), args.dy, args.dsum, args.sum, args.dx);
+    const bool wide = Aligned16(args.hidden * sizeof(T), args.dy, args.x, args.dx);
     const auto run = [&](auto size, auto packs, int threads) {
       constexpr int kSize = size, kPacks = packs;
       const auto kernel = LayerNormGradientKernel<T, kSize, kPacks>;

@@ -8,7 +8,7 @@
 
 namespace tftrain::cuda {
 
-template <bool kResidual, typename T, int kSize>
+template <typename T, int kSize>
 __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormKernel(LayerNormForward args) {
   using Columns = Pack<T, kSize>;
   __shared__ float scratch[2][kLongRowThreads / kWarp];
@@ -17,17 +17,10 @@ __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormKernel(LayerNorm
     const int64_t begin = row * args.hidden;
     const T* const x = static_cast<const T*>(args.x) + begin;
     T* const y = static_cast<T*>(args.y) + begin;
-    T* const sum = kResidual ? static_cast<T*>(args.sum) + begin : nullptr;
-    const T* const normalized = kResidual ? sum : x;
     float mean[1] = {};
     ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
-      Columns pack = Columns::Load(x + column);
-      if constexpr (kResidual) {
-        pack = SumOf(pack, Columns::Load(static_cast<const T*>(args.residual) + begin + column));
-        pack.Store(sum + column);  // each thread reads back only what it has written
-      }
       float v[kSize];
-      pack.Decode(v);
+      Columns::Load(x + column).Decode(v);
       AddValues(v, mean);
     });
     ReduceBlock<Add>(mean, scratch[0]);
@@ -35,7 +28,7 @@ __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormKernel(LayerNorm
     float rstd[1] = {};
     ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
       float v[kSize];
-      Columns::Load(normalized + column).Decode(v);
+      Columns::Load(x + column).Decode(v);
       AddSquares(v, mean[0], rstd);
     });
     ReduceBlock<Add>(rstd, scratch[1]);
@@ -46,7 +39,7 @@ __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormKernel(LayerNorm
     }
     ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
       float v[kSize], gamma[kSize], beta[kSize];
-      Columns::Load(normalized + column).Decode(v);
+      Columns::Load(x + column).Decode(v);
       LoadColumns(args.gamma, args.parameter_dtype, column, gamma);
       LoadColumns(args.beta, args.parameter_dtype, column, beta);
       Normalize(mean[0], rstd[0], gamma, beta, v);
@@ -72,15 +65,14 @@ __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormGradientKernel(L
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
     const int64_t begin = row * args.hidden;
     const T* const dy = static_cast<const T*>(args.dy) + begin;
-    const T* const normalized = static_cast<const T*>(args.sum) + begin;
-    const T* const dsum = args.dsum == nullptr ? nullptr : static_cast<const T*>(args.dsum) + begin;
+    const T* const x = static_cast<const T*>(args.x) + begin;
     T* const dx = static_cast<T*>(args.dx) + begin;
     GradientRow at = {args.mean[row], args.rstd[row]};
     float sums[2] = {};
     ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
       float d[kSize], v[kSize], gamma[kSize], dgamma[kSize], dbeta[kSize];
       Columns::Load(dy + column).Decode(d);
-      Columns::Load(normalized + column).Decode(v);
+      Columns::Load(x + column).Decode(v);
       LoadColumns(args.gamma, args.parameter_dtype, column, gamma);
       LoadFloats(dgamma_part + column, dgamma);
       LoadFloats(dbeta_part + column, dbeta);
@@ -95,9 +87,9 @@ __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormGradientKernel(L
     ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
       float d[kSize], v[kSize], gamma[kSize];
       Columns::Load(dy + column).Decode(d);
-      Columns::Load(normalized + column).Decode(v);
+      Columns::Load(x + column).Decode(v);
       LoadColumns(args.gamma, args.parameter_dtype, column, gamma);
-      InputGradient(d, gamma, at, dsum == nullptr ? nullptr : dsum + column, v);
+      InputGradient(d, gamma, at, v);
       Columns::Encode(v).Store(dx + column);
     });
   }

@@ -8,17 +8,6 @@
 
 namespace tftrain::cuda {
 
-// Rounded to the storage type.
-template <typename T, int kSize>
-__device__ __forceinline__ Pack<T, kSize> SumOf(const Pack<T, kSize>& x, const Pack<T, kSize>& residual) {
-  float a[kSize], b[kSize];
-  x.Decode(a);
-  residual.Decode(b);
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) a[i] += b[i];
-  return Pack<T, kSize>::Encode(a);
-}
-
 template <int kSize>
 __device__ __forceinline__ void AddValues(const float (&v)[kSize], float* sum) {
 #pragma unroll
@@ -36,7 +25,7 @@ __device__ __forceinline__ float RstdOf(float squares, float inverse, float epsi
   return rsqrtf(fmaf(squares, inverse, epsilon));
 }
 
-// y in place of what is normalized.
+// Replaces x by y.
 template <int kSize>
 __device__ __forceinline__ void Normalize(float mean, float rstd, const float (&gamma)[kSize],
                                           const float (&beta)[kSize], float (&v)[kSize]) {
@@ -68,20 +57,15 @@ __device__ __forceinline__ void AddGradients(const float (&dy)[kSize], const flo
   }
 }
 
-// dx in place of what was normalized; `dsum` points at these columns of args.dsum, or is null.
-template <typename T, int kSize>
+// Replaces x by dx.
+template <int kSize>
 __device__ __forceinline__ void InputGradient(const float (&dy)[kSize], const float (&gamma)[kSize],
-                                              const GradientRow& row, const T* dsum, float (&v)[kSize]) {
+                                              const GradientRow& row, float (&v)[kSize]) {
 #pragma unroll
   for (int i = 0; i < kSize; ++i) {
     const float normal = (v[i] - row.mean) * row.rstd;
     v[i] = row.rstd * fmaf(-normal, row.mean_gn, dy[i] * gamma[i] - row.mean_g);
   }
-  if (dsum == nullptr) return;
-  float added[kSize];
-  Pack<T, kSize>::Load(dsum).Decode(added);
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) v[i] += added[i];
 }
 
 }  // namespace tftrain::cuda

@@ -39,24 +39,22 @@ std::string Describe(const Case& c) {
 struct Inputs {
   Inputs(const Case& c, std::mt19937& random)
       : x(c.dtype, Normal(random, c.rows * c.hidden, 0.5, 2)),
-        residual(c.dtype, Normal(random, c.rows * c.hidden)),
         dy(c.dtype, Normal(random, c.rows * c.hidden)),
         gamma(c.parameter_dtype, Normal(random, c.hidden, 1, 0.3)),
         beta(c.parameter_dtype, Normal(random, c.hidden)) {}
-  Buffer x, residual, dy, gamma, beta;
+  Buffer x, dy, gamma, beta;
 };
 
 struct Outputs {
   explicit Outputs(const Case& c)
-      : y(c.dtype, c.rows * c.hidden), sum(c.dtype, c.rows * c.hidden), mean(c.rows), rstd(c.rows) {}
-  Buffer y, sum;
+      : y(c.dtype, c.rows * c.hidden), mean(c.rows), rstd(c.rows) {}
+  Buffer y;
   std::vector<float> mean, rstd;
 };
 
-void Forward(const Case& c, Inputs& in, bool with_residual, Outputs& out, const ParallelFor& parallel_for) {
-  Launch(LayerNormForward{c.rows, c.hidden, kEpsilon, c.dtype, c.parameter_dtype, in.x.data(),
-                          with_residual ? in.residual.data() : nullptr, in.gamma.data(), in.beta.data(), out.y.data(),
-                          with_residual ? out.sum.data() : nullptr, out.mean.data(), out.rstd.data()},
+void Forward(const Case& c, Inputs& in, Outputs& out, const ParallelFor& parallel_for) {
+  Launch(LayerNormForward{c.rows, c.hidden, kEpsilon, c.dtype, c.parameter_dtype, in.x.data(), in.gamma.data(),
+                          in.beta.data(), out.y.data(), out.mean.data(), out.rstd.data()},
          parallel_for, c.target);
 }
 
@@ -65,27 +63,9 @@ TEST(LayerNorm, NormalizesRows) {
   for (const Case& c : Cases()) {
     Inputs in(c, random);
     Outputs out(c);
-    Forward(c, in, false, out, ThreadedFor(3));
+    Forward(c, in, out, ThreadedFor(3));
     std::vector<double> expected(c.rows * c.hidden);
     ReferenceLayerNorm(in.x.values().data(), in.gamma.values().data(), in.beta.values().data(), c.rows, c.hidden,
-                       kEpsilon, expected.data());
-    ExpectClose(out.y.values(), expected, ForwardTolerance(c.dtype), Describe(c) + " y");
-  }
-}
-
-TEST(LayerNorm, AddsTheResidualFirst) {
-  std::mt19937 random(2);
-  for (const Case& c : Cases()) {
-    Inputs in(c, random);
-    Outputs out(c);
-    Forward(c, in, true, out, ThreadedFor(2));
-    const std::vector<double> x = in.x.values();
-    const std::vector<double> residual = in.residual.values();
-    std::vector<double> exact(x.size());
-    for (size_t i = 0; i < x.size(); ++i) exact[i] = x[i] + residual[i];
-    ExpectClose(out.sum.values(), exact, ForwardTolerance(c.dtype), Describe(c) + " sum");
-    std::vector<double> expected(x.size());
-    ReferenceLayerNorm(out.sum.values().data(), in.gamma.values().data(), in.beta.values().data(), c.rows, c.hidden,
                        kEpsilon, expected.data());
     ExpectClose(out.y.values(), expected, ForwardTolerance(c.dtype), Describe(c) + " y");
   }
@@ -96,18 +76,15 @@ TEST(LayerNorm, GradientsAreThoseOfTheReference) {
   for (const Case& c : Cases()) {
     Inputs in(c, random);
     Outputs out(c);
-    Forward(c, in, false, out, SerialFor);
+    Forward(c, in, out, SerialFor);
     Buffer dx(c.dtype, c.rows * c.hidden), dgamma(c.parameter_dtype, c.hidden), dbeta(c.parameter_dtype, c.hidden);
-    Launch(LayerNormBackward{c.rows, c.hidden, c.dtype, c.parameter_dtype, in.dy.data(), in.residual.data(),
-                             in.x.data(), in.gamma.data(), out.mean.data(), out.rstd.data(), dx.data(), dgamma.data(),
-                             dbeta.data()},
+    Launch(LayerNormBackward{c.rows, c.hidden, c.dtype, c.parameter_dtype, in.dy.data(), in.x.data(),
+                             in.gamma.data(), out.mean.data(), out.rstd.data(), dx.data(), dgamma.data(), dbeta.data()},
            ThreadedFor(3), c.target);
 
     std::vector<double> expected(c.rows * c.hidden), expected_dgamma(c.hidden), expected_dbeta(c.hidden);
     ReferenceLayerNormGradient(in.dy.values().data(), in.x.values().data(), in.gamma.values().data(), c.rows, c.hidden,
                                kEpsilon, expected.data(), expected_dgamma.data(), expected_dbeta.data());
-    const std::vector<double> dsum = in.residual.values();
-    for (size_t i = 0; i < expected.size(); ++i) expected[i] += dsum[i];
     ExpectClose(dx.values(), expected, GradientTolerance(c.dtype), Describe(c) + " dx");
     Tolerance tolerance = c.parameter_dtype == DType::kFloat32 ? Tolerance{0, 0} : ForwardTolerance(c.parameter_dtype);
     tolerance.absolute += 5e-6 * std::sqrt(std::max<double>(1, c.rows));
@@ -123,9 +100,9 @@ TEST(LayerNorm, IsBitwiseTheSameForAnyNumberOfThreads) {
   std::vector<std::vector<double>> results;
   for (int threads : {1, 2, 5}) {
     Outputs out(c);
-    Forward(c, in, false, out, ThreadedFor(threads));
+    Forward(c, in, out, ThreadedFor(threads));
     Buffer dx(c.dtype, c.rows * c.hidden), dgamma(c.dtype, c.hidden), dbeta(c.dtype, c.hidden);
-    Launch(LayerNormBackward{c.rows, c.hidden, c.dtype, c.dtype, in.dy.data(), nullptr, in.x.data(), in.gamma.data(),
+    Launch(LayerNormBackward{c.rows, c.hidden, c.dtype, c.dtype, in.dy.data(), in.x.data(), in.gamma.data(),
                              out.mean.data(), out.rstd.data(), dx.data(), dgamma.data(), dbeta.data()},
            ThreadedFor(threads), c.target);
     std::vector<double> all = dgamma.values();
@@ -146,7 +123,7 @@ TEST(LayerNorm, KeepsPrecisionFarFromZero) {
   Inputs in(c, random);
   in.x = Buffer(c.dtype, Normal(random, c.rows * c.hidden, 1000, 1));
   Outputs out(c);
-  Forward(c, in, false, out, SerialFor);
+  Forward(c, in, out, SerialFor);
   std::vector<double> expected(c.rows * c.hidden);
   ReferenceLayerNorm(in.x.values().data(), in.gamma.values().data(), in.beta.values().data(), c.rows, c.hidden,
                      kEpsilon, expected.data());
@@ -164,8 +141,8 @@ TEST(LayerNorm, StreamsLargeResultsIntact) {
       std::memcpy(x.data() + i * in.x.size_bytes(), in.x.data(), in.x.size_bytes());
     }
     Outputs out(c);
-    Launch(LayerNormForward{c.rows, hidden, kEpsilon, dtype, dtype, x.data(), nullptr, in.gamma.data(), in.beta.data(),
-                            out.y.data(), nullptr, out.mean.data(), out.rstd.data()},
+    Launch(LayerNormForward{c.rows, hidden, kEpsilon, dtype, dtype, x.data(), in.gamma.data(), in.beta.data(),
+                            out.y.data(), out.mean.data(), out.rstd.data()},
            ThreadedFor(2), c.target);
     const char* y = static_cast<const char*>(out.y.data());
     for (int64_t i = 1; i < c.rows; ++i) {

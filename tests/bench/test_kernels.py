@@ -21,7 +21,6 @@ SMALL = traffic.Extent(batch=2, elements=15, columns=5, item=4)
     ("op", "forward", "backward"),
     [
         ("layer_norm", 2 * 120 + 2 * 20 + 2 * 24, 3 * 120 + 3 * 20 + 2 * 24),
-        ("add_layer_norm", 4 * 120 + 2 * 20 + 2 * 24, 3 * 120 + 3 * 20 + 2 * 24),
         ("attention_softmax", 3 * 120 + 2 * 5 * 4, 4 * 120),
         ("bias_gelu_tanh", 2 * 120 + 20, 3 * 120 + 2 * 20),
         ("bias_gelu_erf", 2 * 120 + 20, 3 * 120 + 2 * 20),

@@ -14,7 +14,7 @@ from tftrain.config import TrainConfig
 
 
 def configured(row, **changed):
-    given = [*table.given(row, BenchConfig(**changed)), *run.QUIET, "--output_dir=unused"]
+    given = [*table.run_flags(row, BenchConfig(**changed)), *run.QUIET, "--output_dir=unused"]
     return flags.parse(TrainConfig, ["tftrain.run", *given]).resolve(table.RANKS)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import rows, scale
 from tftrain.bench.published.case import prepare, resolved
-from tftrain.bench.published.local_machine import Place
+from tftrain.bench.published.local_machine import LocalMachine
 from tftrain.bench.tables import TABLES
 from tftrain.bench.worker import ROOT
 from tftrain.config import TrainConfig
@@ -183,19 +183,19 @@ def test_owners_stay_in_order_and_within_the_ranks():
     assert [owners(count, 2) for count in (1, 8, 16, 48)] == [1, 1, 2, 2]
 
 
-def place(gb=1e3, flops=1e15):
-    return Place(4, gb, flops, Constants(reserve_gb=0.6), gpu=False)
+def machine(gb=1e3, flops=1e15):
+    return LocalMachine(4, gb, flops, Constants(reserve_gb=0.6), gpu=False)
 
 
 def test_auto_is_the_largest_power_that_fits_memory_and_time():
     works = [each.row.workload for each in PUBLISHED["large_precision"]]
-    assert scale.choose("auto", works, place(), 4).factor == 1
-    for short in (place(gb=6), place(flops=1e10)):
+    assert scale.choose("auto", works, machine(), 4).factor == 1
+    for short in (machine(gb=6), machine(flops=1e10)):
         found = scale.choose("auto", works, short, 4).factor
         assert 1 / 64 < found < 1
         larger = [scale.scaled(work, scale.of_table(2 * found, works, 4), 4) for work in works]
         fits = [scale.work_fits(work, short) for work in larger]
         quick = [3 * 2 * work.layers * 12 * work.hidden**2 * work.seq * work.global_batch for work in larger]
         assert not all(fits) or max(quick) > 0.3 * scale.budget(short)
-    assert scale.choose("full", works, place(gb=1), 4).factor == 1
-    assert scale.choose("0.5", works, place(gb=1), 4).factor == 0.5
+    assert scale.choose("full", works, machine(gb=1), 4).factor == 1
+    assert scale.choose("0.5", works, machine(gb=1), 4).factor == 0.5

@@ -10,7 +10,7 @@ import numpy as np
 import safetensors.numpy
 
 from tftrain.checkpoint import save
-from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
 
@@ -32,7 +32,10 @@ def saved(output_dir, tensors, step=1, run=None, keep_last=3, keep_every=0, numb
 
 def whole_pieces(tensors):
     """Returns tensors as what a lone rank owns."""
-    return [(Piece.block(name, value.shape, NAMES[value.dtype]), value.reshape(-1)) for name, value in tensors.items()]
+    return [
+        TensorData(Piece.block(name, value.shape, NAMES[value.dtype]), value.reshape(-1))
+        for name, value in tensors.items()
+    ]
 
 
 def stored(path):
@@ -59,7 +62,7 @@ def stored(path):
 
 def collected(run):
     """Returns the whole state of a run on the chief, by way of a checkpoint; every rank must call it."""
-    from tftrain.saving.resume import gather_texts  # Tests of files alone load no TensorFlow.
+    from tftrain.parallel.collectives import gather_texts  # Tests of files alone load no TensorFlow.
 
     world = run.mesh.world
     (folder, *_) = gather_texts(world, tempfile.mkdtemp() if run.mesh.is_chief else "", "collected.folder")

@@ -131,6 +131,7 @@ def changed(content, where, value):
 
 
 PIECES = ("files", SHARD, "pieces")
+FILE = {"bytes": 0, "xxh3_128": "0" * 32, "sha256": "0" * 64, "pieces": {}}
 HUGE = 2**62
 
 
@@ -142,12 +143,19 @@ HUGE = 2**62
         (["step"], -1, "step"),
         (["step"], True, "step"),
         (["step"], "3", "step"),
-        (["extra"], 1, "fields"),
+        (["extra"], 1, "unknown field `extra`"),
         (["run"], [], "run"),
+        (["run"], None, "missing required field `run`"),
+        (["tensors", "master/a"], [], r"tensors\.master/a"),
+        (["tensors", "master/a", "extra"], 1, r"tensors\.master/a: .*unknown field"),
+        (["files", SHARD, "extra"], 1, r"files\.shard_00000_000\.safetensors: .*unknown field"),
+        ([*PIECES, "master/a", "extra"], 1, r"pieces\.master/a: .*unknown field"),
+        ([*PIECES, "master/a", "stretch"], [0, 7, 9], r"pieces\.master/a\.stretch"),
+        (["files", SHARD, "sha256"], "a" * 64 + "\n", "sha256"),
         (["files"], {}, "in no file"),
         (["files", SHARD], None, "nowhere"),
-        (["files", "../" + SHARD], {}, "no name of a shard"),
-        (["files", "manifest.json"], {}, "no name of a shard"),
+        (["files", "../" + SHARD], FILE, "no name of a shard"),
+        (["files", "manifest.json"], FILE, "no name of a shard"),
         (["files", SHARD, "bytes"], 3, "too few"),
         (["files", SHARD, "bytes"], 1e99, "bytes"),
         (["files", SHARD, "sha256"], "", "sha256"),

@@ -108,16 +108,11 @@ def wipe(run):
 
 def check(run, whole):
     """Compares every variable with what slicing and splitting of the whole give."""
-    named, slices, state = run.task.named_variables(), run.task.slices, run.optimizer.state
+    named, pieces, state = run.task.named_variables(), run.task.pieces, run.optimizer.state
     for name, variable in run.counters().items():
         np.testing.assert_array_equal(variable, whole[name])
     for kind, stores in {"master": state.masters, **state.slots}.items():
-        parts = {
-            name: slices[name].take(whole[f"{kind}/{name}"], run.mesh.tensor.rank)
-            if name in slices
-            else whole[f"{kind}/{name}"]
-            for name in named
-        }
+        parts = {name: pieces[name].take_block(whole[f"{kind}/{name}"]) for name in named}
         expected = state.split.take(list(map(tf.constant, parts.values()))) if state.split else list(parts.values())
         for store, value in zip(stores, expected, strict=True):
             np.testing.assert_array_equal(store, value)

@@ -22,7 +22,7 @@ from tftrain.checkpoint.reader import Reader
 
 INTERVAL, STEPS = 3, 60
 TRAINING = (
-    *("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--vocab_size=101", "--synthetic_data"),
+    *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--vocab_size=101", "--synthetic_data"),
     *("--max_seq_length=16", "--global_batch_size=8", "--learning_rate=0.01", "--log_every=1", "--eval_every=-1"),
     *(f"--max_steps={STEPS}", f"--checkpoint_every={INTERVAL}", "--keep_last=1", "--cpu_threads=1"),
 )

@@ -9,7 +9,16 @@ from tests.crash_matrix import matrix, scenarios
 pytestmark = [pytest.mark.slow, pytest.mark.multirank, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize(("layout", "kills"), [("1 rank", 3), ("dp2 zero2 greedy", 5)])
+@pytest.mark.parametrize(
+    ("layout", "kills"),
+    [
+        ("1 rank", 1),
+        ("dp2 zero2 greedy", 3),
+        # The same with more kills in a chain.
+        pytest.param("1 rank", 3, marks=pytest.mark.nightly),
+        pytest.param("dp2 zero2 greedy", 5, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_killed_run_ends_as_the_undisturbed_one(tmp_path, layout, kills):
     found = {}
     matrix.run(layout, kills, random.Random(0), tmp_path, print, found)

@@ -1,6 +1,5 @@
 """The manifest fits the files beside it, or says which does not."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -55,7 +54,7 @@ def test_what_was_written_is_read(folder):
     assert (folder / manifest.NAME).read_bytes() == before
     assert found.examples("train") == 3
     assert found.examples("eval") == 0
-    assert dataclasses.replace(found) == read_manifest(str(folder))
+    assert found == read_manifest(str(folder))
 
 
 def test_folder_without_a_manifest_says_how_to_make_one(tmp_path):
@@ -70,9 +69,10 @@ def test_folder_without_a_manifest_says_how_to_make_one(tmp_path):
         ('{"a": 1}', "not a manifest"),
         ('{"format": 99}', "its format is 99"),
         ('{"format": "' + "x" * 100_000 + '"}', "its format is 'xxx.*xxx', this version"),
-        ('{"format": 1}', "the field masking is missing"),
+        ('{"format": 1}', "Object missing required field `masking`"),
         ('{"format": 1' + "0" * 5000 + "}", "not JSON"),
         ("[" * 100_000, "not JSON"),
+        ('{"format": 1, "format": 1}', "not JSON .a name occurs twice"),
         (b"\x80\x04K\x01.", "not JSON"),
     ],
 )
@@ -84,33 +84,33 @@ def test_what_is_no_manifest_is_refused(folder, content, match):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"masking": "other"}, "masking is 'other'; expected dynamic or static"),
+        ({"masking": "other"}, "masking is 'other': Invalid enum value"),
         ({"masking": ["dynamic"]}, r"masking is \['dynamic'\]"),
-        ({"tokenizer_type": "bytes"}, "tokenizer_type is 'bytes'; expected wordpiece or sentencepiece"),
+        ({"tokenizer_type": "bytes"}, "tokenizer_type is 'bytes': Invalid enum value"),
         ({"vocab_size": "many"}, "vocab_size is 'many'"),
         ({"vocab_size": True}, "vocab_size is True"),
-        ({"vocab_size": 10**18}, "vocab_size is 1000000000000000000; expected a whole number from 1 to 1048576"),
+        ({"vocab_size": 10**18}, "vocab_size is 1000000000000000000: Expected `int` <= 1048576"),
         ({"vocab_size": 7}, r"vocab_size is 7, but .*vocab\.txt has 6 tokens"),
-        ({"max_seq_length": 10**6}, "max_seq_length is 1000000; expected"),
+        ({"max_seq_length": 10**6}, "max_seq_length is 1000000: Expected"),
         ({"max_seq_length": 16.0}, "max_seq_length is 16.0"),
-        ({"max_seq_length": float("nan")}, "max_seq_length is nan"),
+        ({"max_seq_length": float("nan")}, "not JSON .NaN is not a number"),
         ({"seed": -1}, "seed is -1"),
-        ({"lower_case": 1}, "lower_case is 1; expected true or false"),
-        ({"vocab_sha256": None}, "vocab_sha256 is None; expected a text"),
+        ({"lower_case": 1}, "lower_case is 1: Expected `bool`"),
+        ({"vocab_sha256": None}, "vocab_sha256 is None: Expected `str`"),
         ({"max_predictions_per_seq": 5}, "max_predictions_per_seq is 5 with masking dynamic"),
         ({"masking": "static", "max_predictions_per_seq": 17}, "17 with masking static and max_seq_length 16"),
-        ({"unknown": 5}, "the field unknown is unknown"),
-        ({"a\nb" + "c" * 10_000: 5}, r"the field a\\nbc+\.\.\.c+ is unknown"),
-        ({"folder": "/"}, "the field folder is unknown"),
-        ({"splits": "train"}, "splits is 'train'; expected an object"),
-        ({"splits": {"train": []}}, r"the field splits\.eval is missing"),
-        ({"splits": {"train": {}, "eval": []}}, r"splits\.train is {}; expected a list"),
-        ({"splits": {"train": ["train-0"], "eval": []}}, r"splits\.train\[0\] is 'train-0'; expected an object"),
+        ({"unknown": 5}, "unknown field `unknown`"),
+        ({"a\nb" + "c" * 10_000: 5}, r"unknown field `a\\nbc+\.\.\.c+`"),
+        ({"folder": "/"}, "unknown field `folder`"),
+        ({"splits": "train"}, "splits is 'train': Expected `object`"),
+        ({"splits": {"train": []}}, "splits: Object missing required field `eval`"),
+        ({"splits": {"train": {}, "eval": []}}, r"splits\.train is {}: Expected `array`"),
+        ({"splits": {"train": ["train-0"], "eval": []}}, r"splits\.train\[0\] is 'train-0': Expected `object`"),
         (
             {"splits": {"train": [{"file": "train-0", "examples": 3, "bytes": None}], "eval": []}},
-            r"splits\.train\[0\]\.bytes is None; expected a whole number",
+            r"splits\.train\[0\]\.bytes is None: Expected `int`",
         ),
-        ({"splits": {"train": [{"file": "train-0", "examples": 3}], "eval": []}}, "bytes is missing"),
+        ({"splits": {"train": [{"file": "train-0", "examples": 3}], "eval": []}}, "missing required field `bytes`"),
     ],
 )
 def test_field_of_the_wrong_kind_is_refused(folder, changes, match):

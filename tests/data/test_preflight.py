@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,7 +11,8 @@ from tests.data import corpora
 from tftrain.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import read_manifest, write_manifest
-from tftrain.data.preflight import predictions, problems, sizes
+from tftrain.data.preflight import problems, sizes
+from tftrain.data_sizes import predictions
 
 
 def config(model=None, run=None, **data):
@@ -117,7 +119,7 @@ def without(manifest, split, folder):
     kept = [shard.file for name, shards in manifest.splits.items() if name != split for shard in shards]
     for name in ("vocab.txt", *kept):
         shutil.copy(manifest.path(name), folder / name)
-    write_manifest(dataclasses.replace(manifest, folder=str(folder), splits=manifest.splits | {split: []}))
+    write_manifest(msgspec.structs.replace(manifest, folder=str(folder), splits=manifest.splits | {split: []}))
     return str(folder)
 
 

@@ -199,8 +199,20 @@ class DataManifest(Target):
         digest = hashlib.sha256(vocabulary.encode()).hexdigest()
         manifest.write_manifest(
             Manifest(
-                *(str(folder), "dynamic", "wordpiece", "vocab.txt", len(TOKENS), digest),
-                *(None, True, LENGTH, None, 3, 100, 1, splits),
+                folder=str(folder),
+                masking="dynamic",
+                tokenizer_type="wordpiece",
+                vocab_file="vocab.txt",
+                vocab_size=len(TOKENS),
+                vocab_sha256=digest,
+                tokenizer_file=None,
+                lower_case=True,
+                max_seq_length=LENGTH,
+                max_predictions_per_seq=None,
+                documents=3,
+                tokens=100,
+                seed=1,
+                splits=splits,
             )
         )
         path = folder / manifest.NAME

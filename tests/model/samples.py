@@ -6,10 +6,12 @@ import tensorflow as tf
 
 from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
-from tftrain.model.dropout import DropoutKey
+from tftrain.model.implementations import FLAGS
+from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 
 VOCAB = 59
+PLAIN = dict.fromkeys(FLAGS, "reference")
 
 
 def small_config(**changes) -> ModelConfig:
@@ -23,6 +25,7 @@ def small_config(**changes) -> ModelConfig:
         "initializer_range": 0.2,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
+        **PLAIN,
     }
     return ModelConfig(**{**sizes, **changes})
 

@@ -14,8 +14,10 @@ from tests.model.samples import (
     small_config,
     small_model,
 )
-from tftrain.model.attention import SelfAttention, attention_mask
+from tftrain.model.attention import SelfAttention
+from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.parameters import Parameters
+from tftrain.ops.dropout import keep_mask
 
 DTYPES = ["float32", "bfloat16", "float16"]
 
@@ -56,7 +58,7 @@ def test_attention_without_tokens_gives_zeros_to_its_projection():
     layer = SelfAttention(Parameters("float32", 1, 0.2), small_config(), 0)
     layer.output_projection.bias.assign(tf.range(21.0))
     x = tf.random.stateless_normal([2, 5, 21], [1, 2])
-    mask = attention_mask(tf.constant([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]), "float32")
+    mask = AttentionMask(tf.constant([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]))
     np.testing.assert_array_equal(layer(x, mask, None)[1], np.tile(np.arange(21.0), (5, 1)))
 
 
@@ -98,12 +100,11 @@ def test_outputs_with_dropout_do_not_depend_on_the_micro_batch():
 def test_every_dropout_place_of_the_model_has_a_mask_of_its_own(monkeypatch):
     sites = []
 
-    def record(x, rate, key, site, heads=None):
-        sites.append((site, rate))
-        return x
+    def record(shape, dropout):
+        sites.append((dropout.site, dropout.rate))
+        return keep_mask(shape, dropout)
 
-    for module in ("embedding", "attention", "block"):
-        monkeypatch.setattr(f"tftrain.model.{module}.dropout", record)
+    monkeypatch.setattr("tftrain.ops.dropout.keep_mask", record)
     model = small_model(small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2))
     model(small_batch(), dropout_key())
     assert [rate for _, rate in sites] == [0.1] + 3 * [0.2, 0.1, 0.1]

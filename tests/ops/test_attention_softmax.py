@@ -15,22 +15,21 @@ from tests.ops.comparison import (
     optimized_hlo,
     ways,
 )
-from tftrain.model.dropout import DropoutKey, dropout
 from tftrain.ops.attention_softmax import (
-    HeadRange,
     attention_context,
     attention_softmax,
     reference_attention_context,
     reference_attention_softmax,
 )
-from tftrain.ops.dropout import DropoutMasks, reference_kept
+from tftrain.ops.dropout import Dropout, DropoutKey, HeadRange, keep_mask
 
 SCALE = 0.25
 SHAPES = ((0, 2, 3, 3), (1, 1, 1, 1), (2, 3, 17, 17), (1, 2, 5, 512), (1, 1, 3, 2049))
 
 
-def masks(rate, step=3, first_sample=40, site=9):
-    return DropoutMasks(rate, 1234567890123, site, tf.constant(step, tf.int64), tf.constant(first_sample, tf.int64))
+def dropout(rate, step=3, first_sample=40, site=9, heads=None):
+    key = DropoutKey(1234567890123, tf.cast(step, tf.int64), tf.cast(first_sample, tf.int64))
+    return Dropout(rate, site, key, heads)
 
 
 def key_mask(shape):
@@ -41,10 +40,10 @@ def key_mask(shape):
     return tf.constant(mask)
 
 
-def kept_by_the_op(shape, masks, heads=None):
+def mask_of_the_op(shape, dropout):
     """The mask that the op draws: with values that are the identity, the context is the dropped probabilities."""
     identity = tf.eye(shape[3], batch_shape=shape[:2])
-    return attention_context(tf.zeros(shape), tf.ones([shape[0], shape[3]], tf.int32), identity, 1.0, masks, heads) > 0
+    return attention_context(tf.zeros(shape), tf.ones([shape[0], shape[3]], tf.int32), identity, 1.0, dropout) > 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -68,27 +67,24 @@ def test_a_sample_without_keys_gives_zeros_and_zero_gradients():
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (3, 2, 5, 7), (1, 1, 1, 1000)], ids=str)
-def test_masks_are_those_of_the_models_plain_dropout(shape):
-    key = DropoutKey(77, tf.constant(5, tf.int64), tf.constant(11, tf.int64))
-    kept = dropout(tf.ones(shape), 0.3, key, site=21).numpy() > 0
-    ours = DropoutMasks(0.3, 77, 21, key.step, key.first_sample)
-    np.testing.assert_array_equal(kept_by_the_op(shape, ours), kept)
-    np.testing.assert_array_equal(reference_kept(list(shape), ours), kept)
+def test_masks_are_those_of_plain_dropout(shape):
+    np.testing.assert_array_equal(mask_of_the_op(shape, dropout(0.3)), keep_mask(list(shape), dropout(0.3)))
 
 
 def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
-    whole = kept_by_the_op([4, 6, 5, 5], masks(0.4)).numpy()
+    whole = mask_of_the_op([4, 6, 5, 5], dropout(0.4)).numpy()
     for sample in range(0, 4, 2):
         for head in range(0, 6, 3):
-            part = kept_by_the_op([2, 3, 5, 5], masks(0.4, first_sample=40 + sample), HeadRange(head, 6))
+            heads = HeadRange(head, 6)
+            part = mask_of_the_op([2, 3, 5, 5], dropout(0.4, first_sample=40 + sample, heads=heads))
             np.testing.assert_array_equal(part, whole[sample : sample + 2, head : head + 3])
 
 
 def test_masks_of_other_steps_sites_and_samples_are_independent():
     shape = [1, 4, 64, 64]
-    first = kept_by_the_op(shape, masks(0.5)).numpy()
-    for other in (masks(0.5, step=4), masks(0.5, site=10), masks(0.5, first_sample=41)):
-        agreement = (kept_by_the_op(shape, other).numpy() == first).mean()
+    first = mask_of_the_op(shape, dropout(0.5)).numpy()
+    for other in (dropout(0.5, step=4), dropout(0.5, site=10), dropout(0.5, first_sample=41)):
+        agreement = (mask_of_the_op(shape, other).numpy() == first).mean()
         assert abs(agreement - 0.5) < 4 * 0.5 / np.sqrt(first.size)
 
 
@@ -106,7 +102,7 @@ def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate):
     def everything(function, scores, values, dy):
         with tf.GradientTape() as tape:
             tape.watch([scores, values])
-            y = function(scores, mask, values, SCALE, masks(rate))
+            y = function(scores, mask, values, SCALE, dropout(rate))
         return y, *tape.gradient(y, [scores, values], output_gradients=dy)
 
     expected = everything(
@@ -137,7 +133,7 @@ def test_the_gradient_of_the_softmax_is_that_of_the_reference(dtype):
 def test_inputs_are_not_overwritten():
     scores = normal(1, [2, 2, 9, 9], "float32")
     before = scores.numpy().copy()
-    attention_context(scores, key_mask([2, 2, 9, 9]), normal(2, [2, 2, 9, 4], "float32"), SCALE, masks(0.1))
+    attention_context(scores, key_mask([2, 2, 9, 9]), normal(2, [2, 2, 9, 4], "float32"), SCALE, dropout(0.1))
     np.testing.assert_array_equal(scores, before)
 
 
@@ -150,7 +146,7 @@ def test_graph_and_xla_give_the_same_as_eager(dtype):
     def everything(scores, step):
         with tf.GradientTape() as tape:
             tape.watch(scores)
-            y = attention_context(scores, mask, identity, SCALE, masks(0.2)._replace(step=step))
+            y = attention_context(scores, mask, identity, SCALE, dropout(0.2, step=step))
         return y, tape.gradient(y, scores, output_gradients=scores)
 
     results = {way: run(scores, tf.constant(8, tf.int64)) for way, run in ways(everything).items()}
@@ -166,7 +162,7 @@ def test_the_compiled_program_calls_the_ops_and_keeps_one_tensor_of_the_scores_s
     def gradient(scores, values):
         with tf.GradientTape() as tape:
             tape.watch([scores, values])
-            y = attention_context(scores, key_mask(shape), values, SCALE, masks(0.1))
+            y = attention_context(scores, key_mask(shape), values, SCALE, dropout(0.1))
         return tape.gradient(y, [scores, values])
 
     hlo = optimized_hlo(gradient, scores, values)
@@ -222,12 +218,12 @@ def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("rate", {"masks": masks(1.0)}),
-        ("rate", {"masks": masks(-0.1)}),
-        ("rate", {"masks": masks(math.nan)}),
-        ("site", {"masks": masks(0.1, site=1 << 16)}),
+        ("rate", {"dropout": dropout(1.0)}),
+        ("rate", {"dropout": dropout(-0.1)}),
+        ("rate", {"dropout": dropout(math.nan)}),
+        ("site", {"dropout": dropout(0.1, site=1 << 16)}),
         ("scale", {"scale": math.inf}),
-        ("first_head", {"heads": HeadRange(1, 3)}),
+        ("first_head", {"dropout": dropout(0.1, heads=HeadRange(1, 3))}),
     ],
 )
 def test_a_number_out_of_range_is_refused_by_name(name, change, way):

@@ -14,7 +14,7 @@ from tests.ops.comparison import (
     optimized_hlo,
     ways,
 )
-from tftrain.ops.layer_norm import add_layer_norm, add_layer_norm_with_sum, layer_norm, reference_layer_norm
+from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
 
 EPSILON = 1e-5
 SHAPES = ((0, 8), (1, 1), (3, 7), (2, 5, 1000), (17, 2560))
@@ -45,16 +45,6 @@ def test_the_reference_is_the_specification(dtype):
     x = normal(3, [5, 96], dtype)
     gamma, beta = parameters(96)
     assert_close(reference_layer_norm(x, gamma, beta, EPSILON), specification(x, gamma, beta), FORWARD[dtype])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_residual_is_added_first_and_the_sum_is_available(dtype):
-    x, residual = normal(3, [4, 9, 64], dtype), normal(4, [4, 9, 64], dtype)
-    gamma, beta = parameters(64)
-    y, total = add_layer_norm_with_sum(x, residual, gamma, beta, EPSILON)
-    np.testing.assert_array_equal(exact(total), exact(x + residual))
-    assert_close(y, specification(total, gamma, beta), FORWARD[dtype])
-    np.testing.assert_array_equal(exact(add_layer_norm(x, residual, gamma, beta, EPSILON)), exact(y))
 
 
 @pytest.mark.parametrize("parameter_dtype", DTYPES)
@@ -111,41 +101,18 @@ def test_it_is_not_worse_than_the_composition(dtype):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("use_sum", [False, True])
-def test_the_gradient_reaches_x_and_residual_by_both_outputs(use_sum):
-    x, residual = normal(3, [5, 24], "float32"), normal(4, [5, 24], "float32")
-    gamma, beta = parameters(24)
-
-    def loss(function, x, residual):
-        y, total = function(x, residual)
-        return tf.reduce_sum(y**3) + (tf.reduce_sum(total**2) if use_sum else 0)
-
-    def composed(x, residual):
-        return reference_layer_norm(x + residual, gamma, beta, EPSILON), x + residual
-
-    results = []
-    for function in (lambda x, r: add_layer_norm_with_sum(x, r, gamma, beta, EPSILON), composed):
-        with tf.GradientTape() as tape:
-            tape.watch([x, residual])
-            value = loss(function, x, residual)
-        results.append(tape.gradient(value, [x, residual]))
-    for actual, expected in zip(*results, strict=True):
-        assert_close(actual, expected.numpy(), (1e-4, 1e-4))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_graph_and_xla_give_the_same_as_eager(dtype):
-    x, residual = normal(3, [3, 5, 72], dtype), normal(4, [3, 5, 72], dtype)
+    x, dy = normal(3, [3, 5, 72], dtype), normal(4, [3, 5, 72], dtype)
     gamma, beta = parameters(72)
 
-    def everything(x, residual, gamma, beta):
-        arguments = [x, residual, gamma, beta]
+    def everything(x, gamma, beta, dy):
         with tf.GradientTape() as tape:
-            tape.watch(arguments)
-            y, total = add_layer_norm_with_sum(x, residual, gamma, beta, EPSILON)
-        return y, total, *tape.gradient([y, total], arguments, output_gradients=[residual, x])
+            tape.watch([x, gamma, beta])
+            y = layer_norm(x, gamma, beta, EPSILON)
+        return y, *tape.gradient(y, [x, gamma, beta], output_gradients=dy)
 
-    results = {way: run(x, residual, gamma, beta) for way, run in ways(everything).items()}
+    results = {way: run(x, gamma, beta, dy) for way, run in ways(everything).items()}
     for way in ("graph", "xla"):
         for actual, expected in zip(results[way], results["eager"], strict=True):
             np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
@@ -199,13 +166,13 @@ def test_bad_input_is_refused_by_name(case):
             tf.function(lambda: layer_norm(x, gamma, beta, epsilon), jit_compile=jit_compile)()
 
 
-WRONG_DTYPES = {"x": "float64", "gamma": "int32", "beta": "float16", "residual": "bfloat16"}
+WRONG_DTYPES = {"x": "float64", "gamma": "int32", "beta": "float16"}
 
 
 @pytest.mark.parametrize("way", ["eager", "graph", "xla"])
 @pytest.mark.parametrize("name", WRONG_DTYPES)
 def test_a_wrong_dtype_is_refused_by_name(name, way):
-    tensors = {"x": tf.ones([2, 4]), "residual": tf.ones([2, 4]), "gamma": tf.ones([4]), "beta": tf.ones([4])}
+    tensors = {"x": tf.ones([2, 4]), "gamma": tf.ones([4]), "beta": tf.ones([4])}
     tensors[name] = tf.cast(tensors[name], WRONG_DTYPES[name])
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\b{name} is {WRONG_DTYPES[name]}"):
-        ways(lambda **tensors: add_layer_norm(**tensors, epsilon=EPSILON))[way](**tensors)
+        ways(lambda **tensors: layer_norm(**tensors, epsilon=EPSILON))[way](**tensors)

@@ -233,7 +233,7 @@ def test_a_rule_takes_its_fused_ops_where_they_are_built(name, monkeypatch):
         states_by_name[choice] = whole(optimizer)
     for tensor, value in states_by_name[name].items():
         np.testing.assert_array_equal(value, states_by_name[f"fused_{name}"][tensor], err_msg=tensor)
-    monkeypatch.setattr("tftrain.optim.optimizer.is_available", lambda: False)
+    monkeypatch.setattr("tftrain.optim.optimizer.is_available", lambda gpu: False)
     assert not make(dataclasses.replace(CONFIG, optimizer=name))[0].is_fused
 
 

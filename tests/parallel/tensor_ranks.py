@@ -3,6 +3,7 @@
 The whole model is computed in the same process by the code for one rank, eagerly and without recomputation.
 """
 
+import dataclasses
 import zlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from tests.model.samples import half_unit, small_batch, small_config, small_mode
 from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
-from tftrain.model.dropout import DropoutKey
+from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Group
@@ -80,7 +81,7 @@ def divided_model(case: Case, group: Group, whole: BertPretrainer) -> BertPretra
 
 def own_part(model, group, name, whole):
     whole = tf.convert_to_tensor(whole)
-    return model.slices[name].take(whole, group.rank) if name in model.slices else whole
+    return model.pieces[name].take_block(whole)
 
 
 def contribution(model, batch, first, masked, sparse_rows):
@@ -143,7 +144,9 @@ def check(case: Case, group: Group) -> float:
     expected = contribution(whole, batch, tf.constant(0, tf.int64), masked, False)
     actual = accumulated(model, batch, masked, case.sparse_rows, case.micro_batches)
     shared = [
-        g.numpy() for name, g in zip(model.named_variables(), actual[1:], strict=True) if name not in model.slices
+        g.numpy()
+        for name, g in zip(model.named_variables(), actual[1:], strict=True)
+        if not model.pieces[name].is_divided
     ]
     check_bits(group, [actual[0].numpy(), *shared])
     distances = {"loss sums": distance(actual[0], expected[0], case.dtype)}
@@ -158,7 +161,7 @@ def check(case: Case, group: Group) -> float:
 if __name__ == "__main__":
     launch = launch_from_environment()
     mesh = start(launch, tensor_parallel_size=2)
-    everyone = Group("tensor", tuple(range(mesh.size)), mesh.rank)
+    everyone = dataclasses.replace(mesh.world, name="tensor")
     for title, case in CASES.items():
         if mesh.size in case.ranks:
             worst = check(case, mesh.tensor if case.pairs else everyone)

@@ -10,11 +10,13 @@ import tensorflow as tf
 from tests.distributed import run_ranks
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.parallel import tensor_ranks
+from tftrain.checkpoint.piece import coverage_error
 from tftrain.model.bert import BertPretrainer, Outputs
-from tftrain.model.vocabulary import SlicedLogits
+from tftrain.model.embedding import SlicedLogits
+from tftrain.model.parameters import Parameters
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.tensor import Slice, copy_to_ranks, sum_over_ranks
+from tftrain.parallel.tensor import copy_to_ranks, even_bounds, sum_over_ranks
 from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 
 
@@ -55,32 +57,42 @@ def three(monkeypatch):
         (2, 3, 1, (0, 0, 1, 2)),
     ],
 )
-def test_slices_are_even_and_whole_units(size, ranks, unit, bounds):
-    assert Slice.even([7, size], 1, ranks, unit) == Slice((7, size), 1, bounds)
+def test_bounds_are_even_and_cut_no_unit(size, ranks, unit, bounds):
+    assert even_bounds(size, ranks, unit) == list(bounds)
 
 
-@pytest.mark.parametrize("convert", [np.asarray, tf.constant], ids=["numpy", "tensor"])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
-def test_parts_of_a_whole_join_to_it(ranks, axis, convert):
-    whole = convert(np.arange(20, dtype=np.float32).reshape(4, 5))
-    place = Slice.even(whole.shape, axis, ranks)
-    parts = [place.take(whole, rank) for rank in range(ranks)]
-    assert [tuple(part.shape) for part in parts] == [place.shape(rank) for rank in range(ranks)]
-    np.testing.assert_array_equal(place.join(parts), whole)
+def test_parts_of_a_whole_variable_join_to_it(ranks, axis):
+    parts, pieces = [], []
+    whole = Parameters("float32", 1, 0.02).normal("kernel", [4, 5]).numpy()
+    for rank in range(ranks):
+        parameters = Parameters("float32", 1, 0.02, Group("tensor", tuple(range(ranks)), rank))
+        parts.append(parameters.normal("kernel", [4, 5], axis).numpy())
+        pieces.append(parameters.pieces["kernel"])
+        assert parts[-1].shape == pieces[-1].shape
+        assert parameters.offset("kernel") == pieces[-1].offset[axis]
+        np.testing.assert_array_equal(pieces[-1].take_block(whole), parts[-1])
+        np.testing.assert_array_equal(pieces[-1].take_block(tf.constant(whole)), parts[-1])
+    np.testing.assert_array_equal(np.concatenate(parts, axis), whole)
+    assert coverage_error(pieces) is None
+    assert {piece.replica_id for piece in pieces} == {0}
 
 
-def test_parts_that_do_not_fit_are_refused():
-    place = Slice.even([4, 5], 0, 2)
-    with pytest.raises(ValueError, match=r"\(3, 5\).*expected.*\(2, 5\)"):
-        place.join([np.zeros([3, 5]), np.zeros([1, 5])])
+def test_a_variable_that_every_rank_has_is_saved_by_the_first():
+    ranks = (0, 1, 2)
+    found = [Parameters("float32", 1, 0.02, Group("tensor", ranks, rank)) for rank in ranks]
+    for parameters in found:
+        parameters.ones("gamma", [4])
+    assert [parameters.pieces["gamma"].replica_id for parameters in found] == [0, 1, 2]
+    assert not any(parameters.pieces["gamma"].is_divided for parameters in found)
 
 
 def test_one_rank_computes_as_if_there_were_no_others():
     x = tf.ones([2])
     assert copy_to_ranks(Group(), x, "x") is x
     assert sum_over_ranks(Group(), x, "x") is x
-    assert BertPretrainer(small_config(), VOCAB, "float32", 1).slices == {}
+    assert not any(piece.is_divided for piece in BertPretrainer(small_config(), VOCAB, "float32", 1).pieces.values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
@@ -109,7 +121,7 @@ def test_loss_of_sliced_logits_is_the_loss_of_the_whole(three):
     best = np.argmax(logits, -1)
     labels = np.where(random.random([40, 4]) < 0.5, best, batch["masked_lm_ids"])
     batch["masked_lm_ids"] = tf.constant(labels, tf.int32)
-    nsp_logits, place = tf.constant(random.normal(size=(40, 2)), tf.float32), Slice.even(logits.shape, 2, 3)
+    nsp_logits, bounds = tf.constant(random.normal(size=(40, 2)), tf.float32), even_bounds(VOCAB, 3)
 
     def sums_and_gradient(logits, wrap):
         with tf.GradientTape() as tape:
@@ -119,9 +131,9 @@ def test_loss_of_sliced_logits_is_the_loss_of_the_whole(three):
 
     def divided(group):
         def wrap(local):
-            return SlicedLogits(local, place.bounds[group.rank], group, "masked_lm")
+            return SlicedLogits(local, bounds[group.rank], group, "masked_lm")
 
-        return sums_and_gradient(tf.constant(place.take(logits, group.rank)), wrap)
+        return sums_and_gradient(tf.constant(logits[:, :, bounds[group.rank] : bounds[group.rank + 1]]), wrap)
 
     expected, gradient = sums_and_gradient(tf.constant(logits), lambda whole: whole)
     assert 0.4 < expected.mlm_correct / expected.mlm_weight < 0.6
@@ -130,7 +142,7 @@ def test_loss_of_sliced_logits_is_the_loss_of_the_whole(three):
         for name, ours, reference in zip(LossSums._fields, sums, expected, strict=True):
             np.testing.assert_allclose(ours, reference, rtol=1e-6, err_msg=name)
         assert sums.mlm_correct == expected.mlm_correct
-    np.testing.assert_allclose(place.join([part for _, part in found]), gradient, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(np.concatenate([part for _, part in found], 2), gradient, rtol=1e-5, atol=1e-7)
 
 
 def test_collectives_have_names_of_their_own_that_are_equal_on_all_ranks(three):

@@ -1,4 +1,4 @@
-"""Remedies: whoever adds the printed flags to a command gets the plan that was promised, for the same batch."""
+"""Suggestions: whoever adds the printed flags to a command gets the plan that was promised, for the same batch."""
 
 import re
 
@@ -52,10 +52,10 @@ def batch_of(out):
 def test_printed_flags_plan_to_what_was_said_of_them(capsys, given):
     code, out = said(capsys, given)
     assert code == 1
-    remedies = REMEDY.findall(out.splitlines()[-1].partition(" that make it fit are ")[2])
-    assert remedies
+    suggestions = REMEDY.findall(out.splitlines()[-1].partition(" that make it fit are ")[2])
+    assert suggestions
     seconds = []
-    for added, gb, step in remedies:
+    for added, gb, step in suggestions:
         code, again = said(capsys, [*given, *added.removeprefix(", ").split()])
         assert code == 0, added
         assert re.search(r"^Fits: (\S+) of", again, re.MULTILINE)[1] == gb
@@ -86,7 +86,7 @@ def test_two_levers_are_offered_before_a_slower_one_that_is_enough():
     assert enough
     assert found[0].plan.seconds < min(plan.seconds for plan in enough)
     # What is enough by itself stands by itself alone: with tensor parallel ranks it is, whatever else is pulled.
-    assert {remedy.flags for remedy in found if "tensor_parallel_size=3" in remedy.flags} == {
+    assert {suggestion.flags for suggestion in found if "tensor_parallel_size=3" in suggestion.flags} == {
         "--tensor_parallel_size=3 --grad_accum_steps=12"
     }
 

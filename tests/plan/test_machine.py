@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.plan.workloads import BERT
+from tftrain import devices
 from tftrain.fields import ConfigError
 from tftrain.plan import cluster, forecast, machine
 from tftrain.plan.system import systems
@@ -58,6 +59,14 @@ def test_a_board_is_known_by_its_name(name, expected):
 def test_a_like_name_is_another_board(name):
     with pytest.raises(ConfigError, match=name):
         cluster.of_device(name)
+
+
+@pytest.mark.parametrize("board", [board for board in cluster.BOARDS if board.cluster], ids=lambda board: board.part)
+def test_the_plan_of_a_board_has_the_peaks_that_its_runs_report(board):
+    found = cluster.of_device(f"NVIDIA {board.part}")
+    assert found.name == board.cluster
+    for precision, item in (("fp32", 4), ("fp16", 2)):
+        assert found.peak(item) == 1e12 * devices.peak_tflops(f"NVIDIA {board.part}", precision)
 
 
 def test_a_run_on_it_is_planned_by_the_kinds_that_the_trainer_measures(path):

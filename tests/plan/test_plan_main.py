@@ -216,8 +216,8 @@ def test_a_search_keeps_the_division_that_flags_give(capsys):
     given = ["--search", "--global_batch_size=64", "--nodes=2", "--format=csv", "--tensor_parallel_size=4"]
     assert main(["plan", *given, "--micro_batch_size=2", "--zero_stage=3", "--activation_checkpointing=full"]) == 0
     found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    kept = {(line["tp"], line["micro_batch"], line["zero_stage"], line["checkpointing"]) for line in found}
-    assert kept == {("4", "2", "3", "full")}
+    found_divisions = {(line["tp"], line["micro_batch"], line["zero_stage"], line["checkpointing"]) for line in found}
+    assert found_divisions == {("4", "2", "3", "full")}
 
 
 def test_a_search_that_finds_nothing_that_fits_ends_like_a_plan_that_does_not(capsys):

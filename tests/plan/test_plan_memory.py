@@ -19,14 +19,14 @@ def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
     work = GPT.replaced(tp=tp, heads=heads)
     s, b, h = work.seq, work.micro_batch, work.hidden
     expected = s * b * h * (10 + 24 / tp + 5 * heads * s / (h * tp))
-    assert decoder.block(work).kept_bytes() == pytest.approx(expected, rel=1e-12)
+    assert decoder.block(work).saved_bytes() == pytest.approx(expected, rel=1e-12)
 
 
 def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
     # Their equation 6 without sequence parallelism: s b h (10 + 24 / t).
     work = GPT.replaced(tp=2)
     expected = work.seq * work.micro_batch * work.hidden * (10 + 24 / 2)
-    assert decoder.block(work).kept_bytes(core=False) == pytest.approx(expected, rel=1e-12)
+    assert decoder.block(work).saved_bytes(core=False) == pytest.approx(expected, rel=1e-12)
 
 
 def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
@@ -36,7 +36,7 @@ def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
     assert decoder.block(work) == plain
     fours = work.replaced(micro_batch=2)
     dropped = decoder.block(fours.replaced(fused=fours.fused - {"softmax"}))
-    assert dropped.kept_bytes() == decoder.block(fours).kept_bytes() + 2 * scores
+    assert dropped.saved_bytes() == decoder.block(fours).saved_bytes() + 2 * scores
 
 
 def test_an_encoder_block_keeps_its_tensors_by_hand():
@@ -45,11 +45,11 @@ def test_an_encoder_block_keeps_its_tensors_by_hand():
     stream, wide, scores = 2 * tokens * 768, 2 * tokens * 3072, 2 * work.micro_batch * 12 * 128**2
     # Input, q, k, v, context, two inputs of norms, input of the wide layer; before and behind GeLU; probabilities.
     expected = 8 * stream + 2 * wide + scores
-    assert encoder.block(work).kept_bytes() == expected
+    assert encoder.block(work).saved_bytes() == expected
     # Plain ops keep more: two norms before scale and shift, two terms of GeLU; under XLA scores before the softmax.
     plain = work.replaced(fused=frozenset())
-    assert encoder.block(plain).kept_bytes() == expected + 2 * stream + 2 * wide
-    compiled = encoder.block(plain.replaced(compiled=True)).kept_bytes()
+    assert encoder.block(plain).saved_bytes() == expected + 2 * stream + 2 * wide
+    compiled = encoder.block(plain.replaced(compiled=True)).saved_bytes()
     assert compiled == expected + 2 * stream + scores + 2 * wide
 
 
@@ -80,22 +80,22 @@ def test_a_fused_optimizer_spares_its_temporaries():
 def test_backward_ends_with_two_summands_of_the_tables_gradient():
     work = BERT.replaced(family="tftrain", checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
     assert memory.estimate(work, BARE).activations == 2 * 4 * work.vocab * work.hidden
-    kept = dict(memory.estimate(work.replaced(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
-    assert "block's input" in kept
-    assert not any("summands" in name for name in kept)
+    tensors = dict(memory.estimate(work.replaced(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
+    assert "block's input" in tensors
+    assert not any("summands" in name for name in tensors)
 
 
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_the_first_stage_has_as_many_micro_batches_under_way_as_there_are_stages(count):
     work = GPT.replaced(pp=4, global_batch=4 * count, checkpointing="full", vocab=128)
-    kept = dict(memory.estimate(work, BARE).tensors)
+    tensors = dict(memory.estimate(work, BARE).tensors)
     entry = work.micro_batch * work.seq * work.hidden * 2
-    assert kept["inputs of blocks"] == 3 * min(4, count) * entry
+    assert tensors["inputs of blocks"] == 3 * min(4, count) * entry
 
 
 def test_the_last_stage_counts_where_its_logits_outweigh_the_first():
-    kept = dict(memory.estimate(GPT.replaced(pp=2, vocab=10**6), BARE).tensors)
-    assert kept["head: logits and probabilities"] == 4 * 1024 * 10**6 * (2 + 4)
+    tensors = dict(memory.estimate(GPT.replaced(pp=2, vocab=10**6), BARE).tensors)
+    assert tensors["head: logits and probabilities"] == 4 * 1024 * 10**6 * (2 + 4)
 
 
 def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
@@ -108,7 +108,7 @@ def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
 
 def test_an_allocator_gives_pieces_back_before_it_fails():
     held = memory.estimate(GPT, Constants(reserve_gb=70.0, fragmentation=10.0))
-    assert held.least < A100.memory_gb * A100.unit < held.total
+    assert held.minimum < A100.memory_gb * A100.unit < held.total
     assert held.fits(A100)
     assert held.peak_gb(A100) == pytest.approx(A100.memory_gb)
     assert not memory.estimate(GPT, Constants(reserve_gb=90.0)).fits(A100)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.plan.workloads import BERT, GPT, workloads
-from tftrain.plan import collectives, inventory, timing
+from tftrain.plan import inventory, timing
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
 
@@ -33,12 +33,12 @@ INSTANT = Constants(launch_us=0.0, wait_us=0.0, batch_ms=0.0, step_ms=0.0, trans
     ],
 )
 def test_sums_of_a_gigabyte(ranks, stride, seconds):
-    assert collectives.all_reduce(1e9, ranks, stride, SLOW, LINK, NETWORK) == pytest.approx(seconds)
+    assert timing.all_reduce(1e9, ranks, stride, SLOW, LINK, NETWORK) == pytest.approx(seconds)
 
 
 def test_transfers_share_the_network_of_their_node():
     slow = dataclasses.replace(SLOW, network_gbs=2)
-    assert collectives.transfer(1e9, slow) == pytest.approx(4 / 2)
+    assert timing.transfer(1e9, slow) == pytest.approx(4 / 2)
 
 
 @pytest.mark.parametrize("count", [4, 16, 64])

@@ -105,6 +105,14 @@ def test_without_measurements_the_run_says_how_to_make_them(tmp_path, content):
     assert all(words in found.unknown for words in (f"--machine_file={path}", "python -m tftrain.plan --measure"))
 
 
+def test_nobody_is_told_of_a_machine_file_that_nobody_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = planned.of_run(configured(*GROWN), Mesh(), samples=12)
+    assert (found.seconds, found.unknown) == (None, "")
+    lines = planned.time_lines(found.row(2, 0.5), found.unknown).splitlines()
+    assert [line.split() for line in lines] == [["time", "of", "a", "step", "s"], ["step", "2", "0.500"]]
+
+
 def test_split_state_is_expected_as_its_share():
     found = planned_memory(configured(*GROWN, "--split_opt_state"), 5)
     # 47495 divides by 5.

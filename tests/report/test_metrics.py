@@ -1,20 +1,23 @@
 """What a run writes and shows."""
 
-import dataclasses
 import io
 import json
 import math
 import re
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tftrain import devices
+from tftrain import devices, log
+from tftrain.report import rows
 from tftrain.report.metrics import MetricsWriter, read_rows
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.tasks.bert_pretraining import BertPretraining
+
+MEANS = BertPretraining.means
 
 # As design.md lists them for the programs that read the file.
 TRAIN_FIELDS = [
@@ -40,14 +43,15 @@ TRAIN_FIELDS = [
     "nan_steps",
     "failed_saves",
 ]
-EVAL_FIELDS = ["step", "eval_mlm_loss", "eval_unigram_nats", "eval_mlm_accuracy", "eval_nsp_accuracy"]
+EVAL_FIELDS = ["step", "eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_accuracy", "eval_unigram_nats"]
 
 
-def row(step=10, **changes):
+def row(step=10, means=(), **changes):
+    means = dict(means)
     values = {
         "step": step,
         "loss": 7.5,
-        "means": {"mlm_loss": 6.875, "nsp_loss": 0.625, "mlm_accuracy": 0.125},
+        "means": {"mlm_loss": 6.875, "nsp_loss": 0.625, "mlm_accuracy": 0.125} | means,
         "learning_rate": 1e-4,
         "grad_norm": 1.5,
         "loss_scale": 1.0,
@@ -78,13 +82,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def stream():
-    return io.StringIO()
-
-
-def test_rows_have_exactly_the_documented_fields_in_order(tmp_path, stream):
-    writer = MetricsWriter(tmp_path / "new" / "run", 100, BertPretraining.means, stream)
+def test_rows_have_exactly_the_documented_fields_in_order(tmp_path):
+    writer = MetricsWriter(tmp_path / "new" / "run", 100, MEANS)
     writer.train(row())
     writer.evaluation(evaluation())
     # Before close: each row is on disk once it is written.
@@ -92,13 +91,13 @@ def test_rows_have_exactly_the_documented_fields_in_order(tmp_path, stream):
     writer.close()
     assert list(first) == TRAIN_FIELDS
     assert list(second) == EVAL_FIELDS
-    assert first == dataclasses.asdict(row())
-    assert second == dataclasses.asdict(evaluation())
+    assert first == rows.fields(row())
+    assert second == rows.fields(evaluation())
 
 
-def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
-    writer.train(row(mlm_loss=math.nan, grad_norm=math.inf, nsp_loss=np.float32(-math.inf).item()))
+def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(tmp_path, capsys):
+    writer = MetricsWriter(tmp_path, 100, MEANS, "megatron")
+    writer.train(row(means={"mlm_loss": math.nan, "nsp_loss": np.float32(-math.inf).item()}, grad_norm=math.inf))
     writer.close()
 
     def refuse(word):
@@ -106,16 +105,17 @@ def test_numbers_that_are_not_finite_are_null_in_json_and_words_on_the_console(t
 
     found = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=refuse)
     assert (found["mlm_loss"], found["grad_norm"], found["nsp_loss"], found["loss"]) == (None, None, None, 7.5)
-    assert "lm loss: nan" in stream.getvalue()
-    assert "grad norm: inf" in stream.getvalue()
+    output = capsys.readouterr().out
+    assert "lm loss: nan" in output
+    assert "grad norm: inf" in output
 
 
-def test_log_line_names_everything_in_the_megatron_manner(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+def test_log_line_names_everything_in_the_megatron_manner(tmp_path, capsys):
+    writer = MetricsWriter(tmp_path, 100, MEANS, "megatron")
     writer.advance(10)
     writer.train(row())
     writer.close()
-    parts = [re.sub(" +", " ", part.strip()) for part in stream.getvalue().split("|")]
+    parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.split("|")]
     assert parts == [
         "iteration 10/ 100",
         "consumed samples: 320",
@@ -136,8 +136,8 @@ def test_log_line_names_everything_in_the_megatron_manner(tmp_path, stream):
     ]
 
 
-def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, capsys):
+    writer = MetricsWriter(tmp_path, 100, MEANS, "megatron")
     writer.spike(SpikeRow(7, 9.25, 7.5, 3.0, -0.25))
     writer.close()
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
@@ -147,50 +147,99 @@ def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, stream):
         "spike_grad_norm": 3.0,
         "spike_grad_norm_zscore": -0.25,
     }
-    parts = [re.sub(" +", " ", part.strip()) for part in stream.getvalue().split("|")]
+    parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.split("|")]
     assert parts == ["spike at 7/ 100", "loss: 9.2500 (+7.5 standard deviations)", "grad norm: 3.000 (-0.2)"]
 
 
-def test_evaluation_is_shown_beside_the_unigram_entropy(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+def test_evaluation_is_shown_beside_the_unigram_entropy(tmp_path, capsys):
+    writer = MetricsWriter(tmp_path, 100, MEANS, "megatron")
     writer.evaluation(evaluation())
     writer.close()
-    assert "lm loss: 5.5000 | unigram entropy: 6.2500 | learned from context: 0.7500" in stream.getvalue()
+    assert "lm loss: 5.5000 | unigram entropy: 6.2500 | learned from context: 0.7500" in capsys.readouterr().out
 
 
-def test_a_progress_bar_stands_under_the_lines_of_a_terminal_only(tmp_path, stream):
-    terminal = Terminal()
-    for place in (terminal, stream):
-        writer = MetricsWriter(tmp_path, 40, BertPretraining.means, place)
+def test_a_progress_bar_stands_under_the_lines_of_a_terminal_only(tmp_path, monkeypatch):
+    terminal, file = Terminal(), io.StringIO()
+    for place in (terminal, file):
+        monkeypatch.setattr(sys, "stdout", place)
+        writer = MetricsWriter(tmp_path, 40, MEANS)
         for step in range(31, 36):
             writer.advance(step)
         writer.train(row(35))
         writer.close()
-    assert "35/40" in terminal.getvalue()
-    assert terminal.getvalue().count("iteration       35/      40") == 1
-    assert stream.getvalue().count("\n") == 1
-    assert "\r" not in stream.getvalue()
+    assert "35/40 [" in terminal.getvalue()
+    assert terminal.getvalue().count("step 35/40  loss") == 1
+    assert file.getvalue().count("\n") == 1
+    assert "\r" not in file.getvalue()
 
 
-def test_resuming_drops_later_rows_and_a_half_written_line(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+def test_no_progress_bar_stands_on_a_terminal_that_gets_warnings_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    log.configure(level="warning")
+    writer = MetricsWriter(tmp_path, 40, MEANS)
+    writer.advance(1)
+    writer.train(row(1))
+    writer.close()
+    assert terminal.getvalue() == ""
+
+
+def test_a_step_has_one_short_line_and_its_whole_line_in_a_file(tmp_path, capsys):
+    writer = MetricsWriter(tmp_path, 1200, MEANS)
+    writer.train(row(25, skipped_steps=0))
+    writer.close()
+    short = "step   25/1200  loss 7.5000  lr 1.0e-04  64.0 samples/s  1.25 GB  eta 0:09:48\n"
+    assert capsys.readouterr().out == short
+    whole = (tmp_path / "log.txt").read_text()
+    assert whole == rows.train_line(row(25, skipped_steps=0), 1200, MEANS) + "\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        rows.short_train_line(
+            row(10**6, loss=-10.5, samples_per_sec=123456.7, peak_memory_gb=139, step_time_s=math.nan), 10**6
+        ),
+        rows.short_train_line(row(999, samples_per_sec=9999.9, step_time_s=100, skipped_steps=0), 10**6),
+        rows.short_eval_line(evaluation(10**6), 10**6, MEANS),
+        rows.short_spike_line(SpikeRow(10**6, 10.5, 99.9, 1234.5, -99.9), 10**6),
+    ],
+)
+def test_a_short_line_fits_into_100_columns(line):
+    assert len(line) <= 100
+    assert "\n" not in line
+
+
+def test_skipped_steps_are_named_in_the_short_line():
+    assert rows.short_train_line(row(), 100).endswith("  eta 0:00:45  skipped 2")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0:00:00"), (3599.6, "1:00:00"), (359_999, "99:59:59"), (360_000, "4.2 days"), (math.nan, "-")],
+)
+def test_the_time_that_is_left_is_short(seconds, words):
+    assert rows.duration(seconds) == words
+
+
+def test_resuming_drops_later_rows_and_a_half_written_line(tmp_path):
+    writer = MetricsWriter(tmp_path, 100, MEANS)
     for step in (10, 20, 30):
         writer.train(row(step))
         writer.evaluation(evaluation(step))
     writer.close()
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 40, "lo')
-    resumed = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+    resumed = MetricsWriter(tmp_path, 100, MEANS)
     resumed.truncate_after(20)
     resumed.train(row(30, loss=1.0))
     resumed.close()
     assert [found["step"] for found in read_rows(path)] == [10, 10, 20, 20, 30]
     assert read_rows(path)[-1]["loss"] == 1.0
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["metrics.jsonl", "tensorboard"]
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["log.txt", "metrics.jsonl", "tensorboard"]
 
 
-def test_starting_anew_drops_every_row_and_a_new_folder_has_none(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+def test_starting_anew_drops_every_row_and_a_new_folder_has_none(tmp_path):
+    writer = MetricsWriter(tmp_path, 100, MEANS)
     writer.truncate_after(0)
     writer.train(row(1))
     writer.truncate_after(0)
@@ -199,26 +248,26 @@ def test_starting_anew_drops_every_row_and_a_new_folder_has_none(tmp_path, strea
 
 
 @pytest.mark.parametrize("damage", ["{]\n", "[1]\n", "{}\n", '{"step": null}\n', "7\n"])
-def test_damage_within_the_file_is_an_error_that_names_the_line_and_keeps_the_file(tmp_path, stream, damage):
+def test_damage_within_the_file_is_an_error_that_names_the_line_and_keeps_the_file(tmp_path, damage):
     path = tmp_path / "metrics.jsonl"
     text = '{"step": 1}\n' + damage + '{"step": 3}\n'
     path.write_text(text)
-    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+    writer = MetricsWriter(tmp_path, 100, MEANS)
     with pytest.raises(ValueError, match=re.escape(f"{path}, line 2")):
         writer.truncate_after(1)
     writer.close()
     assert path.read_text() == text
 
 
-def test_tensorboard_shows_the_same_numbers_and_forgets_what_a_resumed_run_repeats(tmp_path, stream):
-    writer = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+def test_tensorboard_shows_the_same_numbers_and_forgets_what_a_resumed_run_repeats(tmp_path):
+    writer = MetricsWriter(tmp_path, 100, MEANS)
     for step in (10, 20, 30):
         writer.train(row(step))
     writer.evaluation(evaluation(30))
     writer.close()
-    resumed = MetricsWriter(tmp_path, 100, BertPretraining.means, stream)
+    resumed = MetricsWriter(tmp_path, 100, MEANS)
     resumed.truncate_after(20)
-    resumed.train(row(25, mlm_loss=6.0))
+    resumed.train(row(25, means={"mlm_loss": 6.0}))
     resumed.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

@@ -20,8 +20,9 @@ FREE = {
     *("tensor_parallel_size", "pipeline_parallel_size", "split_opt_state", "split_grad_accum", "state_split_strategy"),
     *("jit_compile", "activation_checkpointing", "memory_optimization", "suppress_grappler"),
     *("enable_resource_variables", "sparse_as_dense", "cpu_threads", "huge_pages", "device_peak_tflops"),
-    *("mode", "output_dir", "log_every", "eval_every", "eval_batches", "checkpoint_every", "checkpoint_async"),
-    *("keep_last", "keep_every", "max_failed_saves", "resume", "resume_check", "change_on_resume"),
+    *("mode", "output_dir", "log_every", "log_format", "log_level", "eval_every", "eval_batches"),
+    *("checkpoint_every", "checkpoint_async", "keep_last", "keep_every", "max_failed_saves"),
+    *("resume", "resume_check", "change_on_resume"),
     *("start_timeout_seconds", "step_timeout_seconds", "save_timeout_seconds", "exit_timeout_seconds"),
     *("preempt_save_seconds", "max_nan_steps", "spike_zscore", "machine_file"),
 }

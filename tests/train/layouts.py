@@ -29,7 +29,7 @@ LAMB = "reference_lamb"
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
 # The key biases' gradients are nothing but roundings, which Adam turns into steps of full length. The vocabulary of 67
 # divides by nothing.
-MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_attention_heads=4)
+MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_hidden_layers=1, num_attention_heads=4)
 WIDE = {"hidden_size": 2560, "num_hidden_layers": 1, "intermediate_size": 64}
 # At 0.01 the losses of so wide a model jump up and down, and with them grow the roundings of sums in another order.
 SLOWLY = 0.001

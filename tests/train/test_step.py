@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import states
+from tests.model.samples import PLAIN
 from tftrain.config import (
     BatchConfig,
     ComputeConfig,
@@ -23,7 +24,7 @@ from tftrain.train.step import TrainStep
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12
 BASE = TrainConfig(
-    model=ModelConfig(vocab_size=VOCAB, num_hidden_layers=2, hidden_size=16, num_attention_heads=2),
+    model=ModelConfig(vocab_size=VOCAB, num_hidden_layers=2, hidden_size=16, num_attention_heads=2, **PLAIN),
     data=DataConfig(synthetic_data=True, max_seq_length=SEQ, max_predictions_per_seq=PREDICTIONS),
     optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=0),
     batch=BatchConfig(grad_accum_steps=1, global_batch_size=SAMPLES),

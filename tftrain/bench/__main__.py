@@ -4,18 +4,21 @@ The report goes to stdout and to OUTPUT_DIR, progress to stderr. Exit codes: 0 e
 (stderr says why; the others were measured), 2 wrong flags, 130 interrupted from the keyboard (`--resume` goes on).
 """
 
+import logging
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import flags
+from tftrain import flags, log
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import Store, render
 from tftrain.bench.table import Row, Table, groups
 from tftrain.bench.tables import TABLES
 from tftrain.fields import ConfigError, Problem
+
+logger = logging.getLogger("tftrain.bench")
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -30,6 +33,7 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
+    log.configure(program="tftrain.bench", stream="stderr")
     try:
         config = flags.parse(BenchConfig, ["python -m tftrain.bench", *argv[1:]])
         if problems := config.problems():
@@ -45,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             codes.append(measured(table, rows, config))
         except ConfigError as error:
-            say(f"tftrain.bench: {error}")
+            logger.error(error)
             codes.append(flags.EXIT_BAD_FLAGS)
         except Exception:  # Whatever a table's figures or report fail with, the others are still to be measured.
             traceback.print_exc()
@@ -65,26 +69,26 @@ def measured(table: Table, rows: list[Row], config: BenchConfig) -> int:
     under = f"--scale={settled.scale} --np={settled.np}" if settled is not config else ""
     config = settled
     store = Store(table, config.output_dir, config.resume, under)
-    say(f"{table.name}: {len(rows)} rows; {host.load()}")
+    logger.info(f"{table.name}: {len(rows)} rows; {host.load()}")
     try:
         failed = run(table, rows, config, store)
     except KeyboardInterrupt:
-        say(f"interrupted; --resume goes on from {store.path}")
+        logger.info(f"interrupted; --resume goes on from {store.path}")
         return EXIT_INTERRUPTED
     report = render(table, store.outcomes(), config.format)
     path = Path(config.output_dir) / f"{table.name}.{config.format}"
     path.write_text(report)
     print(report, end="", flush=True)
-    say(f"{path}; {host.load()}")
+    logger.info(f"{path}; {host.load()}")
     records = [record for outcome in store.outcomes() for record in outcome.records]
     for line in table.remarks(records) if table.remarks else ():
-        say(line)
+        logger.info(line)
     if table.draw and records:
         table.draw(records, path.with_suffix(".png"))
-        say(str(path.with_suffix(".png")))
+        logger.info(str(path.with_suffix(".png")))
     if table.page and records:
         table.page(table, store.outcomes(), path.with_suffix(".html"))
-        say(str(path.with_suffix(".html")))
+        logger.info(str(path.with_suffix(".html")))
     return EXIT_FAILED if failed else 0
 
 
@@ -136,21 +140,16 @@ def run(table: Table, rows: list[Row], config: BenchConfig, store: Store) -> boo
     failed = False
     for number, group in enumerate(parts := groups(rows), start=1):
         if all(store.has(row.name) for row in group):
-            say(f"[{number}/{len(parts)}] {group[0].group}: kept from an earlier run")
+            logger.info(f"[{number}/{len(parts)}] {group[0].group}: kept from an earlier run")
             continue
-        say(f"[{number}/{len(parts)}] {group[0].group}")
+        logger.info(f"[{number}/{len(parts)}] {group[0].group}")
         left = [row for row in group if not (table.row_by_row and store.has(row.name))]
-        for outcome in table.measure(left, config, lambda words: say(f"  {words}")):
+        for outcome in table.measure(left, config, lambda words: logger.info(f"  {words}")):
             store.add(outcome)
             if outcome.error:
                 failed = True
-                say(f"  {outcome.row} failed: {outcome.error}")
+                logger.info(f"  {outcome.row} failed: {outcome.error}")
     return failed
-
-
-def say(words: str) -> None:
-    """Prints a line of progress."""
-    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

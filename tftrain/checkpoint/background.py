@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from tftrain.checkpoint import save
 from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.piece import TensorData
 from tftrain.checkpoint.save import Attempt
-from tftrain.checkpoint.shard import Owned
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Plan(NamedTuple):
 class Save:
     """One rank's part of one save, under way from the start."""
 
-    def __init__(self, attempt: Attempt, owned: Sequence[Owned], plan: Plan | None):
+    def __init__(self, attempt: Attempt, owned: Sequence[TensorData], plan: Plan | None):
         """Starts the thread.
 
         Args:
@@ -57,7 +57,7 @@ class Save:
     def _late(self, seconds: float) -> str:
         return f"rank {self._attempt.rank}: the disk has not answered within {seconds:.0f} s"
 
-    def _run(self, owned: Sequence[Owned]) -> None:
+    def _run(self, owned: Sequence[TensorData]) -> None:
         try:
             save.write(self._attempt, owned)
             self._written.set()

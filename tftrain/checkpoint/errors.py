@@ -1,9 +1,13 @@
-"""The errors of this room."""
+"""The errors of checkpoints, with the exit code of a program that one of them ends."""
+
+from tftrain.exit_codes import ExitCode, RunError
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint that can't be written or read; the message names the file and the reason."""
+class CheckpointError(RunError):
+    """A checkpoint can't be written or read; the message names the file and the reason."""
 
 
 class FailedSavesError(CheckpointError):
-    """Checkpoints could not be written, and the run can't go on without; on all ranks alike."""
+    """Too many checkpoints could not be written, so the run ends; raised on all ranks alike."""
+
+    exit_code = ExitCode.SAVES_FAILED

@@ -1,25 +1,25 @@
-"""A piece of a tensor: its place in the whole, whoever holds it, and what two pieces have in common.
+"""A piece of a tensor: its place in the whole tensor, as in Megatron core's `ShardedTensor`, and what two pieces share.
 
-Ranks divide state in two ways, one inside the other: tensor parallel ranks hold rectangular blocks of a tensor, and of
-a block laid out row by row, data parallel ranks hold stretches. A piece says both. What it covers is a few boxes, each
-contiguous in the piece: at most a beginning and an end for each dimension, and a middle. Pieces of different layouts
-meet box by box.
+Ranks divide the state in two ways. Tensor parallel ranks hold rectangular blocks of a tensor. Of a block in row-major
+order, data parallel ranks hold stretches. A piece says both. The elements of a piece form a few boxes, each contiguous
+in the piece: at most a beginning and an end for each dimension, and a middle. Pieces of different layouts are compared
+box by box.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-# By the names that safetensors gives them; what a training run keeps has no other.
+# By the names that safetensors gives them. A training state has no other dtypes.
 DTYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Which elements of which tensor.
+    """A piece of a named tensor.
 
     Attributes:
         name: the tensor's global name, such as `master/layer_00/attention/query/kernel`.
@@ -27,6 +27,8 @@ class Piece:
         dtype: a key of `DTYPES`.
         offset, shape: of a block of the whole; a number for each dimension.
         start, stop: the stretch [start, stop) of the block's elements in row-major order.
+        replica_id: number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing
+            about the elements, so pieces that differ only in it are equal.
     """
 
     name: str
@@ -36,21 +38,28 @@ class Piece:
     shape: tuple[int, ...]
     start: int
     stop: int
+    replica_id: int = field(default=0, compare=False)
 
     @staticmethod
     def block(
-        name: str, whole: Sequence[int], dtype: str, offset: Sequence[int] | None = None, shape=None, stretch=None
+        name: str,
+        whole: Sequence[int],
+        dtype: str,
+        offset: Sequence[int] | None = None,
+        shape: Sequence[int] | None = None,
+        stretch: tuple[int, int] | None = None,
+        replica_id: int = 0,
     ) -> "Piece":
-        """Returns a piece: the whole tensor, or a block of it if one is given, or a stretch of that."""
+        """Returns a piece; by default offset, shape and stretch are those of the whole tensor."""
         whole = tuple(whole)
         offset = (0,) * len(whole) if offset is None else tuple(offset)
         shape = whole if shape is None else tuple(shape)
         start, stop = (0, math.prod(shape)) if stretch is None else stretch
-        return Piece(name, whole, dtype, offset, shape, start, stop)
+        return Piece(name, whole, dtype, offset, shape, start, stop, replica_id)
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self.stop - self.start
 
     @property
@@ -59,13 +68,29 @@ class Piece:
         return self.size * DTYPES[self.dtype].itemsize
 
     @property
+    def is_divided(self) -> bool:
+        """Whether the block is a part of the tensor only, because tensor parallel ranks divide the tensor."""
+        return self.shape != self.whole
+
+    @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The block's shape if the piece is all of it, else flat."""
+        """The block's shape if the piece is the whole block, else [size]."""
         return self.shape if self.size == math.prod(self.shape) else (self.size,)
 
     def part(self, start: int, stop: int) -> "Piece":
-        """Returns a stretch of this piece; `start` and `stop` count from its own beginning."""
-        return Piece(self.name, self.whole, self.dtype, self.offset, self.shape, self.start + start, self.start + stop)
+        """Returns a stretch of this piece; `start` and `stop` count from the beginning of the piece."""
+        return replace(self, start=self.start + start, stop=self.start + stop)
+
+    def take_block(self, whole):
+        """Returns the block of a whole tensor, a NumPy array or a tf.Tensor."""
+        return whole[tuple(slice(low, low + size) for low, size in zip(self.offset, self.shape, strict=True))]
+
+
+class TensorData(NamedTuple):
+    """A piece and its elements, flat."""
+
+    piece: Piece
+    values: np.ndarray
 
 
 class Box(NamedTuple):
@@ -197,21 +222,23 @@ def _any_overlap(blocks: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
 
 
 def even_parts(pieces: Sequence[Piece], ranks: int, rank: int) -> Iterator[tuple[int, int, int]]:
-    """Shares out pieces that several ranks hold alike: laid end to end, each rank has one of equal stretches of bytes.
+    """Divides the saving of pieces among the ranks that hold all of them: equal bytes for each rank.
+
+    The pieces are laid end to end, and each rank saves one stretch of that row.
 
     Args:
         pieces: in the same order on every rank.
-        ranks, rank: how many share them, and which of them asks.
+        ranks, rank: number of ranks, and the one that asks.
 
     Yields:
-        Index, start and stop of each part of a piece that falls to the rank, for `Piece.part`.
+        Index of a piece, and start and stop of the part that the rank saves, for `Piece.part`.
     """
     total = sum(piece.nbytes for piece in pieces)
     low, high = total * rank // ranks, total * (rank + 1) // ranks
     position = 0
     for index, piece in enumerate(pieces):
         width = DTYPES[piece.dtype].itemsize
-        # Rounded alike for the end of one rank's stretch and the beginning of the next one's.
+        # The end of one rank's stretch and the beginning of the next one's are rounded alike.
         start, stop = (min(max(bound - position, 0) // width, piece.size) for bound in (low, high))
         if start < stop:
             yield index, start, stop

@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tftrain import strict_json
 from tftrain.checkpoint import durable, folder, manifest, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.shard import Owned, Written
+from tftrain.checkpoint.piece import TensorData
+from tftrain.checkpoint.shard import Written
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class Attempt:
         return self.folder / f"rank_{rank:05d}.json"
 
 
-def write(attempt: Attempt, owned: Sequence[Owned]) -> None:
+def write(attempt: Attempt, owned: Sequence[TensorData]) -> None:
     """Writes this rank's shards and announces them; a failure is announced, too, if that is possible.
 
     Args:
@@ -83,14 +85,15 @@ def write(attempt: Attempt, owned: Sequence[Owned]) -> None:
         raise CheckpointError(message) from error
 
 
-def write_shard(path: Path, owned: Sequence[Owned]) -> Written:
+def write_shard(path: Path, owned: Sequence[TensorData]) -> Written:
     """Writes and flushes one file."""
     return shard.write(path, owned)
 
 
 def announce(attempt: Attempt, files: Mapping[str, Written]) -> None:
     """Tells the chief what this rank has written."""
-    tensors = {piece.name: [piece.dtype, piece.whole] for file in files.values() for piece in file.pieces}
+    pieces = [piece for file in files.values() for piece in file.pieces]
+    tensors = {piece.name: {"dtype": piece.dtype, "shape": piece.whole} for piece in pieces}
     content = {"tensors": tensors, "files": {name: manifest.encode_file(file) for name, file in files.items()}}
     durable.write(attempt.announcement(attempt.rank), json.dumps(content).encode())
 
@@ -152,11 +155,13 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> di
 
 
 def _read(path: Path) -> dict[str, Written]:
-    content = json.loads(path.read_bytes())
-    if "error" in content:
-        raise CheckpointError(content["error"])
-    tensors = {name: (dtype, tuple(whole)) for name, (dtype, whole) in content["tensors"].items()}
-    return {name: manifest.decode_file(name, entry, tensors) for name, entry in content["files"].items()}
+    try:
+        content = strict_json.parse(path.read_bytes())
+        if "error" in content:
+            raise CheckpointError(content["error"])
+        return manifest.decode_files(content["files"], manifest.decode_tensors(content["tensors"]))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not the announcement of a rank: {error}") from error
 
 
 def write_manifest(attempt: Attempt, content: Manifest) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.source import Source
 
 # What was just written is hashed while it is in the processor's cache.
@@ -30,10 +30,6 @@ HEADER_BYTES = 2**26
 DIGESTS = {"xxh3_128": xxhash.xxh3_128, "sha256": hashlib.sha256}
 
 
-# A piece and its elements, flat.
-Owned = tuple[Piece, np.ndarray]
-
-
 class Written(NamedTuple):
     """A finished file: its size in bytes, its digests in hexadecimal by their names in `DIGESTS`, the pieces in it."""
 
@@ -42,12 +38,12 @@ class Written(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-def groups(owned: Sequence[Owned]) -> list[list[Owned]]:
+def groups(owned: Sequence[TensorData]) -> list[list[TensorData]]:
     """Packs pieces into files of about `SHARD_BYTES`, the widest elements first.
 
     Elements then lie where their width divides the offset, as the format demands.
     """
-    found: list[list[Owned]] = []
+    found: list[list[TensorData]] = []
     room = 0
     for each in sorted(owned, key=lambda each: -each[1].itemsize):
         if room <= 0:
@@ -58,7 +54,7 @@ def groups(owned: Sequence[Owned]) -> list[list[Owned]]:
     return found
 
 
-def write(path: Path, owned: Sequence[Owned]) -> Written:
+def write(path: Path, owned: Sequence[TensorData]) -> Written:
     """Writes a file and flushes it to the disk.
 
     Args:

@@ -1,19 +1,20 @@
 """Errors of the data, in one line that names the file.
 
-TensorFlow wraps what goes wrong inside an input pipeline in its own exceptions, with a traceback in the message.
-`data_error` finds the one line in it that a reader needs.
+TensorFlow wraps an error inside an input pipeline in its own exception, with a traceback in the message. `data_error`
+finds the one line in it that a reader needs.
 """
 
 import re
 
+from tftrain.exit_codes import RunError
 from tftrain.fields import one_line
 
 
-class DataError(Exception):
-    """Data that cannot be used; the message names the file, the byte offset where there is one, and what to do."""
+class DataError(RunError):
+    """Data that can't be used; the message names the file, the byte offset if there is one, and what to do."""
 
     def __init__(self, message: str):
-        """The message becomes one line, whatever the names of files in it are."""
+        """Makes the message one line: names of files in it may hold line breaks."""
         super().__init__(one_line(message))
 
 
@@ -38,7 +39,7 @@ def data_error(error: BaseException) -> DataError | None:
         return DataError(found.group(1))
     if found := _PARSER.search(message):
         what = found["what"].split("[[")[0].strip().rstrip(".")
-        return DataError(f"{found['where']}: the record does not hold the features that were expected: {what}")
+        return DataError(f"{found['where']}: the record lacks expected features: {what}")
     return None
 
 

@@ -5,54 +5,61 @@ and that the vocabulary is the one the text was tokenized with.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from tftrain.data import rules, vocabulary
+import msgspec
+from msgspec import Meta
+
+from tftrain import strict_json
+from tftrain.data import vocabulary
 from tftrain.data.errors import DataError
 from tftrain.files import read_small
 
 NAME = "manifest.json"
 FORMAT = 1
 MAX_BYTES = 16 << 20
-_COUNT = rules.number(0, 1 << 62)
-_FIELDS = {
-    "masking": rules.one_of("dynamic", "static"),
-    "tokenizer_type": rules.one_of("wordpiece", "sentencepiece"),
-    "vocab_file": rules.TEXT,
-    "vocab_size": rules.number(1, vocabulary.MAX_TOKENS),
-    "vocab_sha256": rules.TEXT,
-    "tokenizer_file": rules.or_null(rules.TEXT),
-    "lower_case": rules.BOOL,
-    "max_seq_length": rules.number(8, 1 << 16),
-    "max_predictions_per_seq": rules.or_null(rules.number(1, 1 << 16)),
-    "documents": _COUNT,
-    "tokens": _COUNT,
-    "seed": _COUNT,
-    "splits": rules.OBJECT,
-}
-_SHARD = {"file": rules.TEXT, "examples": _COUNT, "bytes": _COUNT}
+Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One TFRecord file: its name in the folder, the examples in it, its size in bytes."""
 
     file: str
-    examples: int
-    bytes: int
+    examples: Count
+    bytes: Count
 
 
-@dataclass(frozen=True)
-class Manifest:
+class _Splits(msgspec.Struct, forbid_unknown_fields=True):
+    train: list[Shard]
+    eval: list[Shard]
+
+
+class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of the file, in their order there; `Manifest` describes them."""
+
+    masking: Literal["dynamic", "static"]
+    tokenizer_type: Literal["wordpiece", "sentencepiece"]
+    vocab_file: str
+    vocab_size: Annotated[int, Meta(ge=1, le=vocabulary.MAX_TOKENS)]
+    vocab_sha256: str
+    tokenizer_file: str | None
+    lower_case: bool
+    max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
+    max_predictions_per_seq: Annotated[int, Meta(ge=1, le=1 << 16)] | None
+    documents: Count
+    tokens: Count
+    seed: Count
+    splits: dict[str, Any]
+
+
+class Manifest(_Fields, frozen=True, kw_only=True):
     """A prepared data set.
 
     Attributes:
-        folder: where the manifest was read; not part of the file.
+        folder: the folder of the manifest; not a field of the file.
         masking: "dynamic": pairs as they are, masked while training; "static": the standard BERT features.
         tokenizer_type: "wordpiece" or "sentencepiece".
         vocab_file: in the folder; one token a line, in the order of the ids.
@@ -67,18 +74,6 @@ class Manifest:
     """
 
     folder: str
-    masking: str
-    tokenizer_type: str
-    vocab_file: str
-    vocab_size: int
-    vocab_sha256: str
-    tokenizer_file: str | None
-    lower_case: bool
-    max_seq_length: int
-    max_predictions_per_seq: int | None
-    documents: int
-    tokens: int
-    seed: int
     splits: dict[str, list[Shard]]
 
     def path(self, name: str) -> str:
@@ -101,8 +96,8 @@ def file_sha256(path: str) -> str:
 def write_manifest(manifest: Manifest) -> None:
     """Writes the manifest into its folder at once; the same manifest gives the same bytes."""
     path = manifest.path(NAME)
-    content = {"format": FORMAT, **dataclasses.asdict(manifest)}
-    del content["folder"]
+    values = msgspec.to_builtins(manifest)
+    content = {"format": FORMAT, **{name: values[name] for name in _Fields.__struct_fields__}}
     with contextlib.suppress(FileNotFoundError):
         os.remove(path + ".partial")
     # "x" follows no symbolic link.
@@ -178,7 +173,7 @@ def listed_files(folder: str) -> list[str]:
 
 def _load(path: str, folder: str) -> Any:
     try:
-        return json.loads(read_small(path, MAX_BYTES))
+        return strict_json.parse(read_small(path, MAX_BYTES))
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; expected a folder that `python -m tftrain.prepare --output_dir={folder}` "
@@ -186,16 +181,16 @@ def _load(path: str, folder: str) -> Any:
         ) from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; expected a manifest of tftrain.prepare") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: not JSON ({error}); prepare the data again") from error
 
 
 def _inside(path: str, folder: str, name: str) -> str:
     """Returns the path of a name in the folder; DataError if the name leads out of it, by a symbolic link perhaps."""
     if not name or os.path.isabs(name) or os.path.normpath(name) != name or ".." in name.split(os.sep):
-        raise DataError(f"{path}: it names the file {rules.shown(name)}; expected a name inside {folder}")
+        raise DataError(f"{path}: it names the file {strict_json.shown(name)}; expected a name inside {folder}")
     if not name.isprintable():
-        raise DataError(f"{path}: it names the file {rules.shown(name)}; expected a name of printable characters")
+        raise DataError(f"{path}: it names the file {strict_json.shown(name)}; expected a name of printable characters")
     inside = os.path.join(folder, name)
     if not os.path.realpath(inside).startswith(os.path.join(os.path.realpath(folder), "")):
         raise DataError(
@@ -209,16 +204,16 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
         raise DataError(f"{path}: not a manifest of tftrain.prepare; prepare the data again")
     if content["format"] != FORMAT:
         raise DataError(
-            f"{path}: its format is {rules.shown(content['format'])}, this version reads {FORMAT}; "
+            f"{path}: its format is {strict_json.shown(content['format'])}, this version reads {FORMAT}; "
             "prepare the data again"
         )
-    values = {key: value for key, value in content.items() if key != "format"}
-    rules.check(path, "", values, _FIELDS)
-    rules.check(path, "splits", values["splits"], dict.fromkeys(("train", "eval"), rules.LIST))
-    for split, shards in values["splits"].items():
-        for number, shard in enumerate(shards):
-            rules.check(path, f"splits.{split}[{number}]", shard, _SHARD)
-    values["splits"] = {split: [Shard(**shard) for shard in shards] for split, shards in values["splits"].items()}
+    del content["format"]
+    try:
+        fields = strict_json.convert(content, _Fields)
+        splits = strict_json.convert(fields.splits, _Splits, "splits")
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; prepare the data again") from error
+    values = msgspec.structs.asdict(fields) | {"splits": msgspec.structs.asdict(splits)}
     manifest = Manifest(folder=folder, **values)
     slots, length = manifest.max_predictions_per_seq, manifest.max_seq_length
     if (manifest.masking == "static") != (slots is not None) or (slots or 0) > length:

@@ -1,16 +1,13 @@
 """What the data says about a configuration, found out before TensorFlow starts."""
 
-from typing import NamedTuple
-
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.example import decode
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.records import RecordSet, match_files
+from tftrain.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, predictions, synthetic
 from tftrain.fields import Problem, field_problems
 
-SYNTHETIC_VOCAB_SIZE = 30522
-SYNTHETIC_SEQ_LENGTH = 128
 # An example has two segments, whose ids are token types.
 SEGMENTS = 2
 STANDARD_FEATURES = (
@@ -24,25 +21,6 @@ STANDARD_FEATURES = (
 )
 
 
-class Sizes(NamedTuple):
-    """The sizes that model and data share.
-
-    Attributes:
-        vocab_size: rows of the embedding.
-        max_seq_length: tokens of an example.
-        max_predictions_per_seq: masked tokens of an example at most.
-    """
-
-    vocab_size: int
-    max_seq_length: int
-    max_predictions_per_seq: int
-
-
-def predictions(max_seq_length: int, masked_lm_prob: float) -> int:
-    """Returns the masked tokens of the longest example: its share of them, rounded up."""
-    return max(1, -int(-max_seq_length * masked_lm_prob // 1))
-
-
 def sizes(config: TrainConfig) -> Sizes:
     """Returns the sizes of a run, with what its flags leave open taken from the data.
 
@@ -51,12 +29,7 @@ def sizes(config: TrainConfig) -> Sizes:
     """
     data, vocab_size = config.data, config.model.vocab_size
     if data.synthetic_data:
-        length = data.max_seq_length or SYNTHETIC_SEQ_LENGTH
-        return Sizes(
-            vocab_size or SYNTHETIC_VOCAB_SIZE,
-            length,
-            data.max_predictions_per_seq or predictions(length, data.masked_lm_prob),
-        )
+        return synthetic(data, vocab_size)
     if data.data_dir:
         manifest = read_manifest(data.data_dir)
         return Sizes(vocab_size or manifest.vocab_size, manifest.max_seq_length, manifest_predictions(manifest, data))
@@ -127,8 +100,8 @@ def _synthetic_problems(config: TrainConfig) -> list[Problem]:
         )
     if {problem.flag for problem in field_problems(data)} & {"max_seq_length", "masked_lm_prob"}:
         return found
-    length = data.max_seq_length or SYNTHETIC_SEQ_LENGTH
-    if (data.max_predictions_per_seq or predictions(length, data.masked_lm_prob)) > length - 2:
+    _, length, slots = synthetic(data, config.model.vocab_size)
+    if slots > length - 2:
         found.append(
             Problem(
                 "max_predictions_per_seq",

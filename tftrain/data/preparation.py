@@ -17,11 +17,11 @@ from typing import NamedTuple
 from tftrain.data import builtin_corpus, manifest
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import Manifest, Shard
-from tftrain.data.preflight import predictions
 from tftrain.data.records import match_files
 from tftrain.data.spool import FilesTask, Spool, spool_files
 from tftrain.data.vocabulary import MAX_BYTES, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.data.workers import Stage, Workers
+from tftrain.data_sizes import predictions
 from tftrain.files import read_small
 from tftrain.prepare_config import PrepareConfig
 

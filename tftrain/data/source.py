@@ -13,9 +13,10 @@ from tftrain.data.errors import DataError
 from tftrain.data.example import canonical
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.masking import Masking, random_block, stream_key
-from tftrain.data.preflight import SEGMENTS, SYNTHETIC_SEQ_LENGTH, manifest_predictions, predictions, standard_sizes
+from tftrain.data.preflight import SEGMENTS, manifest_predictions, standard_sizes
 from tftrain.data.records import RecordSet, match_files
 from tftrain.data.vocabulary import read_vocabulary
+from tftrain.data_sizes import synthetic
 
 _SYNTHETIC_EXAMPLES = {"train": 1 << 20, "eval": 1 << 10}
 Batch = dict[str, tf.Tensor]
@@ -237,8 +238,7 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int) -> Exa
         DataError: files are missing or damaged, or the split is empty.
     """
     if data.synthetic_data:
-        length = data.max_seq_length or SYNTHETIC_SEQ_LENGTH
-        slots = data.max_predictions_per_seq or predictions(length, data.masked_lm_prob)
+        _, length, slots = synthetic(data, vocab_size)
         return SyntheticSource(split, length, slots, vocab_size, seed)
     if data.data_dir:
         return _open_prepared(data, split, vocab_size, seed)

@@ -1,15 +1,16 @@
-"""Activation checkpointing (Chen et al., arXiv 1604.06174): backward computes again what forward did not keep.
+"""Activation checkpointing (Chen et al., arXiv 1604.06174): backward recomputes activations instead of storing them.
 
-Full: each block keeps its input, and backward runs the block once more: about a third more work. Selective (Korthikanti
-et al., arXiv 2205.05198): only the attention core, whose tensors of heads x S x S elements are large and cheap.
+Full: forward stores the input of each block, and backward runs the block again, which is about a third more work.
+Selective (Korthikanti et al., arXiv 2205.05198): backward recomputes the attention core alone, whose tensors of
+heads x S x S elements take much memory and little work.
 
-`tf.recompute_grad` does not do this under XLA: forward and recomputation are the same expressions of the same inputs,
-so common-subexpression elimination makes them one again, and the activations stay. Here the recomputation sees its
-inputs through an optimization barrier, together with the gradient that comes from above: other operands, which exist
-only when backward has come this far. Outside XLA control dependencies do the same; an IdentityN over all of them would
-not, since Grappler removes it where it has few inputs. What the dropout masks depend on goes through the barrier too,
-or the masks, which depend on nothing else, would stay. They are drawn from the same key, so the second run equals the
-first.
+`tf.recompute_grad` has no effect under XLA: forward and recomputation are the same expressions of the same inputs, so
+common-subexpression elimination merges them, and the activations stay. This module passes the inputs of the
+recomputation through an optimization barrier, together with the upstream gradient. The recomputation then has other
+operands, which exist only when backward reaches this layer. Outside XLA, control dependencies do the same. (An
+IdentityN over all inputs would not: Grappler removes it where it has few inputs.) The dropout key passes through the
+barrier too, because the masks depend on nothing else and would stay otherwise. Both runs draw them from the same key,
+so the second run equals the first.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +21,24 @@ from tensorflow.compiler.tf2xla.python import xla
 
 
 class Checkpointing(NamedTuple):
-    """What is computed again in backward.
+    """What backward recomputes.
 
     Attributes:
         mode: none, selective or full.
-        jit: whether the gradients are compiled by XLA; the barrier of one world is of no use in the other.
+        jit: whether XLA compiles the gradients: XLA and graph mode need different barriers.
     """
 
     mode: str = "none"
     jit: bool = False
 
     def block(self, block: Callable[..., tf.Tensor], x: tf.Tensor, *context: Any) -> tf.Tensor:
-        """Applies a block to x; it is recomputed in backward if all of them are, see `recompute`."""
+        """Applies a block to x; in mode full, backward recomputes it."""
         return recompute(block, [x], context, self.jit) if self.mode == "full" else block(x, *context)
 
     def attention_core(
         self, core: Callable[..., tf.Tensor], query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *context: Any
     ) -> tf.Tensor:
-        """Applies an attention core; it is recomputed in backward if cores alone are."""
+        """Applies an attention core; in mode selective, backward recomputes it."""
         if self.mode == "selective":
             return recompute(core, [query, key, value], context, self.jit)
         return core(query, key, value, *context)
@@ -49,13 +50,13 @@ KEEP_ALL = Checkpointing()
 def recompute(
     function: Callable[..., tf.Tensor], inputs: Sequence[tf.Tensor], context: tuple[Any, ...], jit: bool
 ) -> tf.Tensor:
-    """Returns function(*inputs, *context), of which only `inputs` and `context` are kept for backward.
+    """Returns function(*inputs, *context); for backward only `inputs` and `context` stay in memory.
 
     Args:
-        function: may read variables, whose gradients come out as ever; must give the same in every run.
-        inputs: float tensors, any shape; they have gradients.
+        function: must compute the same result in every run. It may read variables, which get their gradients as usual.
+        inputs: float tensors of any shape, which have gradients.
         context: further arguments without gradients: nested structures of tensors, numbers and None.
-        jit: whether XLA compiles this.
+        jit: whether XLA compiles the computation.
 
     Returns:
         The function's one tensor.
@@ -83,7 +84,7 @@ def recompute(
 
 
 def _barrier(tensors: list[tf.Tensor], jit: bool) -> list[tf.Tensor]:
-    """Returns the tensors such that no optimizer sees through, and none is there before the first one is."""
+    """Returns copies that no graph optimizer merges with the tensors; none exists before all tensors do."""
     if jit:
         return xla.optimization_barrier(*tensors)
     with tf.control_dependencies(tensors):

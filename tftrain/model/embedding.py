@@ -1,14 +1,24 @@
-"""From token ids to vectors: the sum of a word's, a position's and a token type's embedding."""
+"""From token ids to vectors, and the vocabulary that tensor parallel ranks divide.
+
+A tensor parallel rank has consecutive rows of the word embedding, hence the same classes of the tied output. Logits are
+by far the largest activation of a small model, and no rank ever has all of them: ranks exchange four numbers for each
+masked position (Shoeybi et al., arXiv 1909.08053, section 3).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
-from tftrain.model.dropout import DropoutKey, dropout
-from tftrain.model.lookup import lookup
-from tftrain.model.normalization import LayerNorm
+from tftrain.model.layers import LayerNorm
 from tftrain.model.parameters import Parameters
-from tftrain.model.vocabulary import sliced_lookup
+from tftrain.ops.dropout import DropoutKey, dropout_at, reference_dropout
+from tftrain.ops.dtypes import wide_dtype
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Group
+from tftrain.parallel.tensor import sum_over_ranks
 
 
 class Embedding(tf_keras.layers.Layer):
@@ -24,7 +34,7 @@ class Embedding(tf_keras.layers.Layer):
         """Makes the three tables, and the norm of a post-norm model.
 
         Args:
-            parameters: where the variables come from.
+            parameters: makes the variables.
             config: sizes, the place of the norms, the hidden dropout.
             vocab_size: rows of the word table.
             dropout_site: dropout site of the sum.
@@ -52,7 +62,7 @@ class Embedding(tf_keras.layers.Layer):
             input_ids: int32 [b, S].
             segment_ids: int32 [b, S], each below type_vocab_size.
             dropout_key: None in inference.
-            lookup_table: like `word`, used for the words in place of the variable, see `BertPretrainer.call`.
+            lookup_table: like `word`; if given, words are looked up in it, see `BertPretrainer.call`.
 
         Returns:
             [b, S, H], in the model's dtype.
@@ -64,10 +74,120 @@ class Embedding(tf_keras.layers.Layer):
             words = look_up(table, ids)  # [b * S, H]
         else:
             words = sliced_lookup(look_up, table, ids, self.first_word, self.group, self.place)
-        # Two or so rows: a product with one-hot rows has the better gradient, a sum inside a matrix product.
+        # The table has about two rows: a product with one-hot rows has the better gradient, a sum inside a product.
         types = tf.one_hot(tf.reshape(segment_ids, [-1]), self.token_type.shape[0], dtype=self.dtype)
         x = tf.reshape(words + tf.matmul(types, self.token_type), [-1, length, hidden])
         x += self.position[:length]  # [b, S, H] + [S, H]
         if self.norm is not None:
             x = self.norm(x)
-        return dropout(x, self.dropout_rate, dropout_key, self.dropout_site)
+        return reference_dropout(x, dropout_at(dropout_key, self.dropout_rate, self.dropout_site))
+
+
+@tf.custom_gradient
+def lookup(table: tf.Tensor, indices: tf.Tensor):
+    """Picks rows of a table, with a dense gradient.
+
+    TensorFlow's own gradient of a gather is a list of rows, `IndexedSlices`. If such a list meets the dense gradient of
+    the tied output, their sum is a list with more rows than the table has. This gradient adds up the rows of each index
+    at once, in float32 at least: in bfloat16 the 257th gradient of a frequent word would add nothing.
+
+    Args:
+        table: [rows, width], any float dtype.
+        indices: [n], int32 or int64, each in [0, rows).
+
+    Returns:
+        [n, width], like `table`; and a gradient for the table that is a dense tensor.
+
+    Raises:
+        tf.errors.InvalidArgumentError: an index is out of range (on CPU, outside XLA).
+    """
+
+    def gradient(upstream):
+        wide = tf.cast(upstream, wide_dtype(table.dtype))
+        total = tf.math.unsorted_segment_sum(wide, indices, tf.shape(table)[0])
+        return tf.cast(total, table.dtype), None
+
+    return tf.gather(table, indices), gradient
+
+
+@dataclass(frozen=True, eq=False)
+class SlicedLogits:
+    """Logits whose classes are divided among tensor parallel ranks.
+
+    Attributes:
+        local: [..., classes of this rank], float32 (float64 in a float64 model).
+        first: the first class of this rank.
+        group: the ranks, in the order of their classes.
+        place: name of the layer, for the collectives.
+    """
+
+    local: tf.Tensor
+    first: int
+    group: Group
+    place: str
+
+
+def sliced_lookup(
+    look_up: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    table: tf.Tensor,
+    ids: tf.Tensor,
+    first: int,
+    group: Group,
+    place: str,
+) -> tf.Tensor:
+    """Picks rows of a table that tensor parallel ranks divide.
+
+    Args:
+        look_up: a function of table and indices, such as `tf.gather`. The words of other ranks look up this rank's
+            first row and give it gradients of zero.
+        table: [rows of this rank, width].
+        ids: int32 [n], indices into the whole table, equal on every rank; an index outside it picks zeros.
+        first: index of this rank's first row.
+        group: the ranks.
+        place: name of the layer, for the collective.
+
+    Returns:
+        [n, width], in the table's dtype, equal on every rank.
+    """
+    local_ids = ids - first
+    is_local = (local_ids >= 0) & (local_ids < table.shape[0])
+    rows = look_up(table, tf.where(is_local, local_ids, 0))
+    return sum_over_ranks(group, tf.where(is_local[:, tf.newaxis], rows, tf.zeros([], rows.dtype)), place)
+
+
+def sliced_cross_entropy(logits: SlicedLogits, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compares predictions with labels; the softmax is over the classes of all ranks.
+
+    Args:
+        logits: of n positions.
+        labels: int32 [n], classes of the whole vocabulary, equal on every rank.
+
+    Returns:
+        Two tensors [n] in the logits' dtype, equal on every rank. The first is the cross-entropy in nats, which has a
+        gradient. The second is 1 where the label is the best class, else 0; of classes with equal logits, the lowest
+        is the best.
+    """
+    group, first, place = logits.group, logits.first, logits.place
+    classes = logits.local.shape[-1]
+
+    @tf.custom_gradient
+    def compare(local):
+        local_best = tf.reduce_max(local, axis=-1)  # [n]
+        best = collectives.all_reduce(group, local_best, f"{place}/best", "max")
+        shifted = local - best[:, tf.newaxis]
+        powers = tf.exp(shifted)
+        # Rows of zeros for labels of other ranks.
+        chosen = tf.one_hot(labels - first, classes, dtype=local.dtype)
+        winner = first + tf.argmax(local, axis=-1, output_type=labels.dtype)
+        lower_wins = tf.cast((local_best == best) & (winner < labels), local.dtype)
+        sums = [tf.reduce_sum(powers, axis=-1), tf.reduce_sum(shifted * chosen, axis=-1), lower_wins]
+        total, label_logit, lower_wins = tf.unstack(collectives.all_reduce(group, tf.stack(sums), f"{place}/sums"))
+
+        def gradient(upstream, _correct):
+            return upstream[:, tf.newaxis] * (powers / total[:, tf.newaxis] - chosen)
+
+        # The label's logit is the best one where their difference is exactly 0.
+        correct = tf.cast((label_logit == 0) & (lower_wins == 0), local.dtype)
+        return (tf.math.log(total) - label_logit, correct), gradient
+
+    return compare(tf.reshape(logits.local, [-1, classes]))

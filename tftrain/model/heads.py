@@ -4,25 +4,23 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
-from tftrain.model.activations import dense_gelu
-from tftrain.model.dense import Dense
-from tftrain.model.lookup import lookup
-from tftrain.model.normalization import LayerNorm
+from tftrain.model.embedding import SlicedLogits, lookup
+from tftrain.model.feed_forward import dense_gelu
+from tftrain.model.layers import Dense, LayerNorm
 from tftrain.model.parameters import Parameters
-from tftrain.model.precision import wide_dtype
-from tftrain.model.vocabulary import SlicedLogits
+from tftrain.ops.dtypes import wide_dtype
 from tftrain.parallel.tensor import copy_to_ranks
 
 
 class MaskedLMHead(tf_keras.layers.Layer):
-    """Logits over the vocabulary at the masked positions alone, by the word embedding and a bias of its own."""
+    """Logits over the vocabulary at the masked positions: a dense layer, then the word embedding as output layer."""
 
     def __init__(self, parameters: Parameters, config: ModelConfig, vocab_size: int):
         """Makes the dense layer `transform`, its `norm`, and the output's `bias`.
 
         Args:
-            parameters: where the variables come from.
-            config: sizes, and the form of the GeLU.
+            parameters: makes the variables.
+            config: sizes, the form of the GeLU and the implementations.
             vocab_size: number of classes, over all ranks.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
@@ -34,7 +32,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
         self.first_class = parameters.offset("bias")
 
     def call(self, x: tf.Tensor, positions: tf.Tensor, word_table: tf.Tensor) -> tf.Tensor | SlicedLogits:
-        """Predicts the words at some positions.
+        """Predicts the words at the masked positions.
 
         Args:
             x: [b, S, H], the encoder's output.
@@ -42,7 +40,8 @@ class MaskedLMHead(tf_keras.layers.Layer):
             word_table: [vocab, H], the word embedding, or this rank's rows of it.
 
         Returns:
-            Logits [b, P, vocab], float32 (float64 for float64); SlicedLogits where ranks divide the vocabulary.
+            Logits [b, P, vocab], float32 (float64 for float64); SlicedLogits where tensor parallel ranks divide the
+            vocabulary.
         """
         length, hidden = x.shape[1:]
         starts = tf.range(tf.shape(positions)[0]) * length
@@ -57,14 +56,14 @@ class MaskedLMHead(tf_keras.layers.Layer):
 
 
 class NextSentenceHead(tf_keras.layers.Layer):
-    """Two logits for a sentence pair, from the first token by way of the pooler."""
+    """Two logits for a sentence pair, computed from the first token by the pooler and a classifier."""
 
     def __init__(self, pooler: Parameters, classifier: Parameters, hidden_size: int):
-        """Makes the pooler and the classifier behind it.
+        """Makes the pooler and the classifier.
 
         Args:
-            pooler: where the pooler's variables come from.
-            classifier: where the classifier's variables come from.
+            pooler: makes the pooler's variables.
+            classifier: makes the classifier's variables.
             hidden_size: width H of the encoder.
         """
         super().__init__(dtype=pooler.dtype, autocast=False)

@@ -1,9 +1,9 @@
-"""Where every variable of the model is made: a global name, a dtype, and a draw that depends on the name alone.
+"""Makes every variable of a model: a global name, a dtype, and an initial value that depends on the name alone.
 
-The initial value of a variable is keyed by the seed and its global name, drawn in float32 and then cast. So it is the
-same in every dtype, in whatever order the layers are built, and whichever rank builds them: where ranks divide a
-variable, each draws the whole and keeps its slice. Names look like `layer_00/attention/query/kernel`; checkpoints and
-optimizers know variables by them.
+The seed and the global name are the key of the initial value, which is drawn in float32 and then cast. So it is the
+same in every dtype, in every order in which layers are built, and on every rank: where tensor parallel ranks divide a
+variable, each rank draws the whole and takes its slice. Names look like `layer_00/attention/query/kernel`. Checkpoints
+and optimizers identify variables by them.
 """
 
 import zlib
@@ -11,19 +11,20 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tftrain.checkpoint.piece import Piece
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.tensor import Slice, own_copy
+from tftrain.parallel.tensor import even_bounds, own_copy
 
 ONE_RANK = Group()
 
 
 def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) -> tf.Tensor:
-    """Draws the initial value that belongs to a name.
+    """Draws the initial value of a variable.
 
     Args:
         name: the variable's global name.
         shape: the variable's global shape.
-        stddev: standard deviation of the normal, which is cut off at twice this value.
+        stddev: standard deviation of the normal, which is truncated at twice this value.
         seed: the run's seed.
 
     Returns:
@@ -34,13 +35,13 @@ def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) 
 
 
 class Parameters:
-    """Makes the variables below one name, and remembers those of the whole model in the order they were made.
+    """Makes the variables of one scope, and lists the variables of the whole model in the order they were made.
 
     Attributes:
-        dtype: name of the variables' dtype, which is also what the layers compute in.
-        tensor: the ranks that divide the model between them.
+        dtype: name of the dtype of the variables, in which the layers also compute.
+        tensor: the tensor parallel ranks.
         variables: global name -> variable, shared by all scopes of one model.
-        slices: global name -> place in the whole, of the variables that are divided; shared likewise.
+        pieces: global name -> the piece of the whole tensor that the variable holds; shared likewise.
     """
 
     def __init__(self, dtype: str, seed: int, initializer_range: float, tensor: Group = ONE_RANK):
@@ -49,22 +50,22 @@ class Parameters:
         Args:
             dtype: "float32", "bfloat16", "float16" or "float64".
             seed: the run's seed.
-            initializer_range: standard deviation of the truncated normal that kernels and tables are drawn from.
-            tensor: the ranks that divide the model between them.
+            initializer_range: standard deviation of the truncated normal for kernels and tables.
+            tensor: the tensor parallel ranks.
         """
         self.dtype, self.tensor = dtype, tensor
         self.variables: dict[str, tf.Variable] = {}
-        self.slices: dict[str, Slice] = {}
+        self.pieces: dict[str, Piece] = {}
         self._seed = seed
         self._initializer_range = initializer_range
         self._prefix = ""
 
     def scope(self, name: str) -> "Parameters":
-        """Returns the same collection with `name/` before every name that is made through it."""
+        """Returns the same collection with the prefix `name/` for new variables."""
         return self._with(_prefix=f"{self._prefix}{name}/")
 
     def in_dtype(self, dtype: str) -> "Parameters":
-        """Returns the same collection, for variables of another dtype."""
+        """Returns the same collection with another dtype for new variables."""
         return self._with(dtype=dtype)
 
     def _with(self, **changes) -> "Parameters":
@@ -74,49 +75,50 @@ class Parameters:
 
     @property
     def place(self) -> str:
-        """The global name of what is made here: a layer."""
+        """The global name of the scope, which is that of a layer."""
         return self._prefix.removesuffix("/")
 
     def normal(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
-        """Makes a variable drawn from the truncated normal.
+        """Makes a variable with initial values from the truncated normal.
 
         Args:
             name: within this scope.
-            shape: of the whole.
-            axis: the one that ranks divide; None: every rank has the whole.
-            unit: elements along the axis that stay together.
+            shape: of the whole variable.
+            axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
+            unit: number of neighbouring elements along the axis that stay on one rank.
 
         Returns:
-            The variable: this rank's part.
+            This rank's part of the variable.
         """
-        part = self._divide(name, shape, axis, unit)
+        piece = self._piece(name, shape, axis, unit)
         drawn = truncated_normal(self._prefix + name, shape, self._initializer_range, self._seed)
-        return self._make(name, tf.cast(own_copy(part.take(drawn, self.tensor.rank)) if part else drawn, self.dtype))
+        return self._make(piece, tf.cast(own_copy(piece.take_block(drawn)) if piece.is_divided else drawn, self.dtype))
 
     def zeros(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
         """Makes a variable of zeros: a bias, or the shift of a norm; see `normal`."""
-        part = self._divide(name, shape, axis, unit)
-        return self._make(name, tf.zeros(part.shape(self.tensor.rank) if part else shape, self.dtype))
+        piece = self._piece(name, shape, axis, unit)
+        return self._make(piece, tf.zeros(piece.shape, self.dtype))
 
     def ones(self, name: str, shape: Sequence[int]) -> tf.Variable:
         """Makes a variable of ones: the scale of a norm."""
-        return self._make(name, tf.ones(shape, self.dtype))
+        return self._make(self._piece(name, shape), tf.ones(shape, self.dtype))
 
     def offset(self, name: str) -> int:
         """Returns where this rank's part of a variable begins in the whole, along the axis that ranks divide."""
-        part = self.slices.get(self._prefix + name)
-        return part.bounds[self.tensor.rank] if part else 0
+        return sum(self.pieces[self._prefix + name].offset)  # The other axes begin at 0.
 
-    def _divide(self, name, shape, axis, unit) -> Slice | None:
-        """Returns the place of a variable in the whole, and remembers it; None where this rank has the whole."""
-        if axis is None or self.tensor.size == 1:
-            return None
-        part = self.slices[self._prefix + name] = Slice.even(shape, axis, self.tensor.size, unit)
-        return part
+    def _piece(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> Piece:
+        """Returns this rank's piece of a tensor; a tensor that is whole on every rank is saved by the first."""
+        offset, block = [0] * len(shape), list(shape)
+        if axis is not None:
+            begin, end = even_bounds(shape[axis], self.tensor.size, unit)[self.tensor.rank : self.tensor.rank + 2]
+            offset[axis], block[axis] = begin, end - begin
+        replica_id = self.tensor.rank if axis is None else 0
+        return Piece.block(self._prefix + name, shape, "F32", offset, block, replica_id=replica_id)
 
-    def _make(self, name: str, value: tf.Tensor) -> tf.Variable:
-        full_name = self._prefix + name
-        if full_name in self.variables:
-            raise ValueError(f"two variables are named {full_name}; every variable of a model needs its own name")
-        self.variables[full_name] = tf.Variable(value, name=full_name)
-        return self.variables[full_name]
+    def _make(self, piece: Piece, value: tf.Tensor) -> tf.Variable:
+        if piece.name in self.variables:
+            raise ValueError(f"two variables are named {piece.name}; every variable of a model needs its own name")
+        self.pieces[piece.name] = piece
+        self.variables[piece.name] = tf.Variable(value, name=piece.name)
+        return self.variables[piece.name]

@@ -1,29 +1,17 @@
 """Softmax of attention scores with scale, padding mask and dropout in one pass, and the product with the values.
 
-Of all tensors of heads x queries x keys elements, one is kept from forward to backward: the probabilities. The dropped
-ones are what the product with the values needs, in both directions; backward makes them again in the pass that it makes
-anyway, because the masks can be drawn again. That is why the product is part of this function.
+Of all tensors with heads x queries x keys elements, only the probabilities stay from forward to backward. The product
+with the values needs the dropped probabilities in both directions. The backward pass over the probabilities makes the
+dropped ones again on its way, because the masks can be drawn again. That is why the product is part of this function.
 """
-
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.checks import check_dtype, check_shape, check_storage
-from tftrain.ops.dropout import DropoutMasks, masks_or_none, reference_kept
+from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
+from tftrain.ops.dtypes import check_dtype, check_shape, check_storage, wide_dtype
 from tftrain.ops.library import library
 
-
-class HeadRange(NamedTuple):
-    """Which heads these are, where ranks share them.
-
-    Attributes:
-        first: index of the first among all.
-        total: how many there are on all ranks together.
-    """
-
-    first: int
-    total: int
+MASKED = -1e9  # added to a score in float32: nothing of the score remains, and its exponential is 0
 
 
 def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> tf.Tensor:
@@ -32,7 +20,7 @@ def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> t
     Args:
         scores: [b, heads, queries, keys], fp32, fp16 or bf16.
         key_mask: int32 [b, keys], positive for a key, else padding.
-        scale: what scores are multiplied by.
+        scale: factor of the scores.
 
     Returns:
         A tensor like `scores`; zeros, with zero gradients, for a sample without keys.
@@ -41,37 +29,23 @@ def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> t
         tf.errors.InvalidArgumentError: a shape or dtype is not as above (ValueError while a graph is built).
     """
     scores, key_mask = _checked(scores, key_mask)
-    attributes, position = masks_or_none(None)
+    attributes, position = _op_arguments(scores, None)
     return (
         library()
-        .tftrain_attention_softmax(
-            scores=scores,
-            key_mask=key_mask,
-            position=position,
-            scale=scale,
-            dropouts=0,
-            **attributes,
-            **_heads(scores, None),
-        )
+        .tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, scale=scale, **attributes)
         .probabilities
     )
 
 
 def attention_context(
-    scores: tf.Tensor,
-    key_mask: tf.Tensor,
-    values: tf.Tensor,
-    scale: float,
-    masks: DropoutMasks | None = None,
-    heads: HeadRange | None = None,
+    scores: tf.Tensor, key_mask: tf.Tensor, values: tf.Tensor, scale: float, dropout: Dropout | None = None
 ) -> tf.Tensor:
     """Returns dropout(softmax(scale * scores)) @ values.
 
     Args:
-        scores, key_mask, scale: see `attention_softmax`; scores with a static number of heads.
+        scores, key_mask, scale: see `attention_softmax`; the number of heads must be static.
         values: [b, heads, keys, head_size], of scores' dtype.
-        masks: of the probabilities; None in inference.
-        heads: None where this rank has all of them.
+        dropout: of the probabilities; None in inference.
 
     Returns:
         [b, heads, queries, head_size], of scores' dtype.
@@ -82,11 +56,11 @@ def attention_context(
     scores, key_mask = _checked(scores, key_mask)
     values = tf.convert_to_tensor(values)
     check_dtype("values", values, scores.dtype, "as scores")
-    if scores.shape.rank == 4:  # if not, the op says so
+    if scores.shape.rank == 4:  # the op itself refuses any other rank
         batch, number, _queries, keys = scores.shape
         check_shape("values", values, [batch, number, keys, None], "as scores")
-    attributes, position = masks_or_none(masks)
-    attributes |= {"scale": scale, "dropouts": int(attributes["drop_below"] > 0), **_heads(scores, heads)}
+    attributes, position = _op_arguments(scores, dropout)
+    attributes["scale"] = scale
 
     @tf.custom_gradient
     def context(scores, values):
@@ -116,9 +90,12 @@ def _dropped(made, probabilities):
     return made.dropped[0] if made.dropped else probabilities
 
 
-def _heads(scores, heads):
-    first, total = heads or (0, scores.shape[1] if scores.shape.rank == 4 else 0)
-    return {"first_head": first, "total_heads": total or 0}
+def _op_arguments(scores, dropout):
+    """Returns the op's attributes, except for the scale, and its input `position`."""
+    attributes, position = op_arguments(dropout)
+    first, total = (dropout and dropout.heads) or (0, scores.shape[1] if scores.shape.rank == 4 else 0)
+    attributes |= {"first_head": first, "total_heads": total or 0, "dropouts": int(attributes["drop_below"] > 0)}
+    return attributes, position
 
 
 @tf.RegisterGradient("TftrainAttentionSoftmax")
@@ -127,7 +104,7 @@ def _attention_softmax_gradient(op, dprobabilities, *_ddropped):
     names = ("scale", "drop_below", "seed", "site", "first_head", "total_heads", "dropouts")
     attributes = {name: op.get_attr(name) for name in names}
     if attributes["dropouts"]:
-        raise LookupError("with dropout, the gradient of the attention softmax is that of attention_context")
+        raise LookupError("TftrainAttentionSoftmax with dropout has no gradient: use attention_context, which has one")
     made = library().tftrain_attention_softmax_grad(
         ddropped=dprobabilities, probabilities=op.outputs[0], position=op.inputs[2], **attributes
     )
@@ -135,34 +112,36 @@ def _attention_softmax_gradient(op, dprobabilities, *_ddropped):
 
 
 def reference_attention_context(
-    scores: tf.Tensor,
-    key_mask: tf.Tensor,
-    values: tf.Tensor,
-    scale: float,
-    masks: DropoutMasks | None = None,
-    heads: HeadRange | None = None,
+    scores: tf.Tensor, key_mask: tf.Tensor, values: tf.Tensor, scale: float, dropout: Dropout | None = None
 ) -> tf.Tensor:
-    """Does what `attention_context` does in plain TensorFlow: its specification. All but b must be static.
+    """Computes `attention_context` in plain TensorFlow: its specification. All dimensions but b must be static.
 
     Args:
-        scores, key_mask, values, scale, masks, heads: see `attention_context`; float64 too.
+        scores, key_mask, values, scale, dropout: see `attention_context`; float64 too.
 
     Returns:
         [b, heads, queries, head_size], of scores' dtype.
     """
-    probabilities = reference_attention_softmax(scores, key_mask, scale)
-    if masks is not None and masks.drop_below > 0:
-        first, total = heads or (0, scores.shape[1])
-        kept = reference_kept([tf.shape(scores)[0], total, *scores.shape[2:]], masks)[
-            :, first : first + scores.shape[1]
-        ]
-        probabilities *= tf.cast(kept, scores.dtype) * masks.keep_scale
-    return tf.matmul(probabilities, values)
+    probabilities = reference_dropout(_softmax_over_keys(scores, key_mask, scale), dropout)
+    # To zero the context of a sample without keys costs less than to zero its probabilities.
+    return tf.matmul(probabilities, values) * _any_key(key_mask, values.dtype)
 
 
 def reference_attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> tf.Tensor:
-    """Does what `attention_softmax` does in plain TensorFlow; float64 too."""
-    wide = tf.float64 if scores.dtype == tf.float64 else tf.float32
-    key = tf.cast(key_mask > 0, wide)[:, None, None, :]
-    probabilities = tf.nn.softmax(tf.cast(scores, wide) * scale + (1 - key) * -1e9)
-    return tf.cast(probabilities * tf.reduce_max(key, axis=-1, keepdims=True), scores.dtype)
+    """Computes `attention_softmax` in plain TensorFlow: its specification; float64 too."""
+    return _softmax_over_keys(scores, key_mask, scale) * _any_key(key_mask, scores.dtype)
+
+
+def _softmax_over_keys(scores, key_mask, scale):
+    """Returns the softmax of the scaled scores, of their dtype; the same for all keys of a sample without keys."""
+    wide = wide_dtype(scores.dtype)
+    logits = tf.cast(scores, wide)
+    if scale != 1:
+        logits *= scale
+    padding = 1 - tf.cast(key_mask > 0, wide)[:, None, None, :]
+    return tf.cast(tf.nn.softmax(logits + padding * MASKED), scores.dtype)
+
+
+def _any_key(key_mask, dtype):
+    """Returns [b, 1, 1, 1]: 1 for a sample with keys, 0 for one without."""
+    return tf.reduce_max(tf.cast(key_mask > 0, dtype), axis=1)[:, None, None, None]

@@ -1,8 +1,12 @@
-"""Bias, dropout and residual add in one pass, and the key of all masks.
+"""Dropout whose masks belong to the samples, and the op that adds bias, dropout and residual in one pass.
 
-A mask bit is a function of seed, step, site, the sample's index in the global batch and the element's place in the
-sample, and of nothing else (Philox 4x32-10, Salmon et al., SC11). So no split of the batch over ranks or micro-batches
-changes a mask, backward draws it again instead of keeping it, and a replay is bit-equal.
+A mask bit is a function of seed, step, site, the sample's index in the global batch and the element's index in the
+sample, and of nothing else. So no split of the batch over ranks or micro-batches changes a mask; backward, a
+recomputed block and a resumed run draw the same mask again. Philox 4x32-10 (Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", SC11) maps a key and a counter to random bits, so it is enough to choose where the counter starts.
+
+The bits are compared as integers: TensorFlow's kernels and XLA draw the same integers but turn them into different
+floats. Sixteen bits an element hit a rate within 1/131072, at half the price of thirty-two.
 """
 
 import math
@@ -10,7 +14,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.ops.checks import check_dtype, check_storage
+from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
 from tftrain.ops.library import library
 
 PHILOX = 1
@@ -19,63 +23,93 @@ RATE_UNIT = 1 << 16
 SITES = 1 << 16
 
 
-class DropoutMasks(NamedTuple):
-    """One dropout of the model, in one step, for one micro-batch.
+class DropoutKey(NamedTuple):
+    """What all masks of one micro-batch depend on.
 
     Attributes:
-        rate: share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536.
         seed: the run's seed.
-        site: a number below 65536 of its own for every place in the model that drops.
-        step: int64 scalar tensor, the update's number.
-        first_sample: int64 scalar tensor, the index in the global batch of the micro-batch's first sample.
+        step: int64 scalar tensor, the number of the update.
+        first_sample: int64 scalar tensor, the index in the global batch of the micro-batch's first sample; the others
+            follow it.
     """
 
-    rate: float
     seed: int
-    site: int
     step: tf.Tensor
     first_sample: tf.Tensor
 
+
+class HeadRange(NamedTuple):
+    """The attention heads of one tensor parallel rank.
+
+    Attributes:
+        first: index of its first head among all heads.
+        total: number of heads on all ranks together.
+    """
+
+    first: int
+    total: int
+
+
+class Dropout(NamedTuple):
+    """Dropout at one site of the model, for one micro-batch.
+
+    Attributes:
+        rate: share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536.
+        site: a number below 65536; every place in the model that drops has its own.
+        key: what the masks of the micro-batch depend on.
+        heads: the heads along axis 1 of the tensor, where tensor parallel ranks divide them; None: all heads.
+    """
+
+    rate: float
+    site: int
+    key: DropoutKey
+    heads: HeadRange | None = None
+
     @property
     def drop_below(self) -> int:
-        """Draws below this, of 65536, drop."""
+        """Draws below this number, of 65536, drop their element."""
         return round(self.rate * RATE_UNIT)
 
     @property
     def keep_scale(self) -> float:
-        """What kept elements are multiplied by."""
+        """Factor of the elements that are not dropped, which keeps the expectation."""
         return RATE_UNIT / (RATE_UNIT - self.drop_below)
 
     def attributes(self) -> dict[str, int]:
-        """Returns the attributes by which ops know these masks."""
-        return {"drop_below": self.drop_below, "seed": self.seed, "site": self.site}
+        """Returns the attributes that ops take."""
+        return {"drop_below": self.drop_below, "seed": self.key.seed, "site": self.site}
 
     def position(self) -> tf.Tensor:
-        """Returns the input by which ops know these masks, int64 [2]."""
-        return tf.stack([tf.cast(self.step, tf.int64), tf.cast(self.first_sample, tf.int64)])
+        """Returns the input that ops take, int64 [2]: step and first sample."""
+        return tf.stack([tf.cast(self.key.step, tf.int64), tf.cast(self.key.first_sample, tf.int64)])
 
 
-def masks_or_none(masks: DropoutMasks | None) -> tuple[dict[str, int], tf.Tensor]:
-    """Returns attributes and position of `masks`, or of no dropout.
+def dropout_at(key: DropoutKey | None, rate: float, site: int, heads: HeadRange | None = None) -> Dropout | None:
+    """Returns the dropout of one site; None where nothing drops: without a key (inference) or with rate 0."""
+    return None if key is None or rate == 0 else Dropout(rate, site, key, heads)
+
+
+def op_arguments(dropout: Dropout | None) -> tuple[dict[str, int], tf.Tensor]:
+    """Returns the attributes and the position that an op takes for `dropout`, or for no dropout.
 
     Raises:
         tf.errors.InvalidArgumentError: the rate is not in [0, 1).
     """
-    if masks is None:
+    if dropout is None:
         return {"drop_below": 0, "seed": 0, "site": 0}, tf.zeros([2], tf.int64)
-    if not 0 <= masks.rate < 1:
-        raise tf.errors.InvalidArgumentError(None, None, f"rate is {masks.rate}, expected at least 0 and below 1")
-    return masks.attributes(), masks.position()
+    if not 0 <= dropout.rate < 1:
+        raise tf.errors.InvalidArgumentError(None, None, f"rate is {dropout.rate}, expected at least 0 and below 1")
+    return dropout.attributes(), dropout.position()
 
 
-def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, masks: DropoutMasks | None) -> tf.Tensor:
+def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
     """Returns residual + dropout(x + bias).
 
     Args:
         x: [b, ..., hidden], fp32, fp16 or bf16.
-        bias: [hidden], fp32, fp16 or bf16, whatever x is.
+        bias: [hidden], fp32, fp16 or bf16, independent of x's dtype.
         residual: like `x`.
-        masks: None in inference.
+        dropout: None in inference.
 
     Returns:
         A tensor like `x`.
@@ -87,29 +121,82 @@ def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, masks: 
     check_storage("x", x)
     check_storage("bias", bias)
     check_dtype("residual", residual, x.dtype, "as x")
-    attributes, position = masks_or_none(masks)
+    attributes, position = op_arguments(dropout)
     return library().tftrain_bias_dropout_add(x=x, bias=bias, residual=residual, position=position, **attributes)
 
 
 @tf.RegisterGradient("TftrainBiasDropoutAdd")
 def _bias_dropout_add_gradient(op, dy):
-    """Returns the gradients of x, bias and residual; the mask is drawn again."""
+    """Returns the gradients of x, bias and residual; backward draws the mask again."""
     _x, bias, _residual, position = op.inputs
     attributes = {name: op.get_attr(name) for name in ("drop_below", "seed", "site")}
     dx, dbias = library().tftrain_bias_dropout_add_grad(dy=dy, bias=bias, position=position, **attributes)
     return dx, dbias, dy, None
 
 
-def random_bits(samples: tf.Tensor, elements: int, key, site: int) -> tf.Tensor:
+def reference_bias_dropout_add(
+    x: tf.Tensor, bias: tf.Tensor | None, residual: tf.Tensor, dropout: Dropout | None
+) -> tf.Tensor:
+    """Computes `bias_dropout_add` in plain TensorFlow: its specification. All dimensions but b must be static.
+
+    Args:
+        x, residual, dropout: see `bias_dropout_add`; float64 too.
+        bias: likewise; None where x contains it already.
+
+    Returns:
+        A tensor like `x`.
+    """
+    biased = x if bias is None else x + tf.cast(bias, x.dtype)
+    return residual + reference_dropout(biased, dropout)
+
+
+def reference_dropout(x: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
+    """Zeroes a share of the elements and scales the others up, so that the expectation stays.
+
+    Args:
+        x: [b, ...], any float dtype; the first axis is the sample, the others are static.
+        dropout: None in inference: then `x` itself comes back.
+
+    Returns:
+        A tensor like `x`. The factor is applied in fp32 (float64 for float64), and the result is rounded once.
+    """
+    if dropout is None or dropout.drop_below == 0:
+        return x
+    keep = tf.cast(keep_mask([tf.shape(x)[0], *x.shape[1:]], dropout), x.dtype)
+    return tf.cast(tf.cast(x * keep, wide_dtype(x.dtype)) * dropout.keep_scale, x.dtype)
+
+
+def keep_mask(shape: list, dropout: Dropout) -> tf.Tensor:
+    """Draws the mask of a micro-batch in plain TensorFlow.
+
+    Args:
+        shape: [b, ...] of the tensor that drops; b may be a tensor, the others are numbers.
+        dropout: what the mask depends on.
+
+    Returns:
+        bool, of that shape: True where the element stays.
+    """
+    samples, *rest = shape
+    if dropout.heads is None:
+        bits = random_bits(samples, math.prod(rest), dropout.key, dropout.site)
+        return tf.reshape(bits >= dropout.drop_below, shape)
+    # One count of the generator may span two heads, so this draws the bits of all heads.
+    first, total = dropout.heads
+    bits = random_bits(samples, total * math.prod(rest[1:]), dropout.key, dropout.site)
+    bits = tf.reshape(bits, [samples, total, *rest[1:]])
+    return bits[:, first : first + rest[0]] >= dropout.drop_below
+
+
+def random_bits(samples: tf.Tensor, elements: int, key: DropoutKey, site: int) -> tf.Tensor:
     """Draws sixteen bits for every element of a micro-batch.
 
-    A sample takes ceil(elements / 8) consecutive counts, whatever remains of the last one unused.
+    A sample takes ceil(elements / 8) consecutive counts; the rest of its last count is unused.
 
     Args:
         samples: int32 scalar tensor, the number b of samples.
         elements: elements of one sample.
-        key: what the draw depends on, beside the site: anything with seed, step and first_sample, see DropoutMasks.
-        site: a number below 65536 of its own for every place in the model that drops.
+        key: what the draw depends on, beside the site.
+        site: a number below 65536; every place in the model that drops has its own.
 
     Returns:
         uint16 [b, elements].
@@ -130,35 +217,3 @@ def random_bits(samples: tf.Tensor, elements: int, key, site: int) -> tf.Tensor:
         dtype=tf.uint32,
     )
     return tf.reshape(tf.bitcast(words, tf.uint16), [-1, counts * ELEMENTS_PER_COUNT])[:, :elements]
-
-
-def reference_kept(shape: list, masks: DropoutMasks) -> tf.Tensor:
-    """Draws the mask of a whole micro-batch in plain TensorFlow.
-
-    Args:
-        shape: [b, ...], of which b may be a tensor.
-        masks: what the mask depends on.
-
-    Returns:
-        bool, of that shape: True where the element is kept.
-    """
-    bits = random_bits(shape[0], math.prod(shape[1:]), masks, masks.site)
-    return tf.reshape(bits >= masks.drop_below, shape)
-
-
-def reference_bias_dropout_add(
-    x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, masks: DropoutMasks | None
-) -> tf.Tensor:
-    """Does what `bias_dropout_add` does in plain TensorFlow: its specification. All but b must be static.
-
-    Args:
-        x, bias, residual, masks: see `bias_dropout_add`; float64 too.
-
-    Returns:
-        A tensor like `x`.
-    """
-    biased = x + tf.cast(bias, x.dtype)
-    if masks is not None and masks.drop_below > 0:
-        kept = reference_kept([tf.shape(x)[0], *x.shape[1:]], masks)
-        biased *= tf.cast(kept, x.dtype) * masks.keep_scale
-    return residual + biased

@@ -1,14 +1,14 @@
 """Bias and GeLU (Hendrycks and Gimpel, arXiv 1606.08415), and GeGLU (Shazeer, arXiv 2002.05202), in one pass each.
 
-Biases are added in fp32 inside. What is kept for backward is the inputs alone: the sums and the function are made again
-from them, which costs less than reading them would. Gradients of biases are fp32 sums over rows in a fixed order.
+The ops add biases in fp32. Only the inputs stay in memory for backward, which recomputes sums and function from them:
+that costs less than to read them. Gradients of biases are fp32 sums over rows in a fixed order.
 """
 
 import math
 
 import tensorflow as tf
 
-from tftrain.ops.checks import check_dtype, check_storage
+from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
 from tftrain.ops.library import library
 
 FORMS = ("erf", "tanh")
@@ -19,7 +19,7 @@ def bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
 
     Args:
         x: [..., columns], fp32, fp16 or bf16.
-        bias: [columns], fp32, fp16 or bf16, whatever x is; or None.
+        bias: [columns], fp32, fp16 or bf16, independent of x's dtype; or None.
         form: "erf", exact: z Phi(z); or "tanh", the approximation z sigmoid(2 sqrt(2 / pi) (z + 0.044715 z^3)).
 
     Returns:
@@ -45,8 +45,8 @@ def geglu(
     Args:
         gate: [..., columns], fp32, fp16 or bf16.
         up: like `gate`.
-        gate_bias: [columns], fp32, fp16 or bf16, whatever gate is; or None.
-        up_bias: like `gate_bias`; None exactly where that is.
+        gate_bias: [columns], fp32, fp16 or bf16, independent of gate's dtype; or None.
+        up_bias: like `gate_bias`; None if and only if `gate_bias` is None.
         form: see `bias_gelu`.
 
     Returns:
@@ -84,14 +84,14 @@ def _gelu_gradient(op, dy):
 
 @tf.RegisterGradient("TftrainGeglu")
 def _geglu_gradient(op, dy):
-    """Returns the gradients of gate and up and, if there are, their biases."""
+    """Returns the gradients of gate, up and, if there are any, their biases."""
     gate, up, *bias = op.inputs
     made = library().tftrain_geglu_grad(dy=dy, gate=gate, up=up, bias=bias, approximate=op.get_attr("approximate"))
     return [made.dgate, made.dup, *made.dbias]
 
 
 def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.Tensor:
-    """Does what `bias_gelu` does in plain TensorFlow: its specification.
+    """Computes `bias_gelu` in plain TensorFlow: its specification.
 
     Args:
         x, bias, form: see `bias_gelu`; float64 too, computed in float64.
@@ -105,7 +105,7 @@ def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.T
 def reference_geglu(
     gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None, form: str
 ) -> tf.Tensor:
-    """Does what `geglu` does in plain TensorFlow: its specification.
+    """Computes `geglu` in plain TensorFlow: its specification.
 
     Args:
         gate, up, gate_bias, up_bias, form: see `geglu`; float64 too, computed in float64.
@@ -117,12 +117,12 @@ def reference_geglu(
 
 
 def _biased(x, bias):
-    wide = tf.float64 if x.dtype == tf.float64 else tf.float32
+    wide = wide_dtype(x.dtype)
     return tf.cast(x, wide) if bias is None else tf.cast(x, wide) + tf.cast(bias, wide)
 
 
 def _reference_gelu(z, form):
-    if form == "erf":  # by erfc, which keeps the digits where gelu is small
-        return 0.5 * z * tf.math.erfc(-z * math.sqrt(0.5))
+    if form == "erf":
+        return 0.5 * z * (1 + tf.math.erf(z * math.sqrt(0.5)))
     scale = 2 * math.sqrt(2 / math.pi)
-    return z * tf.sigmoid(scale * (z + 0.044715 * z**3))
+    return z * tf.sigmoid(z * (scale + scale * 0.044715 * tf.square(z)))

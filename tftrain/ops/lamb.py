@@ -1,8 +1,8 @@
 """LAMB (arXiv 1904.00962) and AdamW (arXiv 1711.05101) over all variables at once, in place on the device.
 
-LAMB takes two passes: `lamb_moments` updates the moments and returns the sums of squares that trust ratios are made of,
-`lamb_weights` updates the weights. Between them a caller that holds shards adds the squares up over ranks; one small
-vector is all that has to travel. AdamW needs one pass. A gradient factor of 0 skips the update.
+LAMB takes two passes: `lamb_moments` updates the moments and returns the sums of squares for the trust ratios, and
+`lamb_weights` updates the weights. Between them a caller with shards sums the squares over ranks, in one small vector.
+AdamW needs one pass. A gradient factor of 0 skips the update.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tftrain.ops.library import library
 
 
 class UpdateScalars(NamedTuple):
-    """The fp32 scalars that all tensors of one update share; numbers or scalar tensors."""
+    """The fp32 scalars of one update, which all tensors share; numbers or scalar tensors."""
 
     gradient_factor: tf.Tensor  # loss scale and clipping in one factor; 0: skip
     learning_rate: tf.Tensor
@@ -26,7 +26,7 @@ class UpdateScalars(NamedTuple):
     v_correction: tf.Tensor
 
     def pack(self) -> tf.Tensor:
-        """Returns them as ops take them, fp32 [8]."""
+        """Returns the input that ops take, fp32 [8]."""
         return tf.stack([tf.cast(value, tf.float32) for value in self])
 
 
@@ -38,7 +38,7 @@ class Squares(NamedTuple):
 
 
 def squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the sum of squares of each tensor, the same in every run.
+    """Returns the sum of squares of each tensor, bit-equal in every run.
 
     Args:
         tensors: n fp32 tensors of any shape.
@@ -59,18 +59,18 @@ def lamb_moments(
     epsilon: float,
     segments: Sequence[int] = (),
 ) -> Squares:
-    """Updates the moments, and returns what LAMB's trust ratios are made of.
+    """Updates the moments and returns the sums of squares for LAMB's trust ratios.
 
     Args:
         gradients: n fp32 tensors.
-        m, v, weights: n fp32 variables of the gradients' shapes; `weights` stay as they are.
+        m, v, weights: n fp32 variables of the gradients' shapes; `weights` do not change.
         scalars: see UpdateScalars.
         weight_decays: decoupled decay of each tensor, or each segment.
         epsilon: added to the denominator; positive.
-        segments: none; or, where n is 1, the sizes of the tensors that lie in the flat variables one behind the other.
+        segments: empty; or, where n is 1, the sizes of the consecutive tensors in the flat variables.
 
     Returns:
-        The squares of weights and updates; zeros where the update is skipped.
+        The squares of weights and updates; zeros if the update is skipped.
 
     Raises:
         tf.errors.InvalidArgumentError: shapes or dtypes do not match; epsilon is not positive.
@@ -94,7 +94,7 @@ def lamb_weights(
     epsilon: float,
     segments: Sequence[int] = (),
 ) -> tf.Operation | None:
-    """Updates the weights by the moments that `lamb_moments` has left.
+    """Updates the weights from the moments that `lamb_moments` updated.
 
     Args:
         rates: fp32 [n], the learning rate times the trust ratio of each tensor, or each segment.

@@ -1,10 +1,11 @@
-"""The compiled ops, loaded once. There is no falling back: a run that asked for fused ops has them, or stops here."""
+"""The compiled ops, loaded once. An op that was asked for by name never falls back to plain TensorFlow: it raises."""
 
 import functools
 from pathlib import Path
 from types import ModuleType
 
 import tensorflow as tf
+from tensorflow.python.framework import kernels
 
 NAME = "libtftrain_ops.so"
 
@@ -14,7 +15,7 @@ class MissingLibraryError(ImportError):
 
 
 def candidates() -> list[Path]:
-    """Returns the places where the library may be: in the package, where the set-up puts it, and in Bazel's tests."""
+    """Returns the paths where the library may be: in the package, in the set-up's folder, and in Bazel's tests."""
     package = Path(__file__).parent
     checkout = package.parent.parent
     return [package / NAME, checkout / "build" / "custom_ops" / NAME, checkout / "custom_ops" / "tensorflow" / NAME]
@@ -39,14 +40,28 @@ def library() -> ModuleType:
         return tf.load_op_library(str(path))
     except tf.errors.NotFoundError as error:
         raise MissingLibraryError(
-            f"TensorFlow {tf.__version__} cannot load {path}, built for another one perhaps; {how}\n{error.message}"
+            f"TensorFlow {tf.__version__} cannot load {path}, which was built for another TensorFlow perhaps; {how}\n"
+            f"{error.message}"
         ) from error
 
 
-def is_available() -> bool:
-    """Whether the library is built for this TensorFlow."""
+def unavailable_reason(gpu: bool) -> str | None:
+    """Returns why fused ops cannot run on a device, in a few words; None if they can.
+
+    Args:
+        gpu: whether the device is a GPU; else the CPU.
+    """
     try:
         library()
     except MissingLibraryError:
-        return False
-    return True
+        found = any(path.exists() for path in candidates())
+        return "TensorFlow cannot load the library of fused ops" if found else "the fused ops are not built"
+    devices = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op("TftrainLayerNorm").kernel}
+    if gpu and "GPU" not in devices:
+        return "the fused ops were built without CUDA kernels"
+    return None
+
+
+def is_available(gpu: bool) -> bool:
+    """Whether fused ops can run on a GPU, or on the CPU; see `unavailable_reason`."""
+    return unavailable_reason(gpu) is None

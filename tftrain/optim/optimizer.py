@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain import devices
+from tftrain.checkpoint.piece import Piece
 from tftrain.config import OptimizerConfig
 from tftrain.ops.library import is_available
 from tftrain.optim import rules
@@ -21,7 +23,6 @@ from tftrain.optim.state import OptimizerState
 from tftrain.optim.update import Update
 from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.tensor import Slice
 
 
 class UpdateInfo(NamedTuple):
@@ -52,7 +53,7 @@ class Optimizer(tf.Module):
         variables: Mapping[str, tf.Variable],
         mesh: Mesh | None = None,
         split_strategy: str | None = None,
-        slices: Mapping[str, Slice] | None = None,
+        pieces: Mapping[str, Piece] | None = None,
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
@@ -63,21 +64,21 @@ class Optimizer(tf.Module):
                 Those whose names end in bias, beta or gamma have neither weight decay nor layer adaptation.
             mesh: the ranks; by default this one alone.
             split_strategy: how the state is divided among the data parallel ranks, see `ParallelConfig`; None: not.
-            slices: of variables that the tensor parallel ranks hold slices of, by name.
+            pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
         """
         super().__init__(name="optimizer")
-        mesh, slices = mesh or Mesh(), slices or {}
+        mesh = mesh or Mesh()
         self.config, self._length = config, length
         self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="optimizer/step")
-        is_sliced = [name in slices for name in variables]
+        is_sliced = [pieces is not None and pieces[name].is_divided for name in variables]
         split, targets = None, list(variables.values())
         if split_strategy:
             # What is gathered together has one dtype; what is counted together is either sliced or whole.
             kinds = [(sliced, variable.dtype) for sliced, variable in zip(is_sliced, targets, strict=True)]
             shapes = [variable.shape for variable in targets]
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds)
-        rule, self.is_fused = rules.choose(config, is_available())
-        self.state = OptimizerState(list(variables), targets, split, mesh, slices, slots=rule.slots)
+        rule, self.is_fused = rules.choose(config, is_available(devices.has_gpu()))
+        self.state = OptimizerState(list(variables), targets, split, mesh, pieces, slots=rule.slots)
         self._norms = Norms(mesh, bool(split), self.state.segments, is_sliced)
         self._update = Update(rule, self.is_fused, self.state, self._norms)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)

@@ -1,8 +1,8 @@
-"""The memory of variables, for a restore to read into: new memory is slow, and a copy takes time.
+"""Memory of variables that a restore reads into: allocating new memory is slow, and so is a copy.
 
-TensorFlow has no word for it, so this is what holds: a variable on the host has one buffer, of which reading gives a
-tensor and not a copy, unless something has asked it to copy on each read. Another tensor may have the same buffer, such
-as the initial value.
+TensorFlow has no interface for it. These facts make it possible: a variable on the host has one buffer, and reading the
+variable gives a tensor with that buffer and no copy, unless copy-on-read is set. Another tensor, such as the initial
+value, may share the buffer.
 """
 
 import functools
@@ -17,8 +17,8 @@ from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece
 
 
-class Place(NamedTuple):
-    """Where a piece belongs: the variable, of fp32 if it can be read right into it, and a stretch of its elements."""
+class VariablePiece(NamedTuple):
+    """A piece and where it belongs: a variable, and a stretch of the variable's elements in row-major order."""
 
     piece: Piece
     variable: tf.Variable
@@ -26,27 +26,28 @@ class Place(NamedTuple):
 
 
 class RestoreBuffers(Mapping[Piece, np.ndarray]):
-    """Memory for pieces, flat: of the variables where it can be, else new.
+    """Flat memory for pieces: the memory of fp32 variables on the host, and new memory for other variables.
 
-    What is written there is in the variables; what others remember of them, such as their initial values, is not
-    touched. Give it back before training: as long as it is held, an update copies the variable. A variable's memory is
-    found when a piece of it is asked for, which takes a while: reading threads do that while others wait for the disk.
+    Elements that are written there are in the variables at once. Other tensors that share a variable's buffer, such as
+    its initial value, do not change. Release the buffers before training: as long as they exist, an update copies the
+    variable. A variable's memory is looked up when a piece of it is asked for. That takes a while, and reading threads
+    do it while others wait for the disk.
     """
 
-    def __init__(self, places: Iterable[Place]):
-        """Takes no memory of a variable before its piece is asked for."""
+    def __init__(self, pieces: Iterable[VariablePiece]):
+        """Allocates memory for the pieces of variables whose own memory can't be used."""
         by_host = {True: {}, False: {}}
-        for place in places:
-            by_host[_on_host(place.variable)][place.piece] = place
-        self._places: dict[Piece, Place] = by_host[True]
-        self._elsewhere = memory.arrays(by_host[False])
+        for each in pieces:
+            by_host[_on_host(each.variable)][each.piece] = each
+        self._on_host: dict[Piece, VariablePiece] = by_host[True]
+        self._allocated = memory.arrays(by_host[False])
         self._elements: dict[int, np.ndarray] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, piece: Piece) -> np.ndarray:
-        if piece in self._elsewhere:
-            return self._elsewhere[piece]
-        _, variable, stretch = self._places[piece]
+        if piece in self._allocated:
+            return self._allocated[piece]
+        _, variable, stretch = self._on_host[piece]
         with self._lock:
             if id(variable) not in self._elements:
                 _make_sole_owner(variable)
@@ -54,30 +55,31 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
             return self._elements[id(variable)][stretch]
 
     def __iter__(self) -> Iterator[Piece]:
-        return iter({**self._places, **self._elsewhere})
+        return iter({**self._on_host, **self._allocated})
 
     def __len__(self) -> int:
-        return len({**self._places, **self._elsewhere})
+        return len({**self._on_host, **self._allocated})
 
 
-def give(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:
-    """Gives a variable all its elements, unless they have been read into it.
+def assign_parts(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:
+    """Assigns all elements of a variable, unless they were read into its memory.
 
     Args:
         variable: of any shape and floating dtype, to which the elements are rounded.
-        parts: stretches of its elements, and those, flat, fp32.
+        parts: stretches of the variable's elements in row-major order, and the elements of each, flat, fp32. Elements
+            in no stretch become zero.
     """
     if _on_host(variable):
-        mine = _elements(variable)
-        if all(np.shares_memory(mine, values) for _, values in parts):
+        elements = _elements(variable)
+        if all(np.shares_memory(elements, values) for _, values in parts):
             return
     if len(parts) == 1 and not _on_host(variable):
-        whole = parts[0][1]
+        flat = parts[0][1]
     else:
-        whole = np.zeros(variable.shape.num_elements(), np.float32)
+        flat = np.zeros(variable.shape.num_elements(), np.float32)
         for stretch, values in parts:
-            whole[stretch] = values
-    variable.assign(tf.cast(whole.reshape(variable.shape.as_list()), variable.dtype), read_value=False)
+            flat[stretch] = values
+    variable.assign(tf.cast(flat.reshape(variable.shape.as_list()), variable.dtype), read_value=False)
 
 
 def _on_host(variable: tf.Variable) -> bool:
@@ -85,13 +87,13 @@ def _on_host(variable: tf.Variable) -> bool:
 
 
 def _elements(variable: tf.Variable) -> np.ndarray:
-    """Returns the elements of a variable on the host, flat, in its own memory, which they keep."""
+    """Returns the elements of a variable on the host, flat: a view of its memory, which the array keeps alive."""
     return variable.read_value().__array__().reshape(-1)
 
 
 def _make_sole_owner(variable: tf.Variable) -> None:
-    """Gives a variable a buffer of its own if another tensor has it, too."""
-    # TensorFlow does that before it writes rows, here none. From then on each read would be a copy.
+    """Copies the buffer of a variable if another tensor shares it."""
+    # TensorFlow does so before it writes rows, here no rows at all. It also sets copy-on-read, which is undone.
     indices, updates = _no_rows(tuple(variable.shape[1:]))
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=updates)
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
@@ -99,5 +101,5 @@ def _make_sole_owner(variable: tf.Variable) -> None:
 
 @functools.cache
 def _no_rows(shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the numbers of no rows of this shape, and those rows."""
+    """Returns indices and values of no rows of this shape, int32 [0] and fp32 [0, *shape]."""
     return tf.zeros([0], tf.int32), tf.zeros([0, *shape])

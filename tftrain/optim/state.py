@@ -1,25 +1,24 @@
 """What an optimizer remembers: master weights and slots, whole on every rank or divided among ranks.
 
-A store is one variable of each kind. Undivided there is one for each variable of the model and of its shape; divided,
-one for each bucket of `StateSplit`, flat, with this rank's part of it. Checkpoints see neither: to them the state is
-pieces of tensors with global names. Each rank gives those that it owns and takes those that it holds, and no rank
-needs another one for that.
+A store is one variable of each kind. An undivided state has a store for each variable of the model, of the same shape.
+A divided state has a store for each bucket of `StateSplit`: this rank's part of the bucket, flat. A checkpoint knows no
+stores: it holds pieces of tensors with global names. Each rank saves and restores its pieces without communication.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import Piece, even_parts
+from tftrain.checkpoint.piece import Piece, TensorData, even_parts
 from tftrain.checkpoint.reader import Reader
-from tftrain.optim import restore_buffers
-from tftrain.optim.restore_buffers import Place, RestoreBuffers
+from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
 from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.layout import Segment
-from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.tensor import Slice, own_copy, whole_shapes
+from tftrain.parallel.mesh import Group, Mesh
+from tftrain.parallel.tensor import own_copy
 
 MASTER = "master"
 ADAM_SLOTS = ("adam_m", "adam_v")
@@ -34,8 +33,8 @@ class OptimizerState(tf.Module):
         masters: a variable for each store. A master weight is the model's own variable where that is fp32 and nothing
             is divided.
         slots: by the name of a slot, such as `adam_m`, its variable for each store.
-        segments: of which variables' elements each store is made.
-        split: how stores are divided among ranks; None: not.
+        segments: for each store, the variables whose elements it has, in order.
+        split: how the stores are divided among ranks; None: they are not.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class OptimizerState(tf.Module):
         variables: Sequence[tf.Variable],
         split: StateSplit | None = None,
         mesh: Mesh | None = None,
-        slices: Mapping[str, Slice] | None = None,
+        pieces: Mapping[str, Piece] | None = None,
         slots: Sequence[str] = ADAM_SLOTS,
     ):
         """Creates the state, with masters from the variables' values and slots of zero.
@@ -52,8 +51,8 @@ class OptimizerState(tf.Module):
         Args:
             names, split: see above.
             variables: the targets.
-            mesh: the ranks, among which `split` divides the state and `slices` the variables.
-            slices: by name, of which whole tensor a variable is a part; those that are not in it are whole.
+            mesh: the ranks; those of `mesh.data` hold the same variables.
+            pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
             slots: what the update rule keeps for each element beside its master weight; a checkpoint has a tensor
                 `SLOT/NAME` of each.
 
@@ -64,7 +63,9 @@ class OptimizerState(tf.Module):
         if MASTER in slots or len(set(slots)) != len(slots):
             raise ValueError(f"slots {list(slots)}: expected names that differ from each other and from {MASTER}")
         self.names, self.targets, self.split = list(names), list(variables), split
-        self._mesh, self._slices = mesh or Mesh(), slices or {}
+        self._pieces = pieces or whole_pieces(dict(zip(names, variables, strict=True)))
+        # The ranks that hold the same stores.
+        self._replicas = Group() if split else (mesh or Mesh()).data
         if split:
             self.segments = split.segments
             self.masters = self._make("master", split.take([tf.cast(v, tf.float32) for v in variables]))
@@ -90,122 +91,115 @@ class OptimizerState(tf.Module):
 
     def shapes(self) -> dict[str, list[int]]:
         """Returns the shapes of the whole tensors, by name: `master/NAME`, and `SLOT/NAME` of each slot."""
-        whole = whole_shapes(self._targets(), self._slices)
-        return {f"{kind}/{name}": whole[name] for kind in (MASTER, *self.slots) for name in self.names}
+        return {
+            f"{kind}/{name}": list(self._pieces[name].whole) for kind in (MASTER, *self.slots) for name in self.names
+        }
 
-    def tensors_to_save(self) -> Iterator[tuple[Piece, np.ndarray]]:
-        """Yields what this rank gives to a checkpoint, eagerly; the ranks' pieces are all tensors, each element once.
+    def tensors_to_save(self) -> Iterator[TensorData]:
+        """Yields what this rank saves, eagerly; the pieces of all ranks hold each element of each tensor once.
 
         Yields:
-            `master/NAME` or `SLOT/NAME`, or a piece of it, and its elements, flat: where the state is
-            in the host's memory a view of them, which is good until the next update.
+            Pieces of `master/NAME` and `SLOT/NAME`, and their elements. If the state is in the host's memory, the
+            elements are a view of it, which is valid until the next update.
         """
-        for _, group in itertools.groupby(self._parts_to_save(), lambda part: id(part[0].variable)):
-            of_store = list(group)
-            flat = np.asarray(memoryview(of_store[0][0].variable.read_value())).reshape(-1)
-            for held, start, stop in of_store:
-                yield held.piece.part(start, stop), flat[held.stretch][start:stop]
+        for _, group in itertools.groupby(self._parts_to_save(), lambda part: id(part.variable)):
+            parts = list(group)
+            flat = np.asarray(memoryview(parts[0].variable.read_value())).reshape(-1)
+            for part in parts:
+                yield TensorData(part.piece, flat[part.stretch])
 
     def pieces_to_save(self) -> Iterator[Piece]:
-        """Yields the pieces of `tensors_to_save` alone, which costs nothing."""
-        for held, start, stop in self._parts_to_save():
-            yield held.piece.part(start, stop)
+        """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
+        return (part.piece for part in self._parts_to_save())
 
-    def _parts_to_save(self) -> list[tuple[Place, int, int]]:
-        held = [
-            each
-            for each in self._held()
-            # All tensor parallel ranks have the same of what is not divided among them.
-            if self._mesh.tensor.rank == 0 or _variable_of(each.piece) in self._slices
-        ]
-        if self.split:
-            parts = [(index, 0, each.piece.size) for index, each in enumerate(held)]
-        else:
-            data = self._mesh.data
-            parts = even_parts([each.piece for each in held], data.size, data.rank)
-        return [(held[index], start, stop) for index, start, stop in parts]
+    def _parts_to_save(self) -> Iterator[VariablePiece]:
+        """Yields this rank's even part of the pieces of replica 0."""
+        held = [each for each in self._held() if each.piece.replica_id == 0]
+        parts = even_parts([each.piece for each in held], self._replicas.size, self._replicas.rank)
+        for index, start, stop in parts:
+            piece, variable, stretch = held[index]
+            first = stretch.start or 0
+            yield VariablePiece(piece.part(start, stop), variable, slice(first + start, first + stop))
 
     def restore_buffers(self) -> RestoreBuffers:
-        """Returns what `load` reads, and memory for it, flat."""
-        places = list(self._held())
+        """Returns the pieces that `load` reads, and flat memory for them."""
+        pieces = list(self._held())
         if self.split:
-            places += _weights(self._targets(), self._slices, self._mesh.tensor.rank)
-        return RestoreBuffers(places)
+            pieces += _weights(self._targets(), self._pieces)
+        return RestoreBuffers(pieces)
 
     def load(self, reader: Reader) -> None:
-        """Takes what this rank holds from a checkpoint, and gives the model's variables the weights.
+        """Reads this rank's pieces from a checkpoint, and assigns the weights to the model's variables.
 
         Raises:
-            CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
+            CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.
         """
         for _, group in itertools.groupby(self._held(), lambda held: id(held.variable)):
-            of_store = list(group)
-            parts = [(held.stretch, reader.read(held.piece).reshape(-1)) for held in of_store]
-            restore_buffers.give(of_store[0].variable, parts)
+            pieces = list(group)
+            parts = [(each.stretch, reader.read(each.piece).reshape(-1)) for each in pieces]
+            assign_parts(pieces[0].variable, parts)
         if self.split:
-            load_weights(self._targets(), self._slices, self._mesh.tensor.rank, reader)
+            load_weights(self._targets(), self._pieces, reader)
         else:
             self.publish()
 
     def _targets(self) -> dict[str, tf.Variable]:
         return dict(zip(self.names, self.targets, strict=True))
 
-    def _held(self) -> Iterator[Place]:
-        """Yields every piece that is on this rank, those of one store together."""
+    def _held(self) -> Iterator[VariablePiece]:
+        """Yields every piece on this rank, in the order of kinds and stores."""
         for kind, stores in {MASTER: self.masters, **self.slots}.items():
-            places = self.split.owned() if self.split else ((i, i, slice(None), None) for i in range(len(stores)))
-            for number, index, place, stretch in places:
-                name, shape = self.names[index], self.targets[index].shape
-                bounds = stretch and (stretch.start, stretch.stop)
-                piece = _block(f"{kind}/{name}", shape, self._slices.get(name), self._mesh.tensor.rank, bounds)
+            if self.split:
+                for store, index, in_store, in_tensor in self.split.owned():
+                    piece = self._piece(kind, index).part(in_tensor.start, in_tensor.stop)
+                    yield VariablePiece(piece, stores[store], in_store)
+                continue
+            for index, store in enumerate(stores):
+                piece = self._piece(kind, index)
                 if piece.size:
-                    yield Place(piece, stores[number], place)
+                    yield VariablePiece(piece, store)
+
+    def _piece(self, kind: str, index: int) -> Piece:
+        return _renamed(self._pieces[self.names[index]], kind)
 
     def _make(self, kind: str, values: Sequence[tf.Tensor]) -> list[tf.Variable]:
         places = [f"bucket_{number}" for number in range(len(values))] if self.split else self.names
         return [_state(f"{kind}/{place}", value) for place, value in zip(places, values, strict=True)]
 
 
-def load_weights(
-    variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int, reader: Reader
-) -> None:
-    """Gives variables the master weights of a checkpoint, rounded to their dtype.
+def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:
+    """Returns, by name, the pieces of variables that are whole tensors."""
+    return {name: Piece.block(name, variable.shape.as_list(), "F32") for name, variable in variables.items()}
+
+
+def load_weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], reader: Reader) -> None:
+    """Assigns the master weights of a checkpoint to variables, rounded to their dtype.
 
     Args:
         variables: of the model, by global name.
-        slices: by name, of which whole tensor a variable is a part; those that are not in it are whole.
-        tensor_rank: of the part.
+        pieces: by name, the piece of the whole tensor that a variable holds.
         reader: the checkpoint.
 
     Raises:
-        CheckpointError: it lacks a tensor, or has it in another shape or dtype, or can't be read.
+        CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.
     """
-    for piece, variable, stretch in _weights(variables, slices, tensor_rank):
-        restore_buffers.give(variable, [(stretch, reader.read(piece).reshape(-1))])
+    for piece, variable, stretch in _weights(variables, pieces):
+        assign_parts(variable, [(stretch, reader.read(piece).reshape(-1))])
 
 
-def weight_restore_buffers(
-    variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int
-) -> RestoreBuffers:
-    """Returns what `load_weights` reads, and memory for it, flat; for the arguments, see there."""
-    return RestoreBuffers(_weights(variables, slices, tensor_rank))
+def weight_restore_buffers(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece]) -> RestoreBuffers:
+    """Returns the pieces that `load_weights` reads, and flat memory for them; for the arguments, see there."""
+    return RestoreBuffers(_weights(variables, pieces))
 
 
-def _weights(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice], tensor_rank: int) -> Iterator[Place]:
+def _weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece]) -> Iterator[VariablePiece]:
     for name, variable in variables.items():
-        yield Place(_block(f"master/{name}", variable.shape, slices.get(name), tensor_rank), variable)
+        yield VariablePiece(_renamed(pieces[name], MASTER), variable)
 
 
-def _block(name: str, shape: tf.TensorShape, part: Slice | None, tensor_rank: int, stretch=None) -> Piece:
-    """Returns the piece that a variable of this shape is, or a stretch of it."""
-    if part is None:
-        return Piece.block(name, shape.as_list(), "F32", stretch=stretch)
-    offset = [part.bounds[tensor_rank] if axis == part.axis else 0 for axis in range(len(part.whole))]
-    return Piece.block(name, part.whole, "F32", offset, part.shape(tensor_rank), stretch)
-
-
-def _variable_of(piece: Piece) -> str:
-    return piece.name.partition("/")[2]
+def _renamed(piece: Piece, kind: str) -> Piece:
+    """Returns the piece of the tensor `KIND/NAME` that a variable's piece of the tensor `NAME` stands for."""
+    return dataclasses.replace(piece, name=f"{kind}/{piece.name}")
 
 
 def _state(name: str, initial: tf.Tensor) -> tf.Variable:

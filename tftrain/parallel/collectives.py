@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tftrain import devices
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import Collective
 
@@ -134,6 +135,25 @@ def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:
     return all_gather_rows(group, tf.constant([value], tf.float64), name).numpy()
 
 
+def gather_bytes(group: Group, data: bytes, name: str) -> list[bytes]:
+    """Returns the bytes of every rank, which may differ in length, in rank order. Call eagerly, on every rank.
+
+    Args:
+        group: the ranks.
+        data: of this rank.
+        name: of the collectives; equal on every rank.
+    """
+    lengths = gather_numbers(group, float(len(data)), f"{name}.lengths").astype(int)
+    # With one more byte for each rank: a tensor must not be empty.
+    rows = all_gather_rows(group, tf.constant(np.frombuffer(data + b"\0", np.uint8)), name).numpy()
+    return [part[:-1].tobytes() for part in np.split(rows, np.cumsum(lengths + 1)[:-1])]
+
+
+def gather_texts(group: Group, text: str, name: str) -> list[str]:
+    """Returns the text of every rank in rank order, see `gather_bytes`."""
+    return [data.decode() for data in gather_bytes(group, text.encode(), name)]
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether a collective has failed because another rank ended, or could not be reached."""
     # Horovod's own words, or Gloo's, which name the file of the transport, if a connection breaks while it is in use.
@@ -144,7 +164,7 @@ def has_nccl() -> bool:
     """Whether Horovod sends between GPUs by NCCL."""
     import horovod.tensorflow as hvd
 
-    return bool(tf.config.get_visible_devices("GPU")) and hvd.nccl_built()
+    return devices.has_gpu() and hvd.nccl_built()
 
 
 def _broadcast(group, tensor, name):

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tftrain.exit_codes import ExitCode
+from tftrain.exit_codes import RunError
 
 
-class MeshError(RuntimeError):
-    """The launched ranks can't work together; the message says why and what to do."""
-
-    exit_code = ExitCode.FAILED
+class MeshError(RunError):
+    """The launched ranks can't work together; the message gives the reason and what to do."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Agreement: ranks that must do the same compare what they are about to do, before they do it.
 
 Another flagfile or another environment on one of many hosts ends in a hang, or in numbers that mean nothing. So every
-rank sends a digest of a fixed size, which can't be mismatched whatever the ranks have in mind; only if digests differ
-do the texts follow, padded to the longest, and every rank says who differs from whom, in what.
+rank sends digests first. The ranks send the texts only if digests differ, and the error names the ranks that differ and
+the values.
 """
 
 import dataclasses
@@ -11,12 +11,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from tftrain.config import TrainConfig
 from tftrain.fields import sections
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Group, Mesh, MeshError
+from tftrain.parallel.mesh import Mesh, MeshError
 
 Facts = Mapping[str, str]
 
@@ -58,7 +57,7 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, most: int = 
         return
     texts = [json.dumps(facts[kind]).encode() for kind in facts]
     digests = b"".join(hashlib.sha256(text).digest() for text in texts)
-    every = _gather_bytes(mesh.world, digests, f"{name}.digests", len(digests))
+    every = collectives.gather_bytes(mesh.world, digests, f"agreement.{name}.digests")
     rows = {rank: np.frombuffer(row, np.uint8).reshape(len(facts), -1) for rank, row in enumerate(every)}
     groups = mesh.groups
     if all(
@@ -68,9 +67,8 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, most: int = 
         for rank in ranks
     ):
         return
-    text = json.dumps({kind: dict(facts[kind]) for kind in facts}).encode()
-    width = int(collectives.gather_numbers(mesh.world, len(text), f"{name}.lengths").max())
-    told = [json.loads(row) for row in _gather_bytes(mesh.world, text.ljust(width), f"{name}.texts", width)]
+    text = json.dumps({kind: dict(facts[kind]) for kind in facts})
+    told = [json.loads(row) for row in collectives.gather_texts(mesh.world, text, f"agreement.{name}.texts")]
     told_apart = "; ".join(differences(told, groups, most))
     raise MeshError(f"the ranks disagree: {told_apart}; start all with the same flags, environment, packages and data")
 
@@ -105,9 +103,3 @@ def differences(
 def _listed(ranks):
     more = f" and {len(ranks) - MAX_SHOWN} more" if len(ranks) > MAX_SHOWN else ""
     return ", ".join(map(str, ranks[:MAX_SHOWN])) + more
-
-
-def _gather_bytes(group: Group, data: bytes, name: str, width: int) -> list[bytes]:
-    """Returns `width` bytes of every rank."""
-    row = tf.constant(np.frombuffer(data, np.uint8).reshape(1, width))
-    return [row.tobytes() for row in collectives.all_gather_rows(group, row, f"agreement.{name}").numpy()]

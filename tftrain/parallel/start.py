@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from tftrain import devices
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
@@ -101,8 +102,7 @@ def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _choose_device(mesh: Mesh, cpu_threads: int) -> None:
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
+    if gpus := devices.gpus():
         # Some launchers show each rank its own GPU only.
         gpu = gpus[0] if len(gpus) == 1 else gpus[mesh.local_rank] if mesh.local_rank < len(gpus) else None
         if gpu is None:

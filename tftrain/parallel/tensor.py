@@ -1,4 +1,4 @@
-"""Layers divided among ranks (Megatron-LM, Shoeybi et al., arXiv 1909.08053): places in the whole, and two functions.
+"""Layers divided among ranks (Megatron-LM, Shoeybi et al., arXiv 1909.08053): bounds of parts, and two functions.
 
 A sub-layer is two matrices with something between them that needs no neighbour: a head, or an element of the wide
 layer. Of the first matrix each rank has some outputs, of the second the rows of the same inputs:
@@ -10,74 +10,26 @@ rank, so its gradient is a sum; what is summed forward receives one gradient, wh
 gradients assume replicas with losses of their own, hence the custom ones here.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-import numpy as np
 import tensorflow as tf
 
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
 
-class Slice(NamedTuple):
-    """A variable's place in the whole that the ranks of a tensor parallel group hold together.
+def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:
+    """Divides an axis among ranks as evenly as its size permits.
 
-    Attributes:
-        whole: the shape of the whole.
-        axis: the one that is divided.
-        bounds: one offset more than ranks, ascending from 0 to whole[axis]; rank r holds [bounds[r], bounds[r + 1]),
-            which may be empty.
+    Args:
+        size: elements along the axis.
+        ranks: number of ranks.
+        unit: elements that stay together, such as those of a head; a divisor of `size`.
+
+    Returns:
+        Ascending bounds, one more than ranks; rank r holds [bounds[r], bounds[r + 1]). The numbers of units of two
+        ranks differ by one at most.
     """
-
-    whole: tuple[int, ...]
-    axis: int
-    bounds: tuple[int, ...]
-
-    @staticmethod
-    def even(whole: Sequence[int], axis: int, ranks: int, unit: int = 1) -> "Slice":
-        """Divides an axis as evenly as its size permits.
-
-        Args:
-            whole: the shape of the whole.
-            axis: the one to divide.
-            ranks: how many share it.
-            unit: elements that stay together, such as those of a head; a divisor of whole[axis].
-
-        Returns:
-            The Slice; ranks hold numbers of units that differ by one at most.
-        """
-        units = whole[axis] // unit
-        return Slice(tuple(whole), axis, tuple(units * rank // ranks * unit for rank in range(ranks + 1)))
-
-    def shape(self, rank: int) -> tuple[int, ...]:
-        """Returns the shape of a rank's part."""
-        size = self.bounds[rank + 1] - self.bounds[rank]
-        return (*self.whole[: self.axis], size, *self.whole[self.axis + 1 :])
-
-    def take(self, array, rank: int):
-        """Returns a rank's part of the whole, a NumPy array or a tensor."""
-        return array[(slice(None),) * self.axis + (slice(self.bounds[rank], self.bounds[rank + 1]),)]
-
-    def join(self, parts: Sequence):
-        """Returns the whole from the parts of all ranks in their order, NumPy arrays.
-
-        Raises:
-            ValueError: a part has not the shape of its rank's.
-        """
-        shapes = [tuple(part.shape) for part in parts]
-        expected = [self.shape(rank) for rank in range(len(self.bounds) - 1)]
-        if shapes != expected:
-            raise ValueError(f"parts of shapes {shapes} can't be joined to {self.whole}, expected {expected}")
-        return np.concatenate(parts, self.axis)
-
-
-def whole_shapes(variables: Mapping[str, tf.Variable], slices: Mapping[str, Slice]) -> dict[str, list[int]]:
-    """Returns the shape of the whole of each named variable, of which `slices` says if this rank holds a slice."""
-    return {
-        name: list(slices[name].whole) if name in slices else variable.shape.as_list()
-        for name, variable in variables.items()
-    }
+    units = size // unit
+    return [units * rank // ranks * unit for rank in range(ranks + 1)]
 
 
 def own_copy(tensor: tf.Tensor) -> tf.Tensor:

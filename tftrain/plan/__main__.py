@@ -1,7 +1,7 @@
-"""Says beforehand what a run will need and take: `python -m tftrain.plan --flagfile=X --cluster=a100_80gb --nodes=6`.
+"""Plans the memory and the time of a run: `python -m tftrain.plan --flagfile=X --cluster=a100_80gb --nodes=6`.
 
-Also ranks divisions (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this machine
-(`--measure`) and fits its own constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
+It also ranks divisions (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this
+machine (`--measure`) and fits its constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
 """
 
 import os
@@ -13,7 +13,7 @@ from tftrain import flags
 from tftrain.fields import ConfigError, Problem
 from tftrain.plan import cluster_file, levers, machine, parameters, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.plan.config import PlanConfig, to_search, workload
+from tftrain.plan.config import PlanConfig, search_request, workload
 from tftrain.plan.forecast import forecast
 from tftrain.plan.published import compare, rows
 from tftrain.plan.published.row import Row
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         flags.refuse("tftrain.plan", error)
     except BrokenPipeError:
-        # Whoever reads has enough, such as `head`; what is left goes nowhere.
+        # The reader, such as `head`, has closed the pipe: discard the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -78,10 +78,10 @@ def listing() -> str:
 
 
 def rows_of(table: str) -> list[Row]:
-    """Returns the rows of a table, or of all.
+    """Returns the rows of a table, or of all tables.
 
     Raises:
-        ConfigError: there is no such table.
+        ConfigError: the table does not exist.
     """
     every = rows.read_reference()
     tables = dict.fromkeys(row.table for row in every)
@@ -91,7 +91,7 @@ def rows_of(table: str) -> list[Row]:
 
 
 def print_rows(chosen: Sequence[Row], form: str) -> None:
-    """Prints plans beside published figures, and how far off each table is; beside csv that goes to stderr."""
+    """Prints plans beside published figures, and the errors of each table; with csv the errors go to stderr."""
     planned = compare.plan_all(chosen)
     print(compare.render(compare.COLUMNS, [compare.cells(each) for each in planned], form), flush=True)
     lines = [compare.summary_cells(summary) for summary in compare.summarize(planned)]
@@ -106,8 +106,8 @@ def print_rows(chosen: Sequence[Row], form: str) -> None:
 
 
 def print_calibration(form: str) -> None:
-    """Prints the errors of fitted constants, and what `constants.json` holds with them."""
-    from tftrain.plan.published import calibrate  # It alone needs numpy, which takes a tenth of a second to load.
+    """Prints the errors of the fitted constants, and the text of `constants.json` with them."""
+    from tftrain.plan.published import calibrate  # The only import that loads numpy, a tenth of a second.
 
     found, errors = calibrate.calibrate(rows.read_reference())
     lines = [[e.figure, e.table, str(e.rows), *(f"{value:.1f}" for value in e[3:])] for e in errors]
@@ -119,7 +119,7 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
     """Returns the cluster and the software's constants that the flags name.
 
     Raises:
-        ConfigError: there is no such cluster or system, or this machine was not measured.
+        ConfigError: the cluster or the system does not exist, or this machine has not been measured.
     """
     name, path = config.plan.cluster, config.run.machine_file
     if config.plan.ranks_per_node > 1 and name != machine.NAME:
@@ -140,9 +140,9 @@ def machine_of(config: PlanConfig) -> tuple[Cluster, Constants]:
 
 
 def _default_system(cluster: Cluster, causal: bool) -> str:
-    """Returns the system whose constants belong to the figures of such a cluster.
+    """Returns the default system for a cluster.
 
-    Those of tftrain_cpu are shares of what `--measure` finds, and those of the others of a data sheet's figures.
+    The constants of tftrain_cpu are shares of measured rates, those of the other systems shares of a data sheet.
     """
     if cluster.multiprocessors:
         return "megatron" if causal else "encoder"
@@ -154,17 +154,17 @@ def print_plan(config: PlanConfig) -> int:
     cluster, constants = machine_of(config)
     work = workload(config, cluster)
     plan = forecast(work, cluster, constants)
-    remedies = () if plan.fits else levers.cheapest(config, cluster, constants)
+    suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
     tokens, steps = work.global_batch * work.seq, config.run.max_steps
-    print(report.text(plan, parameters.of_workload(work), steps, tokens, remedies), end="")
+    print(report.text(plan, parameters.of_workload(work), steps, tokens, suggestions), end="")
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
 
 
 def print_search(config: PlanConfig) -> int:
-    """Prints the fastest divisions among up to max_nodes nodes; returns the exit status."""
+    """Prints the fastest divisions on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
-    asked = to_search(config, cluster)
-    found = search(asked.work, cluster, constants, config.max_nodes, asked.ramp, asked.given, asked.tensor_parallel)
+    work, tensor_parallel, ramp, constraints = search_request(config, cluster)
+    found = search(work, cluster, constants, config.max_nodes, ramp, constraints, tensor_parallel)
     lines = report.search_cells(found, config.plan.top)
     print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
     print(f"{found.candidates} divisions, {len(found.fitting)} of them fit", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What a part of a model is made of: matrix products, kernels bound by memory, tensors kept, sums over ranks.
+"""The inventory of a part of a model: matrix products, memory-bound kernels, saved tensors, sums over ranks.
 
-One list of these drives both halves of the planner: memory adds up what is kept, time adds up what is computed, moved
-and launched. Sizes are those of one rank and one micro-batch.
+Both halves of the planner read the same inventory: memory adds up the saved tensors; time adds up products, kernels and
+sums. Sizes are those of one rank and one micro-batch.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ class Product(NamedTuple):
     """`batch` matrix products [m, k] x [k, n]; backward has two of the same number of operations.
 
     Attributes:
-        core: it belongs to the attention core, which selective checkpointing computes again.
+        core: whether it belongs to the attention core, which selective checkpointing recomputes.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Operations of the forward pass."""
+        """Floating point operations of the forward pass."""
         return 2.0 * self.m * self.n * self.k * self.batch
 
     @property
@@ -34,7 +34,7 @@ class Product(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """An operation that moves data: bytes read and written, and launches of the device, forward and backward."""
+    """A memory-bound operation: bytes read and written, and kernel launches, forward and backward."""
 
     name: str
     forward: float
@@ -43,12 +43,12 @@ class Kernel(NamedTuple):
     core: bool = False
 
 
-class Kept(NamedTuple):
-    """A tensor that backward needs.
+class SavedTensor(NamedTuple):
+    """A tensor of the forward pass that backward reads.
 
     Attributes:
         size: bytes.
-        core: it belongs to the attention core, and selective checkpointing does not keep it.
+        core: whether it belongs to the attention core: selective checkpointing does not save it.
     """
 
     name: str
@@ -57,27 +57,27 @@ class Kept(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A block, or what is before or behind the blocks.
+    """A block, the embeddings before the blocks, or the heads behind them.
 
     Attributes:
-        products, kernels, kept: its inventory.
-        entry: bytes of its input, which is all that whole checkpointing keeps.
+        products, kernels, saved: its inventory.
+        entry: bytes of its input, the only tensor that full checkpointing saves.
         sums: bytes of each sum over the tensor parallel ranks: forward, backward.
-        weights: numbers, of this rank.
-        summands: bytes that backward holds beside gradients when it is through with the blocks.
+        weights: number of this rank's weights.
+        summands: bytes of temporaries beside the gradients after backward has passed the blocks.
     """
 
     products: tuple[Product, ...] = ()
     kernels: tuple[Kernel, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    saved: tuple[SavedTensor, ...] = ()
     entry: float = 0.0
     sums: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     weights: float = 0.0
     summands: float = 0.0
 
-    def kept_bytes(self, core: bool = True) -> float:
-        """Returns the bytes kept for backward, with or without those of the attention core."""
-        return total(tensor.size for tensor in self.kept if core or not tensor.core)
+    def saved_bytes(self, core: bool = True) -> float:
+        """Returns the bytes saved for backward, with or without those of the attention core."""
+        return total(tensor.size for tensor in self.saved if core or not tensor.core)
 
 
 def total(numbers: Iterable[float]) -> float:

@@ -1,12 +1,13 @@
-"""Machines as data: what a device computes, moves and holds, and what connects devices and nodes.
+"""Machines as data: rates and memory of a device, links between devices, network between nodes.
 
-Figures are data sheets' (NVIDIA V100, A100, H100 and H200 data sheets; Fujitsu A64FX data sheet); what of them software
+The figures come from data sheets (NVIDIA V100, A100, H100 and H200; Fujitsu A64FX). The share of them that software
 reaches is a constant of `tftrain.plan.system`.
 """
 
 import dataclasses
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tftrain.fields import ConfigError, Problem
 
@@ -16,18 +17,18 @@ class Cluster:
     """Equal nodes of equal devices.
 
     Attributes:
-        name: of the cluster.
-        memory_gb: of a device, less what driver or system keep, in the unit in which tools print it.
-        unit: bytes of that unit.
+        name: name of the cluster.
+        memory_gb: memory of a device without the part that driver or system reserve, in `unit`.
+        unit: bytes of a GB as tools for this device print it: 2**30 or 10**9.
         peak_fp32, peak_16bit: TFLOPs of matrix products.
-        memory_gbs: 1e9 bytes/s that a device reads and writes.
-        multiprocessors: which a wave of tiles fills; 0 on a CPU.
-        per_node: devices.
-        link_gbs: 1e9 bytes/s that a device sends to the others of its node.
-        network_gbs: 1e9 bytes/s that a node sends to others.
-        network_latency: seconds.
-        aligned: bytes at whose multiples rows of matrices should begin.
-        curve: pairs of a matrix product's size, the cube root of m n k, and its share of the peak; of a CPU.
+        memory_gbs: memory bandwidth of a device in 1e9 bytes/s, reads and writes together.
+        multiprocessors: number of a GPU's multiprocessors; 0 on a CPU.
+        per_node: devices of a node.
+        link_gbs: 1e9 bytes/s that a device sends to the other devices of its node.
+        network_gbs: 1e9 bytes/s that a node sends to other nodes.
+        network_latency: seconds of a message between nodes.
+        aligned: the alignment in bytes that matrix rows need for the full rate.
+        curve: on a CPU, pairs of the size of a matrix product, the cube root of m n k, and its share of the peak.
     """
 
     name: str
@@ -45,12 +46,32 @@ class Cluster:
     curve: tuple[tuple[float, float], ...] = ()
 
     def peak(self, item: int) -> float:
-        """Returns operations a second for numbers of `item` bytes."""
+        """Returns the peak operations a second for numbers of `item` bytes."""
         return 1e12 * (self.peak_fp32 if item == 4 else self.peak_16bit)
 
 
+class Peaks(NamedTuple):
+    """Dense TFLOPs of a GPU's matrix products by number format; None if the GPU lacks the format."""
+
+    fp32: float  # TF32 from A100 on: TensorFlow multiplies fp32 matrices in it
+    fp16: float
+    bf16: float | None
+
+    @property
+    def of_cluster(self) -> dict[str, float]:
+        """The fields of `Cluster` that hold them."""
+        return {"peak_fp32": self.fp32, "peak_16bit": self.fp16}
+
+
+# NVIDIA's data sheets of the V100, A100, H100 and H200 Tensor Core GPUs. Figures with sparsity (the second one of A100,
+# the only one of H100 and H200) are halved.
+V100, V100_PCIE, V100S = Peaks(15.7, 125.0, None), Peaks(14.0, 112.0, None), Peaks(16.4, 130.0, None)
+A100_PEAKS = Peaks(156.0, 312.0, 312.0)
+H100, H100_PCIE, NVL = Peaks(494.5, 989.5, 989.5), Peaks(378.0, 756.0, 756.0), Peaks(417.5, 835.5, 835.5)
+
 GIB = 2**30
-A100 = Cluster("a100_80gb", 79.3, GIB, 156, 312, 2039, 108, 8, 300, 50)
+A100 = Cluster("a100_80gb", 79.3, GIB, **A100_PEAKS.of_cluster, memory_gbs=2039, multiprocessors=108, per_node=8,
+               link_gbs=300, network_gbs=50)  # fmt: skip
 CLUSTERS = {
     cluster.name: cluster
     for cluster in (
@@ -58,33 +79,62 @@ CLUSTERS = {
         dataclasses.replace(A100, name="a100_80gb_8_links", network_gbs=100),
         dataclasses.replace(A100, name="a100_80gb_pcie", memory_gbs=1935, link_gbs=32),
         dataclasses.replace(A100, name="a100_40gb", memory_gb=39.4, memory_gbs=1555),
-        Cluster("v100", 31.7, GIB, 15.7, 125, 900, 80, 8, 150, 25),
-        Cluster("h100", 79.1, GIB, 494, 989, 3350, 132, 8, 450, 400),
-        Cluster("h200", 139.8, GIB, 494, 989, 4800, 132, 8, 450, 400),
+        Cluster("v100", 31.7, GIB, V100.fp32, V100.fp16, 900, 80, 8, 150, 25),
+        Cluster("h100", 79.1, GIB, H100.fp32, H100.fp16, 3350, 132, 8, 450, 400),
+        Cluster("h200", 139.8, GIB, H100.fp32, H100.fp16, 4800, 132, 8, 450, 400),
         Cluster("a64fx", 31.5, GIB, 6.144, 12.288, 1024, 0, 1, 0, 40.8, 2e-6, 64),
     )
 }
 
-# The cluster of a GPU by a part of the name that its driver gives it; the first part that occurs in a name counts.
+
+class Board(NamedTuple):
+    """A GPU by a part of the name that its driver reports.
+
+    Attributes:
+        part: whole words of that name.
+        peaks: of its data sheet.
+        cluster: the one with such GPUs; None if there is none.
+    """
+
+    part: str
+    peaks: Peaks
+    cluster: str | None
+
+
+# The first board whose part occurs in a name counts: boards with figures of their own stand before their family.
 BOARDS = (
-    ("V100", "v100"),
-    ("A100-SXM4-40GB", "a100_40gb"),
-    ("A100-PCIE-40GB", "a100_40gb"),
-    ("A100 80GB PCIe", "a100_80gb_pcie"),
-    ("A100", "a100_80gb"),
-    ("H100 80GB HBM3", "h100"),
-    ("H200", "h200"),
+    Board("V100S-PCIE", V100S, None),
+    Board("V100-PCIE", V100_PCIE, "v100"),
+    Board("V100", V100, "v100"),
+    Board("A100-SXM4-40GB", A100_PEAKS, "a100_40gb"),
+    Board("A100-PCIE-40GB", A100_PEAKS, "a100_40gb"),
+    Board("A100 80GB PCIe", A100_PEAKS, "a100_80gb_pcie"),
+    Board("A100", A100_PEAKS, "a100_80gb"),
+    Board("A100X", A100_PEAKS, None),
+    Board("H100 80GB HBM3", H100, "h100"),
+    Board("H100 PCIe", H100_PCIE, None),
+    Board("H100 NVL", NVL, None),
+    Board("H100", H100, None),
+    Board("H200 NVL", NVL, "h200"),
+    Board("H200", H100, "h200"),
+    Board("GH200", H100, None),
 )
 
 
+def board_of_device(name: str) -> Board | None:
+    """Returns the board of a GPU's name, such as "NVIDIA A100-SXM4-80GB"; None if it is unknown."""
+    return next((board for board in BOARDS if re.search(rf"\b{board.part}\b", name)), None)
+
+
 def of_device(name: str) -> Cluster:
-    """Returns the cluster of a GPU's name, such as "NVIDIA A100-SXM4-80GB".
+    """Returns the cluster of a GPU's name, with the peak rates of its board.
 
     Raises:
-        ConfigError: the planner does not know it.
+        ConfigError: no cluster has such GPUs.
     """
-    for part, cluster in BOARDS:
-        if re.search(rf"\b{part}\b", name):
-            return CLUSTERS[cluster]
-    expected = f"expected a GPU with one of {', '.join(part for part, _ in BOARDS)} in its name to plan its time"
-    raise ConfigError([Problem("", name, expected)])
+    board = board_of_device(name)
+    if board is None or board.cluster is None:
+        known = ", ".join(board.part for board in BOARDS if board.cluster)
+        expected = f"expected a GPU with one of {known} in its name to plan its time"
+        raise ConfigError([Problem("", name, expected)])
+    return dataclasses.replace(CLUSTERS[board.cluster], **board.peaks.of_cluster)

@@ -1,8 +1,8 @@
-"""A cluster in a JSON file: what was measured of this machine, and machines of one's own for `--cluster=FILE.json`.
+"""A cluster in a JSON file: the measured figures of this machine, or a user's own machine for `--cluster=FILE.json`.
 
     {"like": "a100_80gb", "memory_gb": 47.5, "memory_gbs": 864, "link_gbs": 32, "network_gbs": 12.5}
 
-The fields are those of `Cluster`; `like` names a listed cluster that has the others.
+The fields are those of `Cluster`; `like` names the listed cluster from which the missing fields come.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ def read(path: Path, flag: str, wanted: str) -> Cluster:
 
     Args:
         path: of the file.
-        flag: that names it.
-        wanted: what the file should be, in words.
+        flag: the flag that names the file.
+        wanted: a description of a valid file for the error message.
 
     Raises:
-        ConfigError: it can't be read, or is none.
+        ConfigError: the file cannot be read, or does not describe a cluster.
     """
     try:
         return _cluster(json.loads(path.read_text()), path.stem)
@@ -36,13 +36,13 @@ def read(path: Path, flag: str, wanted: str) -> Cluster:
         raise ConfigError([Problem(flag, str(path), f"expected {wanted}: {error}")]) from error
 
 
-def _cluster(given: Any, name: str) -> Cluster:
-    """Returns the cluster of the fields of a file, named like the file if they have no name."""
-    if not isinstance(given, dict):
+def _cluster(content: Any, name: str) -> Cluster:
+    """Returns the cluster of a file's fields; without a name among them it is called `name`."""
+    if not isinstance(content, dict):
         raise TypeError("its value is no object with fields")
-    fields = {"name": name} | given
+    fields = {"name": name} | content
     like = fields.pop("like", None)
-    if like is not None and like not in list(CLUSTERS):  # it may be a list itself, which no dict can look up
+    if like is not None and like not in list(CLUSTERS):  # `in CLUSTERS` fails on a list, which has no hash
         raise ValueError(f"like={like!r} is none of {', '.join(CLUSTERS)}")
     known = [field.name for field in dataclasses.fields(Cluster)]
     if unknown := [field for field in fields if field not in known]:

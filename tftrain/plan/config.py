@@ -1,4 +1,4 @@
-"""The flags of `python -m tftrain.plan`: those of a run, and what is to be planned; and the workload that they mean."""
+"""The flags of `python -m tftrain.plan`: a run's flags and the planner's own; and the workload that they describe."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,52 +9,52 @@ from tftrain.config import TrainConfig
 from tftrain.fields import ConfigError, Problem, field_problems, flag
 from tftrain.parallel_config import BatchConfig
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.search import Given
+from tftrain.plan.search import Constraints
 from tftrain.plan.workload import Workload, from_config
 
 FORMATS = ("text", "csv", "md")
-# A run's flags that a plan does not need, though a run does.
+# Flags that a run needs and a plan does not.
 NOT_NEEDED = ("output_dir", "data_dir")
 
 
 @dataclass(frozen=True)
 class PlanFlags:
-    """What to plan, on which machine, and how to print it."""
+    """The planner's own flags: the job, the machine, the format."""
 
     cluster: str = flag(
         "a100_80gb",
-        "The machine: --list names them all, FILE.json describes one. this_machine needs --measure once.",
+        "The machine: a name that --list prints, or FILE.json. this_machine needs --measure once.",
     )
     nodes: int = flag(1, "Nodes of the cluster.", minimum=1)
-    ranks_per_node: int = flag(1, "Ranks that share a node of this_machine, each with its part of it.", minimum=1)
+    ranks_per_node: int = flag(1, "Ranks that share this_machine equally.", minimum=1)
     data_parallel_size: int | None = flag(
-        None, "Ranks that share the global batch; by default what the devices leave.", minimum=1
+        None, "Ranks that share the global batch; default: all devices / (tensor x pipeline parallel size).", minimum=1
     )
     zero_stage: int | None = flag(
         None,
-        "What data parallel ranks divide: 1 optimizer state, 2 gradients too, 3 weights too; by default as "
+        "ZeRO stage: data parallel ranks divide 1 the optimizer state, 2 also gradients, 3 also weights; by default as "
         "split_opt_state and split_grad_accum say.",
         minimum=0,
         maximum=3,
     )
-    causal: bool = flag(False, "A decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
+    causal: bool = flag(False, "Plan a decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
     system: str | None = flag(
         None,
-        "Software whose constants count; --list names them all. By default encoder, or megatron if causal; on a CPU "
-        "megatron_cpu, or tftrain_cpu on this_machine.",
+        "Software whose constants are used: a name that --list prints. By default encoder, or megatron if causal; on a "
+        "CPU megatron_cpu, or tftrain_cpu on this_machine.",
     )
     search: bool = flag(False, "Rank all divisions among up to max_nodes nodes by seconds per iteration.")
-    max_nodes: int | None = flag(None, "Nodes that --search may use; by default nodes.", minimum=1)
+    max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)
-    table: str | None = flag(None, "A table of published rows to compare with, or all; --list names them.")
-    rows_file: str | None = flag(None, "A CSV file in one of the formats of the published tables, to compare with.")
+    table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")
+    rows_file: str | None = flag(None, "Compare with the rows of a CSV file in a format of the published tables.")
     format: str = flag("text", "Format of tables.", choices=FORMATS)
-    list: bool = flag(False, "Print the clusters, systems and tables that there are.")
-    measure: bool = flag(False, "Measure this machine and write machine_file, which --cluster=this_machine reads.")
+    list: bool = flag(False, "Print the names of clusters, systems and tables.")
+    measure: bool = flag(False, "Measure this machine and write --machine_file, which --cluster=this_machine reads.")
     calibrate: bool = flag(False, "Fit the constants to the published rows, and print them with their errors.")
 
     def problems(self) -> "list[Problem]":
-        """Returns every reason to refuse these flags by themselves."""
+        """Returns the problems of these flags by themselves."""
         found = field_problems(self)
         jobs = ("search", "table", "rows_file", "list", "measure", "calibrate")
         chosen = [name for name in jobs if getattr(self, name)]
@@ -71,20 +71,20 @@ class PlanConfig(TrainConfig):
 
     @property
     def train(self) -> TrainConfig:
-        """The configuration of the run that is planned."""
+        """The configuration of the planned run."""
         return TrainConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainConfig)})
 
     @property
     def max_nodes(self) -> int:
-        """Nodes that a search may use."""
+        """Largest number of nodes for a search."""
         return self.plan.max_nodes or self.plan.nodes
 
 
 def workload(config: PlanConfig, cluster: Cluster) -> Workload:
-    """Returns what is to be planned.
+    """Returns the workload that the flags describe.
 
     Raises:
-        ConfigError: the flags contradict each other, or the division does not multiply out.
+        ConfigError: the flags contradict each other, or the sizes of the division do not multiply to the devices.
     """
     plan, train, devices = config.plan, config.train, config.plan.nodes * cluster.per_node
     tp, pp = train.parallel.tensor_parallel_size, train.parallel.pipeline_parallel_size
@@ -108,33 +108,33 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     return from_config(train, dp, pp, plan.zero_stage, plan.causal, gpu=cluster.multiprocessors > 0)
 
 
-class ToSearch(NamedTuple):
-    """What a search is asked for: see `tftrain.plan.search.search`."""
+class SearchRequest(NamedTuple):
+    """The arguments of `tftrain.plan.search.search`."""
 
     work: Workload
     tensor_parallel: Workload
     ramp: tuple[int, ...]
-    given: Given
+    constraints: Constraints
 
 
-def to_search(config: PlanConfig, cluster: Cluster) -> ToSearch:
-    """Returns what is to be divided, and what of a division the flags give.
+def search_request(config: PlanConfig, cluster: Cluster) -> SearchRequest:
+    """Returns the workload of a search, and the sizes that the flags fix.
 
     Raises:
-        ConfigError: flags are wrong whatever the division, or the global batch is missing.
+        ConfigError: flags are wrong for every division, or the global batch is missing.
     """
     plan, batch, parallel = config.plan, config.batch, config.parallel
-    # Batches follow from a division, and are checked against none; so many ranks can be divided as is given.
+    # Batches follow from a division. This number of ranks can always be divided as the flags say.
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     found = dataclasses.replace(config.train, batch=BatchConfig()).problems(ranks)
     found = [problem for problem in found if problem.flag not in NOT_NEEDED] + field_problems(batch)
     if batch.global_batch_size is None:
-        found.append(Problem("global_batch_size", None, "expected the samples of an update, which stay the same"))
+        found.append(Problem("global_batch_size", None, "expected the samples of an update"))
     found = found or ramp.problems(batch.batch_rampup, batch.global_batch_size, None, 1)
     if found:
         raise ConfigError(found)
     sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
-    # Several micro-batches, so that the workload has the number format in which they add up.
+    # Several micro-batches, so that the workload has the number format of accumulation.
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     works = [
         from_config(
@@ -147,15 +147,15 @@ def to_search(config: PlanConfig, cluster: Cluster) -> ToSearch:
         )
         for tp in (1, 2)
     ]
-    return ToSearch(*works, sizes, _given(config))
+    return SearchRequest(*works, sizes, _constraints(config))
 
 
-def _given(config: PlanConfig) -> Given:
-    """Returns what the flags give of a division: a default of 1, or of no checkpointing, gives nothing."""
+def _constraints(config: PlanConfig) -> Constraints:
+    """Returns the sizes that flags fix; 1 for parallel sizes and no checkpointing, the defaults, fix nothing."""
     plan, batch, parallel, compute = config.plan, config.batch, config.parallel, config.compute
     tp, pp, mode = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, compute.activation_checkpointing
     split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else None
-    return Given(
+    return Constraints(
         dp=plan.data_parallel_size,
         tp=tp if tp > 1 or compute.jit_compile == "true" else None,  # XLA can't compile collectives
         pp=pp if pp > 1 else None,

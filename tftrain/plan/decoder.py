@@ -1,11 +1,12 @@
 """The inventory of a decoder as Megatron-LM runs it (arXiv 1909.08053), one launch after the other.
 
-Kept tensors are those of Korthikanti et al. (arXiv 2205.05198, section 4.1): with everything fused and 16 bits, a block
-keeps s b h (10 + 24 / t + 5 a s / (h t)) bytes; the unfused softmax, and 32 bits, keep more. Columns of the comments:
+Saved tensors are those of Korthikanti et al. (arXiv 2205.05198, section 4.1): with every op fused and 16 bits, a block
+saves s b h (10 + 24 / t + 5 a s / (h t)) bytes; the unfused softmax, and 32 bits, save more. Names of tensors:
 u is a tensor of the residual stream (tokens x hidden), d one that ranks divide, s the scores.
 """
 
-from tftrain.plan.blocks import Kept, Kernel, Part, Product
+from tftrain.plan import parameters
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
 from tftrain.plan.workload import Workload
 
 LOGIT_FORWARD = 38  # bytes moved for each logit: cast to fp32, maximum, difference, exponential, sum, quotient
@@ -30,12 +31,11 @@ def block(work: Workload) -> Part:
         *[Product("wide", tokens, inner // t, width)] * wides,
         Product("narrow", tokens, width, inner // t),
     )
-    # Megatron's kernel takes score matrices in fours, and else falls back to plain ops.
+    # Megatron's kernel takes score matrices in fours; other numbers fall back to plain ops.
     fused_softmax = "softmax" in work.fused and batch % 4 == 0
     softmax = (2, 3, (1, 1)) if fused_softmax else (10, 12, (5, 5))
     gelu = (2, 3) if "gelu" in work.fused else (16, 24)
-    biases = (2 + work.key_bias) * width + wides * inner
-    weights = (4 * width**2 + (1 + wides) * width * inner + biases) / t + 6 * width
+    weights = parameters.of_block(work).of_rank(t)
     kernels = [
         Kernel("norms", 4 * u, 6 * u, (2, 4)),
         Kernel("residual adds", 6 * u, 4 * u, (2, 4)),
@@ -52,25 +52,28 @@ def block(work: Workload) -> Part:
     if work.attention_dropout:
         moved = (2 + mask) * scores
         kernels.append(Kernel("attention dropout", moved, moved, (1, 1), core=True))
-    kept = [
-        Kept("inputs of norms", 2 * u),
-        Kept("normed inputs of products", 2 * u),
-        Kept("queries, keys and values", 3 * d),
-        Kept("attention probabilities", scores, core=True),
-        Kept("context", d),
-        Kept("input of gelu", wides * wide),
-        Kept("output of gelu", wide),
+    saved = [
+        SavedTensor("inputs of norms", 2 * u),
+        SavedTensor("normed inputs of products", 2 * u),
+        SavedTensor("queries, keys and values", 3 * d),
+        SavedTensor("attention probabilities", scores, core=True),
+        SavedTensor("context", d),
+        SavedTensor("input of gelu", wides * wide),
+        SavedTensor("output of gelu", wide),
     ]
     if "gelu" not in work.fused:
-        kept.append(Kept("terms of gelu", 2 * wide))
+        saved.append(SavedTensor("terms of gelu", 2 * wide))
     if work.attention_dropout:
-        kept += [Kept("attention dropout mask", mask * scores, True), Kept("dropped probabilities", scores, True)]
+        saved += [
+            SavedTensor("attention dropout mask", mask * scores, True),
+            SavedTensor("dropped probabilities", scores, True),
+        ]
     if work.hidden_dropout:
-        kept += [Kept("dropout masks", 2 * mask * u)]
+        saved += [SavedTensor("dropout masks", 2 * mask * u)]
     if not fused_softmax:
-        kept += [Kept("masked scores", scores, True)]
+        saved += [SavedTensor("masked scores", scores, True)]
     sums = ((u, u), (u, u)) if t > 1 else ((), ())
-    return Part(products, tuple(kernels), tuple(kept), u, sums, weights)
+    return Part(products, tuple(kernels), tuple(saved), u, sums, weights)
 
 
 def embedding(work: Workload) -> Part:
@@ -81,9 +84,9 @@ def embedding(work: Workload) -> Part:
         Kernel("look-ups and dropout", 8 * u, 6 * u, (6, 8)),
         Kernel("table's gradient", 0, 4 * item * table, (0, 2)),
     )
-    mask = (Kept("dropout mask", u / item),) if work.hidden_dropout else ()
+    mask = (SavedTensor("dropout mask", u / item),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
-    return Part((), kernels, mask, u, sums, table + work.positions * work.hidden)
+    return Part((), kernels, mask, u, sums, parameters.of_embeddings(work).of_rank(work.tp))
 
 
 def head(work: Workload) -> Part:
@@ -98,7 +101,7 @@ def head(work: Workload) -> Part:
         Kernel("launches of products", 0, 0, (1, 2)),
         Kernel("sums of weight gradients", 0, 3 * item * table, (1, 3)),
     )
-    kept = (Kept("input of the last norm", 2 * u), Kept("logits and probabilities", (item + 4) * logits))
+    saved = (SavedTensor("input of the last norm", 2 * u), SavedTensor("logits and probabilities", (item + 4) * logits))
     small = 4.0 * tokens
     sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
-    return Part(products, kernels, kept, u, sums, 2 * work.hidden)  # the table is the embedding's
+    return Part(products, kernels, saved, u, sums, parameters.of_head(work).of_rank(work.tp))

@@ -1,28 +1,29 @@
-"""The inventory of a BERT-like encoder on TensorFlow 2: post-norm blocks, every op fused or by plain TensorFlow.
+"""The inventory of a BERT-like encoder on TensorFlow 2: post-norm blocks, every op fused or in plain TensorFlow.
 
-A plain op is a row of small ones. Without XLA each of them reads and writes memory, norms and softmax in fp32 whatever
-the precision. XLA fuses neighbours and leaves about what a fused op does, but still keeps what their gradients
-read. Tensors: u is one of the residual stream (tokens x hidden), d one that ranks divide, s the scores, w the wide
-layer.
+A plain op is a chain of small ops. Without XLA each of them reads and writes memory, norms and softmax in fp32 in any
+precision. XLA fuses neighbours, moves about as many bytes as a fused op, and still saves the tensors that their
+gradients read. Tensors: u is one of the residual stream (tokens x hidden), d one that ranks divide, s the scores, w the
+wide layer.
 """
 
 from typing import NamedTuple
 
-from tftrain.plan.blocks import Kept, Kernel, Part, Product
+from tftrain.plan import parameters
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
 from tftrain.plan.workload import Workload
 
 LOGIT_BYTES = (18, 22)  # moved for each logit forward and backward: bias, cast to fp32, softmax, its gradient, casts
 
 
 class _Op(NamedTuple):
-    """Passes over memory of an op, forward and backward.
+    """Passes of an op over memory, forward and backward.
 
     Attributes:
-        fused: in one op.
-        compiled: in plain ops that XLA fuses.
-        plain: in plain ops, one by one.
-        in_xla: in one op among what XLA compiles; None where that is the same.
-        wide: plain ops are in fp32.
+        fused: of the fused op.
+        compiled: of plain ops that XLA fuses.
+        plain: of plain ops, one by one.
+        in_xla: of the fused op in a step that XLA compiles; None if the same.
+        wide: whether plain ops are in fp32.
     """
 
     fused: tuple[float, float]
@@ -32,7 +33,7 @@ class _Op(NamedTuple):
     wide: bool = False
 
     def passes(self, work: Workload, name: str) -> tuple[float, float]:
-        """Returns the passes of the implementation that a workload has, over a tensor in its precision."""
+        """Returns the passes of the workload's implementation over a tensor in its precision."""
         if name in work.fused:
             return self.in_xla if work.compiled and self.in_xla else self.fused
         if work.compiled:
@@ -41,8 +42,8 @@ class _Op(NamedTuple):
         return factor * self.plain[0], factor * self.plain[1]
 
 
-# Reads and writes of the op's tensor; plain ones as the ops of `tftrain.model` add up. XLA fuses a plain norm with the
-# adds around it, and a fused one with nothing; it draws dropout masks beside a fused softmax.
+# Reads and writes of the op's tensor; the plain ones are sums over the ops of `tftrain.model`. XLA fuses a plain norm
+# with the adds around it, and a fused one with nothing; it draws dropout masks beside a fused softmax.
 NORM = _Op(fused=(2, 3), compiled=(2, 4), plain=(15, 24), in_xla=(4, 8), wide=True)
 SOFTMAX = _Op(fused=(2, 3), compiled=(3, 4), plain=(8, 9), wide=True)
 GELU = _Op(fused=(2, 3), compiled=(4, 8), plain=(16, 24))
@@ -70,7 +71,8 @@ def block(work: Workload) -> Part:
         Product("narrow", tokens, width, inner // t),
     )
     wides = len(wide_products)
-    weights = (4 * width**2 + (1 + wides) * width * inner + 3 * width + wides * inner) / t + 6 * width
+    # The published trainer's key projection is counted with its bias in every row, as when constants were fitted.
+    weights = parameters.of_block(work if work.family == "tftrain" else work.replaced(key_bias=True)).of_rank(t)
     kernels = [
         _kernel("norms", NORM.passes(work, "ln"), 2 * u),
         _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * u),
@@ -88,38 +90,38 @@ def block(work: Workload) -> Part:
     if work.hidden_dropout:
         kernels.append(_kernel("hidden dropout", DROPOUT.passes(work, "dropout_add"), 2 * u))
     sums = ((u, u), (u, u)) if t > 1 else ((), ())
-    return Part(products, tuple(kernels), tuple(_kept(work, u, d, w, s)), u, sums, weights)
+    return Part(products, tuple(kernels), tuple(_saved(work, u, d, w, s)), u, sums, weights)
 
 
-def _kept(work: Workload, u: float, d: float, w: float, s: float) -> list[Kept]:
+def _saved(work: Workload, u: float, d: float, w: float, s: float) -> list[SavedTensor]:
     wides = 2 if work.gated else 1
-    kept = [
-        Kept("block's input", u),
-        Kept("queries, keys and values", 3 * d),
-        Kept("attention probabilities", s, core=True),
-        Kept("context", d),
-        Kept("inputs of norms", 2 * u),
-        Kept("input of the wide layer", u),
-        Kept("input of gelu", wides * w),
-        Kept("output of gelu", w),
+    saved = [
+        SavedTensor("block's input", u),
+        SavedTensor("queries, keys and values", 3 * d),
+        SavedTensor("attention probabilities", s, core=True),
+        SavedTensor("context", d),
+        SavedTensor("inputs of norms", 2 * u),
+        SavedTensor("input of the wide layer", u),
+        SavedTensor("input of gelu", wides * w),
+        SavedTensor("output of gelu", w),
     ]
     if "ln" not in work.fused:
-        kept.append(Kept("norms before scale and shift", 2 * u))
+        saved.append(SavedTensor("norms before scale and shift", 2 * u))
     if "softmax" not in work.fused and work.compiled:  # the gradient of a plain one reads the probabilities alone
-        kept.append(Kept("masked scores", s, core=True))
+        saved.append(SavedTensor("masked scores", s, core=True))
     if "gelu" not in work.fused and work.grappler not in RECOMPUTING:
-        kept.append(Kept("terms of gelu", 2 * w))
+        saved.append(SavedTensor("terms of gelu", 2 * w))
     if work.tp > 1:
-        kept.append(Kept("inputs of sums over ranks", 2 * u))
+        saved.append(SavedTensor("inputs of sums over ranks", 2 * u))
     if work.attention_dropout:
-        kept.append(Kept("dropout mask and dropped probabilities", 2 * s, core=True))
+        saved.append(SavedTensor("dropout mask and dropped probabilities", 2 * s, core=True))
     if work.hidden_dropout:
-        kept.append(Kept("dropout masks", 2 * u))
-    return kept
+        saved.append(SavedTensor("dropout masks", 2 * u))
+    return saved
 
 
 def _kernel(name: str, passes: tuple[float, float], size: float, core: bool = False) -> Kernel:
-    """Launches are counted once for the whole block."""
+    """Returns a kernel without launches: they are counted once for the whole block."""
     return Kernel(name, passes[0] * size, passes[1] * size, (0, 0), core)
 
 
@@ -131,10 +133,10 @@ def embedding(work: Workload) -> Part:
         _kernel("look-ups and norm", (8, 10), u),
         Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)),
     )
-    masks = (Kept("dropout mask", u),) if work.hidden_dropout else ()
-    weights = table + (work.positions + 4) * work.hidden
+    masks = (SavedTensor("dropout mask", u),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
-    return Part((), kernels, (Kept("input of the norm", u), *masks), u, sums, weights)
+    saved = (SavedTensor("input of the norm", u), *masks)
+    return Part((), kernels, saved, u, sums, parameters.of_embeddings(work).of_rank(work.tp))
 
 
 def head(work: Workload) -> Part:
@@ -147,6 +149,9 @@ def head(work: Workload) -> Part:
         Product("pooler", work.micro_batch, width, width),
     )
     kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
-    kept = (Kept("masked positions", 4 * picked), Kept("logits and probabilities", (work.item + 8) * logits))
-    weights = 2 * width**2 + 6 * width + 2 + work.vocab / work.tp
-    return Part(products, kernels, kept, picked, ((4.0 * rows,) * 2, (picked,)) if work.tp > 1 else ((), ()), weights)
+    saved = (
+        SavedTensor("masked positions", 4 * picked),
+        SavedTensor("logits and probabilities", (work.item + 8) * logits),
+    )
+    sums = ((4.0 * rows,) * 2, (picked,)) if work.tp > 1 else ((), ())
+    return Part(products, kernels, saved, picked, sums, parameters.of_head(work).of_rank(work.tp))

@@ -1,7 +1,7 @@
 """The floating point operations of a step: its matrix products, counted exactly, a multiply and an add as two.
 
-What is not a matrix product (norms, softmax, GeLU, dropout, look-ups, the optimizer) is left out, as is usual for the
-TFLOPs that a training log reports; so is recomputation, which is a cost of a lever and not work of the model.
+Everything else (norms, softmax, GeLU, dropout, look-ups, the optimizer) is not counted, as in the TFLOPs of training
+logs. Neither is recomputation: it is a cost of a lever, not work of the model.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,8 @@ class ForwardFlops(NamedTuple):
     attention_products: int  # scores and weighted values of all layers
     feed_forward: int  # of all layers
     pooler: int  # with the NSP head
-    mlm_head: int  # over the masked positions only
+    mlm_transform: int  # over the masked positions only, as the logits
+    logits: int
 
     @property
     def total(self) -> int:
@@ -35,19 +36,32 @@ def forward_flops(model: ModelConfig, vocab_size: int, seq_length: int, predicti
         model: the encoder's sizes.
         vocab_size: rows of the word embedding, V.
         seq_length: tokens of a sample, S.
-        predictions: masked positions of a sample, P, padding included: it is computed as well.
+        predictions: masked positions of a sample, P, with padding, which is computed too.
 
     Returns:
         The operations by part.
     """
-    layers, width, inner = model.num_hidden_layers, model.hidden_size, model.feed_forward_size
-    projections = 3 if model.activation == "geglu" else 2
+    return _forward(
+        layers=model.num_hidden_layers,
+        width=model.hidden_size,
+        inner=model.feed_forward_size,
+        gated=model.activation == "geglu",
+        vocab=vocab_size,
+        tokens=seq_length,
+        predictions=predictions,
+    )
+
+
+def _forward(
+    layers: int, width: int, inner: int, gated: bool, vocab: int, tokens: int, predictions: int
+) -> ForwardFlops:
     return ForwardFlops(
-        attention_projections=layers * 4 * 2 * seq_length * width**2,
-        attention_products=layers * 2 * 2 * seq_length**2 * width,
-        feed_forward=layers * projections * 2 * seq_length * width * inner,
+        attention_projections=layers * 4 * 2 * tokens * width**2,
+        attention_products=layers * 2 * 2 * tokens**2 * width,
+        feed_forward=layers * (3 if gated else 2) * 2 * tokens * width * inner,
         pooler=2 * width * width + 2 * width * 2,
-        mlm_head=2 * predictions * width * (width + vocab_size),
+        mlm_transform=2 * predictions * width * width,
+        logits=2 * predictions * width * vocab,
     )
 
 
@@ -64,19 +78,16 @@ def step_flops(model: ModelConfig, vocab_size: int, seq_length: int, predictions
     return 3 * samples * forward_flops(model, vocab_size, seq_length, predictions).total
 
 
-def of_sample(work: Workload) -> float:
+def of_sample(work: Workload) -> int:
     """Returns the operations of one forward pass over one sample of a workload, counted exactly.
 
-    As `forward_flops`; a decoder has the output matrix alone in place of the encoder's heads, S predictions, and its
-    causal mask saves nothing: the products are those of whole matrices.
+    A decoder predicts every token and has neither pooler nor the dense layer before the logits. Its causal mask saves
+    nothing: the products are those of whole matrices.
     """
-    width, tokens = work.hidden, work.seq
-    projections = 3 if work.gated else 2
-    block = 8 * tokens * width**2 + 4 * tokens**2 * width + 2 * projections * tokens * width * work.inner
-    head = 2 * work.predictions * width * work.vocab
-    if not work.causal:
-        head += 2 * work.predictions * width**2 + 2 * width**2 + 4 * width
-    return work.layers * block + head
+    found = _forward(
+        work.layers, work.hidden, work.inner, work.gated, work.vocab, work.seq, predictions=work.predictions
+    )
+    return found.total - (found.pooler + found.mlm_transform if work.causal else 0)
 
 
 def reported(work: Workload, formula: str) -> float:
@@ -84,9 +95,9 @@ def reported(work: Workload, formula: str) -> float:
 
     Args:
         work: B = global_batch samples of S tokens, L layers of width h, V words.
-        formula: "exact": 3 forward passes of matrix products, recomputation left out. "old": 8 S B operations for each
-            of the 12 L h^2 weights of the blocks, with a fourth pass for whole checkpointing, attention's products and
-            the output matrix left out. "corrected" (Narayanan et al., arXiv 2104.04473, equation 3):
+        formula: "exact": 3 forward passes of matrix products, without recomputation. "old": 8 S B operations for each
+            of the 12 L h^2 weights of the blocks, with a fourth pass for full checkpointing, without attention's
+            products and the output matrix. "corrected" (Narayanan et al., arXiv 2104.04473, equation 3):
             96 B S L h^2 (1 + S / 6h + V / 16 L h).
 
     Returns:

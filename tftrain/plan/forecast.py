@@ -1,9 +1,10 @@
-"""What a run will need and take: memory by kind and time by kind, of a workload on a cluster."""
+"""A forecast: memory by kind, time by kind and matrix products by shape of a workload on a cluster."""
 
 from typing import NamedTuple
 
 from tftrain.config import TrainConfig
-from tftrain.plan import flops, memory, timing
+from tftrain.plan import flops, inventory, memory, timing
+from tftrain.plan.blocks import Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.memory import Memory
 from tftrain.plan.system import Constants
@@ -15,7 +16,7 @@ class Forecast(NamedTuple):
     """A plan.
 
     Attributes:
-        work, cluster, constants: what, where, and by which software.
+        work, cluster, constants: the workload, the machine, and the constants of the software.
         memory: of the fullest rank.
         time: of an update.
     """
@@ -28,7 +29,7 @@ class Forecast(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether a device holds it."""
+        """Whether the fullest rank fits a device."""
         return self.memory.fits(self.cluster)
 
     @property
@@ -38,24 +39,24 @@ class Forecast(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of an update."""
+        """Seconds of an update."""
         return self.time.total
 
     @property
     def samples_per_sec(self) -> float:
-        """Of all ranks."""
+        """Samples a second of all ranks."""
         return self.work.global_batch / self.seconds
 
     @property
     def tflops_per_device(self) -> float:
-        """By the exact count, recomputation left out."""
+        """TFLOPs of a device by the exact count, without recomputation."""
         return flops.reported(self.work, "exact") / (self.seconds * self.work.ranks * 1e12)
 
     @property
     def mfu(self) -> float:
-        """Share of the device's peak, or of what the software's products reach where that is more.
+        """Share of the device's peak, or of the rate that the software's products reach if that is higher.
 
-        It is where the peak is not a data sheet's, but what NumPy reaches on this machine.
+        It is higher where the peak is not a data sheet's, but the rate that NumPy reached on this machine.
         """
         peak = self.cluster.peak(self.work.item) * max(1.0, self.constants.product_rate)
         return self.tflops_per_device * 1e12 / peak
@@ -65,9 +66,9 @@ def forecast(work: Workload, cluster: Cluster, constants: Constants) -> Forecast
     """Plans a workload.
 
     Args:
-        work: what.
-        cluster: where.
-        constants: what the software makes of it.
+        work: the workload.
+        cluster: the machine.
+        constants: those of the software.
     """
     return Forecast(work, cluster, constants, memory.estimate(work, constants), timing.step(work, cluster, constants))
 
@@ -77,8 +78,8 @@ def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constan
 
     Args:
         config: resolved, with the sizes that the data gives.
-        ranks: all of them.
-        cluster: where, such as `tftrain.plan.machine.read(path)`.
+        ranks: number of all ranks.
+        cluster: the machine, such as `tftrain.plan.machine.read(path)`.
         constants: such as `tftrain.plan.system.systems()["tftrain_cpu"]`.
     """
     dp = ranks // config.parallel.tensor_parallel_size
@@ -91,3 +92,38 @@ def bytes_by_kind(found: Memory) -> dict[str, float]:
     passing = ("gradients", "accumulation", "communication")
     kinds = {"baseline": found.reserve, **{name: getattr(found, name) for name in (*state, *passing)}}
     return {**kinds, "activations": found.activations + found.temporaries + found.fragmentation}
+
+
+class Shape(NamedTuple):
+    """Products of one name and shape.
+
+    Attributes:
+        product: its name, and the sizes of its forward pass.
+        count: products of an update: forward, backward, and recomputed forward.
+        seconds: of all these products.
+    """
+
+    product: Product
+    count: float
+    seconds: float
+
+
+def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) -> list[Shape]:
+    """Returns the products of a rank of the last pipeline stage, which has the logits, in the order of the model.
+
+    Without a pipeline, their seconds add up to the products of `timing.step`.
+    """
+    block, _, head = inventory.parts(work)
+    found: dict[Product, Shape] = {}
+    for part, times in ((block, work.layers / work.pp * work.micro_batches), (head, work.micro_batches)):
+        for product in part.products:
+            again = part is block and (
+                work.checkpointing == "full" or (work.checkpointing == "selective" and product.core)
+            )
+            seconds = timing.product_seconds(product, work, cluster, constants)
+            if again:
+                seconds += timing.product_seconds(product, work, cluster, constants, slice(0, 1))
+            before = found.get(product, Shape(product, 0.0, 0.0))
+            count = before.count + times * (len(product.passes) + again)
+            found[product] = Shape(product, count, before.seconds + times * seconds)
+    return list(found.values())

@@ -1,4 +1,4 @@
-"""The parts of a workload's model, made once for all that does not change them."""
+"""The inventories of a workload's model by its family, cached by the fields that they depend on."""
 
 import functools
 from typing import NamedTuple
@@ -11,7 +11,7 @@ FAMILIES = {"megatron": decoder, "encoder": encoder, "tftrain": bert}
 
 
 class Parts(NamedTuple):
-    """One block, and what is before and behind the blocks."""
+    """The inventories of one block, of the embeddings and of the heads."""
 
     block: Part
     embedding: Part
@@ -25,7 +25,7 @@ def parts(work: Workload) -> Parts:
 
 @functools.lru_cache(maxsize=1 << 14)
 def one_block(work: Workload) -> Workload:
-    """Returns the workload with one value of all that its parts do not depend on."""
+    """Returns the workload with fixed values in the fields that its inventories do not depend on."""
     return work.replaced(
         dp=1, pp=1, layers=1, global_batch=work.micro_batch, zero_stage=0, split_strategy="even", checkpoint_copy=False
     )
@@ -38,9 +38,9 @@ def _parts(work: Workload) -> Parts:
 
 
 def weights(work: Workload, first: bool = True, last: bool = False) -> float:
-    """Returns the weights of a rank of a pipeline stage: the blocks', and those of what is before or behind them.
+    """Returns the weights of a rank of a pipeline stage: its blocks, the embeddings and the heads.
 
-    Both ends have the embedding, since the logits are products with it.
+    The first and the last stage both have the embeddings, since the logits are products with the table.
     """
     found = parts(work)
     total = work.layers / work.pp * found.block.weights

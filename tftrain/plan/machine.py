@@ -1,6 +1,6 @@
 """This machine as a cluster: rates of matrix products by size, of copies and between processes, measured with numpy.
 
-Kept in a file (`--machine_file`), which `--measure` writes and `--cluster=this_machine` reads.
+`--measure` writes them to a file (`--machine_file`), which `--cluster=this_machine` reads.
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ SECONDS = 0.3  # of each measurement
 
 
 def read(path: Path) -> Cluster:
-    """Returns what `measure` wrote.
+    """Reads the file that `measure` wrote.
 
     Raises:
-        ConfigError: there is no such file, or it is not one of `measure`.
+        ConfigError: the file cannot be read, or is not one of `measure`.
     """
     return cluster_file.read(path, "machine_file", "a file that `python -m tftrain.plan --measure` writes")
 
 
 def shared(machine: Cluster, processes: int) -> Cluster:
-    """Returns this machine as a node of as many devices as processes share it, each with its part."""
+    """Returns this machine as a node whose devices are equal shares of it, one for each process."""
     return dataclasses.replace(
         machine,
         memory_gb=machine.memory_gb / processes,
@@ -50,7 +50,7 @@ def measure(path: Path) -> str:
     """Measures this machine, writes the file and returns it.
 
     Raises:
-        ConfigError: no file can be written there; that is found out before anything is measured.
+        ConfigError: the file cannot be written; this is checked before the measurement.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def product_rate(size: int) -> float:
 
 
 def copy_rate() -> float:
-    """Returns 1e9 bytes/s, read and written together, of a copy by all cores."""
+    """Returns the rate of a copy by all cores in 1e9 bytes/s, reads and writes together."""
     import numpy as np
 
     parts = [(np.ones(COPY_BYTES // 8), np.empty(COPY_BYTES // 8)) for _ in range(os.cpu_count() or 1)]
@@ -107,24 +107,24 @@ def copy_rate() -> float:
 
 def socket_rate() -> float:
     """Returns 1e9 bytes/s through a local socket, as Gloo sends between processes of one host."""
-    here, there = socket.socketpair()
+    sender, receiver = socket.socketpair()
     data, buffer = bytes(SENT_BYTES), bytearray(1 << 20)
 
     def receive():
-        while there.recv_into(buffer):
+        while receiver.recv_into(buffer):
             pass
 
-    receiver = threading.Thread(target=receive)
-    receiver.start()
-    seconds = _fastest(lambda: here.sendall(data))
-    here.close()
-    receiver.join()
-    there.close()
+    thread = threading.Thread(target=receive)
+    thread.start()
+    seconds = _fastest(lambda: sender.sendall(data))
+    sender.close()
+    thread.join()
+    receiver.close()
     return SENT_BYTES / seconds / 1e9
 
 
 def half_precision_gain() -> float:
-    """Returns how much faster 16-bit products are than fp32 ones, by what the processor has (Intel, AMD manuals)."""
+    """Returns the speed of 16-bit products relative to fp32 by the processor's instructions (Intel and AMD manuals)."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if "amx_bf16" in text:
         return 8.0

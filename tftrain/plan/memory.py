@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tftrain.number_formats import ITEM_BYTES
 from tftrain.plan import inventory
-from tftrain.plan.blocks import Kept, Part, total
+from tftrain.plan.blocks import Part, SavedTensor, total
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
@@ -25,12 +25,12 @@ class Memory(NamedTuple):
 
     Attributes:
         weights, master_weights, moments, gradients, accumulation: the state.
-        checkpoint_copy: of master weights and moments, those that this rank writes.
-        activations: all that backward needs, by tensor in `tensors`.
-        temporaries: gradients in fp32 on their way through the optimizer, and what it makes of them.
+        checkpoint_copy: copy of the master weights and moments that this rank writes.
+        activations: tensors saved for backward, one by one in `tensors`.
+        temporaries: fp32 gradients and temporaries of the optimizer.
         communication: buffers of sums over ranks.
-        reserve: what is held before the model is built.
-        fragmentation: free, but in pieces; an allocator gives it back in part before it fails.
+        reserve: memory in use before the model is built.
+        fragmentation: free memory in pieces; the allocator releases a part of it before it fails.
         tensors: pairs of a tensor's name and its bytes in all blocks and micro-batches under way.
     """
 
@@ -49,26 +49,26 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum over all kinds."""
         return total(self[:-1])
 
     @property
-    def least(self) -> float:
-        """What it can't do without."""
+    def minimum(self) -> float:
+        """The total without fragmentation."""
         return self.total - self.fragmentation
 
     def peak_gb(self, cluster: Cluster) -> float:
-        """Returns the peak in the cluster's unit: where pieces would not fit any more, they are given back."""
+        """Returns the peak in the cluster's unit; fragmentation is cut at the memory of a device."""
         limit = cluster.memory_gb * cluster.unit
-        return max(self.least, min(self.total, limit)) / cluster.unit
+        return max(self.minimum, min(self.total, limit)) / cluster.unit
 
     def fits(self, cluster: Cluster) -> bool:
-        """Whether a device holds it."""
-        return self.least <= cluster.memory_gb * cluster.unit
+        """Whether a device has that much memory."""
+        return self.minimum <= cluster.memory_gb * cluster.unit
 
 
 def estimate(work: Workload, constants: Constants) -> Memory:
-    """Returns the memory of the fullest rank: of the first pipeline stage, or of the last with its logits."""
+    """Returns the memory of the fullest rank: on the first pipeline stage or on the last, which has the logits."""
     one = inventory.one_block(work)
     return max((_stage(work, one, constants, stage) for stage in {0, work.pp - 1}), key=lambda found: found.total)
 
@@ -82,9 +82,9 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         owned = _fullest_owner(work, weights)
     tensors, activations = _activations(one, work.layers / work.pp, under_way, first, last)
     half = work.precision != "fp32"
-    # Undivided state is written by all data parallel ranks, a share each.
+    # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else weights / work.dp
-    # Gradients that add up in a buffer of their own are divided there, and whole before.
+    # With an accumulation buffer, ZeRO-2 divides that buffer; the gradients of one micro-batch are whole.
     divided = work.dp if work.zero_stage >= 2 else 1
     plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned
     return Memory(
@@ -107,16 +107,16 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
 def _activations(
     work: Workload, layers: float, under_way: float, first: bool, last: bool
 ) -> tuple[tuple[tuple[str, float], ...], float]:
-    """Returns the tensors that a stage keeps, and their bytes: the same for all divisions that differ in the rest."""
+    """Returns the tensors that a stage saves, and their bytes."""
     block, embedding, head = inventory.parts(work)
-    tensors = _kept(work, block, layers, under_way)
+    tensors = _saved(work, block, layers, under_way)
     if first:
-        tensors += [(f"embedding: {kept.name}", under_way * kept.size) for kept in embedding.kept]
-    # A block is computed again when the head is done with its own.
-    again = [(f"one block: {kept.name}", kept.size) for kept in _once(work, block)]
-    ends = [(f"head: {kept.name}", kept.size) for kept in head.kept] if last else []
+        tensors += [(f"embedding: {saved.name}", under_way * saved.size) for saved in embedding.saved]
+    # A block is recomputed after the head has freed its tensors.
+    again = [(f"one block: {saved.name}", saved.size) for saved in _once(work, block)]
+    ends = [(f"head: {saved.name}", saved.size) for saved in head.saved] if last else []
     tensors += max(again, ends, key=_bytes)
-    # Backward ends with the embedding, when nothing of the blocks is left.
+    # Backward ends with the embedding, after the blocks have freed theirs.
     tensors = max(tensors, [("embedding: summands of the table's gradient", embedding.summands)], key=_bytes)
     return tuple(tensors), _bytes(tensors)
 
@@ -125,26 +125,26 @@ def _bytes(tensors: list[tuple[str, float]]) -> float:
     return total(size for _, size in tensors)
 
 
-def _kept(work: Workload, block: Part, layers: float, under_way: float) -> list[tuple[str, float]]:
-    """Returns what a stage's blocks keep from forward to backward."""
+def _saved(work: Workload, block: Part, layers: float, under_way: float) -> list[tuple[str, float]]:
+    """Returns the tensors that a stage's blocks save from forward to backward."""
     if work.checkpointing == "full":
         return [("inputs of blocks", layers * under_way * block.entry)]
     once = _once(work, block)
-    return [(kept.name, layers * under_way * kept.size) for kept in block.kept if kept not in once]
+    return [(saved.name, layers * under_way * saved.size) for saved in block.saved if saved not in once]
 
 
-def _once(work: Workload, block: Part) -> list[Kept]:
-    """Returns what is there for one block at a time, computed again when its backward begins."""
+def _once(work: Workload, block: Part) -> list[SavedTensor]:
+    """Returns the tensors that exist for one block at a time: those recomputed at the start of its backward."""
     if work.checkpointing == "none":
         return []
-    return [kept for kept in block.kept if work.checkpointing == "full" or kept.core]
+    return [saved for saved in block.saved if work.checkpointing == "full" or saved.core]
 
 
 def _fullest_owner(work: Workload, weights: float) -> float:
-    """Returns the weights whose state the fullest rank owns where whole tensors have owners.
+    """Returns the weights whose state the fullest rank owns under a strategy that assigns whole tensors.
 
-    naive: layer i on rank i modulo ranks, and the embedding, the first, on rank 0. greedy:K: K ranks own about equal
-    parts, or one of them the largest tensor.
+    naive: layer i is on rank i modulo ranks, and the embedding, the first layer, on rank 0. greedy:K: K ranks own about
+    equal parts, or one of them only the largest tensor.
     """
     if work.split_strategy == "naive":
         others = -(-(work.layers + 1) // work.dp) - 1

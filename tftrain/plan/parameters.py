@@ -1,9 +1,35 @@
-"""The exact number of weights of a model, part by part."""
+"""The exact number of weights of a model, part by part, whole or as one tensor parallel rank holds them.
+
+The planner's inventories take the weights of their parts from here, and so do the totals that reports print.
+"""
 
 from typing import NamedTuple
 
 from tftrain.config import ModelConfig
 from tftrain.plan.workload import Workload
+
+TOKEN_TYPES = 2  # of a workload, which does not state them
+
+
+class Weights(NamedTuple):
+    """Numbers of weights of a part.
+
+    Attributes:
+        divided: weights that tensor parallel ranks divide among themselves.
+        whole: weights of which every tensor parallel rank has a copy.
+    """
+
+    divided: int
+    whole: int
+
+    @property
+    def total(self) -> int:
+        """The weights of the model."""
+        return self.divided + self.whole
+
+    def of_rank(self, tp: int) -> float:
+        """Returns the weights that one of `tp` tensor parallel ranks holds."""
+        return self.divided / tp + self.whole
 
 
 class Parameters(NamedTuple):
@@ -32,16 +58,36 @@ def norm(width: int) -> int:
     return 2 * width
 
 
-def layer(model: ModelConfig) -> int:
+def block(width: int, inner: int, gated: bool, key_bias: bool) -> Weights:
     """Returns the weights of one block.
 
-    With H = hidden_size and I = feed_forward_size: four H x H projections with biases (the key's may have none), two
-    norms of 2 H, H x I and I x H projections with biases, and with GeGLU another H x I with its bias for the gate.
+    Queries, keys, values and the wide layer are divided by columns, with their biases. The attention output and the
+    narrow layer are divided by rows: every rank has their biases, and those of the two norms.
+
+    Args:
+        width: hidden size, H.
+        inner: width of the feed-forward layer, I.
+        gated: GeGLU: there is a second H x I projection with its bias.
+        key_bias: the key projection has a bias.
     """
-    width, inner = model.hidden_size, model.feed_forward_size
-    attention = 3 * linear(width, width) + linear(width, width, bias=model.use_bias_in_keys)
-    inward = 2 if model.activation == "geglu" else 1
-    return attention + 2 * norm(width) + inward * linear(width, inner) + linear(inner, width)
+    attention = 2 * linear(width, width) + linear(width, width, bias=key_bias) + linear(width, width, bias=False)
+    feed_forward = (2 if gated else 1) * linear(width, inner) + linear(inner, width, bias=False)
+    return Weights(divided=attention + feed_forward, whole=2 * width + 2 * norm(width))
+
+
+def embeddings(width: int, vocab: int, positions: int, token_types: int, normed: bool) -> Weights:
+    """Returns the weights of the embeddings: the table of words is divided, the rest is not."""
+    return Weights(divided=vocab * width, whole=(positions + token_types) * width + (norm(width) if normed else 0))
+
+
+def heads(width: int, vocab: int) -> Weights:
+    """Returns the weights of both pre-training heads: the bias of the logits is divided, the rest is not."""
+    return Weights(divided=vocab, whole=linear(width, width) + mlm_transform(width) + linear(width, 2))
+
+
+def mlm_transform(width: int) -> int:
+    """Returns the weights between the encoder and the logits of masked positions: a dense layer and its norm."""
+    return linear(width, width) + norm(width)
 
 
 def count(model: ModelConfig, vocab_size: int) -> Parameters:
@@ -49,34 +95,43 @@ def count(model: ModelConfig, vocab_size: int) -> Parameters:
 
     Args:
         model: the encoder's sizes.
-        vocab_size: rows of the word embedding (`model.vocab_size` may still be open).
+        vocab_size: rows of the word embedding (`model.vocab_size` may be None).
 
     Returns:
         The numbers by part.
     """
     width, pre_norm = model.hidden_size, model.norm_position == "pre"
-    rows = vocab_size + model.max_position_embeddings + model.type_vocab_size
+    one = block(width, model.feed_forward_size, model.activation == "geglu", model.use_bias_in_keys)
+    table = embeddings(width, vocab_size, model.max_position_embeddings, model.type_vocab_size, normed=not pre_norm)
     return Parameters(
-        embeddings=rows * width + (0 if pre_norm else norm(width)),
-        layers=model.num_hidden_layers * layer(model),
+        embeddings=table.total,
+        layers=model.num_hidden_layers * one.total,
         final_norm=norm(width) if pre_norm else 0,
         pooler=linear(width, width),
-        mlm_head=linear(width, width) + norm(width) + vocab_size,
+        mlm_head=mlm_transform(width) + vocab_size,
         nsp_head=linear(width, 2),
     )
 
 
-def of_workload(work: Workload) -> int:
-    """Returns the weights of a workload's whole model: as `count` for an encoder with post-norm blocks.
+def of_block(work: Workload) -> Weights:
+    """Returns the weights of one block of a workload."""
+    return block(work.hidden, work.inner, work.gated, work.key_bias)
 
-    A decoder has V + S rows of embeddings, blocks of 4 H^2 + 2 H I weights with biases and two norms, and a last norm;
-    its logits are products with the embedding.
+
+def of_embeddings(work: Workload) -> Weights:
+    """Returns the weights of a workload's embeddings: a decoder's have neither token types nor a norm."""
+    types = 0 if work.causal else TOKEN_TYPES
+    return embeddings(work.hidden, work.vocab, work.positions, types, normed=not work.causal)
+
+
+def of_head(work: Workload) -> Weights:
+    """Returns the weights behind the blocks: a decoder's last norm, or an encoder's heads."""
+    return Weights(0, norm(work.hidden)) if work.causal else heads(work.hidden, work.vocab)
+
+
+def of_workload(work: Workload) -> int:
+    """Returns the weights of a workload's whole model; an encoder's blocks are post-norm, a decoder's pre-norm.
+
+    The logits are products with the word embedding and have no matrix of their own.
     """
-    width, inner, inward = work.hidden, work.inner, 2 if work.gated else 1
-    attention = 4 * linear(width, width) - (0 if work.key_bias else width)
-    blocks = work.layers * (attention + 2 * norm(width) + inward * linear(width, inner) + linear(inner, width))
-    if work.causal:
-        return blocks + (work.vocab + work.positions) * width + norm(width)
-    embeddings = (work.vocab + work.positions + 2) * width + norm(width)
-    heads = 2 * linear(width, width) + norm(width) + work.vocab + linear(width, 2)
-    return blocks + embeddings + heads
+    return work.layers * of_block(work).total + of_embeddings(work).total + of_head(work).total

@@ -1,9 +1,9 @@
 """Seconds of a matrix product by its shape: tiles, waves, alignment, and the memory's bound.
 
-A GPU cuts the result into tiles, one for each multiprocessor at a time. Tiles at the edge are computed whole (tile
-quantization), and so is the last wave of tiles (wave quantization): NVIDIA, "Matrix multiplication background user's
-guide". Tensor cores take operands whose rows begin at multiples of 16 bytes, vector units want whole vectors; with less
-alignment they lose rate.
+A GPU cuts the result into tiles, one for each multiprocessor at a time. Tiles at the edge take the time of whole tiles
+(tile quantization), and the last wave of tiles that of a whole wave (wave quantization): NVIDIA, "Matrix multiplication
+background user's guide". Tensor cores need operands whose rows begin at multiples of 16 bytes, vector units whole
+vectors; with less alignment they are slower.
 """
 
 import functools
@@ -31,13 +31,13 @@ def seconds(
     batch: int,
     item: int,
 ) -> float:
-    """Returns how long `batch` products [m, k] x [k, n] take.
+    """Returns the seconds of `batch` products [m, k] x [k, n].
 
     Args:
         cluster: the machine.
         rate: share of the peak that full waves of the largest tiles reach.
-        misaligned, misaligned_batch: what each halving of the rows' alignment leaves of the rate of a single product,
-            and of many in one launch.
+        misaligned, misaligned_batch: factor on the rate for each halving of the rows' alignment, for a single product
+            and for many in one launch.
         bandwidth: bytes/s that kernels reach.
         m, n, k: sizes.
         batch: products of these sizes.
@@ -63,7 +63,7 @@ def seconds(
 
 
 def missing_alignment(aligned: int, item: int, *sizes: int) -> int:
-    """Returns how many halvings the alignment of rows of the given lengths is away from `aligned` bytes."""
+    """Returns how often `aligned` bytes must be halved to be the alignment of rows of these lengths."""
     worst = min(math.gcd(size * item, aligned) for size in sizes)
     return int(math.log2(aligned // worst))
 

@@ -1,26 +1,27 @@
-"""A forecast in words: parameters, operations, memory and time by kind, rates, and what makes it fit."""
+"""The report of a forecast: parameters, operations, memory and time by kind, rates, and what makes it fit."""
 
 from collections.abc import Sequence
 
 from tftrain.plan import flops, inventory
-from tftrain.plan.forecast import Forecast
-from tftrain.plan.levers import Remedy
-from tftrain.plan.search import Found
-from tftrain.plan.shapes import by_shape
+from tftrain.plan.forecast import Forecast, products_by_shape
+from tftrain.plan.levers import Suggestion
+from tftrain.plan.search import SearchResult
 from tftrain.plan.workload import Workload
 
 SECONDS_PER_DAY = 86400
 
 
-def text(plan: Forecast, parameters: int, steps: int, tokens_per_step: int, remedies: Sequence[Remedy] = ()) -> str:
+def text(
+    plan: Forecast, parameters: int, steps: int, tokens_per_step: int, suggestions: Sequence[Suggestion] = ()
+) -> str:
     """Returns the report of a plan.
 
     Args:
-        plan: what was planned.
-        parameters: of the whole model.
+        plan: the forecast.
+        parameters: weights of the whole model.
         steps: updates of the run.
-        tokens_per_step: of an update.
-        remedies: what makes it fit, where it does not.
+        tokens_per_step: tokens of an update.
+        suggestions: levers that make it fit, if it does not.
     """
     work = plan.work
     lines = [
@@ -44,13 +45,13 @@ def text(plan: Forecast, parameters: int, steps: int, tokens_per_step: int, reme
         f"{'MFU':32}{100 * plan.mfu:>17.1f}%",
         f"{f'days for {steps} steps':32}{steps * plan.seconds / SECONDS_PER_DAY:>18.2f}",
         "",
-        verdict(plan, remedies),
+        verdict(plan, suggestions),
     ]
     return "\n".join(lines) + "\n"
 
 
 def division(work: Workload) -> str:
-    """Returns how ranks and batch are divided."""
+    """Returns the division of ranks and batch."""
     return (
         f"dp={work.dp} tp={work.tp} pp={work.pp} zero_stage={work.zero_stage} micro_batch={work.micro_batch} "
         f"global_batch={work.global_batch} checkpointing={work.checkpointing}"
@@ -81,22 +82,25 @@ def time_lines(plan: Forecast) -> list[str]:
 def product_lines(plan: Forecast) -> list[str]:
     """Returns the matrix products by shape."""
     lines = [f"{'matrix products, m x k x n':32}{'':24}{'number':>12}{'s':>12}"]
-    for product, count, seconds in by_shape(plan.work, plan.cluster, plan.constants):
+    for product, count, seconds in products_by_shape(plan.work, plan.cluster, plan.constants):
         batch = f"{product.batch} of " if product.batch > 1 else ""
         shape = f"{batch}{product.m} x {product.k} x {product.n}"
         lines.append(f"  {product.name:30}{shape:24}{count:>12,.0f}{seconds:>12.4f}")
     return lines
 
 
-def verdict(plan: Forecast, remedies: Sequence[Remedy]) -> str:
-    """Returns whether it fits, and what makes it fit."""
+def verdict(plan: Forecast, suggestions: Sequence[Suggestion]) -> str:
+    """Returns whether it fits, and the suggestions that make it fit."""
     limit = plan.cluster.memory_gb
     if plan.fits:
         return f"Fits: {plan.gb:.1f} of {limit:g} GB."
     needs = f"Does not fit: {plan.gb:.1f} of {limit:g} GB"
-    if not remedies:
+    if not suggestions:
         return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
-    shown = [f"{remedy.flags} ({remedy.plan.gb:.1f} GB, {remedy.plan.seconds:.3g} s a step)" for remedy in remedies]
+    shown = [
+        f"{suggestion.flags} ({suggestion.plan.gb:.1f} GB, {suggestion.plan.seconds:.3g} s a step)"
+        for suggestion in suggestions
+    ]
     return f"{needs}; the cheapest levers that make it fit are {', '.join(shown)}."
 
 
@@ -105,7 +109,7 @@ SEARCH_COLUMNS = (
 )  # fmt: skip
 
 
-def search_cells(found: Found, top: int) -> list[list[str]]:
+def search_cells(found: SearchResult, top: int) -> list[list[str]]:
     """Returns the lines of the fastest divisions, in the order of SEARCH_COLUMNS."""
     lines = []
     for plan in found.fitting[:top]:

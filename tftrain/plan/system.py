@@ -1,6 +1,6 @@
-"""Software systems: what share of a data sheet they reach, what a launch costs them, what memory they lose.
+"""Software systems: the share of a data sheet that they reach, the cost of a launch, the memory that they lose.
 
-Constants are few, and each is a thing of its own that could be measured by itself. `python -m tftrain.plan --calibrate`
+Constants are few, and each could be measured by itself. `python -m tftrain.plan --calibrate`
 fits them to the reference rows, from the values here, and prints `constants.json`.
 """
 
@@ -12,23 +12,23 @@ from importlib import resources
 
 @dataclass(frozen=True)
 class Constants:
-    """What the planner needs to know of a software system on a kind of device; the values here are where a fit starts.
+    """Constants of a software system on a kind of device; the defaults are the starting values of a fit.
 
     Attributes:
         product_rate: share of the peak that large matrix products reach.
-        misaligned, misaligned_batch: what each halving of alignment leaves of that rate, to one product and to many in
-            one launch.
+        misaligned, misaligned_batch: factor on that rate for each halving of alignment, for a single product and for
+            many in one launch.
         memory_rate: share of the memory's bandwidth that kernels reach.
         link_rate, network_rate: share of the links' bandwidth that collectives reach in a node, between nodes.
-        launch_us: host time of one launch, microseconds; the device idles where it is faster than the host.
-        wait_us: of each collective of tensor parallel ranks, for each other rank, microseconds.
-        batch_ms: of a micro-batch beside its parts: the program's start, input, negotiation.
-        step_ms: of an update, likewise.
-        gradient_ns: of an update, for each weight of a rank: what a CPU does with gradients beside their sum.
-        transfer: share of the transfers between pipeline stages that nothing hides.
-        reserve_gb: context, libraries and communication's own buffers.
-        fragmentation: share of activations that is lost between blocks of the allocator.
-        state_slack: bytes a weight of temporaries around the optimizer.
+        launch_us: host microseconds of one launch; the device idles if it is faster than the host.
+        wait_us: microseconds of each tensor parallel collective for each other rank.
+        batch_ms: milliseconds of a micro-batch beside its parts: start of the program, input, negotiation.
+        step_ms: milliseconds of an update beside its parts.
+        gradient_ns: nanoseconds of an update for each weight of a rank: a CPU's work on gradients beside their sum.
+        transfer: share of the transfers between pipeline stages that is not hidden.
+        reserve_gb: memory of context, libraries and communication buffers.
+        fragmentation: share of the activations lost between blocks of the allocator.
+        state_slack: temporary bytes a weight around the optimizer.
     """
 
     product_rate: float = 0.75

@@ -1,16 +1,17 @@
 """Seconds of an update, by kind.
 
-A pass over a part takes as long as the device needs for its products, kernels and sums over ranks, or as long as the
-host needs to launch them, whichever is longer. An update of m micro-batches takes the slowest pipeline stage m - 1
-times and every stage once (one forward, one backward: Narayanan et al., arXiv 2104.04473); then gradients are summed
-over the data parallel ranks, and weights updated.
+A pass over a part takes the device's time for products, kernels and sums over ranks, or the host's time to launch them,
+whichever is longer. An update of m micro-batches takes the slowest pipeline stage m - 1 times and every stage once (one
+forward, one backward: Narayanan et al., arXiv 2104.04473); then gradients are summed over the data parallel ranks, and
+the optimizer updates the weights.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 from tftrain.number_formats import ITEM_BYTES
-from tftrain.plan import collectives, inventory, products
+from tftrain.plan import inventory, products
 from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
@@ -19,13 +20,13 @@ from tftrain.plan.workload import Workload
 # Bytes moved for a weight with two moments: gradient, moments and master weight are read, moments and master weight
 # written, all fp32.
 FUSED_UPDATE_BYTES = 28
-COMPILED_UPDATE_BYTES = 52  # XLA makes a kernel of what is between two norms
+COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops
 MOMENT_BYTES = 8  # of these, for each moment
 
 
 class Span(NamedTuple):
-    """Seconds by kind: the device's, and the host's beside it."""
+    """Seconds by kind: of the device, and of the host at the same time."""
 
     products: float = 0.0
     kernels: float = 0.0
@@ -34,7 +35,7 @@ class Span(NamedTuple):
 
     @property
     def total(self) -> float:
-        """What they take together."""
+        """Seconds of the pass."""
         return max(self.products + self.kernels + self.sums, self.host)
 
 
@@ -47,7 +48,7 @@ class Passes(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What a system reaches of a cluster: bytes/s of a device's memory, its links and a node's network."""
+    """Rates that a system reaches on a cluster: bytes/s of a device's memory, of its links and of a node's network."""
 
     memory: float
     link: float
@@ -58,12 +59,12 @@ class StepTime(NamedTuple):
     """Seconds of an update; the fields add up to `total`.
 
     Attributes:
-        products, kernels, tensor_sums: of the slowest stage's micro-batches, recomputation included.
-        host: what the device waits for launches and for the start of micro-batches.
+        products, kernels, tensor_sums: of the slowest stage's micro-batches, with recomputation.
+        host: the time that the device waits for launches and for the start of micro-batches.
         recomputation: host time of checkpointing.
         transfers: between stages.
         bubble: of the pipeline.
-        gradient_sums: over data parallel ranks, with the weights that ZeRO gathers, and what a CPU does around it.
+        gradient_sums: over data parallel ranks, with ZeRO's gathering of weights, and a CPU's work around them.
         update: optimizer.
     """
 
@@ -79,12 +80,12 @@ class StepTime(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Seconds of the update."""
         return sum(self)
 
 
 def rates(cluster: Cluster, constants: Constants) -> Rates:
-    """Returns the rates of bytes."""
+    """Returns the rates that a system reaches on a cluster."""
     return Rates(
         constants.memory_rate * cluster.memory_gbs * 1e9,
         constants.link_rate * cluster.link_gbs * 1e9,
@@ -105,7 +106,7 @@ def passes(part: Part, work: Workload, cluster: Cluster, constants: Constants) -
 def product_seconds(
     product: Product, work: Workload, cluster: Cluster, constants: Constants, chosen: slice = slice(None)
 ) -> float:
-    """Returns the seconds of some of a product's passes: forward, and the gradients of its operands."""
+    """Returns the seconds of the chosen passes of a product: 0 is forward, 1 and 2 are gradients of the operands."""
     bandwidth = rates(cluster, constants).memory
     reach = (cluster, constants.product_rate, constants.misaligned, constants.misaligned_batch, bandwidth)
     return sum(products.seconds(*reach, *sizes, product.batch, work.item) for sizes in product.passes[chosen])
@@ -117,46 +118,48 @@ def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: C
     moved = sum(kernel[1 + index] for kernel in part.kernels) / speed.memory
     sums = part.sums[index]
     wait = constants.wait_us * 1e-6 * (work.tp - 1) * len(sums)
-    summed = sum(collectives.all_reduce(size, work.tp, 1, cluster, speed.link, speed.network) for size in sums)
+    summed = sum(all_reduce(size, work.tp, 1, cluster, speed.link, speed.network) for size in sums)
     launches = sum(kernel.launches[index] for kernel in part.kernels)
     return Span(computed, moved, summed + wait, launches * constants.launch_us * 1e-6 + wait)
 
 
-class _Taken(NamedTuple):
-    """Seconds of all passes over a part: by kind, and what the device waits for the host."""
+class _PartSeconds(NamedTuple):
+    """Seconds of all passes over a part by kind; `waits` is the time that the device waits for the host."""
 
     products: float
     kernels: float
     sums: float
     waits: float
 
-    def plus(self, other: "_Taken") -> "_Taken":
-        return _Taken(*map(sum, zip(self, other, strict=True)))
+    def plus(self, other: "_PartSeconds") -> "_PartSeconds":
+        return _PartSeconds(*map(sum, zip(self, other, strict=True)))
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _taken(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_Taken, ...]:
-    """Returns what block, embedding and head take for one micro-batch, recomputation included."""
+def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_PartSeconds, ...]:
+    """Returns the seconds of block, embedding and head for one micro-batch, with recomputation."""
     found = inventory.parts(work)
     block = passes(found.block, work, cluster, constants)
     again = {"none": (), "selective": (block.core,), "full": (block.forward,)}[work.checkpointing]
     ends = [passes(part, work, cluster, constants)[:2] for part in (found.embedding, found.head)]
     return tuple(
-        _Taken(*(sum(span[kind] for span in spans) for kind in range(3)), sum(s.total - sum(s[:3]) for s in spans))
+        _PartSeconds(
+            *(sum(span[kind] for span in spans) for kind in range(3)), sum(s.total - sum(s[:3]) for s in spans)
+        )
         for spans in ((block.forward, block.backward, *again), *ends)
     )
 
 
 def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
     """Returns the seconds of an update."""
-    block, embedding, head = _taken(inventory.one_block(work), cluster, constants)
+    block, embedding, head = _part_seconds(inventory.one_block(work), cluster, constants)
     speed, weights = rates(cluster, constants), inventory.weights(work, last=work.pp == 1)
     again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0
     layers, micro_batches = work.layers / work.pp, work.micro_batches
     stage = layers * (sum(block) + again)
     first, last = stage + sum(embedding), stage + sum(head)
     moved = work.micro_batch * work.seq * work.hidden * work.item
-    one = collectives.transfer(moved, cluster) if work.pp > 1 else 0.0
+    one = transfer(moved, cluster) if work.pp > 1 else 0.0
     if work.pp == 1:
         slowest = embedding.plus(head)
         longest = every = stage + sum(slowest)
@@ -176,31 +179,68 @@ def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
     )
 
 
-def relaunch_seconds(work: Workload, constants: Constants) -> float:
-    """Returns the host's seconds to launch a block's forward pass again, which nothing hides.
+def all_reduce(
+    size: float, ranks: int, stride: int, cluster: Cluster, link: float, network: float, latency: float = 0.0
+) -> float:
+    """Returns the seconds of a ring all-reduce of `size` bytes over a group, while all groups of the cluster run one.
 
-    The state of the random numbers is restored before a block is computed again, and the device waits for it.
+    Thakur et al., 2005; Patarasu and Yuan, 2009. In the node each rank sends 2 (r - 1) / r of the bytes over its link.
+    Between k nodes, each node sends 2 (k - 1) / k of the bytes of each of its groups over the network they share.
+
+    Args:
+        size: bytes.
+        ranks: of a group.
+        stride: distance of neighbours in the group: 1 for tensor parallel ranks, tp for data parallel ranks.
+        cluster: the machine.
+        link, network: bytes/s that collectives reach in the node for each device, and between nodes for each node.
+        latency: seconds of each step of the ring.
+    """
+    if ranks == 1:
+        return 0.0
+    inside = max(1, min(ranks, cluster.per_node // stride))
+    nodes = math.ceil(ranks / inside)
+    found = 2 * (ranks - 1) * latency
+    if inside > 1:
+        found += 2 * (inside - 1) / inside * size / link
+    if nodes > 1:
+        groups = max(1, cluster.per_node // inside)
+        found += 2 * (nodes - 1) / nodes * size * groups / network + 2 * (nodes - 1) * cluster.network_latency
+    return found
+
+
+def transfer(size: float, cluster: Cluster) -> float:
+    """Returns the seconds to send `size` bytes from every rank to the next stage; a node's ranks share its network.
+
+    Stages on one node are planned over the network too: see docs/planner.md.
+    """
+    return cluster.per_node * size / (cluster.network_gbs * 1e9) + cluster.network_latency
+
+
+def relaunch_seconds(work: Workload, constants: Constants) -> float:
+    """Returns the host's seconds to launch a block's forward pass again; no device time hides them.
+
+    The random state is restored before a block is recomputed, and the device waits for that.
     """
     launches = sum(kernel.launches[0] for kernel in inventory.parts(work).block.kernels)
     return launches * constants.launch_us * 1e-6
 
 
 def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Rates) -> float:
-    """Returns the seconds of gradients' sums over data parallel ranks, and of gathering weights that ZeRO divides."""
+    """Returns the seconds to sum gradients over data parallel ranks, and to gather weights that ZeRO divides."""
     size = weights * ITEM_BYTES[work.wire]
-    each = collectives.all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
-    gathered = collectives.all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
-    if work.zero_stage == 3:  # weights come and go for forward and for backward
+    each = all_reduce(size, work.dp, work.tp, cluster, speed.link, speed.network)
+    gathered = all_reduce(weights * work.item, work.dp, work.tp, cluster, speed.link, speed.network) / 2
+    if work.zero_stage == 3:  # weights are gathered for forward and again for backward
         return work.micro_batches * (each / 2 + 2 * gathered)
-    if work.zero_stage == 2:  # every micro-batch is summed where it belongs
+    if work.zero_stage == 2:  # every micro-batch is reduced to the owners
         return work.micro_batches * each / 2 + gathered
-    if work.zero_stage:  # this project's owners get their part of the sum alone
+    if work.zero_stage:  # this project reduces to the owners; others reduce whole gradients
         return (each / 2 if work.family == "tftrain" else each) + gathered
     return each
 
 
 def update_seconds(work: Workload, weights: float, speed: Rates) -> float:
-    """Returns the seconds of the optimizer's traffic."""
+    """Returns the seconds of the optimizer's memory traffic."""
     owned = weights / (work.dp if work.zero_stage else 1)
     if "optimizer" in work.fused:
         moved = FUSED_UPDATE_BYTES

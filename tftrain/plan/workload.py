@@ -1,14 +1,12 @@
-"""What is to be run: a model, its batch, its levers and how ranks divide it; the same for every software system."""
+"""A workload: a model, its batch, its levers and its division among ranks, for any software system."""
 
 import dataclasses
-import math
 from typing import NamedTuple
 
+from tftrain import data_sizes
 from tftrain.config import OptimizerConfig, TrainConfig
 from tftrain.number_formats import ITEM_BYTES
 
-SYNTHETIC_LENGTH = 128
-BERT_VOCAB = 30522
 LEVERS = {
     "ln": "ln_impl",
     "softmax": "attn_softmax_impl",
@@ -23,28 +21,28 @@ class Workload(NamedTuple):
     """A training job.
 
     Attributes:
-        family: whose code, which says what is kept: megatron, encoder (a published trainer) or tftrain.
-        causal: a decoder that predicts every token, or an encoder that predicts `predictions` masked ones.
-        layers, hidden, heads, inner, vocab: sizes of the model; `inner` is the width of the feed-forward layer.
+        family: the code that runs it and decides the saved tensors: megatron, encoder (a published trainer) or tftrain.
+        causal: true for a decoder that predicts every token, false for an encoder that predicts masked ones.
+        layers, hidden, heads, inner, vocab: sizes of the model; `inner` is the feed-forward width.
         seq: tokens of a sample.
         positions: rows of the position embedding.
-        predictions: positions of a sample that get logits.
-        gated: the feed-forward layer has a second projection (GeGLU).
-        key_bias: the key projection has a bias.
-        precision: fp32, fp16 or bf16 of weights and activations; behind 16 bits there are fp32 master weights.
+        predictions: positions of a sample that have logits.
+        gated: whether the feed-forward layer has a second projection (GeGLU).
+        key_bias: whether the key projection has a bias.
+        precision: fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights.
         micro_batch, global_batch: samples of a forward pass on one model replica, and of an update.
         dp, tp, pp: data, tensor and pipeline parallel ranks.
         zero_stage: 0 to 3 (arXiv 1910.02054).
         split_strategy: even, naive or greedy:K, see `tftrain.parallel_config.ParallelConfig`.
         checkpointing: none, selective or full.
-        fused: which ops are fused: of ln, softmax, gelu, dropout_add, optimizer.
-        hidden_dropout, attention_dropout: whether there is any.
-        accumulation: number format of the sums over micro-batches; "" where there are none.
+        fused: the fused ops, among ln, softmax, gelu, dropout_add, optimizer.
+        hidden_dropout, attention_dropout: whether there is dropout.
+        accumulation: number format of gradients summed over micro-batches; "" without a buffer for them.
         wire: number format of gradients between ranks.
-        compiled: XLA compiles the step.
-        moments: fp32 moments of a weight that the update rule has.
-        checkpoint_copy: ranks keep a copy of the state for checkpoints, in the memory that counts.
-        grappler: its memory optimization where it has an effect, see the flag memory_optimization; or none.
+        compiled: whether XLA compiles the step.
+        moments: fp32 moments that the update rule has for each weight.
+        checkpoint_copy: whether ranks hold a copy of the state for checkpoints in device memory.
+        grappler: the value of the flag memory_optimization where it has an effect, else none.
     """
 
     family: str
@@ -80,28 +78,28 @@ class Workload(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """All of them."""
+        """Number of all ranks."""
         return self.dp * self.tp * self.pp
 
     @property
     def micro_batches(self) -> float:
-        """Forward passes of a model replica in one update."""
+        """Micro-batches of a model replica in one update."""
         return self.global_batch / (self.dp * self.micro_batch)
 
     @property
     def item(self) -> int:
-        """Bytes of an activation's or a weight's number."""
+        """Bytes of one activation or one weight."""
         return ITEM_BYTES[self.precision]
 
     def replaced(self, **changes) -> "Workload":
-        """Returns this workload with other values."""
+        """Returns this workload with other values of some fields."""
         return self._replace(**changes)
 
 
 def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
-    """Returns the ZeRO stages that do something for so many data parallel ranks and pipeline stages.
+    """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
 
-    Under a pipeline, gradients add up over its micro-batches and are whole until the last, and so are weights.
+    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last one.
     """
     if dp == 1:
         return (0,)
@@ -134,22 +132,20 @@ def fused_ops(config: TrainConfig) -> frozenset[str]:
 def from_config(
     config: TrainConfig, dp: int, pp: int = 1, zero_stage: int | None = None, causal: bool = False, gpu: bool = True
 ) -> Workload:
-    """Returns what a run's configuration amounts to.
+    """Returns the workload of a run's configuration.
 
     Args:
-        config: with resolved batch sizes; sizes that the data would give are BERT's vocabulary of 30522 and the
-            defaults of synthetic data.
+        config: with resolved batch sizes; sizes that the data would give are the defaults of synthetic data.
         dp, pp: data and pipeline parallel ranks.
-        zero_stage: 0 to 3; None for what split_opt_state and split_grad_accum say.
-        causal: a decoder that predicts every token.
-        gpu: where jit_compile=auto compiles, and the host's memory does not count.
+        zero_stage: 0 to 3; None: as split_opt_state and split_grad_accum say.
+        causal: whether it is a decoder that predicts every token.
+        gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
     """
-    model, data, compute, parallel, batch = config.model, config.data, config.compute, config.parallel, config.batch
-    seq = data.max_seq_length or SYNTHETIC_LENGTH
-    predictions = data.max_predictions_per_seq or max(1, math.ceil(seq * data.masked_lm_prob))
+    model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
+    vocab, seq, predictions = data_sizes.synthetic(config.data, model.vocab_size)
     if zero_stage is None:
         zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
-    # A decoder's system adds gradients up in the buffer that they have anyway; here the sums are tensors of their own.
+    # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
     jit = config.compiles(gpu)
     return Workload(
@@ -159,7 +155,7 @@ def from_config(
         hidden=model.hidden_size,
         heads=model.num_attention_heads,
         inner=model.feed_forward_size,
-        vocab=model.vocab_size or BERT_VOCAB,
+        vocab=vocab,
         seq=seq,
         positions=model.max_position_embeddings,
         predictions=seq if causal else predictions,
@@ -169,7 +165,7 @@ def from_config(
         dp=dp,
         tp=parallel.tensor_parallel_size,
         pp=pp,
-        zero_stage=zero_stage if dp > 1 else 0,  # One rank has nobody to split with.
+        zero_stage=zero_stage if dp > 1 else 0,  # One rank splits nothing.
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
         fused=fused_ops(config),
@@ -179,7 +175,7 @@ def from_config(
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=sums,
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
-        compiled=jit and gpu,  # On a CPU, XLA runs what it fuses on one core, and gains nothing.
+        compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
         moments=MOMENTS.get(update_rule(config.optimizer.optimizer), 2),
         checkpoint_copy=config.run.keeps_copy and not gpu,
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,

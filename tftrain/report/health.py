@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tftrain.config import RunConfig
+from tftrain.exit_codes import ExitCode, RunError
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.spikes import Spike, SpikeMonitor
 from tftrain.run_state import StepInfo
 
 
-class NotFiniteError(RuntimeError):
-    """Too many steps in a row whose loss or gradient was not finite; the message says what was not."""
+class NotFiniteError(RunError):
+    """Too many steps in a row had a loss or gradient that is not finite; the message names it."""
+
+    exit_code = ExitCode.NOT_FINITE
 
 
 class Health:

@@ -1,9 +1,10 @@
-"""What a run reports: metrics.jsonl for programs, TensorBoard events for browsers, one line a step for people.
+"""What a run reports: metrics.jsonl for programs, TensorBoard events for browsers, lines of the log for people.
 
-All three show the same rows. The rank that writes is the one that owns the output folder, so only one exists.
+All of them show the same rows. The rank that writes is the one that owns the output folder, so only one exists.
 """
 
 import json
+import logging
 import math
 import os
 import re
@@ -11,25 +12,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
-from tftrain.report.rows import (
-    EvalRow,
-    MemoryRow,
-    PlannedRow,
-    Row,
-    SpikeRow,
-    TrainRow,
-    eval_line,
-    fields,
-    spike_line,
-    train_line,
-)
+from tftrain.report import rows
+from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, SpikeRow, TrainRow
 from tftrain.tasks.task import Mean
+
+logger = logging.getLogger(__name__)
 
 # Of the fields that make a section of their own in TensorBoard.
 _BEGIN = re.compile(r"^(eval|memory|planned|spike)_")
@@ -50,7 +43,7 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
         OSError: it cannot be read.
         ValueError: another line is not a JSON object with a step; the message names the file and the line.
     """
-    rows, lines = [], Path(path).read_bytes().splitlines(keepends=True)
+    found, lines = [], Path(path).read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         if number == len(lines) and not line.endswith(b"\n"):
             break
@@ -60,26 +53,30 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError):
             message = f"{path}, line {number}: expected a JSON object with a step; repair or remove the line"
             raise ValueError(message) from None
-        rows.append(row)
-    return rows
+        found.append(row)
+    return found
 
 
 class MetricsWriter:
-    """Writes rows to OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard, and shows them."""
+    """Writes rows to OUTPUT_DIR/metrics.jsonl, OUTPUT_DIR/tensorboard and the log.
 
-    def __init__(self, output_dir: str | Path, max_steps: int, means: Sequence[Mean], stream: TextIO | None = None):
+    The log gets the line that `log_format` asks for; OUTPUT_DIR/log.txt always gets the whole, Megatron-style line.
+    """
+
+    def __init__(self, output_dir: str | Path, max_steps: int, means: Sequence[Mean], log_format: str = "short"):
         """Prepares to add to what is there.
 
         Args:
             output_dir: made where missing.
             max_steps: updates of the whole run.
             means: the task's.
-            stream: where lines are shown, stdout by default; a progress bar stands under them if it is a terminal.
+            log_format: of the lines in the log, short or megatron. If stdout is a terminal, a progress bar stands
+                under them.
         """
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self.max_steps, self._means = folder / "metrics.jsonl", max_steps, means
-        self._stream = stream or sys.stdout
+        self._log_path, self._is_short = folder / "log.txt", log_format == "short"
         self._events = EventFileWriter(str(folder / "tensorboard"))
         self._bar = None
 
@@ -109,34 +106,34 @@ class MetricsWriter:
     def advance(self, step: int) -> None:
         """Moves the progress bar, if there is one, to `step` done."""
         if self._bar is None:
-            if not self._stream.isatty():
+            if not (sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)):
                 return
-            self._bar = tqdm(total=self.max_steps, initial=step - 1, unit="step", file=self._stream, dynamic_ncols=True)
+            self._bar = tqdm(total=self.max_steps, initial=step - 1, unit="step", file=sys.stdout, dynamic_ncols=True)
         self._bar.update(step - self._bar.n)
 
     def train(self, row: TrainRow) -> None:
         """Writes and shows one training step."""
         self._write(row, "train/")
         if self._bar is not None:
-            loss = self._means[0]
-            self._bar.set_postfix_str(f"{loss.label} {row.means[loss.name]:.3f}", refresh=False)
-        self._show(train_line(row, self.max_steps, self._means))
+            self._bar.set_postfix_str(f"loss {row.loss:.3f}", refresh=False)
+        self._show(rows.short_train_line(row, self.max_steps), rows.train_line(row, self.max_steps, self._means))
 
     def evaluation(self, row: EvalRow) -> None:
         """Writes and shows one evaluation."""
         self._write(row, "")
-        self._show(eval_line(row, self.max_steps, self._means))
+        short = rows.short_eval_line(row, self.max_steps, self._means)
+        self._show(short, rows.eval_line(row, self.max_steps, self._means))
 
     def spike(self, row: SpikeRow) -> None:
         """Writes and shows a step that was unusual."""
         self._write(row, "")
-        self._show(spike_line(row, self.max_steps))
+        self._show(rows.short_spike_line(row, self.max_steps), rows.spike_line(row, self.max_steps))
 
     def memory(self, row: MemoryRow, planned: PlannedRow, shown: str) -> None:
         """Writes the measured and the planned memory, and shows both in the given words."""
         self._write(row, "")
         self._write(planned, "")
-        self._show(shown)
+        self._show(shown, shown)
 
     def close(self) -> None:
         """Ends the progress bar and the TensorBoard file."""
@@ -144,8 +141,8 @@ class MetricsWriter:
             self._bar.close()
         self._events.close()
 
-    def _write(self, row: Row, prefix: str) -> None:
-        values = fields(row)
+    def _write(self, row: rows.Row, prefix: str) -> None:
+        values = rows.fields(row)
         # JSON has no NaN and no infinity: null says that there was no number.
         finite = {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
         with self.path.open("a", encoding="utf-8") as file:
@@ -161,8 +158,7 @@ class MetricsWriter:
         )
         self._events.flush()
 
-    def _show(self, line: str) -> None:
-        if self._bar is not None:
-            self._bar.write(line, file=self._stream)
-        else:
-            print(line, file=self._stream, flush=True)
+    def _show(self, short: str, whole: str) -> None:
+        with self._log_path.open("a", encoding="utf-8") as file:
+            file.write(whole + "\n")
+        logger.info(short if self._is_short else whole)

@@ -20,7 +20,7 @@ class Expected(NamedTuple):
     Attributes:
         memory: bytes of the fullest rank by the kinds of `tftrain.report.memory`, which add up to the peak.
         seconds: None where the device is not known.
-        unknown: why it is not, and what to do; "" where it is.
+        unknown: why it is not known, and what to do; "" if it is known, or if nobody asked for it.
     """
 
     memory: dict[str, int]
@@ -53,8 +53,11 @@ def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> Expected:
     work = at_batch(from_config(config, mesh.data.size, gpu=gpu), samples)
     kinds = forecast.bytes_by_kind(memory.estimate(work, constants))
     found = {kind: round(size) for kind, size in kinds.items()}
+    machine_file = config.run.machine_file
+    if not gpu and machine_file == type(config.run).machine_file and not Path(machine_file).exists():
+        return Expected(found, None)
     try:
-        place = device(config.run.machine_file, mesh, gpu)
+        place = device(machine_file, mesh, gpu)
     except ConfigError as error:
         return Expected(found, None, str(error))
     return Expected(found, timing.step(work, place, constants).total)
@@ -79,8 +82,9 @@ def device(machine_file: str, mesh: Mesh, gpu: bool) -> Cluster:
 
 
 def time_lines(row: PlannedRow, unknown: str) -> str:
-    """Returns the seconds of a step beside what was expected."""
-    foreseen = "-" if row.planned_step_time_s is None else f"{row.planned_step_time_s:.3f}"
-    lines = [f"{'time of a step':32}{'s':>10}{'planned':>10}"]
-    lines.append(f"  {f'step {row.step}':30}{row.measured_step_time_s:10.3f}{foreseen:>10}")
-    return "\n".join(lines + ([f"  {unknown}"] if unknown else []))
+    """Returns the seconds of a step beside the planned seconds, if they are known, or `unknown`, which says why not."""
+    lines = [f"{'time of a step':32}{'s':>10}", f"  {f'step {row.step}':30}{row.measured_step_time_s:10.3f}"]
+    if row.planned_step_time_s is not None:
+        lines[0] += f"{'planned':>10}"
+        lines[1] += f"{row.planned_step_time_s:10.3f}"
+    return "\n".join([*lines, f"  {unknown}"] if unknown else lines)

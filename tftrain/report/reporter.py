@@ -96,7 +96,8 @@ class Reporter:
         self._memory_step = min(done + 2, self._settings.max_steps)
         self._writer = None
         if run.mesh.is_chief:
-            self._writer = MetricsWriter(self._settings.output_dir, self._settings.max_steps, run.task.means)
+            settings = self._settings
+            self._writer = MetricsWriter(settings.output_dir, settings.max_steps, run.task.means, settings.log_format)
             self._writer.truncate_after(done)
             write_config(run.config, run.mesh)
 
@@ -198,7 +199,7 @@ def describe(run: Run, examples: int) -> str:
             config.compute.precision,
             devices.device_name(),
             "XLA" if run.jit else "graph mode",
-            config.optimizer.optimizer,
+            f"{config.optimizer.optimizer} ({'fused' if run.optimizer.is_fused else 'plain TensorFlow'})",
         ),
     }
     return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items() if words)

@@ -1,9 +1,10 @@
 """The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them.
 
-What a model is judged by is its task's: rows take the task's means by name, and lines take their labels from them.
+Each row has two lines: a short one for a terminal, at most 100 columns, and a whole one in the manner of Megatron-LM.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -191,3 +192,58 @@ def spike_line(row: SpikeRow, max_steps: int) -> str:
             f"grad norm: {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f})",
         )
     )
+
+
+def short_train_line(row: TrainRow, max_steps: int) -> str:
+    """Returns the short line of a training step; skipped steps are named once there are some."""
+    parts = [
+        _short_step(row.step, max_steps),
+        f"loss {row.loss:.4f}",
+        f"lr {row.learning_rate:.1e}",
+        f"{_rate(row.samples_per_sec)} samples/s",
+        f"{row.peak_memory_gb:.2f} GB",
+        f"eta {duration((max_steps - row.step) * row.step_time_s)}",
+    ]
+    return "  ".join([*parts, f"skipped {row.skipped_steps}"] if row.skipped_steps else parts)
+
+
+def short_eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
+    """Returns the short line of an evaluation; `means` are the task's."""
+    loss, *others = [mean for mean in means if mean.in_evaluation]
+    return "  ".join(
+        (
+            _short_step(row.step, max_steps),
+            f"held-out loss {row.means[f'eval_{loss.name}']:.4f}",
+            f"unigram {row.eval_unigram_nats:.4f}",
+            *(f"{mean.label} {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
+        )
+    )
+
+
+def short_spike_line(row: SpikeRow, max_steps: int) -> str:
+    """Returns the short line of a step that was unusual; z-scores in standard deviations (sd)."""
+    return "  ".join(
+        (
+            _short_step(row.step, max_steps),
+            f"spike: loss {row.spike_loss:.4f} ({row.spike_loss_zscore:+.1f} sd)",
+            f"grad norm {row.spike_grad_norm:.3f} ({row.spike_grad_norm_zscore:+.1f} sd)",
+        )
+    )
+
+
+def _rate(value: float) -> str:
+    """Returns a rate with one decimal, without from 10,000 on, and a dash before a step was timed."""
+    return f"{value:.{1 if value < 10_000 else 0}f}" if math.isfinite(value) else "-"
+
+
+def _short_step(step: int, max_steps: int) -> str:
+    return f"step {step:{len(str(max_steps))}d}/{max_steps}"
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as hours:minutes:seconds, as days from 100 hours on, and as a dash if they are not known."""
+    if not math.isfinite(seconds):
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours < 100 else f"{hours / 24:.1f} days"

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from: all ranks look at the same folder, check it together and choose the same one."""
+"""Chooses the checkpoint that a run continues from: all ranks see one folder, check it together, choose the same."""
 
 import hashlib
 import json
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
@@ -17,7 +16,7 @@ from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import RunConfig
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Group, Mesh
+from tftrain.parallel.mesh import Mesh
 
 logger = logging.getLogger(__name__)
 
@@ -26,22 +25,22 @@ VISIBLE_SECONDS = 10
 
 
 def require_shared(output_dir: str, mesh: Mesh) -> None:
-    """Makes the folder of the checkpoints, and checks that all ranks see it; every rank must call it.
+    """Creates the folder of the checkpoints and checks that all ranks see it; every rank must call it.
 
     Raises:
-        CheckpointError: it can't be made, or a rank sees another one, on all ranks alike.
+        CheckpointError: the folder can't be created, or a rank sees another one; on all ranks alike.
     """
-    home, problem = folder.of(output_dir), ""
+    checkpoints, problem = folder.of(output_dir), ""
     number = secrets.randbits(48) if mesh.is_chief else 0
     number = int(collectives.gather_numbers(mesh.world, number, "shared.number")[0])
-    token = home / f".seen_by_all_{number:012x}"
+    token = checkpoints / f".seen_by_all_{number:012x}"
     if mesh.is_chief:
         try:
-            home.mkdir(parents=True, exist_ok=True)
+            checkpoints.mkdir(parents=True, exist_ok=True)
             token.touch()
         except OSError as error:
-            problem = f"{home}: can't be written to: {error.strerror}"
-    (problem, *_) = gather_texts(mesh.world, problem, "shared.made")
+            problem = f"{checkpoints}: can't be written to: {error.strerror}"
+    (problem, *_) = collectives.gather_texts(mesh.world, problem, "shared.made")
     if problem:
         raise CheckpointError(problem)
     end = time.monotonic() + VISIBLE_SECONDS
@@ -53,25 +52,25 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
     if blind.size:
         ranks = ", ".join(map(str, blind[:8])) + (f" and {blind.size - 8} more" if blind.size > 8 else "")
         raise CheckpointError(
-            f"--output_dir={output_dir}: what rank 0 writes there, these ranks do not see: {ranks}; every rank writes "
-            "its part of a checkpoint: name a folder on a file system that all hosts share"
+            f"--output_dir={output_dir}: rank 0 writes files there that these ranks do not see: {ranks}; every rank "
+            "writes its part of a checkpoint: name a folder on a file system that all hosts share"
         )
 
 
 def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]) -> Reader | None:
-    """Opens the checkpoint that `--resume` means, its files checked; every rank must call it.
+    """Opens the checkpoint that `--resume` means and checks its files; every rank must call it.
 
     Args:
         config: with `resume`, `resume_check` and `output_dir`.
         mesh: the ranks, of which each checks some files.
-        restore_buffers: gives what this rank is going to read, and memory for it: it is read together with the check.
+        restore_buffers: returns the pieces that this rank will read, and memory for them; the check reads them.
 
     Returns:
         The checkpoint, the same one on all ranks; None: a fresh start.
 
     Raises:
-        CheckpointError: `--resume` names a folder that is no checkpoint or a damaged one, or means the newest one of
-            several and all are damaged; on all ranks alike.
+        CheckpointError: `--resume` names a folder that is not a checkpoint or is damaged, or it is `auto` and all
+            checkpoints are damaged; on all ranks alike.
     """
     if config.resume == "none":
         return None
@@ -83,7 +82,7 @@ def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[
             )
         return reader
     found = [path.name for path in folder.find(config.output_dir)] if mesh.is_chief else []
-    names = json.loads(gather_texts(mesh.world, json.dumps(found), "resume.found")[0])
+    names = json.loads(collectives.gather_texts(mesh.world, json.dumps(found), "resume.found")[0])
     wanted = restore_buffers() if names else {}
     for name in reversed(names):
         reader, problem = _checked(folder.of(config.output_dir) / name, mesh, wanted, config.resume_check)
@@ -100,7 +99,7 @@ def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[
 
 
 def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray], check: str) -> tuple[Reader | None, str]:
-    """Returns an open checkpoint that all ranks find good, or what is wrong with it."""
+    """Returns the open checkpoint if all ranks find it good, else None and the problem."""
     problem, digest, reader = "", "", None
     try:
         reader = Reader(path)
@@ -108,18 +107,11 @@ def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray], check: 
         reader.verify(mesh.rank, mesh.size, wanted, check)
     except (CheckpointError, OSError) as error:
         problem = str(error)
-    said = [json.loads(text) for text in gather_texts(mesh.world, json.dumps([problem, digest]), "resume.checked")]
-    for rank, (reason, other) in enumerate(said):
-        if reason:
-            return None, reason
-        if other != said[0][1]:
-            return None, f"{path}: rank {rank} has another {manifest.NAME} there than rank 0"
+    texts = collectives.gather_texts(mesh.world, json.dumps([problem, digest]), "resume.checked")
+    results = [json.loads(text) for text in texts]
+    for rank, (rank_problem, rank_digest) in enumerate(results):
+        if rank_problem:
+            return None, rank_problem
+        if rank_digest != results[0][1]:
+            return None, f"{path}: rank {rank} sees another {manifest.NAME} than rank 0"
     return reader, ""
-
-
-def gather_texts(group: Group, text: str, name: str) -> list[str]:
-    """Returns a text of every rank. Call eagerly, on every rank."""
-    data = np.frombuffer(text.encode() + b"\n", np.uint8)
-    lengths = collectives.gather_numbers(group, float(data.size), f"{name}.lengths").astype(int)
-    every = collectives.all_gather_rows(group, tf.constant(data), name).numpy()
-    return [part.tobytes().decode()[:-1] for part in np.split(every, np.cumsum(lengths)[:-1])]

@@ -15,9 +15,8 @@ import numpy as np
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.background import Plan, Save
 from tftrain.checkpoint.errors import FailedSavesError
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.save import Attempt
-from tftrain.checkpoint.shard import Owned
 from tftrain.config import RunConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -73,7 +72,7 @@ class Saves:
         return sum(values.nbytes for values in self._staging.values())
 
     def start(
-        self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[Owned]], last: bool = False
+        self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[TensorData]], last: bool = False
     ) -> None:
         """Starts to write what this rank owns, or a copy of it; every rank must call it.
 
@@ -100,7 +99,7 @@ class Saves:
         if not self._config.checkpoint_async:
             self.settle()
 
-    def _copies(self, owned: Iterable[Owned]) -> list[Owned]:
+    def _copies(self, owned: Iterable[TensorData]) -> list[TensorData]:
         if self._preparing:
             self._preparing.join()
         copies = []
@@ -109,7 +108,7 @@ class Saves:
             if piece not in self._staging:
                 self._staging[piece] = np.empty(piece.size, values.dtype)
             np.copyto(self._staging[piece], values)
-            copies.append((piece, self._staging[piece]))
+            copies.append(TensorData(piece, self._staging[piece]))
         return copies
 
     def settle(self) -> str | None:

@@ -11,16 +11,17 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain import devices
+from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.manifest import read_manifest
 from tftrain.data.source import ExampleSource, open_source
+from tftrain.model import implementations
 from tftrain.model.bert import BertPretrainer, Outputs
 from tftrain.model.checkpointing import Checkpointing
-from tftrain.model.dropout import DropoutKey
-from tftrain.model.vocabulary import SlicedLogits, sliced_cross_entropy
+from tftrain.model.embedding import SlicedLogits, sliced_cross_entropy
 from tftrain.number_formats import DTYPES
+from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.tensor import Slice
 from tftrain.plan import flops, parameters
 from tftrain.tasks.task import Batch, Mean, Stages, Task
 
@@ -62,13 +63,14 @@ class BertPretraining(Task):
 
     def __init__(self, config: TrainConfig, mesh: Mesh):
         """Builds the model with its initial weights; `config` is resolved and has the sizes that the data gives."""
-        self._config = config
+        self._config, gpu = config, devices.has_gpu()
+        dtype = DTYPES[config.compute.precision]
         self.model = BertPretrainer(
-            config.model,
+            implementations.resolve_implementations(config.model, dtype, gpu),
             config.model.vocab_size,
-            DTYPES[config.compute.precision],
+            dtype,
             config.run.seed,
-            Checkpointing(config.compute.activation_checkpointing, config.compiles(devices.has_gpu())),
+            Checkpointing(config.compute.activation_checkpointing, config.compiles(gpu)),
             mesh.tensor,
         )
 
@@ -77,9 +79,9 @@ class BertPretraining(Task):
         return self.model.named_variables()
 
     @property
-    def slices(self) -> dict[str, Slice]:
-        """Global name -> place in the whole, of the variables that tensor parallel ranks divide."""
-        return self.model.slices
+    def pieces(self) -> dict[str, Piece]:
+        """Global name -> the piece of the whole tensor that this rank's variable holds."""
+        return self.model.pieces
 
     @property
     def lookup_variable(self) -> tf.Variable:
@@ -111,10 +113,10 @@ class BertPretraining(Task):
         """Returns the embedding, each block, and both heads with their losses."""
         model = self.model
         return Stages(
-            lambda batch, dropout: model.embed(batch, dropout),
+            model.embed,
             [
-                lambda x, batch, dropout, block=block: model.apply_block(block, x, model.mask(batch), dropout)
-                for block in model.blocks
+                lambda x, batch, dropout, i=i: model.run_blocks(x, batch, dropout, i, i + 1)
+                for i in range(len(model.blocks))
             ],
             lambda x, batch: pretraining_loss_sums(model.heads(x, batch), batch)._asdict(),
         )
@@ -144,6 +146,10 @@ class BertPretraining(Task):
             f"vocabulary of {self.vocab_size}",
             f"{parameters.count(model, self.vocab_size).total / 1e6:.1f}M parameters",
         )
+
+    def implementations(self) -> str:
+        """Returns one line for the log: which ops of the model are fused."""
+        return implementations.describe(self._config.model, self.model.dtype, devices.has_gpu())
 
 
 def pretraining_loss_sums(outputs: Outputs, batch: Batch) -> LossSums:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource
-from tftrain.model.dropout import DropoutKey
-from tftrain.parallel.tensor import Slice
+from tftrain.ops.dropout import DropoutKey
 
 Batch = Mapping[str, tf.Tensor]
 
@@ -80,8 +80,8 @@ class Task(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def slices(self) -> dict[str, Slice]:
-        """Global name -> place in the whole, of the variables that tensor parallel ranks divide."""
+    def pieces(self) -> dict[str, Piece]:
+        """Global name -> the piece of the whole tensor that this rank's variable holds."""
 
     @property
     def lookup_variable(self) -> tf.Variable | None:
@@ -136,6 +136,10 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def description(self) -> tuple[str, ...]:
         """Returns the sizes of the model, in words for the log."""
+
+    @abc.abstractmethod
+    def implementations(self) -> str:
+        """Returns one line for the log: which ops of the model are fused."""
 
     def batch_size(self, batch: Batch) -> int:
         """Returns the number of samples of a batch."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.model.dropout import DropoutKey
 from tftrain.number_formats import DTYPES
+from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.gradient_reduction import GradientReduction, SparseRows
 from tftrain.run_state import Run
 from tftrain.tasks.task import Batch

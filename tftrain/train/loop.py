@@ -126,6 +126,7 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
     """
     config, split = run.config, run.optimizer.state.split
     logger.info(describe(run, examples))
+    logger.info(run.task.implementations())
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
         logger.info(note)
     if not config.compute.sparse_as_dense and split:
@@ -184,13 +185,13 @@ def load_task(config: TrainConfig, mesh: Mesh) -> tuple[Task, Path, int]:
     """
     task = make_task(config, mesh)
     named = task.named_variables()
-    buffers = functools.partial(weight_restore_buffers, named, task.slices, mesh.tensor.rank)
+    buffers = functools.partial(weight_restore_buffers, named, task.pieces)
     reader = resume.choose(config.run, mesh, buffers)
     if reader is None:
         output_dir = f"--output_dir={config.run.output_dir}"
         raise CheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
     resume_compatibility.check_model(config, identity(config.data), reader.manifest.run, reader.path)
-    load_weights(named, task.slices, mesh.tensor.rank, reader)
+    load_weights(named, task.pieces, reader)
     return task, reader.path, reader.manifest.step
 
 

@@ -30,7 +30,7 @@ def constants_of(fitted):
 
 
 def test_constants_that_made_up_the_rows_are_found_again(monkeypatch):
-    monkeypatch.setattr(calibrate, "HELD", 1e-6)
+    monkeypatch.setattr(calibrate, "PRIOR_WEIGHT", 1e-6)
     fitted = calibrate.fit(made_up(), calibrate.log_seconds, NAMES)
     for name, value in constants_of(fitted).items():
         assert value == pytest.approx(getattr(TRUE, name), rel=0.02), name
@@ -38,7 +38,7 @@ def test_constants_that_made_up_the_rows_are_found_again(monkeypatch):
 
 
 def test_a_wrong_row_does_not_bend_the_rest(monkeypatch):
-    monkeypatch.setattr(calibrate, "HELD", 1e-6)
+    monkeypatch.setattr(calibrate, "PRIOR_WEIGHT", 1e-6)
     chosen = made_up()
     chosen[7] = _with_seconds(chosen[7], 3 * chosen[7].reference.sec_per_iteration)
     fitted = calibrate.fit(chosen, calibrate.log_seconds, NAMES)
@@ -48,18 +48,20 @@ def test_a_wrong_row_does_not_bend_the_rest(monkeypatch):
 
 
 def test_a_row_left_out_is_not_learnt_from(monkeypatch):
-    monkeypatch.setattr(calibrate, "HELD", 1e-6)
+    monkeypatch.setattr(calibrate, "PRIOR_WEIGHT", 1e-6)
     chosen = made_up()
     chosen[7] = _with_seconds(chosen[7], 1.2 * chosen[7].reference.sec_per_iteration)
     fitted = calibrate.fit(chosen, calibrate.log_seconds, NAMES)
-    left_out = calibrate.without(chosen, calibrate.log_seconds, fitted, [place == 7 for place in range(len(chosen))])
+    left_out = calibrate.held_out_errors(
+        chosen, calibrate.log_seconds, fitted, [index == 7 for index in range(len(chosen))]
+    )
     assert left_out[7] == pytest.approx(-math.log(1.2), abs=0.005)
 
 
 def test_systems_on_one_device_share_what_the_device_does():
     found = systems()
     for name in calibrate.DEVICE:
-        shared = {getattr(found[system], name) for system in calibrate.OWN if system != "megatron_cpu"}
+        shared = {getattr(found[system], name) for system in calibrate.FITTED if system != "megatron_cpu"}
         assert len(shared) == 1, name
 
 
@@ -77,6 +79,6 @@ def test_the_constants_that_come_with_the_planner_are_what_the_rows_say():
     assert every["time"].table_left_out < 9
     assert every["memory"].table_left_out < 5
     for system, constants in found.items():
-        kept = dataclasses.asdict(systems()[system])
+        shipped = dataclasses.asdict(systems()[system])
         for name, value in dataclasses.asdict(constants).items():
-            assert value == pytest.approx(kept[name], rel=0.01), (system, name)
+            assert value == pytest.approx(shipped[name], rel=0.01), (system, name)

@@ -69,8 +69,8 @@ def test_pairs_that_lie_close_together_do_not_count():
     # 100 and 104 in the wrong order; both are ahead of 120.
     pairs = [(2.0, 100.0), (1.0, 104.0), (3.0, 120.0)]
     assert compare.kendall_tau(pairs) == pytest.approx(1 / 3)
-    assert compare.kendall_tau(pairs, apart=0.05) == 1.0
-    assert compare.kendall_tau(pairs, apart=0.03) == pytest.approx(1 / 3)
+    assert compare.kendall_tau(pairs, min_difference=0.05) == 1.0
+    assert compare.kendall_tau(pairs, min_difference=0.03) == pytest.approx(1 / 3)
 
 
 def test_repeats_are_runs_of_one_workload(planned):

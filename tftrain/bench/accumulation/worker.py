@@ -45,7 +45,7 @@ def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
     import tensorflow as tf
 
     from tftrain.data import pipeline
-    from tftrain.model.dropout import DropoutKey
+    from tftrain.ops.dropout import DropoutKey
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
     from tftrain.tasks import make_task

@@ -1,7 +1,7 @@
-"""What is timed: for each op, its passes by each implementation, as functions without arguments.
+"""The timed cases: for each op and implementation, its passes as functions without arguments.
 
-`fused` is the op, `reference` its specification in plain TensorFlow, which draws the same masks, and `tf_nn` what one
-would write with TensorFlow's own layers, whatever their numerics. The faster of the last two is TensorFlow's time.
+`fused` is the op. `reference` is its specification in plain TensorFlow, which draws the same masks. `tf_nn` is the
+usual code with TensorFlow's own layers, with their numerics. The faster of the last two is TensorFlow's time.
 """
 
 import math
@@ -26,9 +26,9 @@ class Pass(NamedTuple):
     """One pass of an op.
 
     Attributes:
-        bytes: the least that it moves.
-        run: by implementation, a function that computes it once in graph mode; if it has an attribute `prepare`, that
-            is called before, outside the time that is taken.
+        bytes: the least number of bytes that it moves.
+        run: implementation -> function that computes the pass once in graph mode; if the function has an attribute
+            `prepare`, the worker calls it before, outside the measured time.
     """
 
     bytes: int
@@ -46,9 +46,9 @@ class Functions(NamedTuple):
     """An op's implementations.
 
     Attributes:
-        inputs: tensors that all of them take.
-        by_name: forward, by implementation.
-        backward: functions without arguments, for those whose forward has no gradient by itself.
+        inputs: tensors that all implementations take.
+        by_name: implementation -> forward.
+        backward: implementation -> function without arguments, where forward alone has no gradient.
     """
 
     inputs: list[tf.Tensor]
@@ -57,13 +57,13 @@ class Functions(NamedTuple):
 
 
 def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: float) -> Case:
-    """Makes the case of any op but an optimizer.
+    """Makes the case of an op that is not an optimizer.
 
     Args:
         op: a key of `traffic.TRAFFIC`.
         dtype: fp32, bf16 or fp16, of the tensors and of biases and norm parameters.
         sizes: hidden, heads and seq of the model.
-        working_set: bytes that forward moves at least; the batch follows from it.
+        working_set: the least number of bytes that forward must move; the batch follows from it.
 
     Returns:
         The case; its inputs are random.
@@ -94,9 +94,9 @@ def _forward(compiled, inputs):
 
 
 class _Backward:
-    """Backward by itself: a `tf.function` under a tape runs as two graphs, and the second is what a call runs.
+    """Backward alone: a `tf.function` under a tape runs as two graphs, and a call runs the second one.
 
-    A persistent tape would do with one forward pass, but asks for the gradients of all that forward keeps as well, and
+    A persistent tape would need one forward pass only, but it also asks for gradients of all stored activations, and
     feeds zeros for them.
     """
 
@@ -105,7 +105,7 @@ class _Backward:
         self._floats = [tensor for tensor in inputs if tensor.dtype.is_floating]
 
     def prepare(self) -> None:
-        """Runs forward; before each call."""
+        """Runs forward; the worker calls it before each call."""
         with tf.GradientTape() as self._tape:
             self._tape.watch(self._floats)
             self._y = self._compiled(*self._inputs)
@@ -114,14 +114,14 @@ class _Backward:
 
     def __call__(self):
         gradients = self._tape.gradient(self._y, self._floats, self._dy)
-        self._tape = self._y = None  # else what forward has kept lives on while others run
+        self._tape = self._y = None  # else the stored activations would stay in memory while other functions run
         return gradients
 
 
 def _fused_softmax_backward(inputs, sizes):
-    """Returns the op of backward; what has a gradient is `attention_context`, where a product follows."""
+    """Returns the backward op; `attention_context`, which has a gradient, would add a product."""
     scores, key_mask, step = inputs
-    masks = masks_at(step)
+    drop = dropout_of(step)
 
     @tf.function(autograph=False)
     def backward(ddropped, probabilities, position):
@@ -130,11 +130,11 @@ def _fused_softmax_backward(inputs, sizes):
             probabilities=probabilities,
             position=position,
             **_softmax_attributes(sizes),
-            **masks.attributes(),
+            **drop.attributes(),
         )
 
     probabilities = attention_softmax.attention_softmax(scores, key_mask, _scale(sizes))
-    ddropped, position = normal(7, scores.shape, scores.dtype), masks.position()
+    ddropped, position = normal(7, scores.shape, scores.dtype), drop.position()
     return lambda: backward(ddropped, probabilities, position)
 
 
@@ -147,13 +147,13 @@ def _scale(sizes):
 
 
 def normal(seed: int, shape, dtype: tf.DType) -> tf.Tensor:
-    """Returns random numbers, made in the dtype itself."""
+    """Returns normal random numbers, drawn in the dtype itself."""
     return tf.random.stateless_normal(shape, [seed, 0], dtype=dtype)
 
 
-def masks_at(step: tf.Tensor) -> dropout.DropoutMasks:
-    """Returns the masks of one site, of a step that a graph does not know beforehand."""
-    return dropout.DropoutMasks(RATE, seed=1, site=1, step=step, first_sample=tf.zeros([], tf.int64))
+def dropout_of(step: tf.Tensor) -> dropout.Dropout:
+    """Returns the dropout of one site, at a step that is an input of the graph."""
+    return dropout.Dropout(RATE, site=1, key=dropout.DropoutKey(1, step, tf.zeros([], tf.int64)))
 
 
 def _layer_norm(shape, dtype, _sizes):
@@ -176,40 +176,26 @@ def _layer_norm(shape, dtype, _sizes):
     )
 
 
-def _add_layer_norm(shape, dtype, sizes):
-    alone = _layer_norm(shape, dtype, sizes)
-    x, *parameters = alone.inputs
-    return Functions(
-        [x, normal(4, shape, dtype), *parameters],
-        {
-            "fused": lambda *args: layer_norm.add_layer_norm(*args, EPSILON),
-            "reference": lambda x, residual, *rest: alone.by_name["reference"](x + residual, *rest),
-            "tf_nn": lambda x, residual, *rest: alone.by_name["tf_nn"](x + residual, *rest),
-        },
-    )
-
-
 def _attention_softmax(shape, dtype, sizes):
     key_mask = tf.ones([shape[0], shape[-1]], tf.int32)
 
     def fused(scores, key_mask, step):
-        masks = masks_at(step)
+        drop = dropout_of(step)
         return (
             library()
             .tftrain_attention_softmax(
                 scores=scores,
                 key_mask=key_mask,
-                position=masks.position(),
+                position=drop.position(),
                 **_softmax_attributes(sizes),
-                **masks.attributes(),
+                **drop.attributes(),
             )
             .dropped[0]
         )
 
     def reference(scores, key_mask, step):
         probabilities = attention_softmax.reference_attention_softmax(scores, key_mask, _scale(sizes))
-        masks = masks_at(step)
-        return probabilities * (tf.cast(dropout.reference_kept(shape, masks), dtype) * masks.keep_scale)
+        return dropout.reference_dropout(probabilities, dropout_of(step))
 
     def tf_nn(scores, key_mask, _step):
         bias = (1 - tf.cast(key_mask > 0, dtype)[:, None, None, :]) * MASKED
@@ -258,8 +244,8 @@ def _bias_dropout_add(shape, dtype, _sizes):
     return Functions(
         inputs,
         {
-            "fused": lambda *args: dropout.bias_dropout_add(*args[:3], masks_at(args[3])),
-            "reference": lambda *args: dropout.reference_bias_dropout_add(*args[:3], masks_at(args[3])),
+            "fused": lambda *args: dropout.bias_dropout_add(*args[:3], dropout_of(args[3])),
+            "reference": lambda *args: dropout.reference_bias_dropout_add(*args[:3], dropout_of(args[3])),
             "tf_nn": lambda x, bias, residual, _step: residual + tf.nn.dropout(tf.nn.bias_add(x, bias), RATE),
         },
     )
@@ -267,7 +253,6 @@ def _bias_dropout_add(shape, dtype, _sizes):
 
 MAKERS: dict[str, Callable[[list[int], tf.DType, dict[str, int]], Functions]] = {
     "layer_norm": _layer_norm,
-    "add_layer_norm": _add_layer_norm,
     "attention_softmax": _attention_softmax,
     "bias_gelu_tanh": _bias_gelu("tanh"),
     "bias_gelu_erf": _bias_gelu("erf"),

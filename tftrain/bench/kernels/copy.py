@@ -1,4 +1,4 @@
-"""Copy bandwidth: how fast this machine's memory takes what is read once and written once."""
+"""Copy bandwidth: bytes that this machine reads and writes in a second while it copies."""
 
 import itertools
 import time
@@ -8,10 +8,10 @@ import numpy as np
 
 
 class Copy:
-    """A copy from one large array to another, shared by threads; numpy lets go of the interpreter while it copies.
+    """A copy from one large array to another by several threads; numpy releases the interpreter lock while it copies.
 
-    Both arrays have been written before, so that no page is met for the first time while it counts. The C library's
-    copy of large blocks writes past the cache and so moves nothing but these bytes.
+    The constructor writes both arrays, so that a timed copy causes no page fault. The C library copies large blocks
+    with stores that bypass the cache, and so moves these bytes only.
     """
 
     def __init__(self, size: float, threads: int):
@@ -19,7 +19,7 @@ class Copy:
 
         Args:
             size: bytes read and written together.
-            threads: each copies its part.
+            threads: number of threads, each of which copies its part.
         """
         half = max(int(size) // 2, threads)
         self._source, self._target = np.ones(half, np.uint8), np.ones(half, np.uint8)

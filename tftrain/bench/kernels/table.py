@@ -1,4 +1,4 @@
-"""The rows of table `kernels`, one process each: an op in one dtype at the shapes of one model, all of its passes."""
+"""The rows of table `kernels`: all passes of an op, in one dtype at the shapes of one model; one process per row."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Measures rows, each in a process of its own."""
+    """Measures each row in its own process."""
     working_set = config.working_set_mb * 1e6 if config.working_set_mb else CACHE_MULTIPLE * host.last_level_cache()
     shared = {
         "steps": config.steps or STEPS,

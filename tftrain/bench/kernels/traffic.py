@@ -1,7 +1,7 @@
-"""The least bytes that an op has to move: each of its inputs read once and each of its outputs written once.
+"""The least number of bytes that an op moves: it reads each input once and writes each output once.
 
-It is the op's own inputs and outputs that count, those of backward included, not what an implementation happens to do.
-So a share of 1 of copy bandwidth means that nothing was moved twice.
+The count includes the op's own inputs and outputs, also those of backward, and nothing that only one implementation
+moves. So a share of 1 of the copy bandwidth means that the op moved nothing twice.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ STATISTIC = 4  # bytes of a mean or a reciprocal deviation, and of an int32
 
 
 class Extent(NamedTuple):
-    """The sizes that bytes follow from.
+    """The sizes that determine the bytes.
 
     Attributes:
         batch: samples.
@@ -56,12 +56,6 @@ def layer_norm(at: Extent) -> Traffic:
     )
 
 
-def add_layer_norm(at: Extent) -> Traffic:
-    """As `layer_norm`, with a residual as one more input and the sum as one more output of forward."""
-    alone = layer_norm(at)
-    return Traffic(alone.forward + 2 * at.tensor, alone.backward)
-
-
 def attention_softmax(at: Extent) -> Traffic:
     """scores, int32 mask -> probabilities, dropped; and ddropped, probabilities -> dscores, dropped."""
     return Traffic(3 * at.tensor + at.batch * at.columns * STATISTIC, 4 * at.tensor)
@@ -84,7 +78,6 @@ def bias_dropout_add(at: Extent) -> Traffic:
 
 TRAFFIC: dict[str, Callable[[Extent], Traffic]] = {
     "layer_norm": layer_norm,
-    "add_layer_norm": add_layer_norm,
     "attention_softmax": attention_softmax,
     "bias_gelu_tanh": bias_gelu,
     "bias_gelu_erf": bias_gelu,

@@ -1,6 +1,6 @@
-"""What is timed of the optimizers: a whole update of a model's weights, fused and by `tftrain.optim`.
+"""The timed cases of the optimizers: a whole update of a model's weights, by fused ops and by `tftrain.optim`.
 
-Both work on the same variables, and both begin with the gradients' global norm, which clips.
+Both update the same variables, and both begin with the global norm of the gradients, for clipping.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ def update_case(op: str, sizes: dict[str, int]) -> Case:
         sizes: hidden, layers, seq and vocab of the model.
 
     Returns:
-        The case, of one pass named update.
+        The case, with one pass named update.
     """
     shapes = weight_shapes(sizes)
     weights = [tf.Variable(normal(index, shape, tf.float32)) for index, shape in enumerate(shapes.values())]
@@ -64,7 +64,7 @@ def update_case(op: str, sizes: dict[str, int]) -> Case:
 
 
 def weight_shapes(sizes: dict[str, int]) -> dict[str, list[int]]:
-    """Returns the shapes of BERT's weights by name; the heads, of which the embedding is the largest part, left out."""
+    """Returns name -> shape of BERT's weights, without the two heads (whose largest weight is the tied embedding)."""
     hidden, wide = sizes["hidden"], 4 * sizes["hidden"]
     shapes = {
         "embeddings/word": [sizes["vocab"], hidden],

@@ -1,4 +1,4 @@
-"""The process that times one row of table `kernels`: a copy and every implementation in turn, again and again."""
+"""The process that times one row of table `kernels`: rounds in which a copy and every implementation run in turn."""
 
 import os
 import time
@@ -43,20 +43,20 @@ def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
         records = []
         for name, part in case.passes.items():
             timed = alternate(part.run, copy, settings["steps"])
-            about = {"op": op, "pass": name, "dtype": dtype, "shape": case.shape, "device": device}
-            records += [{**about, **record} for record in figures(timed, part.bytes)]
+            case_fields = {"op": op, "pass": name, "dtype": dtype, "shape": case.shape, "device": device}
+            records += [{**case_fields, **record} for record in figures(timed, part.bytes)]
         return records
 
     return measure
 
 
 def alternate(run: dict[str, Callable[[], Any]], copy: Callable[[], float], steps: int) -> dict[str, list[float]]:
-    """Times the implementations in turn, so that whatever disturbs the machine disturbs all of them.
+    """Times the implementations in turn, so that a disturbance of the machine affects all of them.
 
     Args:
-        run: by implementation, what is timed.
+        run: implementation -> timed function.
         copy: copies once and returns bytes per second.
-        steps: rounds, beside those to warm up.
+        steps: number of rounds after the warm-up.
 
     Returns:
         Seconds by implementation; under "copy", bytes per second.
@@ -68,7 +68,7 @@ def alternate(run: dict[str, Callable[[], Any]], copy: Callable[[], float], step
             start = time.perf_counter()
             result = function()
             seconds = time.perf_counter() - start
-            del result  # its memory goes back outside the time that is taken
+            del result  # frees its memory outside the measured time
             if number >= WARM_UP:
                 timed[name].append(seconds)
         bandwidth = copy()
@@ -81,8 +81,8 @@ def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
     """Returns the records of one pass, one for each implementation.
 
     Args:
-        timed: see `alternate`; every implementation but `fused` is TensorFlow's, and the fastest of them counts.
-        moved: bytes that the pass moves at least.
+        timed: see `alternate`; all implementations but `fused` are TensorFlow's, and the fastest of them counts.
+        moved: the least number of bytes that the pass moves.
     """
     timed = dict(timed)
     copy = {name: value / 1e9 for name, value in spread(timed.pop("copy")).items()}

@@ -34,14 +34,14 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
     others = [row for row in group if row.name != BASE]
 
     def one(row: Row) -> run.Figures:
-        return run.measure(given(row, config), config.np or RANKS, config.steps or STEPS)
+        return run.measure(run_flags(row, config), config.np or RANKS, config.steps or STEPS)
 
     for compared in alternation.in_alternation(base, others, one, say, BASE_EVERY, config.rounds):
         if compared.row is not base or base in group:
             yield outcome(compared)
 
 
-def given(row: Row, config: BenchConfig) -> list[str]:
+def run_flags(row: Row, config: BenchConfig) -> list[str]:
     """Returns the flags of a row's run; `extra_flags` win."""
     threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
     return [*MODEL, *shlex.split(row.settings["flags"]), *threads, *shlex.split(config.extra_flags)]

@@ -1,7 +1,7 @@
-"""Which part of the model an operation of the compiled step belongs to, told from its name and type.
+"""Assigns each operation of the compiled step to a part of the model, by its name and type.
 
-Names carry the layers' scopes, such as `.../block_3/feed_forward_3/Sigmoid`, and those of backward the same behind
-`gradient_tape/`. Types are the kernels' that ran, so a product that was fused with its bias is one product.
+Names contain the scopes of the layers, such as `.../block_3/feed_forward_3/Sigmoid`; names of backward have
+`gradient_tape/` before them. Types are those of the kernels that ran, so a product fused with its bias is one product.
 """
 
 import re
@@ -13,7 +13,7 @@ OPTIMIZER = "optimizer"
 MODEL_SCOPE = "bert_pretrainer"
 CALLS = re.compile(r"(Stateful)?PartitionedCall|While|If|SymbolicGradient|_Retval|_Arg")
 
-# The first that fits counts: a kind, what the type must look like, and what the path must look like.
+# The first match counts: a kind, a pattern of the type, and a pattern of the path.
 RULES = tuple(
     (kind, re.compile(kernel), re.compile(path))
     for kind, kernel, path in (
@@ -52,7 +52,7 @@ class Op(NamedTuple):
 
 
 def parse(event: str) -> Op | None:
-    """Returns the operation of a profiler's event, `path:type`; None for events that are none, or only call others."""
+    """Parses a profiler's event, `path:type`; returns None for an event that is no operation or only calls others."""
     path, colon, kernel = event.rpartition(":")
     if not colon or path.endswith(":") or not kernel.isidentifier() or CALLS.fullmatch(kernel):
         return None
@@ -60,9 +60,9 @@ def parse(event: str) -> Op | None:
 
 
 def update_scopes(ops: Iterable[Op]) -> set[str]:
-    """Returns the first scopes in which nothing of the model runs: the calls of the optimizer's compiled update.
+    """Returns the outermost scopes of the optimizer's compiled update: those without operations of the model.
 
-    Gradients and update are functions of their own, and each has its call's name before the names of all of its ops.
+    Gradients and update are separate functions, and the names of a function's operations begin with that of its call.
     """
     scopes: dict[str, bool] = {}
     for op in ops:

@@ -1,4 +1,4 @@
-"""The rows of table `profile`: number formats of tftrain's own training step, each with a line for every kind of op."""
+"""The rows of table `profile`: a training step of tftrain in each number format, with a line for each kind of op."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ COLUMNS = (Column("dtype"), Column("kind"), Column("thread_ms", 1), Column("shar
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Profiles rows, each in a process of its own; `cpu_threads` is not looked at: a profile has one thread."""
+    """Profiles each row in its own process; ignores `cpu_threads`, because a profile has one thread."""
     for row in group:
         try:
             settings = {**row.settings, "extra_flags": config.extra_flags}
@@ -25,7 +25,7 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
         for record in records:
             kernels = ", ".join(f"{name} {ms:.0f}" for name, ms in record.get("kernels", {}).items())
             say(f"{record['kind']:32} {record['thread_ms']:8.1f} ms {record['share']:6.1%}  {kernels}")
-        say(f"{records[-1]['cpu_ms']:.1f} ms of processor time a step; what the total has above that is waiting")
+        say(f"{records[-1]['cpu_ms']:.1f} ms of processor time a step; the rest of the total is waiting time")
         yield Outcome(row.name, records)
 
 

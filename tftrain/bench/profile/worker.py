@@ -1,7 +1,7 @@
 """The process that profiles a training step: TensorFlow's profiler over a few steps of one thread.
 
-With one thread no two operations run at once, so the time that an operation takes is the thread time that it costs, and
-all of them add up to the step.
+With one thread no two operations run at once. So the duration of an operation is its thread time, and the thread times
+of all operations add up to that of the step.
 """
 
 import os
@@ -21,7 +21,7 @@ TOTAL = "total"
 
 
 def build(settings: dict[str, Any]) -> Callable[[int], list[dict[str, Any]]]:
-    """Builds the step; settings hold precision and extra_flags. The answer takes the number of steps."""
+    """Builds the step from the settings precision and extra_flags; the returned function takes the number of steps."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     config = training.configuration(settings["precision"], 1, settings["extra_flags"])
@@ -47,7 +47,7 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[dict[str, Any]]]:
 
 
 def read_events(folder: Path) -> Iterator[tuple[str, float]]:
-    """Yields name and milliseconds of all events on the host that a profile holds."""
+    """Yields name and milliseconds of all host events of a profile."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     for path in folder.rglob("*.xplane.pb"):
@@ -63,11 +63,11 @@ def read_events(folder: Path) -> Iterator[tuple[str, float]]:
 def summary(events: list[tuple[str, float]], steps: int) -> list[dict[str, Any]]:
     """Adds up the time of each kind of operation.
 
-    An operation's time is the least that it took in any of the steps: what else runs on the machine only adds to it.
+    The time of an operation is the shortest of all steps, because other processes on the machine only lengthen it.
 
     Args:
         events: name and milliseconds.
-        steps: in which every operation ran equally often.
+        steps: number of steps; every operation ran equally often in each.
 
     Returns:
         Records of kind, thread_ms, share and ops, the costliest kind first, and their total.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tftrain import flags
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import mapping
-from tftrain.bench.published.local_machine import Place
+from tftrain.bench.published.local_machine import LocalMachine
 from tftrain.bench.published.rows import Published
 from tftrain.bench.published.scale import Scale, scaled
 from tftrain.config import TrainConfig
@@ -57,7 +57,7 @@ def resolved(case: Case) -> TrainConfig:
     return flags.parse(TrainConfig, given).resolve(case.work.ranks)
 
 
-def refusal(case: Case, place: Place) -> str | None:
+def refusal(case: Case, machine: LocalMachine) -> str | None:
     """Returns why a case does not fit here by the planner's count of what its flags need; None if it does.
 
     Flags that a run refuses are left to the run, which says why.
@@ -66,8 +66,8 @@ def refusal(case: Case, place: Place) -> str | None:
         config = resolved(case)
     except ConfigError:
         return None
-    planned = from_config(config, case.work.dp, gpu=place.gpu)
-    least = memory.estimate(planned, place.constants).least / 1e9
-    if least <= place.gb:
+    planned = from_config(config, case.work.dp, gpu=machine.gpu)
+    least = memory.estimate(planned, machine.constants).minimum / 1e9
+    if least <= machine.gb:
         return None
-    return f"does not fit here: {least:.2f} of {place.gb:.2f} GB a rank"
+    return f"does not fit here: {least:.2f} of {machine.gb:.2f} GB a rank"

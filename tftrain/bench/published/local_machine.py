@@ -1,20 +1,19 @@
 """What this machine has for a run's ranks: memory, and a rate that its devices reach at the least."""
 
 import os
-import shutil
-import subprocess
 from typing import NamedTuple
 
+from tftrain import devices
 from tftrain.bench import host
 from tftrain.plan.system import Constants, systems
 
 RANKS = 4  # without GPUs, as in table levers
-KEPT_FREE = 0.1  # share of a host's memory, for what else runs there
+RESERVED_SHARE = 0.1  # share of a host's memory, for what else runs there
 UNKNOWN_GB = 4.0
 CORE_FLOPS, GPU_FLOPS = 20e9, 20e12  # cautious: a core with AVX2 in fp32, a V100 in fp16
 
 
-class Place(NamedTuple):
+class LocalMachine(NamedTuple):
     """What there is.
 
     Attributes:
@@ -32,29 +31,18 @@ class Place(NamedTuple):
     gpu: bool
 
 
-def look(ranks: int | None) -> Place:
+def inspect(ranks: int | None) -> LocalMachine:
     """Looks at the machine.
 
     Args:
         ranks: of a run; None for one a GPU, or `RANKS` without.
     """
-    free = free_gpu_gb()
+    free = devices.free_gpu_gb()
     if free:
         ranks = ranks or len(free)
         each = min(free) / max(1, -(-ranks // len(free)))
-        return Place(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
+        return LocalMachine(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
     ranks = ranks or RANKS
-    gb = (1 - KEPT_FREE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
+    gb = (1 - RESERVED_SHARE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
     cores = len(os.sched_getaffinity(0))
-    return Place(ranks, gb, CORE_FLOPS * cores, systems()["tftrain_cpu"], False)
-
-
-def free_gpu_gb() -> list[float]:
-    """Returns the free memory of each GPU in 1e9 bytes, as the driver's tool says; none where there is no such tool."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = said.stdout.split() if said.returncode == 0 else []
-    return [int(line) * 2**20 / 1e9 for line in lines if line.isdigit()]
+    return LocalMachine(ranks, gb, CORE_FLOPS * cores, systems()["tftrain_cpu"], False)

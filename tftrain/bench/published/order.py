@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 
 from tftrain.bench.table import Record
-from tftrain.plan.published.compare import lie_apart
+from tftrain.plan.published.compare import differ
 
 PUBLISHED_APART = 0.05  # 22 configurations of the published sweep ran twice, 2.8 % apart in the mean
 # What is compared: its name, its figure here and as published, and the figures of all runs of the base row.
@@ -33,7 +33,7 @@ def lines(records: Sequence[Record]) -> list[str]:
         signs = [
             (one[0] - other[0]) * (one[1] - other[1]) > 0
             for one, other in itertools.combinations(known, 2)
-            if lie_apart(one[0], other[0], apart) and lie_apart(one[1], other[1], PUBLISHED_APART)
+            if differ(one[0], other[0], apart) and differ(one[1], other[1], PUBLISHED_APART)
         ]
         if signs:
             found.append(

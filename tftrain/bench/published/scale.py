@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tftrain.bench.published.local_machine import Place
+from tftrain.bench.published.local_machine import LocalMachine
 from tftrain.plan import flops, memory
 from tftrain.plan.workload import Workload
 
@@ -55,13 +55,13 @@ def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     return Scale(factor, layers, min(1.0, width), micro_batch, tokens, heads)
 
 
-def choose(given: str, works: Sequence[Workload], place: Place, ranks: int) -> Scale:
+def choose(given: str, works: Sequence[Workload], machine: LocalMachine, ranks: int) -> Scale:
     """Returns the scale that `--scale` asks for.
 
     Args:
         given: full, a factor, or auto: the largest power of 1/2 with which every row fits and takes a few seconds.
         works: of the table's rows.
-        place: this machine.
+        machine: this machine.
         ranks: `--np`.
     """
     if given != "auto":
@@ -70,20 +70,20 @@ def choose(given: str, works: Sequence[Workload], place: Place, ranks: int) -> S
     while factor > SMALLEST:
         scale = of_table(factor, works, ranks)
         small = [scaled(work, scale, ranks) for work in works]
-        if all(work_fits(work, place) and flops.reported(work, "exact") < budget(place) for work in small):
+        if all(work_fits(work, machine) and flops.reported(work, "exact") < budget(machine) for work in small):
             return scale
         factor /= 2
     return of_table(factor, works, ranks)
 
 
-def budget(place: Place) -> float:
+def budget(machine: LocalMachine) -> float:
     """Returns the operations of the longest step that --scale=auto plans."""
-    return MAX_SECONDS * place.flops
+    return MAX_SECONDS * machine.flops
 
 
-def work_fits(work: Workload, place: Place) -> bool:
+def work_fits(work: Workload, machine: LocalMachine) -> bool:
     """Whether the fullest rank of a workload fits."""
-    return memory.estimate(work, place.constants).least <= place.gb * 1e9
+    return memory.estimate(work, machine.constants).minimum <= machine.gb * 1e9
 
 
 def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:

@@ -61,14 +61,14 @@ def measure(
         for row in group:
             yield Outcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
         return
-    place = local_machine.look(config.np)
-    size = scale.choose(config.scale, [each.row.workload for each in published], place, place.ranks)
-    say(f"scale {size}; {place.gb:.1f} GB a rank")
+    machine = local_machine.inspect(config.np)
+    size = scale.choose(config.scale, [each.row.workload for each in published], machine, machine.ranks)
+    say(f"scale {size}; {machine.gb:.1f} GB a rank")
     base = Row(published[0].row.name, group[0].group)
     others = [row for row in group if row.name != base.name]
     named = {each.row.name: each for each in published}
-    cases = {row.name: prepare(named[row.name], size, place.ranks, config) for row in (base, *others)}
-    unfit = {name: why for name, case in cases.items() if (why := refusal(case, place))}
+    cases = {row.name: prepare(named[row.name], size, machine.ranks, config) for row in (base, *others)}
+    unfit = {name: why for name, case in cases.items() if (why := refusal(case, machine))}
 
     def one(row: Row) -> run.Figures:
         if row.name in unfit:
@@ -89,9 +89,9 @@ def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
     """Returns the configuration with the scale and the ranks that rows of a table run with here, if any runs."""
     if _planned_only(published[-1].row.table, config):
         return config
-    place = local_machine.look(config.np)
-    size = scale.choose(config.scale, [each.row.workload for each in published], place, place.ranks)
-    return dataclasses.replace(config, scale=str(size.factor), np=place.ranks)
+    machine = local_machine.inspect(config.np)
+    size = scale.choose(config.scale, [each.row.workload for each in published], machine, machine.ranks)
+    return dataclasses.replace(config, scale=str(size.factor), np=machine.ranks)
 
 
 def _planned_only(table: str, config: BenchConfig) -> bool:

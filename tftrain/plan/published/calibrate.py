@@ -1,10 +1,9 @@
-"""Fits the constants of the software systems to the published rows, and says how well they predict rows not seen.
+"""Fits the constants of the software systems to the published rows, and estimates the errors of held-out rows.
 
-Gauss-Newton on the logarithms of constants and figures. Residuals above 3 % count by their size rather than its square,
-so that a row with a fault of its own does not bend the rest; the rows of a system count as the root of their number, so
-that the sweep does not drown the others; and every constant is held to its starting value. Constants of the device are
-shared by the systems on it. The error for rows not seen is that of each table, predicted with constants fitted to all
-other tables.
+The fit is Gauss-Newton on the logarithms of constants and figures. Residuals above 3 % enter linearly instead of
+squared (Huber), so that a faulty row does not bend the rest. The rows of a system weigh as much as the root of their
+number, so that the sweep does not dominate. A weak prior pulls every constant to its starting value. Systems on one
+device share the constants of the device. A held-out error is that of a table under constants fitted to the others.
 """
 
 import dataclasses
@@ -23,18 +22,18 @@ from tftrain.plan.system import Constants
 
 DEVICE = ("product_rate", "misaligned", "misaligned_batch", "memory_rate", "link_rate")
 MEMORY = ("reserve_gb", "fragmentation", "state_slack")
-# What of a system's own the rows can tell; the rest is another system's, see LIKE, or the start's.
-OWN = {
+# The constants that a system's rows determine; the others come from another system, see SHARES_WITH, or are defaults.
+FITTED = {
     "megatron": ("network_rate", "launch_us", "wait_us", "step_ms"),
     "megatron_deepspeed": ("network_rate", "transfer", *MEMORY),
     "megatron_deepspeed_tuned": ("transfer",),
     "encoder": ("network_rate", "wait_us", "batch_ms", *MEMORY),
     "megatron_cpu": ("product_rate", "misaligned", "network_rate", "wait_us", "gradient_ns", *MEMORY),
 }
-LIKE = {"megatron_deepspeed_tuned": "megatron_deepspeed"}
-LIKE_IN_TIME = {"megatron_deepspeed": "megatron"}
-# Horovod negotiates every collective between the ranks in cycles of milliseconds, and a micro-batch of TensorFlow
-# begins in Python. A CPU reaches less of its peak, and does by itself what is around an update.
+SHARES_WITH = {"megatron_deepspeed_tuned": "megatron_deepspeed"}
+SHARES_TIME_WITH = {"megatron_deepspeed": "megatron"}
+# Starting values that differ from the defaults. Horovod negotiates every collective in cycles of milliseconds, and a
+# micro-batch of TensorFlow begins in Python. A CPU reaches a smaller share of its peak and takes time around an update.
 STARTS = {
     ("encoder", "wait_us"): 300.0,
     ("encoder", "batch_ms"): 30.0,
@@ -52,18 +51,18 @@ NOT_COMPARABLE = {
     "gpt_zero_stage": "the source's columns look swapped, and its branches differed",
 }
 LINEAR_ABOVE = 0.03
-HELD = 0.005
+PRIOR_WEIGHT = 0.005
 ROUNDS = 10
 STEP = 1e-3
 
 FOLDS = 5
 SEED = 1
 
-Key = tuple[str, str]  # who owns a constant (a device, or a system), and its name
+Key = tuple[str, str]  # the owner of a constant (a device or a system), and the name of the constant
 
 
 class Fit(NamedTuple):
-    """Logarithms of constants, and of each row's predicted by measured figure."""
+    """Logarithms of constants, each row's logarithm of planned / published, and its derivatives by the constants."""
 
     keys: tuple[Key, ...]
     values: np.ndarray
@@ -72,17 +71,17 @@ class Fit(NamedTuple):
 
 
 def owner(system: str, name: str) -> Key:
-    """Returns whose value of a constant a system has; ("", name) for the start's."""
-    if name in OWN[system]:
+    """Returns the key of the value that a system has of a constant; ("", name) if it is the default."""
+    if name in FITTED[system]:
         return system, name
     if name in DEVICE and system != "megatron_cpu":
         return "a100", name
-    other = LIKE.get(system) or (None if name in MEMORY else LIKE_IN_TIME.get(system))
+    other = SHARES_WITH.get(system) or (None if name in MEMORY else SHARES_TIME_WITH.get(system))
     return owner(other, name) if other else ("", name)
 
 
 def constants(system: str, values: dict[Key, float]) -> Constants:
-    """Returns the constants of a system, of which `values` has the logarithms; the others are the start's."""
+    """Returns the constants of a system; `values` has the logarithms of fitted ones, the others are starting values."""
     found = {}
     for name in Constants.__dataclass_fields__:
         value = values.get(owner(system, name))
@@ -91,17 +90,17 @@ def constants(system: str, values: dict[Key, float]) -> Constants:
 
 
 def comparable(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows of which the calibration may learn."""
+    """Returns the rows that the calibration may use."""
     return [row for row in rows if row.table not in NOT_COMPARABLE and row.reference.ran]
 
 
 def log_seconds(row: Row, chosen: Constants) -> float:
-    """Returns the logarithm of planned by published seconds."""
+    """Returns log(planned seconds / published seconds)."""
     return math.log(timing.step(row.workload, CLUSTERS[row.cluster], chosen).total / row.reference_seconds)
 
 
 def log_memory(row: Row, chosen: Constants) -> float:
-    """Returns the logarithm of planned by published memory."""
+    """Returns log(planned memory / published memory)."""
     cluster = CLUSTERS[row.cluster]
     return math.log(memory.estimate(row.workload, chosen).total / cluster.unit / row.reference.gb)
 
@@ -110,12 +109,9 @@ def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Se
     """Fits the constants with the given names to rows.
 
     Args:
-        rows: each with the figure that `error` compares.
+        rows: rows that have the figure that `error` compares.
         error: `log_seconds` or `log_memory`.
-        names: fields of `Constants` that matter to it.
-
-    Returns:
-        The best values found.
+        names: fields of `Constants` that influence the figure.
     """
     found = {owner(system, name) for system in {row.system for row in rows} for name in names}
     keys = tuple(sorted(key for key in found if key[0]))
@@ -140,15 +136,15 @@ def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Se
     return Fit(keys, values, errors, slopes)
 
 
-def without(
+def held_out_errors(
     rows: Sequence[Row], error: Callable[[Row, Constants], float], fitted: Fit, groups: Sequence[Hashable]
 ) -> np.ndarray:
-    """Returns each row's error with constants fitted to the rows of other groups, from the whole fit's slopes.
+    """Returns each row's error under constants fitted to the rows of other groups, with the slopes of the whole fit.
 
     Args:
-        rows, error: those of the fit.
-        fitted: from `fit`.
-        groups: of each row: its table, or a number drawn by lot.
+        rows, error: as for `fit`.
+        fitted: result of `fit`.
+        groups: the group of each row: its table, or a random fold.
     """
     start, found = _start(fitted.keys), np.array(fitted.errors)
     for group in dict.fromkeys(groups):
@@ -163,7 +159,7 @@ def without(
 
 
 def row_weights(rows: Sequence[Row]) -> np.ndarray:
-    """Returns 1 / root of the number of rows of each row's system."""
+    """Returns for each row 1 / sqrt(number of rows of its system)."""
     counts = Counter(row.system for row in rows)
     return np.array([counts[row.system] ** -0.5 for row in rows])
 
@@ -183,13 +179,13 @@ def _errors(rows, error, keys, values):
 
 
 def _slopes(rows, error, keys, values, errors):
-    """Returns d error / d value, [rows, keys]; rows whose system does not have a constant are not computed."""
+    """Returns d error / d value, [rows, keys]; 0 where the row's system does not have the constant."""
     slopes = np.zeros((len(rows), len(keys)))
     for column, key in enumerate(keys):
         moved = values.copy()
         moved[column] += STEP
-        touched = [place for place, row in enumerate(rows) if owner(row.system, key[1]) == key]
-        new = _errors([rows[place] for place in touched], error, keys, moved)
+        touched = [index for index, row in enumerate(rows) if owner(row.system, key[1]) == key]
+        new = _errors([rows[index] for index in touched], error, keys, moved)
         slopes[touched, column] = (new - errors[touched]) / STEP
     return slopes
 
@@ -197,13 +193,13 @@ def _slopes(rows, error, keys, values, errors):
 def _loss(errors, weights, moved):
     size = np.abs(errors)
     huber = np.where(size < LINEAR_ABOVE, size**2 / (2 * LINEAR_ABOVE), size - LINEAR_ABOVE / 2)
-    return float((weights * huber).sum() + HELD * (moved**2).sum())
+    return float((weights * huber).sum() + PRIOR_WEIGHT * (moved**2).sum())
 
 
 def _newton(errors, slopes, weights, moved):
     scale = weights / np.maximum(np.abs(errors), LINEAR_ABOVE)
-    curve = (slopes * scale[:, None]).T @ slopes + 2 * HELD * np.eye(slopes.shape[1])
-    return np.clip(-np.linalg.solve(curve, (slopes * scale[:, None]).T @ errors + 2 * HELD * moved), -0.7, 0.7)
+    curve = (slopes * scale[:, None]).T @ slopes + 2 * PRIOR_WEIGHT * np.eye(slopes.shape[1])
+    return np.clip(-np.linalg.solve(curve, (slopes * scale[:, None]).T @ errors + 2 * PRIOR_WEIGHT * moved), -0.7, 0.7)
 
 
 class Errors(NamedTuple):
@@ -211,11 +207,11 @@ class Errors(NamedTuple):
 
     Attributes:
         figure: memory or time.
-        table: its name, or "all".
-        rows: how many.
-        fitted: by constants fitted to all rows.
-        table_left_out, row_left_out: by constants fitted without the table; without a random fifth of all rows, of
-            which the row is one.
+        table: name of the table, or "all".
+        rows: number of rows.
+        fitted: error with constants fitted to all rows.
+        table_left_out: error with constants fitted without the table.
+        row_left_out: error with constants fitted without the random fifth of all rows that has the row.
     """
 
     figure: str
@@ -245,17 +241,17 @@ def calibrate(rows: Sequence[Row]) -> tuple[dict[str, Constants], list[Errors]]:
         values.update(zip(fitted.keys, fitted.values, strict=True))
         tables = [row.table for row in chosen]
         folds = list(np.random.default_rng(SEED).integers(FOLDS, size=len(chosen)))
-        left_out = [without(chosen, error, fitted, groups) for groups in (tables, folds)]
+        left_out = [held_out_errors(chosen, error, fitted, groups) for groups in (tables, folds)]
         every = [np.abs(np.expm1(found)) * 100 for found in (fitted.errors, *left_out)]
         for table in [*dict.fromkeys(tables), "all"]:
             of_table = np.array([table in (name, "all") for name in tables])
             means = [float(found[of_table].mean()) for found in every]
             errors.append(Errors(figure, table, int(of_table.sum()), *means))
-    return {system: constants(system, values) for system in OWN}, errors
+    return {system: constants(system, values) for system in FITTED}, errors
 
 
 def to_json(systems: dict[str, Constants]) -> str:
-    """Returns the text of `constants.json`; four digits are more than the rows can tell."""
+    """Returns the text of `constants.json`; four digits exceed the accuracy of the rows."""
     shown = {
         system: {name: float(f"{value:.4g}") for name, value in dataclasses.asdict(found).items()}
         for system, found in systems.items()

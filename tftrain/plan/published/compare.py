@@ -1,4 +1,4 @@
-"""Planned beside published figures: one line a row, and how far off each table is."""
+"""Planned beside published figures: a line for each row, and the errors of each table."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.published.row import Row
 from tftrain.plan.system import systems
 
-APART = 0.05  # between the mean and the most that runs of one configuration differ by: see `repeats`
+MIN_DIFFERENCE = 0.05  # runs of one configuration differ by less in the mean, and by more at most: see `repeats`
 COLUMNS = (
     "row",
     "predicted_gb",
@@ -29,14 +29,14 @@ COLUMNS = (
 
 
 class Planned(NamedTuple):
-    """A row with what the planner says of it.
+    """A published row with its plan.
 
     Attributes:
-        row: what was run, and what it got.
-        gb: peak memory of the fullest device, in the unit of the source.
-        fits: whether it does.
-        seconds: of an iteration.
-        samples_per_sec_per_gpu, tflops_per_gpu: counted as the source counts them.
+        row: the published row.
+        gb: planned peak memory of the fullest device, in the unit of the source.
+        fits: whether the plan fits a device.
+        seconds: planned seconds of an iteration.
+        samples_per_sec_per_gpu, tflops_per_gpu: planned, by the formulas of the source.
     """
 
     row: Row
@@ -48,12 +48,12 @@ class Planned(NamedTuple):
 
     @property
     def memory_error(self) -> float | None:
-        """(planned - published) / published, in percent; None where nothing is published."""
+        """(planned - published) / published memory in percent; None if nothing is published."""
         return _error(self.gb, self.row.reference.gb)
 
     @property
     def error(self) -> float | None:
-        """Of the figure in which the table states speed."""
+        """The same of the figure by which the table states speed."""
         found = {"sec_per_iteration": self.seconds, "samples_per_sec_per_gpu": self.samples_per_sec_per_gpu}
         published = getattr(self.row.reference, self.row.speed)
         if published is None:
@@ -68,7 +68,7 @@ def _error(planned: float, published: float | None) -> float | None:
 def plan_all(rows: Sequence[Row]) -> list[Planned]:
     """Plans rows.
 
-    Where model and device are not known, plans are scaled by what makes the table's first row right.
+    If a table does not state model and device, its plans are scaled so that the first row has no error.
     """
     found: list[Planned] = []
     scales: dict[str, tuple[float, float]] = {}
@@ -96,17 +96,18 @@ def _scaled(planned: Planned, memory_factor: float, speed_factor: float) -> Plan
 def plan(row: Row) -> Planned:
     """Plans one row.
 
-    Where a source does not say whether activations were checkpointed, the memory is that without it, if it fits.
+    If a source does not state checkpointing, memory is planned without it, and with full checkpointing if that does not
+    fit.
     """
     cluster, constants, work = CLUSTERS[row.cluster], systems()[row.system], row.workload
-    held = memory.estimate(work, constants)
-    if row.checkpointing_unstated and not held.fits(cluster):
-        held = memory.estimate(work.replaced(checkpointing="full"), constants)
+    needed = memory.estimate(work, constants)
+    if row.checkpointing_unstated and not needed.fits(cluster):
+        needed = memory.estimate(work.replaced(checkpointing="full"), constants)
     seconds = timing.step(work, cluster, constants).total
     return Planned(
         row,
-        held.peak_gb(cluster),
-        held.fits(cluster),
+        needed.peak_gb(cluster),
+        needed.fits(cluster),
         seconds,
         row.counted * work.global_batch / (seconds * work.ranks),
         flops.reported(work, row.formula) / (seconds * work.ranks * 1e12),
@@ -114,11 +115,11 @@ def plan(row: Row) -> Planned:
 
 
 class Summary(NamedTuple):
-    """How far off a table is: mean absolute errors in percent, rank correlations; None where nothing is published.
+    """Errors of a table: mean absolute errors in percent and rank correlations; None where nothing is published.
 
     Attributes:
-        time_apart: percentage of the pairs of rows that lie further apart in time than APART.
-        time_tau_apart: rank correlation of those.
+        time_separated: percentage of the pairs of rows whose published times differ by more than MIN_DIFFERENCE.
+        time_tau_separated: rank correlation of these pairs.
     """
 
     table: str
@@ -127,8 +128,8 @@ class Summary(NamedTuple):
     memory_tau: float | None
     time_mape: float | None
     time_tau: float | None
-    time_apart: float | None
-    time_tau_apart: float | None
+    time_separated: float | None
+    time_tau_separated: float | None
 
 
 def summarize(planned: Sequence[Planned]) -> list[Summary]:
@@ -140,7 +141,9 @@ def summarize(planned: Sequence[Planned]) -> list[Summary]:
         timed = [(each.seconds, each.row.reference_seconds) for each in chosen if each.row.reference_seconds]
         memory_errors = [abs(each.memory_error) for each in chosen if each.memory_error is not None]
         time_errors = [abs(each.error) for each in chosen if each.error is not None]
-        apart = [100.0 * lie_apart(*pair, APART) for pair in itertools.combinations([right for _, right in timed], 2)]
+        separated = [
+            100.0 * differ(*pair, MIN_DIFFERENCE) for pair in itertools.combinations([right for _, right in timed], 2)
+        ]
         found.append(
             Summary(
                 table,
@@ -149,20 +152,20 @@ def summarize(planned: Sequence[Planned]) -> list[Summary]:
                 kendall_tau(sized),
                 _mean(time_errors),
                 kendall_tau(timed),
-                _mean(apart),
-                kendall_tau(timed, APART),
+                _mean(separated),
+                kendall_tau(timed, MIN_DIFFERENCE),
             )
         )
     return found
 
 
-def lie_apart(one: float, other: float, share: float) -> bool:
-    """Whether two positive figures lie further apart than a share of the smaller."""
+def differ(one: float, other: float, share: float) -> bool:
+    """Whether two positive figures differ by more than a share of the smaller one."""
     return abs(one - other) > share * min(one, other)
 
 
 def repeats(planned: Sequence[Planned]) -> list[float]:
-    """Returns by how many percent the slowest published run is slower than the fastest, of each workload run twice."""
+    """Returns, for each workload published more than once, the percentage by which its slowest run is slower."""
     found: dict[Hashable, list[float]] = {}
     for row in (each.row for each in planned):
         if row.reference_seconds and not row.relative:
@@ -174,25 +177,29 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def kendall_tau(pairs: Sequence[tuple[float, float]], apart: float = 0.0) -> float | None:
-    """Returns Kendall's tau-b of pairs of numbers: agreeing less opposite orders, by pairs not tied (Kendall, 1945).
+def kendall_tau(pairs: Sequence[tuple[float, float]], min_difference: float = 0.0) -> float | None:
+    """Returns Kendall's tau-b of pairs of numbers: concordant - discordant pairs over untied pairs (Kendall, 1945).
 
-    None where all are tied on one side, or there are fewer than two. Of right numbers that lie no further apart than
-    the share `apart` of the smaller, the order does not count.
+    Args:
+        pairs: (left, right) numbers.
+        min_difference: pairs whose right numbers differ by no more than this share of the smaller one do not count.
+
+    Returns:
+        None if fewer than two pairs count, or one side is all tied.
     """
-    every = agreeing = opposite = left_tied = right_tied = 0
+    every = concordant = discordant = left_tied = right_tied = 0
     for index, (left, right) in enumerate(pairs):
         for other_left, other_right in pairs[:index]:
-            if apart and not lie_apart(right, other_right, apart):
+            if min_difference and not differ(right, other_right, min_difference):
                 continue
             every += 1
             by_left, by_right = left - other_left, right - other_right
             left_tied += by_left == 0
             right_tied += by_right == 0
-            agreeing += by_left * by_right > 0
-            opposite += by_left * by_right < 0
+            concordant += by_left * by_right > 0
+            discordant += by_left * by_right < 0
     free = (every - left_tied) * (every - right_tied)
-    return (agreeing - opposite) / free**0.5 if free > 0 else None
+    return (concordant - discordant) / free**0.5 if free > 0 else None
 
 
 def cells(each: Planned) -> list[str]:
@@ -245,7 +252,7 @@ def render(columns: Sequence[str], lines: Sequence[Sequence[str]], form: str) ->
     if form == "md":
         marks = ["---", *["---:"] * (len(columns) - 1)]
         return "".join(f"| {' | '.join(line)} |\n" for line in (columns, marks, *lines))
-    widths = [max(len(line[place]) for line in (columns, *lines)) for place in range(len(columns))]
+    widths = [max(len(line[column]) for line in (columns, *lines)) for column in range(len(columns))]
     aligned = (
         [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
         for line in (columns, *lines)

@@ -1,16 +1,16 @@
-"""The cells of a published row: read with type and bounds, and named with their column where they are wrong."""
+"""The cells of a published row, read with type and bounds; an error names the column."""
 
 import math
 from collections.abc import Mapping, Sequence
 
-LARGEST = 10**9
+MAX_WHOLE = 10**9
 
 
 class CsvRow:
     """One line of a file, by column."""
 
     def __init__(self, cells: Mapping[str, str]):
-        """Takes the texts as they are; a column that is not there is refused when it is read."""
+        """Keeps the texts; a missing column is an error when it is read."""
         self._cells = cells
 
     def text(self, column: str) -> str:
@@ -24,16 +24,16 @@ class CsvRow:
         return self._cells[column]
 
     def note(self) -> str:
-        """Returns the source's note; there need not be such a column."""
+        """Returns the source's note; "" without such a column."""
         return self._cells.get("note", "")
 
-    def whole(self, column: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+    def whole(self, column: str, default: int | None = None, minimum: int = 1, maximum: int = MAX_WHOLE) -> int:
         """Returns a whole number.
 
         Args:
             column: its name.
-            default: of an empty cell; None where it may not be empty.
-            least, most: inclusive bounds.
+            default: value of an empty cell; None: the cell may not be empty.
+            minimum, maximum: inclusive bounds.
 
         Raises:
             ValueError: there is no such column, or it holds no such number.
@@ -42,12 +42,12 @@ class CsvRow:
         if not cell and default is not None:
             return default
         value = _number(cell)
-        if not value.is_integer() or not least <= value <= most:
-            raise ValueError(f"{column}={cell}: expected a whole number from {least} to {most}")
+        if not value.is_integer() or not minimum <= value <= maximum:
+            raise ValueError(f"{column}={cell}: expected a whole number from {minimum} to {maximum}")
         return int(value)
 
     def figure(self, column: str) -> float | None:
-        """Returns a measured figure; None where nothing is stated, or OOM.
+        """Returns a measured figure; None for an empty cell and for OOM.
 
         Raises:
             ValueError: there is no such column, or it holds no number above 0.
@@ -61,10 +61,10 @@ class CsvRow:
         return value
 
     def choice(self, column: str, choices: Sequence[str]) -> str:
-        """Returns a cell that holds one of some words.
+        """Returns a cell whose text is one of `choices`.
 
         Raises:
-            ValueError: there is no such column, or it holds another word.
+            ValueError: there is no such column, or it holds another text.
         """
         cell = self.text(column)
         if cell not in choices:
@@ -73,7 +73,7 @@ class CsvRow:
 
 
 def _number(cell: str) -> float:
-    """Returns a number; nan for what is none."""
+    """Returns the number of a cell; nan if it is no number."""
     try:
         return float(cell)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The format of the encoder's published rows: sizes in columns, and levers as flags of tftrain.
+"""The format of the encoder's published rows: sizes in columns, levers as flags of tftrain.
 
-So a row is a configuration, and its workload what that amounts to. What the format does not state is filled in here,
-with the reason beside it.
+A row is a configuration, and its workload follows from that. Values that the format does not state are filled in here,
+with the reason beside them.
 """
 
 import re
@@ -16,10 +16,10 @@ from tftrain.plan.workload import from_config, reference_levers, reference_optim
 VOCAB = 102_864  # the source: an embedding of 316M weights at width 3072
 MASKED_SHARE = 0.15
 UNSTATED_SIZES = {"layers": 24, "hidden": 1024, "heads": 16, "seq_len": 512}  # Large's
-UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and softmax both point at 32 for Large
+UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and of softmax both imply 32 for Large
 UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration of deeper/13
-# What the source's rows are where their levers do not say. XLA is off then, but in local_fused, which states neither
-# precision nor XLA: it is planned as nearly all other rows of the source ran, in fp16 and compiled.
+# Values of levers that a row does not state. XLA is then off, except in local_fused, which states neither precision nor
+# XLA: it is planned like nearly all other rows of the source, in fp16 and compiled.
 DEFAULTS = {**reference_levers(), "precision": "fp16", "use_bias_in_keys": False, "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0, "memory_optimization": "none", "vocab_size": VOCAB}  # fmt: skip
 READ = {
@@ -49,10 +49,10 @@ PER_NODE = 8
 
 
 def read(cells: CsvRow) -> Row:
-    """Returns an encoder's row; all of them ran under data parallelism, some with tensor parallel ranks.
+    """Returns an encoder's row; all ran with data parallel ranks, some with tensor parallel ranks too.
 
     Raises:
-        ValueError: a cell or a lever is wrong, or the GPUs can't be divided so.
+        ValueError: a cell or a lever is wrong, or the levers do not divide the GPUs.
     """
     size, nodes, gpus = cells.text("size"), cells.whole("nodes"), cells.whole("gpus")
     if gpus > PER_NODE * nodes:
@@ -90,12 +90,12 @@ def read(cells: CsvRow) -> Row:
     workload = from_config(changed(config, batch), dp).replaced(
         family="encoder",
         predictions=round(MASKED_SHARE * seq),
-        grappler=config.compute.memory_optimization,  # which had an effect in rows that XLA compiled
+        grappler=config.compute.memory_optimization,  # had an effect in rows compiled by XLA too
     )
-    if accumulates:  # into a buffer that is there for a single micro-batch, too
+    if accumulates:  # the buffer exists for a single micro-batch too
         workload = workload.replaced(accumulation=config.batch.grad_accum_dtype)
-    # The source's figures of this table leave the factor of accumulation out: it says so of row 13, and the others,
-    # taken as they stand, would run at half the rate of Large on the same device.
+    # The source's figures of this table omit the factor of accumulation. It says so of row 13; taken literally, the
+    # others would run at half the rate of Large on the same device.
     counted = 1 / steps if cells.text("table") == "deeper" else 1.0
     speed = "samples_per_sec_per_gpu"
     return Row(
@@ -114,7 +114,7 @@ def read(cells: CsvRow) -> Row:
 
 
 def _levers(text: str) -> dict[str, Any]:
-    """Returns levers with their values; a later one overrides an earlier one."""
+    """Returns the values of levers; a later value overrides an earlier one."""
     found = {}
     for pair in text.split():
         name, equals, value = pair.partition("=")
@@ -124,7 +124,7 @@ def _levers(text: str) -> dict[str, Any]:
         if name in READ:
             found[name] = _typed(name, value)
     if "optimizer" in found and not found["optimizer"].startswith("fused_"):
-        found["optimizer"] = reference_optimizer(found["optimizer"])  # the source names its fused ones
+        found["optimizer"] = reference_optimizer(found["optimizer"])  # the source names fused optimizers
     return found
 
 
@@ -142,7 +142,7 @@ def _typed(name: str, value: str) -> Any:
 
 
 def _stated_steps(note: str, samples: int) -> int:
-    """Returns the micro-batches of an update of which a note states the global batch, as a number or in K."""
+    """Returns the micro-batches of an update from the global batch in a note, a plain number or one with K."""
     stated = re.search(r"global batch (\d+)(K?)", note)
     if not stated:
         return UNSTATED_ACCUMULATION

@@ -1,6 +1,6 @@
-"""The formats of published rows: decoders by topology, by CPU nodes and in a sweep; encoders are in `encoder_format`.
+"""The formats of published rows: decoders by topology, on CPU nodes and in a sweep; `encoder_format` has encoders.
 
-What a format does not state is filled in here, with the reason beside it.
+Values that a format does not state are filled in here, with the reason beside them.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tftrain.plan.workload import Workload
 
 GPT2_VOCAB = 50_257  # the sweep states none: see `_sweep`
 CPU_VOCAB = 51_200  # reproduces the published TFLOPs
-LONGEST_SECONDS = 20_000  # of an iteration on A64FX; what is longer is in milliseconds
+LONGEST_SECONDS = 20_000  # of an iteration on A64FX; larger figures are milliseconds
 MEGATRON_FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
 TUNED_HOSTS = ("gpt_global_batch", "gpt_low_pp", "gpt_low_tp")  # after the source's fix of PCIe and NUMA settings
 PER_NODE = 8
@@ -47,18 +47,18 @@ def _decoder(cells: CsvRow, vocab: int, precision: str, checkpointing: str, zero
 
 
 def _filling(work: Workload, devices: int, factor: bool) -> tuple[Workload, str]:
-    """Returns a workload with no more ranks than its nodes hold, and what was changed for that.
+    """Returns a workload with no more ranks than its nodes have devices, and a remark on the change.
 
-    Some published rows state more data parallel ranks, and TFLOPs that are those of the nodes: gpt_contenders/12 twice
-    as many, and rows of a64fx_30b_scaling. There the nodes count.
+    Some published rows (gpt_contenders/12, some of a64fx_30b_scaling) state more data parallel ranks than devices, but
+    TFLOPs of the devices. Their plans use the devices.
 
     Args:
-        work: as stated.
-        devices: of its nodes.
-        factor: only a whole factor too many is taken for such a row.
+        work: the stated workload.
+        devices: number of devices of its nodes.
+        factor: whether the surplus must be a whole factor.
 
     Raises:
-        ValueError: its ranks are others than the devices, and not in that way.
+        ValueError: the ranks differ from the devices in another way.
     """
     if work.ranks == devices:
         return work, ""
@@ -70,9 +70,9 @@ def _filling(work: Workload, devices: int, factor: bool) -> tuple[Workload, str]
 
 
 def _topology(cells: CsvRow) -> Row:
-    """Megatron-DeepSpeed on A100; it always ran with full activation checkpointing, as its TFLOPs formulas count."""
+    """Megatron-DeepSpeed on A100, with full activation checkpointing in every row, as its TFLOPs formulas count."""
     precision, nodes = cells.choice("precision", tuple(ITEM_BYTES)), cells.whole("nodes")
-    workload = _decoder(cells, cells.whole("vocab"), precision, "full", cells.whole("zero_stage", least=0, most=3))
+    workload = _decoder(cells, cells.whole("vocab"), precision, "full", cells.whole("zero_stage", minimum=0, maximum=3))
     reference = Reference(
         cells.figure("max_gb"),
         cells.text("max_gb") == "OOM",
@@ -80,7 +80,7 @@ def _topology(cells: CsvRow) -> Row:
         tflops_per_gpu=cells.figure("tflops_per_gpu"),
     )
     table = cells.text("table")
-    # The source keeps gradients in fp32: so they are summed.
+    # The source sums gradients in fp32.
     workload, remark = _filling(workload.replaced(fused=MEGATRON_FUSED, wire="fp32"), PER_NODE * nodes, factor=True)
     return Row(
         name=cells.text("row"),
@@ -100,8 +100,8 @@ def _sweep(cells: CsvRow) -> Row:
     """Megatron on A100. The rows fit no checkpointing on one node, and selective on many: see docs/planner.md."""
     nodes, gpus = cells.whole("nodes"), cells.whole("gpus")
     checkpointing = "selective" if nodes > 1 else "none"
-    # One rank's output layer takes more than twice as long as half of it does on each of two: so slow are rows that
-    # begin at odd places, and GPT-2's vocabulary unpadded. Several ranks need it padded, as Megatron does.
+    # One rank's output layer takes more than twice the time of half of it on each of two ranks. Misaligned rows are as
+    # slow, so one rank has GPT-2's vocabulary unpadded. Several ranks need it padded, as Megatron pads it.
     tp = cells.whole("tp")
     vocab = cells.whole("vocab", GPT2_VOCAB if tp == 1 else -(-GPT2_VOCAB // (128 * tp)) * 128 * tp)
     workload = _decoder(cells, vocab, cells.choice("precision", tuple(ITEM_BYTES)), checkpointing, 0)

@@ -1,4 +1,4 @@
-"""A published measurement: a workload, the cluster and the software system it ran on, and the figures it got."""
+"""A published measurement: a workload, its cluster and software system, and the measured figures."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from tftrain.plan.workload import Workload
 
 
 class Reference(NamedTuple):
-    """What was measured; None where nothing is stated.
+    """The measured figures; None if not stated.
 
     Attributes:
-        gb: peak memory of the fullest device looked at.
-        out_of_memory: it did not fit.
+        gb: peak memory of the fullest measured device.
+        out_of_memory: whether the run did not fit.
         samples_per_sec_per_gpu, sec_per_iteration, tflops_per_gpu: as published.
     """
 
@@ -23,7 +23,7 @@ class Reference(NamedTuple):
 
     @property
     def ran(self) -> bool:
-        """Whether there is a figure of a run."""
+        """Whether the run gave a figure."""
         figures = (self.gb, self.samples_per_sec_per_gpu, self.sec_per_iteration, self.tflops_per_gpu)
         return not self.out_of_memory and any(figure is not None for figure in figures)
 
@@ -32,18 +32,18 @@ class Row(NamedTuple):
     """One row.
 
     Attributes:
-        name, table: `table/NN`, and its table.
-        workload: what was run.
-        nodes: hosts.
+        name, table: `table/NN`, and the name of the table.
+        workload: the workload of the run.
+        nodes: number of hosts.
         cluster, system: names in `tftrain.plan.cluster` and `tftrain.plan.system`.
-        reference: what it got.
-        formula: of the published TFLOPs: exact, old or corrected, see `tftrain.plan.flops`.
+        reference: the measured figures.
+        formula: formula of the published TFLOPs: exact, old or corrected, see `tftrain.plan.flops`.
         speed: the figure of `Reference` by which the table states speed.
         counted: share of the samples that the published speed counts.
-        checkpointing_unstated: the source does not say whether activations were checkpointed.
-        relative: model, batch and device are assumed, since the source does not say: only changes against the table's
-            first row mean something.
-        remark: what is planned otherwise than the row states; "" for nothing.
+        checkpointing_unstated: whether the source leaves checkpointing open.
+        relative: whether the source leaves model, batch and device open: only changes against the table's first row
+            are comparable.
+        remark: difference between the plan and the stated row; "" for none.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
     @property
     def reference_seconds(self) -> float | None:
-        """Seconds of an iteration that the published figures amount to; None where there are none."""
+        """Seconds of an iteration by the published figures; None if none is published."""
         found, work = self.reference, self.workload
         if found.sec_per_iteration:
             return found.sec_per_iteration

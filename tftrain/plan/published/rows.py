@@ -1,4 +1,4 @@
-"""Published rows: those of the reference tables, or of any file in one of their four formats."""
+"""Published rows of the reference tables, or of any file in one of their four formats."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ REFERENCE = ("encoder_a100.csv", "decoder_3d_a100.csv", "decoder_3d_a64fx.csv", 
 
 
 class Rows(NamedTuple):
-    """What a file holds: the rows that can be planned, and what is wrong with the others."""
+    """The rows of a file that can be planned, and the problems of the others."""
 
     rows: list[Row]
     problems: list[Problem]
@@ -28,7 +28,7 @@ def read_reference() -> list[Row]:
 
 
 def reference_text(name: str) -> str:
-    """Returns what one of the files REFERENCE holds."""
+    """Returns the text of one of the files REFERENCE."""
     return (resources.files("tftrain.plan.published") / "reference" / name).read_text(encoding="utf-8")
 
 
@@ -36,7 +36,7 @@ def read_file(path: str) -> Rows:
     """Returns the rows of a file in one of the reference formats.
 
     Raises:
-        ConfigError: it can't be read, its columns are those of no format, or it has no rows.
+        ConfigError: the file cannot be read, its columns belong to no format, or it has no rows.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")  # a spreadsheet's byte order mark is no part of a name
@@ -46,7 +46,7 @@ def read_file(path: str) -> Rows:
 
 
 def read_text(text: str, name: str) -> Rows:
-    """Does what `read_file` does, for what the file `name` holds."""
+    """Returns the rows of the text of the file `name`; see `read_file`."""
     try:
         lines = list(_lines(text))
     except csv.Error as error:
@@ -68,7 +68,7 @@ def read_text(text: str, name: str) -> Rows:
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the lines that are not empty: their number in the file, and their cells without blanks around them."""
+    """Yields the line number and the stripped cells of each line that is not empty."""
     reader = csv.reader(io.StringIO(text, newline=""))
     for cells in reader:
         if any(stripped := [cell.strip() for cell in cells]):
@@ -76,10 +76,10 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Row]) -> Row:
-    """Returns the row of a line; columns that a short line leaves out are empty.
+    """Returns the row of a line; a short line has empty cells at its end.
 
     Raises:
-        ValueError: a cell is wrong, or cells do not go together.
+        ValueError: a cell is wrong, or cells contradict each other.
     """
     if len(cells) > len(columns):
         raise ValueError(f"expected {len(columns)} cells, as there are columns, not {len(cells)}")

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import dropout_key
-from tftrain.model.dropout import dropout, random_bits
-from tftrain.ops.attention_softmax import HeadRange
+from tftrain.ops.dropout import DropoutKey, HeadRange, dropout_at, random_bits, reference_dropout
 
 MODES = {
     "eager": lambda function: function,
@@ -24,7 +23,7 @@ def mask(samples, sample_shape, rate=0.3, site=6, mode="eager", **key):
 
     def drop(step, first_sample):
         ones = tf.ones([samples, *sample_shape])
-        return dropout(ones, rate, whole._replace(step=step, first_sample=first_sample), site)
+        return reference_dropout(ones, dropout_at(DropoutKey(whole.seed, step, first_sample), rate, site))
 
     return MODES[mode](drop)(whole.step, whole.first_sample).numpy()
 
@@ -38,7 +37,7 @@ def test_part_of_a_batch_has_the_mask_of_its_rows(mode, shape):
 
 def test_some_heads_have_their_masks_among_all_heads():
     whole = mask(2, (5, 3, 3))
-    part = dropout(tf.ones([2, 2, 3, 3]), 0.3, dropout_key(), 6, HeadRange(3, 5))
+    part = reference_dropout(tf.ones([2, 2, 3, 3]), dropout_at(dropout_key(), 0.3, 6, HeadRange(3, 5)))
     np.testing.assert_array_equal(part, whole[:, 3:])
 
 
@@ -51,7 +50,7 @@ def test_masks_are_the_same_bits_in_every_mode(mode, shape):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_masks_are_the_same_in_every_dtype(dtype):
-    kept = dropout(tf.ones([4, 33], dtype), 0.3, dropout_key(), 6) != 0
+    kept = reference_dropout(tf.ones([4, 33], dtype), dropout_at(dropout_key(), 0.3, 6)) != 0
     np.testing.assert_array_equal(kept, mask(4, (33,)) != 0)
 
 
@@ -88,14 +87,14 @@ def test_gradient_passes_where_the_value_passed():
     x = tf.random.stateless_normal([4, 13], [1, 2])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = dropout(x, 0.4, dropout_key(), 6)
+        y = reference_dropout(x, dropout_at(dropout_key(), 0.4, 6))
     np.testing.assert_allclose(tape.gradient(y, x), mask(4, (13,), rate=0.4), rtol=1e-6)
 
 
 def test_inference_and_rate_zero_change_nothing():
     x = tf.ones([2, 3])
-    assert dropout(x, 0.5, None, 0) is x
-    assert dropout(x, 0.0, dropout_key(), 0) is x
+    assert reference_dropout(x, dropout_at(None, 0.5, 0)) is x
+    assert reference_dropout(x, dropout_at(dropout_key(), 0.0, 0)) is x
 
 
 def test_site_out_of_range_is_refused():

@@ -1,4 +1,7 @@
-"""Checks of arguments that TensorFlow itself makes, but reports without their names."""
+"""The dtypes that ops store and compute in, and checks of arguments whose errors name the argument.
+
+TensorFlow makes the same checks, but its messages do not say which argument is wrong.
+"""
 
 from collections.abc import Sequence
 
@@ -7,8 +10,13 @@ import tensorflow as tf
 STORAGE = (tf.float32, tf.float16, tf.bfloat16)
 
 
+def wide_dtype(dtype: tf.DType | str) -> tf.DType:
+    """Returns the dtype of sums that 16 bits would spoil: float64 for float64, else float32."""
+    return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
+
+
 def check_storage(name: str, tensor: tf.Tensor) -> None:
-    """Checks that one argument has a dtype in which ops store data.
+    """Checks that an argument has a dtype in which ops store data.
 
     Args:
         name: the argument's name, for the message.
@@ -22,13 +30,13 @@ def check_storage(name: str, tensor: tf.Tensor) -> None:
 
 
 def check_dtype(name: str, tensor: tf.Tensor, expected: tf.DType, why: str = "") -> None:
-    """Checks the dtype of one argument.
+    """Checks the dtype of an argument.
 
     Args:
         name: the argument's name, for the message.
         tensor: the argument.
         expected: the dtype it must have.
-        why: where that comes from, such as "as x".
+        why: the reason for that dtype, such as "as x".
 
     Raises:
         tf.errors.InvalidArgumentError: it has another dtype.
@@ -38,13 +46,13 @@ def check_dtype(name: str, tensor: tf.Tensor, expected: tf.DType, why: str = "")
 
 
 def check_shape(name: str, tensor: tf.Tensor, expected: Sequence[int | None], why: str) -> None:
-    """Checks the shape of one argument, as far as it is known.
+    """Checks the shape of an argument, as far as it is known.
 
     Args:
         name: the argument's name, for the message.
         tensor: the argument.
-        expected: the shape it must have; None where any size will do.
-        why: where that comes from, such as "as scores".
+        expected: the shape it must have; None stands for any size.
+        why: the reason for that shape, such as "as scores".
 
     Raises:
         tf.errors.InvalidArgumentError: it has another rank or size.

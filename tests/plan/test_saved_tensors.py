@@ -45,20 +45,20 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
         hidden_dropout=rate > 0,
         attention_dropout=rate > 0,
     )
-    found = kept_bytes(config, dtype)
+    found = saved_bytes(config, dtype)
     # A number or two for each row, such as a norm's mean, is not in the inventory.
     rows = 16 * SAMPLES * LENGTH * 4
-    assert 0 <= found - bert.block(work).kept_bytes() <= rows
+    assert 0 <= found - bert.block(work).saved_bytes() <= rows
 
 
-def kept_bytes(config, dtype):
+def saved_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf
 
-    from tftrain.model.attention import attention_mask
-    from tftrain.model.block import Block
-    from tftrain.model.dropout import DropoutKey
+    from tftrain.model.attention_cores import AttentionMask
+    from tftrain.model.bert import Block
     from tftrain.model.parameters import Parameters
+    from tftrain.ops.dropout import DropoutKey
 
     block = Block(Parameters(dtype, 1, 0.02), config, 4)
     sizes = {}
@@ -68,7 +68,7 @@ def kept_bytes(config, dtype):
         key = DropoutKey(1, tf.constant(3, tf.int64), tf.constant(0, tf.int64))
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = block(x, attention_mask(mask, dtype), key)
+            y = block(x, AttentionMask(mask), key)
         forward = set(x.graph.get_operations())
         found = tape.gradient(y, [x, *block.trainable_variables])
         waiting, seen = [tensor.op for tensor in found], set()

@@ -1,0 +1,62 @@
+"""Attention cores: what happens between the projections of queries, keys and values and the output projection.
+
+A core computes softmax(query key' / sqrt(head_size)) value for each head. It takes the mask as a specification, not as
+a tensor of heads x S x S numbers, so that a core without any such tensor is possible. To add a core, write a function
+of the type `AttentionCore` and give it a name in `CORES`.
+"""
+
+import math
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+from tftrain.ops.attention_softmax import attention_context, reference_attention_context
+from tftrain.ops.dropout import Dropout
+
+
+class AttentionMask(NamedTuple):
+    """Which keys a query attends to: those of its sample that are not padding.
+
+    Attributes:
+        keys: int32 [b, S], positive for a token, 0 for padding.
+    """
+
+    keys: tf.Tensor
+
+
+class AttentionCore(Protocol):
+    """The type of a core."""
+
+    def __call__(
+        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: AttentionMask, dropout: Dropout | None
+    ) -> tf.Tensor:
+        """Returns the context of each query.
+
+        Args:
+            query, key, value: [b, heads, S, head_size], in the model's dtype; only b may be unknown.
+            mask: which keys a query attends to.
+            dropout: of the probabilities, with the heads of this rank; None in inference.
+
+        Returns:
+            [b, heads, S, head_size], in the model's dtype; zeros where a query has no key.
+        """
+
+
+def plain_softmax(query, key, value, mask, dropout):
+    """The core in plain TensorFlow."""
+    query *= _scale(query)  # fewer numbers than the scores have
+    scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, S, S]
+    return reference_attention_context(scores, mask.keys, value, 1.0, dropout)
+
+
+def fused_softmax(query, key, value, mask, dropout):
+    """The core whose scale, mask, softmax and dropout are one op."""
+    scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, S, S]
+    return attention_context(scores, mask.keys, value, _scale(query), dropout)
+
+
+def _scale(query):
+    return 1 / math.sqrt(query.shape[-1])
+
+
+CORES: dict[str, AttentionCore] = {"reference": plain_softmax, "fused": fused_softmax}  # by --attn_softmax_impl

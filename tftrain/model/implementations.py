@@ -1,0 +1,53 @@
+"""Which implementation each op of a model gets: `auto` becomes `fused` or `reference` here, and nowhere else.
+
+`auto` takes the fused op if the library is built, has kernels for the device, and its ops take the model's dtype. The
+ops take every shape that a model can have. `fused` and `reference` never change: a fused op that cannot run raises.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tftrain.config import ModelConfig
+from tftrain.ops.dtypes import STORAGE
+from tftrain.ops.library import unavailable_reason
+
+FLAGS = ("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
+
+
+def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> ModelConfig:
+    """Replaces `auto` by the implementation that it stands for.
+
+    Args:
+        config: of the model.
+        dtype: of the model's variables and activations.
+        gpu: whether the model runs on a GPU; else on the CPU.
+
+    Returns:
+        The same configuration, with `fused` or `reference` for each of FLAGS.
+    """
+    automatic = [flag for flag in FLAGS if getattr(config, flag) == "auto"]
+    if not automatic:
+        return config
+    taken = "fused" if _reason_against_fused(dtype, gpu) is None else "reference"
+    return dataclasses.replace(config, **dict.fromkeys(automatic, taken))
+
+
+def describe(config: ModelConfig, dtype: str, gpu: bool) -> str:
+    """Returns one line for the log: the implementation of each op and, if `auto` did not take a fused one, the reason.
+
+    Args:
+        config, dtype, gpu: see `resolve_implementations`.
+    """
+    resolved = resolve_implementations(config, dtype, gpu)
+    line = "implementations: " + " ".join(f"{flag}={getattr(resolved, flag)}" for flag in FLAGS)
+    reason = _reason_against_fused(dtype, gpu)
+    if reason and any(getattr(config, flag) == "auto" for flag in FLAGS):
+        line += f" (auto is reference: {reason})"
+    return line
+
+
+def _reason_against_fused(dtype: str, gpu: bool) -> str | None:
+    if tf.as_dtype(dtype) not in STORAGE:
+        return f"fused ops do not take {dtype}"
+    return unavailable_reason(gpu)
