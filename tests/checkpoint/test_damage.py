@@ -38,7 +38,7 @@ def saved(tmp_path):
                 piece = Piece.block(name, value.shape, states.NAMES[value.dtype], stretch=cut)
                 owned.append((piece, value.reshape(-1)[slice(*cut)]))
         write(attempt, owned)
-    return complete(attempts[0], {"seed": 1}, 3, 0, 1, lambda: False, print)
+    return complete(attempts[0], {"seed": 1}, 3, 0, 1, lambda: False)
 
 
 def read_all(path):

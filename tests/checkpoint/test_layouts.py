@@ -11,7 +11,7 @@ from tests.train.test_step import BASE
 from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
-from tftrain.parallel import collectives
+from tftrain.parallel import collectives, gradient_reduction
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel_config import BatchConfig, ParallelConfig
 from tftrain.run_state import Run
@@ -39,7 +39,7 @@ def runs():
     """Every rank of every layout, by its name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collectives, "broadcast_variables", lambda group, variables: None)
-        patch.setattr(collectives, "BUCKET_BYTES", SMALL_BUCKETS)
+        patch.setattr(gradient_reduction, "BUCKET_BYTES", SMALL_BUCKETS)
         return {name: ranks_of(*layout) for name, layout in LAYOUTS.items()}
 
 
