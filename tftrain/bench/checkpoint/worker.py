@@ -42,7 +42,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
 
     run = Run(config.resolve(1), start(Launch(), config.compute.cpu_threads))
     checkpoints = Checkpoints(run)
-    home = folder.of(config.run.output_dir)
+    home = folder.checkpoint_folder(config.run.output_dir)
     home.mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
     state = sum(values.nbytes for _, values in run.tensors_to_save())
