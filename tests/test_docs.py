@@ -1,0 +1,117 @@
+"""README and docs: links, flags and names in them exist, and README's tables of flags are complete."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from tftrain.bench.config import BenchConfig
+from tftrain.config import TrainConfig
+from tftrain.fields import sections
+from tftrain.plan.config import PlanConfig
+from tftrain.prepare_config import PrepareConfig
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+FOLDERS = "tftrain|tests|tools|custom_ops|configs|docs"
+
+# Flags of other programs that the pages name.
+OTHER = {
+    "absl": {"flagfile", "help"},
+    "horovodrun": {
+        *("blacklist-cooldown-range", "gloo", "host-discovery-script", "max-np", "min-np", "network-interfaces"),
+        *("reset-limit", "start-timeout"),
+    },
+    "mpirun": {"oversubscribe"},
+    "slurm": {"batch", "kill-on-bad-exit", "mpi", "ntasks", "ntasks-per-node", "requeue", "signal", "time"},
+    "bazel": {"action_env", "config"},
+    "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler"},
+    "Megatron-LM": {"rampup-batch-size"},
+    "tests/crash_matrix": {"kills", "layout"},
+    "tests/launched.py": {"code", "seconds"},
+    "tools/compare_revisions.py": {"base", "cases"},
+    "tools/gpu_check.py": {"platform"},
+}
+
+
+def names(config_class: type) -> set[str]:
+    """Returns the names of the flags of a configuration."""
+    return {field.name for section in sections(config_class()) for field in dataclasses.fields(section)}
+
+
+def flags_of_programs() -> set[str]:
+    found = set().union(*OTHER.values(), *map(names, (TrainConfig, PrepareConfig, PlanConfig, BenchConfig)))
+    return found | {f"no{name}" for name in found}
+
+
+@pytest.fixture(params=NAMES)
+def text(request):
+    return (ROOT / request.param).read_text()
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> list[str]:
+    """Returns the targets of the links of a page that lead to other files or headings of the repository."""
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if not target.startswith("http")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_to_files_and_headings(name):
+    page = ROOT / name
+    broken = []
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_guide_is_linked_from_readme_and_every_page_of_results_from_its_index():
+    for index in (ROOT / "README.md", ROOT / "docs/results/README.md"):
+        linked = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+        folder = ROOT / "docs" if index.parent == ROOT else index.parent
+        assert {page for page in folder.glob("*.md") if page != index} <= linked
+
+
+def test_flags_exist(text):
+    named = set(re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]*[a-z0-9])(?![\w*])", text))
+    assert named - flags_of_programs() == set()
+
+
+@pytest.mark.parametrize(("program", "config"), [("tftrain.run", TrainConfig), ("tftrain.prepare", PrepareConfig)])
+def test_readme_has_every_flag_of_a_program_in_its_table(program, config):
+    readme = (ROOT / "README.md").read_text()
+    table = re.search(rf"\| purpose \| flags of `{re.escape(program)}` \|\n((?:\|.*\n)+)", readme)[1]
+    assert set(re.findall(r"`([a-z0-9_]+)`", table)) - {"auto"} == names(config)
+
+
+def test_files_exist(text):
+    named = re.findall(rf"(?<![\w/.-])((?:{FOLDERS})/[\w./-]*\w)(?![\w*/])", text)
+    assert [path for path in named if not (ROOT / path).exists() and "/X" not in path] == []
+
+
+def test_modules_exist(text):
+    named = re.findall(r"(?<![\w/.-])((?:tftrain|tests)(?:\.[a-zA-Z_]\w*)+)", text)
+    assert [name for name in named if not exists(name)] == []
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or is defined in one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        module = ROOT.joinpath(*parts[:count])
+        if module.is_dir() and count == len(parts):
+            return True
+        file = module.with_suffix(".py") if module.with_suffix(".py").exists() else module / "__init__.py"
+        if file.exists():
+            rest = parts[count : count + 1]
+            return not rest or bool(re.search(rf"^(?:def|class) {rest[0]}\b|^{rest[0]}\b.* =", file.read_text(), re.M))
+    return False
