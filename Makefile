@@ -13,7 +13,8 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 QUICKSTART := build/quickstart
 RANKS := 2
-WORKERS := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+# Every process of the tests imports tftrain: compile it once.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help setup train test test-all test-fast lint format lock hooks clean clean-all
 
@@ -33,14 +34,14 @@ $(QUICKSTART)/data/manifest.json: | setup
 
 test: lint ## Run lint and every test except the nightly ones
 	tools/bazel test //custom_ops/...
-	$(BIN)/python -m pytest $(WORKERS) --durations=15 -m "not nightly"
+	$(PYTEST) --durations=15 -m "not nightly"
 
 test-all: lint ## Run lint and every test
 	tools/bazel test //custom_ops/...
-	$(BIN)/python -m pytest $(WORKERS) --durations=60
+	$(PYTEST) --durations=60
 
 test-fast: setup ## Run the tests that are neither slow nor nightly
-	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not nightly"
+	$(PYTEST) -m "not slow and not nightly"
 
 lint: setup ## Check style, formatting and which module imports which
 	$(BIN)/ruff check .

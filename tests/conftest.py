@@ -23,13 +23,20 @@ SLOW = (
     "bench",
     "checkpoint/test_layouts.py",
     "checkpoint/test_save.py",
+    "data/test_masking.py",
+    "fuzz",
+    "model/test_precision.py",
+    "model/test_tf_models_parity.py",
+    "model/test_variants.py",
     "ops",
+    "optim/test_bad_numbers.py",
+    "optim/test_optimizer_state.py",
+    "saving/test_saves.py",
     "test_run.py",
     "train/test_fused.py",
+    "train/test_grappler.py",
     "train/test_ramp.py",
-    "saving/test_saves.py",
     "train/test_step.py",
-    "model/test_precision.py",
 )
 
 
@@ -40,14 +47,15 @@ def log_of_one_rank():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Marks what compiles step after step, file by file, for `make test-fast`; skips what needs quiet; ranks first."""
+    """Marks slow files, which mostly compile, and skips what needs a quiet machine; long files come first."""
     for item in items:
         place = item.path.relative_to(ROOT).as_posix()
         if place.startswith(SLOW) or item.get_closest_marker("multirank"):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("quiet") and "quiet" not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason="compares seconds: run it by hand with -m quiet"))
-    items.sort(key=lambda item: not _starts_ranks(item.path))
+    # A long file at the end would keep one worker busy while the other has nothing left.
+    items.sort(key=lambda item: (not _starts_ranks(item.path), not item.get_closest_marker("slow")))
 
 
 @functools.cache
@@ -56,9 +64,9 @@ def _starts_ranks(path):
 
 
 class OneWorkerForRanks(LoadFileScheduling):
-    """File by file. Several ranks starve each other on few cores: one worker runs all files with tests that start some.
+    """Deals out file by file, and all files with tests that start ranks to one worker.
 
-    They come first, since they take the longest.
+    Ranks of two tests at once would starve each other on few cores, and one rank server is enough.
     """
 
     def _split_scope(self, nodeid):
@@ -68,7 +76,7 @@ class OneWorkerForRanks(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Deals out `--dist=loadfile`."""
+    """Replaces the scheduler of `--dist=loadfile`."""
     return OneWorkerForRanks(config, log) if config.getvalue("dist") == "loadfile" else None
 
 

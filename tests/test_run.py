@@ -91,7 +91,7 @@ def test_synthetic_tokens_are_uniform(whole):
 
 
 def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
-    target = checkpoints.of(tmp_path) / "step_00000004"
+    target = checkpoints.checkpoint_folder(tmp_path) / "step_00000004"
     shutil.copytree(checkpoints.find(whole)[0], target)
     shutil.copy(whole / "metrics.jsonl", tmp_path)
     loop.train(
@@ -105,7 +105,10 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(whole, tmp_path):
 
 
 def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(whole, capsys):
-    left = [checkpoints.of(whole) / name for name in (".trash_step_00000002", ".partial_step_00000008_00000000000a")]
+    left = [
+        checkpoints.checkpoint_folder(whole) / name
+        for name in (".trash_step_00000002", ".partial_step_00000008_00000000000a")
+    ]
     for path in left:
         path.mkdir()
     before = (whole / "metrics.jsonl").read_text()
@@ -137,7 +140,7 @@ def test_starting_over_keeps_the_old_checkpoints_aside(whole, tmp_path):
     )
     loop.train(configured(*settings), Mesh())
     assert [path.name for path in checkpoints.find(tmp_path)] == ["step_00000003"]
-    aside = checkpoints.of(tmp_path) / "set_aside_1"
+    aside = checkpoints.checkpoint_folder(tmp_path) / "set_aside_1"
     assert {path.name for path in aside.iterdir()} == {"step_00000004", "step_00000008", "metrics.jsonl"}
     train, held_out = rows(tmp_path)
     assert ([row["step"] for row in train], held_out) == ([1, 2, 3], [])

@@ -12,7 +12,7 @@
 
 namespace tftrain {
 
-// What both directions have in common. The number of outputs is an attribute of its own, because TensorFlow wants the
+// Common to both directions. The number of outputs is an attribute of its own, because TensorFlow wants the
 // length of a list of outputs to be one.
 struct AttentionSoftmaxAttributes {
   float scale = 1;

@@ -11,7 +11,7 @@
 
 namespace tftrain {
 
-// What GeLU and GeGLU have in common in both directions.
+// Common to GeLU and GeGLU in both directions.
 struct GeluAttributes {
   int64_t approximate = 0;  // 1 for the tanh form
 

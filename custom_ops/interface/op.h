@@ -1,4 +1,4 @@
-// What an op tells of itself, once for TensorFlow's kernels, for XLA's handlers and for shape inference:
+// The interface of an op, defined once for TensorFlow's kernels, for XLA's handlers and for shape inference:
 //
 //   struct XOp {
 //     static constexpr char kName[] = "TftrainX";              // in both frameworks

@@ -68,7 +68,7 @@ struct Dims {
 
 inline Dims UnknownDims() { return {false, {}}; }
 
-// What is known of a tensor before it exists.
+// Element type and shape of a tensor, as far as they are known before it exists.
 struct Spec {
   Element element;
   Dims dims;

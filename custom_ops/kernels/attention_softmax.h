@@ -47,7 +47,7 @@ struct AttentionSoftmaxForward {
 
 // With g = ddropped / keep rate where kept, else 0:
 //   dscores = scale * probabilities * (g - sum over keys of probabilities * g).
-// dropped is made once more, for the gradient of what it was multiplied with: it need not be kept.
+// Backward computes dropped again, for the gradient of the values, so that it need not be stored.
 struct AttentionSoftmaxBackward {
   AttentionShape shape;
   float scale;

@@ -1,4 +1,4 @@
-// What ends each sub-layer of a block: y = residual + dropout(x + bias), with a mask that is drawn again backward.
+// The end of each sub-layer of a block: y = residual + dropout(x + bias). Backward draws the mask again.
 //
 // Element e of a sample, for the draws, is its place in the sample's [rows, hidden].
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_BIAS_DROPOUT_ADD_H_

@@ -8,7 +8,7 @@
 
 namespace tftrain {
 
-// What element `index` of [samples, elements] is multiplied by.
+// Factor of element `index` of [samples, elements].
 inline double ReferenceKeepFactor(const Dropout& dropout, int64_t elements, int64_t index) {
   const SampleDraws draws(dropout, index / elements, elements);
   const bool kept = draws.Draw(index % elements) >= static_cast<uint32_t>(dropout.drop_below);

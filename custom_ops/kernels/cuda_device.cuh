@@ -1,4 +1,4 @@
-// What the CUDA kernels share: access to 16 bytes at once in any storage type, and sums over warps and blocks.
+// Shared by the CUDA kernels: access to 16 bytes at once in any storage type, and sums over warps and blocks.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_CUDA_DEVICE_CUH_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_CUDA_DEVICE_CUH_
 
@@ -71,7 +71,7 @@ struct Pack {
   }
 };
 
-// Columns of parameters, in whatever type. Kernels do this once for many rows, so it need not be fast.
+// Loads columns of parameters of any type. Kernels do this once for many rows, so it need not be fast.
 template <int kSize>
 __device__ inline void LoadColumns(const void* from, DType dtype, int64_t column, float (&values)[kSize]) {
 #pragma unroll

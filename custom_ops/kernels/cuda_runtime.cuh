@@ -102,7 +102,7 @@ int BlocksThatFit(Kernel kernel, int threads) {
   return std::max(1, multiprocessors * blocks);
 }
 
-// What went wrong in a launch since the last call, or null.
+// The message of a failed launch since the last call, or null.
 inline const char* LastError() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);

@@ -14,7 +14,7 @@ struct CudaStream {
   std::function<void*(int64_t bytes)> allocate;
 };
 
-// Null, or what went wrong.
+// Null, or a message about the failure.
 using CudaError = const char*;
 
 }  // namespace tftrain

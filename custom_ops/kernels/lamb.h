@@ -8,7 +8,7 @@
 // two passes move 24 + 16 bytes. With the global norm of the gradients before them, that is 44. A caller that holds shards
 // of tensors sums the squares over ranks between the passes.
 //
-// A factor of 0 skips the update: no weight and no moment changes, whatever the gradients are.
+// A factor of 0 skips the update: no weight and no moment changes, for any gradients.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_LAMB_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_LAMB_H_
 
@@ -20,7 +20,7 @@
 
 namespace tftrain {
 
-// What all tensors of one update share, as it lies in memory.
+// The scalars of one update, which all its tensors share, in their order in memory.
 struct UpdateScalars {
   float gradient_factor;
   float learning_rate;

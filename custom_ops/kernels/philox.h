@@ -75,7 +75,7 @@ struct SampleDraws {
   uint64_t high;
 };
 
-// What a kept element is multiplied by.
+// Factor of an element that is not dropped.
 inline float KeepScale(const Dropout& dropout) {
   return static_cast<float>(static_cast<double>(kRateUnit) / static_cast<double>(kRateUnit - dropout.drop_below));
 }

@@ -7,7 +7,7 @@
 namespace tftrain {
 
 enum class Target {
-  kPortable,    // what the compiler makes of 16-byte vectors, on any processor
+  kPortable,    // 16-byte vectors of the compiler, on any processor
   kAvx2,        // with FMA and F16C: Haswell, Zen and later
   kAvx512,      // F, BW, DQ and VL: Skylake server and later
   kAvx512Bf16,  // that, and conversions to bf16: Cooper Lake, Zen 4 and later

@@ -69,7 +69,7 @@ class UpdateKernel : public tensorflow::OpKernel {
   }
 
  private:
-  // Someone who has read the variable before keeps what was read.
+  // An earlier reader of the variable keeps its values.
   static absl::Status MakeOwnMemory(tensorflow::OpKernelContext* context, const Device& device,
                                     tensorflow::Tensor* tensor) {
     if (tensor->RefCountIsOne()) return absl::OkStatus();

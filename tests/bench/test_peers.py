@@ -74,9 +74,9 @@ def test_too_little_memory_is_said_before_a_model_is_built(fake, monkeypatch):
 def test_where_memory_is_short_ours_meets_one_peer_after_the_other():
     group = [row("tftrain"), row("one"), row("two")]
     ours, one, two = group
-    assert table.parties(group, None) == table.parties(group, 3 * table.MEMORY_GB) == [group]
-    assert table.parties(group, 3 * table.MEMORY_GB - 1) == [[ours, one], [ours, two]]
-    assert table.parties([one, two], 1.0) == [[one, two]]
+    assert table.concurrent_rows(group, None) == table.concurrent_rows(group, 3 * table.MEMORY_GB) == [group]
+    assert table.concurrent_rows(group, 3 * table.MEMORY_GB - 1) == [[ours, one], [ours, two]]
+    assert table.concurrent_rows([one, two], 1.0) == [[one, two]]
 
 
 def test_in_pairs_our_process_stays_and_measures_with_every_peer(fake, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import safetensors.numpy
 from tests.checkpoint import states
 from tftrain.checkpoint import manifest, shard
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt, complete, write
 from tftrain.checkpoint.source import Source
@@ -36,9 +36,9 @@ def saved(tmp_path):
             cut = (0, value.size // 2) if rank == 0 else (value.size // 2, value.size)
             if cut[0] < cut[1]:
                 piece = Piece.block(name, value.shape, states.NAMES[value.dtype], stretch=cut)
-                owned.append((piece, value.reshape(-1)[slice(*cut)]))
+                owned.append(TensorData(piece, value.reshape(-1)[slice(*cut)]))
         write(attempt, owned)
-    return complete(attempts[0], {"seed": 1}, 3, 0, 1, lambda: False, print)
+    return complete(attempts[0], {"seed": 1}, 3, 0, 1, lambda: False)
 
 
 def read_all(path):

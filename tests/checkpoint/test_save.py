@@ -14,7 +14,7 @@ import pytest
 from tests.checkpoint import states
 from tftrain.checkpoint import folder, save, shard
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
 
@@ -54,7 +54,7 @@ def test_a_step_that_is_saved_again_replaces_the_old_checkpoint(tmp_path):
 
 def test_names_that_are_no_checkpoints_are_left_alone(tmp_path):
     states.saved(tmp_path, state(1), 1)
-    home = folder.of(tmp_path)
+    home = folder.checkpoint_folder(tmp_path)
     (home / "step_00000002").mkdir()
     (home / "step_1").mkdir()
     (home / "step_00000003").symlink_to(home / "step_00000001")
@@ -112,7 +112,7 @@ def test_a_save_that_dies_at_any_moment_leaves_whole_checkpoints(tmp_path, step)
         newest.append(folder.find(run)[-1].name)
         states.saved(run, state(4), 4, keep_last=2, number=3)
         assert steps(run)[-1] == 4
-        assert len(list(folder.of(run).iterdir())) == 2, "something was left behind"
+        assert len(list(folder.checkpoint_folder(run).iterdir())) == 2, "something was left behind"
         shutil.rmtree(run)
         if not died:
             break
@@ -134,7 +134,7 @@ def test_an_error_in_any_phase_is_reported_and_the_older_checkpoint_stays(tmp_pa
             states.saved(tmp_path, state(2), 2)
     assert steps(tmp_path) == [1]
     states.saved(tmp_path, state(3), 3, keep_last=1)
-    assert [path.name for path in folder.of(tmp_path).iterdir()] == ["step_00000003"]
+    assert [path.name for path in folder.checkpoint_folder(tmp_path).iterdir()] == ["step_00000003"]
 
 
 def test_a_checkpoint_counts_even_if_older_ones_can_t_be_removed(tmp_path, monkeypatch, capsys):
@@ -164,18 +164,19 @@ def test_a_file_that_the_system_cuts_off_is_an_error(tmp_path, monkeypatch):
 
 def test_a_folder_that_has_vanished_is_not_made_again(tmp_path):
     states.saved(tmp_path, state(1), 1)
-    folder.of(tmp_path).rename(tmp_path / "unmounted")
+    folder.checkpoint_folder(tmp_path).rename(tmp_path / "unmounted")
     with pytest.raises(CheckpointError, match="No such file"):
         save.write(Attempt(tmp_path, 2, 1), states.whole_pieces(state(2)))
     assert [path.name for path in tmp_path.iterdir()] == ["unmounted"]
 
 
 def two_ranks(output_dir, number=1):
-    """Both ranks' attempts, and what each owns."""
-    folder.of(output_dir).mkdir(exist_ok=True)
+    """Both ranks' attempts, and the pieces that each saves."""
+    folder.checkpoint_folder(output_dir).mkdir(exist_ok=True)
     value = np.arange(6, dtype=np.float32)
-    owned = [[(Piece.block("x", (6,), "F32", stretch=cut), value[slice(*cut)])] for cut in ((0, 2), (2, 6))]
-    return [Attempt(output_dir, 1, number, rank, 2) for rank in range(2)], owned
+    cuts = ((0, 2), (2, 6))
+    tensors = [[TensorData(Piece.block("x", (6,), "F32", stretch=cut), value[slice(*cut)])] for cut in cuts]
+    return [Attempt(output_dir, 1, number, rank, 2) for rank in range(2)], tensors
 
 
 def complete(attempt, seconds=5.0, given_up=lambda: False):
@@ -220,7 +221,7 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_this_one_s(tmp_path):
         complete(chief, seconds=0.05)
     save.write(other, owned[1])
     complete(chief)
-    assert [path.name for path in folder.of(tmp_path).iterdir()] == ["step_00000001"]
+    assert [path.name for path in folder.checkpoint_folder(tmp_path).iterdir()] == ["step_00000001"]
 
 
 def test_pieces_that_are_not_a_whole_are_never_a_checkpoint(tmp_path):
@@ -264,7 +265,7 @@ def test_each_file_is_checked_by_one_of_the_ranks(tmp_path, monkeypatch):
 def test_later_checkpoints_are_set_aside_with_damaged_ones(tmp_path):
     for step in (1, 2, 3):
         states.saved(tmp_path, state(step), step)
-    (folder.of(tmp_path) / "step_00000003" / "manifest.json").unlink()
+    (folder.checkpoint_folder(tmp_path) / "step_00000003" / "manifest.json").unlink()
     (tmp_path / "metrics.jsonl").write_text("x")
     aside = folder.set_aside(tmp_path, 1)
     assert sorted(path.name for path in aside.iterdir()) == ["metrics.jsonl", "step_00000002", "step_00000003"]

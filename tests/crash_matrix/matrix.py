@@ -185,7 +185,7 @@ class Chain:
             wrong.append(f"losses {losses}, undisturbed {expected}")
         elif shards(self._output) != shards(whole):
             wrong.append("the last checkpoint has other bytes than the undisturbed one")
-        if left := [path.name for path in folder.of(self._output).glob(".*")]:
+        if left := [path.name for path in folder.checkpoint_folder(self._output).glob(".*")]:
             wrong.append(f"left behind: {left}")
         for kill in self._killed if wrong else ():
             self._wrong(kill, f"at the end of its chain: {'; '.join(wrong)}", finished)

@@ -98,9 +98,9 @@ def nan_in_one_step(stage: Stage) -> str:
 
 def disk_full(stage: Stage) -> str:
     """A full disk: saves fail and are counted, the last checkpoint stays, the run stops; with room it goes on."""
-    checkpoints = folder.of(stage.output)
+    checkpoints = folder.checkpoint_folder(stage.output)
     checkpoints.mkdir(parents=True)
-    with tmpfs(checkpoints, "900k"):
+    with tmpfs(checkpoints, "600k"):
         started = stage.play(flags=["--keep_last=9", "--max_failed_saves=2"])
         require(started, [ExitCode.SAVES_FAILED] * 2, "No space left on device", "as --max_failed_saves permits")
         (kept,) = folder.find(stage.output)

@@ -111,6 +111,17 @@ def test_every_dropout_place_of_the_model_has_a_mask_of_its_own(monkeypatch):
     assert len({site for site, _ in sites}) == len(sites)
 
 
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_stages_one_after_another_are_the_model(norm_position):
+    config = small_config(norm_position=norm_position, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    model, batch, key = small_model(config), small_batch(), dropout_key()
+    x = model.embed(batch, key)
+    for first, last in ((0, 1), (1, 3)):
+        x = model.run_blocks(x, batch, key, first, last)
+    for staged, whole in zip(model.heads(x, batch), model(batch, key), strict=True):
+        np.testing.assert_array_equal(staged, whole)
+
+
 def test_dropout_is_off_without_a_key():
     plain = small_model(small_config())
     dropping = small_model(small_config(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5))

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
+from tests.model.samples import PLAIN, VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.train.test_step import BASE, SAMPLES, batches, trained
 from tftrain.config import ComputeConfig
 from tftrain.model.bert import BertPretrainer
@@ -20,9 +20,9 @@ from tftrain.run import LOW_MEMORY_XLA
 
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
 VARIANTS = {
-    "post-gelu": {},
-    "post-erf": {"gelu_form": "erf"},
-    "pre-geglu": {"activation": "geglu", "norm_position": "pre"},
+    "post-gelu": PLAIN,
+    "post-erf": {**PLAIN, "gelu_form": "erf"},
+    "pre-geglu": {**PLAIN, "activation": "geglu", "norm_position": "pre"},
     "fused": FUSED,
     "fused-pre-geglu": {**FUSED, "activation": "geglu", "norm_position": "pre"},
 }
@@ -33,6 +33,7 @@ def losses(mode, model, **compute):
     config = dataclasses.replace(
         BASE,
         model=dataclasses.replace(BASE.model, **model),
+        optimizer=dataclasses.replace(BASE.optimizer, optimizer="reference_lamb"),
         compute=ComputeConfig(activation_checkpointing=mode, **compute),
         batch=BatchConfig(grad_accum_steps=3, global_batch_size=SAMPLES),
     )

@@ -307,6 +307,7 @@ def test_a_process_knows_its_device():
     assert devices.peak_tflops(devices.device_name(), "fp32") is None
 
 
+@pytest.mark.slow
 def test_peak_memory_counts_what_was_held_in_gb_of_1e9_bytes():
     assert not tf.config.get_visible_devices("GPU")
     before = devices.peak_memory_gb()

@@ -28,7 +28,7 @@ class Trained:
 
     def __init__(self, output_dir, mesh=ALONE, **settings):
         self.value = np.zeros(5, np.float32)
-        folder.of(output_dir).mkdir()
+        folder.checkpoint_folder(output_dir).mkdir()
         self.saves = Saves(RunConfig(output_dir=str(output_dir), **settings), mesh)
 
     def save(self, step):
@@ -76,7 +76,7 @@ def test_training_goes_on_while_a_copy_of_that_moment_is_written(tmp_path, held,
     held.set()
     trained.saves.finish()
     assert values(tmp_path) == {1: 1}
-    assert capsys.readouterr().out == f"checkpoint {folder.of(tmp_path)}/step_00000001\n"
+    assert capsys.readouterr().out == f"checkpoint {folder.checkpoint_folder(tmp_path)}/step_00000001\n"
 
 
 def test_the_first_save_copies_into_memory_that_was_prepared(tmp_path, monkeypatch):
@@ -146,7 +146,10 @@ def test_a_failed_save_is_counted_and_the_older_checkpoint_stays(tmp_path, broke
     assert values(tmp_path) == {1: 1, 3: 3}
     assert trained.saves.failed == 1
     assert "the checkpoint of step 2 has failed: rank 0: [Errno 28] No space left on device" in capsys.readouterr().err
-    assert sorted(path.name for path in folder.of(tmp_path).iterdir()) == ["step_00000001", "step_00000003"]
+    assert sorted(path.name for path in folder.checkpoint_folder(tmp_path).iterdir()) == [
+        "step_00000001",
+        "step_00000003",
+    ]
 
 
 def test_too_many_failures_in_a_row_end_the_run(tmp_path, broken):
@@ -207,7 +210,7 @@ def test_the_shards_of_a_rank_that_is_gone_are_not_waited_for(tmp_path, monkeypa
         raise ConnectionError("gloo/transport/tcp/pair.cc:589] Read error")
     failure = "the checkpoint of step 1 has failed: another rank can't write its shards"
     assert f"tftrain.run: rank 0: {failure}" in capsys.readouterr().err
-    assert list(folder.of(tmp_path).iterdir()) == []
+    assert list(folder.checkpoint_folder(tmp_path).iterdir()) == []
 
 
 def test_failed_saves_stand_in_the_metrics_and_training_goes_on(tmp_path, broken):
@@ -250,7 +253,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_it_is_used(
     output = capsys.readouterr()
     assert f"this checkpoint can't be used: {damaged}/shard_00000_000.safetensors: damaged" in output.err
     assert "continuing after step 2" in output.out
-    assert (folder.of(tmp_path) / "set_aside_1" / damaged.name).is_dir()
+    assert (folder.checkpoint_folder(tmp_path) / "set_aside_1" / damaged.name).is_dir()
     assert losses(tmp_path) == losses(trained)
 
 

@@ -90,6 +90,7 @@ def test_a_run_that_loses_a_host_and_gains_another_ends_with_the_losses_of_one_r
     assert elastic == pytest.approx(alone, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_wrong_flags_end_the_job_at_once(tmp_path):
     hosts = Hosts(tmp_path, "localhost", "127.0.0.1")
     with job(hosts, 2, *RUN, f"--output_dir={tmp_path / 'run'}", "--grad_accum_steps=3") as launched:

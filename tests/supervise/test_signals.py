@@ -123,7 +123,7 @@ from tftrain import run
 from tftrain.saving.checkpoints import Checkpoints
 save = Checkpoints.save
 def slow(self, last):
-    if int(self.progress.step) > 1:
+    if int(self._run.progress.step) > 1:
         time.sleep(600)
     save(self, last)
 Checkpoints.save = slow

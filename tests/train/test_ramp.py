@@ -58,7 +58,7 @@ def test_it_is_the_sequence_of_batches_that_one_would_make_by_hand(ramped):
 def test_a_run_resumed_within_the_ramp_is_bitwise_the_uninterrupted_one(ramped, tmp_path):
     first = checkpoints.find(ramped)[0]
     assert json.loads((first / "manifest.json").read_text())["step"] == 2
-    shutil.copytree(first, checkpoints.of(tmp_path) / first.name)
+    shutil.copytree(first, checkpoints.checkpoint_folder(tmp_path) / first.name)
     shutil.copy(ramped / "metrics.jsonl", tmp_path)
     loop.train(configured(*RAMP, f"--output_dir={tmp_path}"), Mesh())
     assert losses(tmp_path) == losses(ramped)

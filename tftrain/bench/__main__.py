@@ -1,7 +1,8 @@
 """Measures the rows of a benchmark table: `python -m tftrain.bench --table=NAME`, or `--list`.
 
-The report goes to stdout and to OUTPUT_DIR, progress to stderr. Exit codes: 0 every row was measured, 1 a row failed
-(stderr says why; the others were measured), 2 wrong flags, 130 interrupted from the keyboard (`--resume` goes on).
+The report goes to stdout and to OUTPUT_DIR, progress to stderr. Exit codes: 0 all rows were measured, 1 a row failed
+(stderr has the reason; the other rows were measured), 2 wrong flags, 130 interrupted from the keyboard (`--resume`
+continues).
 """
 
 import logging
@@ -47,11 +48,11 @@ def main(argv: Sequence[str]) -> int:
     codes = []
     for table, rows in every:
         try:
-            codes.append(measured(table, rows, config))
+            codes.append(measure_table(table, rows, config))
         except ConfigError as error:
             logger.error(error)
             codes.append(flags.EXIT_BAD_FLAGS)
-        except Exception:  # Whatever a table's figures or report fail with, the others are still to be measured.
+        except Exception:  # A failure of one table does not stop the others.
             traceback.print_exc()
             codes.append(EXIT_FAILED)
         if codes[-1] == EXIT_INTERRUPTED:
@@ -59,11 +60,11 @@ def main(argv: Sequence[str]) -> int:
     return max(codes)
 
 
-def measured(table: Table, rows: list[Row], config: BenchConfig) -> int:
-    """Measures rows of a table and reports it; returns the exit status.
+def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
+    """Measures rows of a table and writes its report; returns the exit status.
 
     Raises:
-        ConfigError: what is to be resumed does not go with this run.
+        ConfigError: the rows to resume from were measured with other flags.
     """
     settled = table.settle(config) if table.settle else config
     under = f"--scale={settled.scale} --np={settled.np}" if settled is not config else ""
@@ -73,7 +74,7 @@ def measured(table: Table, rows: list[Row], config: BenchConfig) -> int:
     try:
         failed = run(table, rows, config, store)
     except KeyboardInterrupt:
-        logger.info(f"interrupted; --resume goes on from {store.path}")
+        logger.info(f"interrupted; --resume continues from {store.path}")
         return EXIT_INTERRUPTED
     report = render(table, store.outcomes(), config.format)
     path = Path(config.output_dir) / f"{table.name}.{config.format}"
@@ -96,7 +97,7 @@ def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
     """Returns the tables and their rows that the flags name.
 
     Raises:
-        ConfigError: there is no such table or row; the message lists those that there are.
+        ConfigError: the table or the row does not exist; the message lists those that do.
     """
     tables = named(config.table)
     found = [(table, rows) for table in tables if (rows := table.matching(config.rows))]
@@ -107,10 +108,10 @@ def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
 
 
 def named(name: str | None) -> list[Table]:
-    """Returns the table of that name, or all tables for "all" and for none.
+    """Returns the table of that name; all tables for "all" and for None.
 
     Raises:
-        ConfigError: there is no such table.
+        ConfigError: the table does not exist.
     """
     if name in (None, "all"):
         return list(TABLES.values())
@@ -129,10 +130,10 @@ def listing(name: str | None) -> str:
 
 
 def run(table: Table, rows: list[Row], config: BenchConfig, store: Store) -> bool:
-    """Measures the rows, group by group, and keeps every outcome.
+    """Measures the rows group by group and stores every outcome.
 
-    A group is measured as a whole or, where all of its rows are kept from an earlier run, not at all: figures that are
-    compared with each other come from one run. Only a table that is `row_by_row` goes on within a group.
+    A group is measured as a whole, or skipped if the store has all of its rows: figures that are compared with each
+    other come from one run. Only a table that is `row_by_row` resumes within a group.
 
     Returns:
         Whether a row failed.
@@ -140,7 +141,7 @@ def run(table: Table, rows: list[Row], config: BenchConfig, store: Store) -> boo
     failed = False
     for number, group in enumerate(parts := groups(rows), start=1):
         if all(store.has(row.name) for row in group):
-            logger.info(f"[{number}/{len(parts)}] {group[0].group}: kept from an earlier run")
+            logger.info(f"[{number}/{len(parts)}] {group[0].group}: already measured")
             continue
         logger.info(f"[{number}/{len(parts)}] {group[0].group}")
         left = [row for row in group if not (table.row_by_row and store.has(row.name))]

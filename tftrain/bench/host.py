@@ -1,4 +1,4 @@
-"""What a measurement should know of the machine: its cores, its cache, and how busy others keep it."""
+"""The host of a measurement: its cores, its cache, its free memory and its load."""
 
 import os
 import re
@@ -9,12 +9,12 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def threads(cpu_threads: int) -> int:
-    """Returns `cpu_threads`, or the cores that this process may use if that is 0."""
+    """Returns `cpu_threads`, or the number of usable cores if that is 0."""
     return cpu_threads or len(os.sched_getaffinity(0))
 
 
 def last_level_cache(folder: Path = CACHES) -> int:
-    """Returns the bytes of the largest cache of the first core, 32 MiB where the system does not tell."""
+    """Returns the bytes of the largest cache of the first core, 32 MiB if the system does not report it."""
     sizes = []
     for path in folder.glob("index*/size"):
         if found := re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip()):
@@ -23,7 +23,7 @@ def last_level_cache(folder: Path = CACHES) -> int:
 
 
 def available_memory_gb() -> float | None:
-    """Returns the memory that can be had without swapping, in GB of 1e9 bytes; None where the system does not tell."""
+    """Returns the memory available without swapping in GB of 1e9 bytes; None if the system does not report it."""
     try:
         found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
@@ -32,5 +32,5 @@ def available_memory_gb() -> float | None:
 
 
 def load() -> str:
-    """Returns in words how many processes want to run; more than this one's threads disturb what is measured."""
+    """Returns the load average in words; a load above this process's own threads disturbs a measurement."""
     return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"

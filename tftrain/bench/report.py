@@ -18,13 +18,13 @@ class Store:
         """Opens the file.
 
         Args:
-            table: whose rows these are.
-            output_dir: made if it does not exist.
-            resume: whether rows from an earlier run are kept; else the file starts empty.
-            under: flags that all rows must have been measured with; "" where that does not matter.
+            table: the table of these rows.
+            output_dir: created if it does not exist.
+            resume: whether to keep the rows of an earlier run; else the file starts empty.
+            under: flags that all rows must have been measured with; "" for any.
 
         Raises:
-            ConfigError: some of the earlier run were measured with others.
+            ConfigError: a row of the earlier run was measured with other flags.
         """
         self.path = Path(output_dir) / f"{table.name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,25 +37,25 @@ class Store:
                     self._outcomes[outcome.row] = outcome
         others = {found.under for row, found in self._outcomes.items() if self.has(row)} - {under, ""}
         if under and others:
-            given = f"{self.path} was measured with {', '.join(sorted(others))}, and this run would be with {under}"
+            given = f"{self.path} was measured with {', '.join(sorted(others))}, this run uses {under}"
             raise ConfigError([Problem("resume", True, f"{given}: expected the same, or another --output_dir")])
-        # A line that an interruption has cut off is dropped here, or the next one would be written behind it.
+        # Drop a line that an interruption cut off: the next line would be appended to it.
         self.path.write_text("".join(_line(outcome) for outcome in self._outcomes.values()))
 
     def add(self, outcome: Outcome) -> None:
-        """Keeps a row's outcome, in place of an earlier one."""
+        """Stores a row's outcome; it replaces an earlier one."""
         outcome = dataclasses.replace(outcome, under=self._under)
         self._outcomes[outcome.row] = outcome
         with self.path.open("a") as file:
             file.write(_line(outcome))
 
     def has(self, row: str) -> bool:
-        """Whether the row is done with; one that failed is not."""
+        """Whether the row has a final outcome without an error."""
         found = self._outcomes.get(row)
         return found is not None and found.final and found.error is None
 
     def outcomes(self) -> list[Outcome]:
-        """Returns what is known, in the table's order."""
+        """Returns the stored outcomes in the table's order."""
         return [self._outcomes[row.name] for row in self._table.rows if row.name in self._outcomes]
 
 

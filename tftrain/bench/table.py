@@ -1,4 +1,4 @@
-"""What a table is: columns, rows as data, and a function that measures rows together."""
+"""The parts of a benchmark table: columns, rows as data, and a function that measures rows together."""
 
 import fnmatch
 from collections.abc import Callable, Iterator
@@ -17,14 +17,14 @@ class Column:
 
     Attributes:
         name: of the column, and of the entry in a record.
-        digits: behind the point of its numbers in csv and md, words among them stay; None where it holds no numbers.
+        digits: decimals of its numbers in csv and md; text is printed as it is. None: the column has no numbers.
     """
 
     name: str
     digits: int | None = None
 
     def show(self, record: Record) -> str:
-        """Returns the record's entry as the report shows it; "-" where there is none."""
+        """Returns the record's entry as the report prints it; "-" without an entry."""
         value = record.get(self.name)
         if value is None:
             return "-"
@@ -38,7 +38,7 @@ class Row:
     Attributes:
         name: unique in its table.
         group: rows of one group are measured together, in alternation.
-        settings: what the table's `measure` reads.
+        settings: arguments of the table's `measure`.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a row: its records, and in `error` why it was not measured.
+    """The outcome of a row: its records, or in `error` the reason why there are none.
 
-    A record holds the columns of the report; what else it holds is kept in the jsonl file and in json. `--resume` keeps
-    an outcome that is `final` and no error; `under` are the flags that rows beside it must have been measured with.
+    A record has the columns of the report; further entries appear only in the jsonl file and in json. `--resume` keeps
+    outcomes that are `final` and have no error. `under` has the flags that all rows of the report share.
     """
 
     row: str
@@ -68,16 +68,16 @@ class Table:
     Attributes:
         name: as in `--table`.
         about: one line for `--list`.
-        columns: of the report, from left to right.
-        rows: all of them, those of one group one behind the other.
+        columns: columns of the report from left to right.
+        rows: all rows; rows of one group are adjacent.
         measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
             progress; yields an Outcome for each row.
-        draw: makes a picture of the records that there are and writes it as png; None: the table has no picture.
-        remarks: returns lines on all records together, which stderr says; None: there is nothing to say.
-        page: writes an html report of the table and its outcomes, with the picture in it; None: there is none.
-        settle: fills in what the configuration leaves to the machine, the scale and the number of ranks, which all rows
-            then have; None: there is nothing of the kind.
-        row_by_row: whether a row's figures stand for themselves, so that an interrupted group goes on where it stopped.
+        draw: writes a picture of the records as png; None: the table has no picture.
+        remarks: returns lines on all records together for stderr; None: no remarks.
+        page: writes an html report of the table and its outcomes with the picture; None: no page.
+        settle: fills in the settings that depend on the machine, the scale and the number of ranks; None: no such
+            settings.
+        row_by_row: whether rows are independent, so that an interrupted group resumes at the next row.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""A process that measures, and stays: it answers one line of json with another until its input ends.
+"""A measuring process that stays alive: it answers one line of json with another until its input ends.
 
-Several of them can take turns, each with its model built and warm, while the others wait for a line and do nothing.
-This module needs the standard library alone, because an interpreter without TensorFlow runs workers too. All of them
-allocate in huge pages, as `tftrain.run` does, so that no implementation wins by that.
+Several workers can take turns, each with its model built and warm, while the others block on their input. This module
+needs only the standard library, because an interpreter without TensorFlow runs workers too. All workers allocate in
+huge pages, as `tftrain.run` does, so that no implementation has an advantage.
 """
 
 import contextlib
@@ -19,29 +19,29 @@ from typing import Any
 from tftrain.huge_pages import with_huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT_LINES = 40
-LAST_LINES = 3
+STDERR_LINES = 40
+SHOWN_LINES = 3
 STOP_SECONDS = 30
 
 
 class WorkerError(RuntimeError):
-    """The process failed; the message is its own, or the end of what it wrote to stderr."""
+    """The process failed; the message is its exception, or the end of its stderr."""
 
 
 class Worker:
-    """A measuring process, seen from the one that asks."""
+    """A measuring process, from the side of its parent."""
 
     def __init__(self, module: str, settings: dict[str, Any], python: str = sys.executable, environ=None):
         """Starts the process; `ask` waits until it is ready.
 
         Args:
-            module: which `serve`s, such as `tftrain.bench.kernels.worker`.
-            settings: its argument.
+            module: a module that calls `serve`, such as `tftrain.bench.kernels.worker`.
+            settings: argument of its `build`.
             python: the interpreter.
             environ: the environment; by default this process's, with huge pages.
 
         Raises:
-            WorkerError: there is no such interpreter.
+            WorkerError: the interpreter cannot be started.
         """
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         try:
@@ -56,7 +56,7 @@ class Worker:
             )
         except OSError as error:
             raise WorkerError(f"cannot start {python}: {error}") from error
-        self._last_words: deque[str] = deque(maxlen=KEPT_LINES)
+        self._stderr_tail: deque[str] = deque(maxlen=STDERR_LINES)
         self._reader = threading.Thread(target=self._read_stderr, daemon=True)
         self._reader.start()
 
@@ -64,7 +64,7 @@ class Worker:
         """Sends a request and returns its answer.
 
         Raises:
-            WorkerError: the process said why it can't, or it has ended.
+            WorkerError: the process answered with an exception, or has ended.
         """
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -74,7 +74,7 @@ class Worker:
         if not line:
             code = self._process.wait()
             self._reader.join()
-            words = " / ".join(list(self._last_words)[-LAST_LINES:]) or "without a word"
+            words = " / ".join(list(self._stderr_tail)[-SHOWN_LINES:]) or "nothing on stderr"
             raise WorkerError(f"the process ended with exit code {code}: {words}")
         answer = json.loads(line)
         if "error" in answer:
@@ -82,7 +82,7 @@ class Worker:
         return answer["result"]
 
     def stop(self) -> None:
-        """Ends the process; more than once does no harm."""
+        """Ends the process; a second call does nothing."""
         if not self._process.stdin.closed:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -101,7 +101,7 @@ class Worker:
     def _read_stderr(self) -> None:
         for line in self._process.stderr:
             if line.strip():
-                self._last_words.append(line.strip())
+                self._stderr_tail.append(line.strip())
 
 
 def serve(build: Callable[[dict[str, Any]], Callable[[Any], Any]]) -> None:
@@ -111,7 +111,7 @@ def serve(build: Callable[[dict[str, Any]], Callable[[Any], Any]]) -> None:
         build: makes, from the settings, the function that answers a request. An exception of either is sent as the
             answer.
     """
-    # What libraries print must not get between the answers.
+    # Keep the output of libraries out of the answers: it goes to stderr.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     answer = None

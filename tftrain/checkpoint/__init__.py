@@ -1,1 +1,1 @@
-"""Checkpoints of no particular layout: pieces of tensors in shards, a manifest, and how they get onto the disk."""
+"""Checkpoints independent of the layout of ranks: pieces of tensors in shards, a manifest, and durable writes."""

@@ -1,4 +1,4 @@
-"""A save in a background thread: training goes on while the disk is busy."""
+"""A save in a background thread: training continues while the disk is busy."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Plan(NamedTuple):
-    """What the chief needs to know of a save beyond its own shards; see `save.complete`."""
+    """Arguments of `save.complete` for the chief."""
 
     run: Mapping[str, Any]
     keep_last: int
@@ -24,49 +24,49 @@ class Plan(NamedTuple):
 
 
 class Save:
-    """One rank's part of one save, under way from the start."""
+    """One rank's part of one save; the constructor starts it."""
 
-    def __init__(self, attempt: Attempt, owned: Sequence[TensorData], plan: Plan | None):
+    def __init__(self, attempt: Attempt, tensors: Sequence[TensorData], plan: Plan | None):
         """Starts the thread.
 
         Args:
             attempt: the save.
-            owned: this rank's pieces and their elements, which must not change before `written`.
-            plan: on the chief, else None.
+            tensors: this rank's pieces and their elements, which must not change before `written` returns.
+            plan: on the chief; None on other ranks.
         """
         self._attempt, self._plan = attempt, plan
         self._written, self._abandoned = threading.Event(), threading.Event()
         self._problem: str | None = None
-        # A daemon: where a disk does not answer, a process must be able to end all the same.
-        self._thread = threading.Thread(target=self._run, args=(owned,), name="checkpoint", daemon=True)
+        # A daemon thread: a process must be able to end although a disk does not answer.
+        self._thread = threading.Thread(target=self._run, args=(tensors,), name="checkpoint", daemon=True)
         self._thread.start()
 
     def written(self, seconds: float) -> str | None:
-        """Waits until this rank's shards are on the disk, and returns None, or why they are not."""
+        """Waits until this rank's shards are on the disk; returns None, or the reason why they are not."""
         return self._problem if self._written.wait(seconds) else self._late(seconds)
 
     def abandon(self) -> None:
-        """Lets the chief wait no longer for ranks that have failed."""
+        """Makes the chief stop waiting for other ranks, of which one has failed."""
         self._abandoned.set()
 
     def completed(self, seconds: float) -> str | None:
-        """Waits for the end, and returns None, or why there is no checkpoint, as far as this rank knows."""
+        """Waits for the end of the save; returns None, or the failure as far as this rank knows it."""
         self._thread.join(seconds)
         return self._late(seconds) if self._thread.is_alive() else self._problem
 
     def _late(self, seconds: float) -> str:
         return f"rank {self._attempt.rank}: the disk has not answered within {seconds:.0f} s"
 
-    def _run(self, owned: Sequence[TensorData]) -> None:
+    def _run(self, tensors: Sequence[TensorData]) -> None:
         try:
-            save.write(self._attempt, owned)
+            save.write(self._attempt, tensors)
             self._written.set()
             if self._plan:
                 logger.info(f"checkpoint {self._complete()}")
         except CheckpointError as error:
             self._fail(str(error))
         except Exception as error:
-            # Whatever it is, training must not wait for ever for a thread that is gone.
+            # After any error: training must not wait forever for a thread that has ended.
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             self._written.set()

@@ -1,4 +1,4 @@
-"""Files and names that survive a crash: written beside, flushed, renamed."""
+"""Files and folders that survive a crash: written under another name, flushed, then renamed."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def flush(path: Path) -> None:
-    """Makes a file's content, or a folder's names, survive a power cut."""
+    """Flushes a file's content, or a folder's names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -15,13 +15,13 @@ def flush(path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes a small file and flushes it; under its name it exists whole or not at all."""
-    beside = path.with_name(f".{path.name}.new")
-    with open(beside, "wb") as file:
+    """Writes a small file and flushes it; after a crash, the file is complete or does not exist."""
+    temporary = path.with_name(f".{path.name}.new")
+    with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
 
 
 def rename(old: Path, new: Path) -> None:
@@ -31,6 +31,6 @@ def rename(old: Path, new: Path) -> None:
 
 
 def remove(folder: Path, trash: Path) -> None:
-    """Removes a folder so that a crash leaves it whole or under the name `trash`, which lies beside it."""
+    """Removes a folder; after a crash, the folder is complete or is named `trash`, a path in the same parent."""
     rename(folder, trash)
     shutil.rmtree(trash)

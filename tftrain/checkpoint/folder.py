@@ -1,9 +1,9 @@
-"""The folder OUTPUT_DIR/checkpoints: which names mean what, which checkpoints there are, and which are kept.
+"""The folder OUTPUT_DIR/checkpoints: the names in it, the list of checkpoints, and the removal of old ones.
 
-- `step_00001000`: a checkpoint; without a manifest it is none.
-- `step_00001000_again_2`: the same step, saved once more; the old one goes when the new one is there.
-- `.partial_step_...`, `.trash_step_...`: a save or a removal under way, or interrupted.
-- `set_aside_1`: what lay after the step that a run went back to.
+- `step_00001000`: a checkpoint, if it has a manifest.
+- `step_00001000_again_2`: the same step, saved again; the older checkpoint is removed when the newer is complete.
+- `.partial_step_...`, `.trash_step_...`: a save or a removal in progress, or interrupted.
+- `set_aside_1`: checkpoints of later steps than the one that a run was resumed from.
 """
 
 import os
@@ -17,81 +17,87 @@ from tftrain.checkpoint.errors import CheckpointError
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
 
 
-def of(output_dir: str | Path) -> Path:
-    """Returns where a run keeps its checkpoints."""
+def checkpoint_folder(output_dir: str | Path) -> Path:
+    """Returns the folder of a run's checkpoints."""
     return Path(output_dir) / "checkpoints"
 
 
 def order(path: Path) -> tuple[int, int] | None:
-    """Returns step and number of a folder that may be a checkpoint, from its name; None of any other name."""
-    found = _NAME.fullmatch(path.name)
-    return (int(found[1]), int(found[2] or 1)) if found else None
+    """Returns the step, and the number among the saves of the step, from a folder's name; None for another name."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2] or 1)) if match else None
 
 
 def find(output_dir: str | Path) -> list[Path]:
-    """Returns the checkpoints of a run, oldest first; a symbolic link is none, nor is a folder without manifest."""
-    return [path for path in _steps(of(output_dir)) if (path / manifest.NAME).is_file() and not path.is_symlink()]
+    """Returns the checkpoints of a run, oldest first, without symbolic links and folders that lack a manifest."""
+    return [
+        path
+        for path in _steps(checkpoint_folder(output_dir))
+        if (path / manifest.NAME).is_file() and not path.is_symlink()
+    ]
 
 
 def free_name(output_dir: str | Path, step: int) -> Path:
-    """Returns the folder for a checkpoint of a step: one that does not exist, and the newest of its step."""
-    taken = [order(path)[1] for path in _steps(of(output_dir)) if order(path)[0] == step]
+    """Returns a path for a checkpoint of a step: it does not exist, and it sorts behind the others of the step."""
+    taken = [order(path)[1] for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] == step]
     again = f"_again_{max(taken) + 1}" if taken else ""
-    return of(output_dir) / f"step_{step:08d}{again}"
+    return checkpoint_folder(output_dir) / f"step_{step:08d}{again}"
 
 
 def partial(output_dir: str | Path, step: int, attempt: int) -> Path:
-    """Returns where the ranks write, in an attempt whose number they have agreed on."""
-    return of(output_dir) / f".partial_step_{step:08d}_{attempt:012x}"
+    """Returns the folder that the ranks write to during an attempt; `attempt` is equal on all ranks."""
+    return checkpoint_folder(output_dir) / f".partial_step_{step:08d}_{attempt:012x}"
 
 
-def sweep(output_dir: str | Path, but: Path | None = None) -> None:
-    """Removes what interrupted saves and removals have left, as far as it can; `but` is the save that is under way."""
+def sweep(output_dir: str | Path, except_for: Path | None = None) -> None:
+    """Removes the leftovers of interrupted saves and removals where it can; not `except_for`, a save in progress."""
     for pattern in (".partial_step_*", ".trash_step_*"):
-        for path in of(output_dir).glob(pattern):
-            if path != but:
+        for path in checkpoint_folder(output_dir).glob(pattern):
+            if path != except_for:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def keep(output_dir: str | Path, last: int, every: int) -> None:
-    """Removes checkpoints that are not to be kept, the oldest first.
+def remove_old(output_dir: str | Path, keep_last: int, keep_every: int) -> None:
+    """Removes old checkpoints, the oldest first, and all but the newest checkpoint of each step.
 
     Args:
         output_dir: the run's folder.
-        last: how many steps remain, the newest.
-        every: those whose step is a multiple of it remain as well; 0: none. Of a step, the newest checkpoint remains.
+        keep_last: number of newest steps whose checkpoints remain.
+        keep_every: checkpoints of steps that are a multiple of it remain as well; 0: no others remain.
 
     Raises:
-        OSError: one can't be removed.
+        OSError: a checkpoint can't be removed.
     """
     found = find(output_dir)
     newest = {order(path)[0]: path for path in found}
     steps = sorted(newest)
-    kept = {newest[step] for step in steps if step in steps[-last:] or (every and step % every == 0)}
+    remaining = {newest[s] for s in steps if s in steps[-keep_last:] or (keep_every and s % keep_every == 0)}
     for path in found:
-        if path not in kept:
+        if path not in remaining:
             durable.remove(path, path.with_name(f".trash_{path.name}"))
 
 
 def set_aside(output_dir: str | Path, step: int) -> Path | None:
-    """Moves what lies after `step` out of the way of a run that starts over from there; nothing is deleted.
+    """Moves checkpoints of later steps out of the way of a run that continues from an earlier one; deletes nothing.
 
     Args:
         output_dir: the run's folder.
-        step: the step that the run goes on from, 0 for a fresh start.
+        step: the step that the run continues from; 0 for a fresh start.
 
     Returns:
-        The folder `checkpoints/set_aside_N` that now holds the later checkpoints, damaged ones too, and a copy of
-        metrics.jsonl; None if there were none.
+        The folder `checkpoints/set_aside_N` with the later checkpoints, damaged ones included, and a copy of
+        metrics.jsonl; None if there are no later checkpoints.
 
     Raises:
-        CheckpointError: it can't be done.
+        CheckpointError: they can't be moved.
     """
-    later = [path for path in _steps(of(output_dir)) if order(path)[0] > step]
+    later = [path for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] > step]
     if not later:
         return None
-    numbers = [int(path.name[10:]) for path in of(output_dir).glob("set_aside_*") if path.name[10:].isdecimal()]
-    aside = of(output_dir) / f"set_aside_{max(numbers, default=0) + 1}"
+    numbers = [
+        int(path.name[10:]) for path in checkpoint_folder(output_dir).glob("set_aside_*") if path.name[10:].isdecimal()
+    ]
+    aside = checkpoint_folder(output_dir) / f"set_aside_{max(numbers, default=0) + 1}"
     try:
         aside.mkdir()
         metrics = Path(output_dir) / "metrics.jsonl"
@@ -105,7 +111,7 @@ def set_aside(output_dir: str | Path, step: int) -> Path | None:
 
 
 def _steps(folder: Path) -> list[Path]:
-    """Returns everything that has the name of a checkpoint, in the order of steps."""
+    """Returns all paths that have the name of a checkpoint, in the order of steps."""
     try:
         entries = [Path(entry.path) for entry in os.scandir(folder)]
     except FileNotFoundError:

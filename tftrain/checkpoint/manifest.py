@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: every tensor, every file, and which pieces are where; JSON, written last.
+"""The manifest of a checkpoint, JSON, written last: every tensor, every file, and the pieces in each file.
 
-What is read may have been damaged or made up, so nothing of it is believed: types, sizes and file names are checked,
-and that the pieces hold every element of every tensor exactly once. After that, no other code has to ask.
+A manifest may be damaged or forged, so reading checks everything that other code relies on: types, sizes, file names,
+and that the pieces hold every element of every tensor exactly once.
 """
 
 import json
@@ -26,11 +26,11 @@ NAME = "manifest.json"
 FORMAT_VERSION = 3
 FILE = re.compile(r"shard_\d{5,7}_\d{3,5}\.safetensors", re.ASCII)
 TENSOR = re.compile(r"[\w./:-]{1,512}", re.ASCII)
-# A trillion parameters have fewer elements, and no tensor has so many dimensions.
+# More than the elements of a trillion parameters, and more than the dimensions of any tensor.
 MAX_ELEMENTS, MAX_DIMENSIONS = 2**48, 8
-# What the pieces of several thousand ranks need; as Python's objects they take some ten times as much.
+# Enough for the pieces of several thousand ranks. As Python objects they take about ten times as much.
 MAX_BYTES = 2**26
-# Two blocks of a tensor are compared with each other; one for each tensor parallel rank.
+# Blocks of a tensor are compared in pairs; there is one for each tensor parallel rank.
 MAX_BLOCKS = 1024
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -71,12 +71,12 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is in a checkpoint.
+    """The content of a checkpoint.
 
     Attributes:
         step: updates done.
-        files: by name; the pieces in all of them hold every tensor exactly once.
-        run: what else there is to know of the run that wrote it, in JSON's types; see `docs/checkpoints.md`.
+        files: by name; together their pieces hold every tensor exactly once.
+        run: description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`.
     """
 
     step: int
@@ -92,7 +92,7 @@ def encode(manifest: Manifest) -> bytes:
     """Returns the JSON of a manifest.
 
     Raises:
-        CheckpointError: it would be refused when it is read; by then it would be too late.
+        CheckpointError: `decode` would refuse it.
     """
     content = {
         "format_version": FORMAT_VERSION,
@@ -109,7 +109,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def encode_file(file: Written) -> dict[str, Any]:
-    """Returns what is said of a file, in JSON's types; of a piece, where it is not all of its tensor or block."""
+    """Returns the entry of a file, in JSON's types. Pieces have only the fields that differ from the whole."""
     pieces = {}
     for piece in file.pieces:
         entry = {}
@@ -125,7 +125,7 @@ def read(folder: Path) -> Manifest:
     """Reads and checks the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: there is none, or it is not one that this version can have written.
+        CheckpointError: it is missing, or this version can't have written it.
     """
     path = folder / NAME
     with os.fdopen(open_file(path), "rb") as file:
@@ -137,14 +137,14 @@ def read(folder: Path) -> Manifest:
 
 
 def decode(content: bytes, path: str | Path) -> Manifest:
-    """Returns the manifest that a file holds.
+    """Returns the manifest in a file.
 
     Args:
-        content: of the file, or its first bytes if it has more than `MAX_BYTES`.
-        path: for the message.
+        content: of the file; of a file with more than `MAX_BYTES`, at least one byte more than that.
+        path: of the file, for the message.
 
     Raises:
-        CheckpointError: it is not one that this version can have written.
+        CheckpointError: this version can't have written it.
     """
     try:
         if len(content) > MAX_BYTES:

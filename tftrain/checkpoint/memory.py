@@ -1,8 +1,8 @@
-"""Memory for a whole state: one block, cut into arrays.
+"""Memory for a whole state: one block that is divided into arrays.
 
-The kernel clears and maps new memory when it is first written. In pages of 2 MiB that costs little, in pages of 4 KiB
-more than reading a file. NumPy asks for large pages for arrays of 4 MiB and more, but most tensors are smaller, so they
-share a block.
+The kernel clears and maps a page of new memory at the first write. With pages of 2 MiB that costs little. With pages of
+4 KiB it costs more than reading a file. NumPy requests large pages for arrays of at least 4 MiB. Most tensors are
+smaller, so they share a block.
 """
 
 from collections.abc import Iterable
@@ -11,29 +11,29 @@ import numpy as np
 
 from tftrain.checkpoint.piece import DTYPES, Piece
 
-# TensorFlow computes with arrays that lie so, and only with them, without a copy.
+# TensorFlow uses an array without a copy if its address is a multiple of this.
 ALIGNMENT = 64
 PAGE_BYTES, LARGE_PAGE_BYTES = 2**12, 2**21
 
 
 def arrays(pieces: Iterable[Piece]) -> dict[Piece, np.ndarray]:
-    """Returns memory for the elements of pieces, flat, with anything in it."""
-    places, end = {}, 0
+    """Returns an uninitialized array for each piece, flat."""
+    offsets, end = {}, 0
     for piece in pieces:
-        places[piece] = end
+        offsets[piece] = end
         end += piece.nbytes + -piece.nbytes % ALIGNMENT
     block = _aligned(end, ALIGNMENT)
-    return {piece: block[at : at + piece.nbytes].view(DTYPES[piece.dtype]) for piece, at in places.items()}
+    return {piece: block[at : at + piece.nbytes].view(DTYPES[piece.dtype]) for piece, at in offsets.items()}
 
 
 def blocks(count: int, size: int) -> list[np.ndarray]:
-    """Returns so many arrays of so many bytes, each of whole large pages if the size is: a disk fills those at once."""
+    """Returns `count` arrays of `size` bytes; each has whole large pages if `size` is a multiple of them."""
     return list(_aligned(count * size, LARGE_PAGE_BYTES).reshape(count, size))
 
 
-def touch(memory: Iterable[np.ndarray]) -> None:
-    """Writes to every page of new memory, so that it need not be mapped when it is needed."""
-    for values in memory:
+def map_pages(arrays: Iterable[np.ndarray]) -> None:
+    """Writes to every page of new arrays, so that the kernel maps the pages now and not during a save."""
+    for values in arrays:
         values[:: PAGE_BYTES // values.itemsize] = 0
 
 

@@ -94,11 +94,11 @@ class TensorData(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A part of a piece that is a block of the whole tensor, and contiguous in the piece.
+    """A part of a piece that is a block of the whole tensor and contiguous in the piece.
 
     Attributes:
         offset, shape: of the block.
-        position: of its first element, from the piece's beginning.
+        position: of its first element in the piece.
     """
 
     offset: tuple[int, ...]
@@ -107,7 +107,7 @@ class Box(NamedTuple):
 
 
 def boxes(piece: Piece) -> list[Box]:
-    """Returns what a piece covers, in the order of its elements, without empty boxes."""
+    """Returns the boxes that a piece consists of, in the order of its elements, without empty ones."""
     found, position = [], 0
     for offset, shape in _stretch(piece.shape, piece.start, piece.stop):
         found.append(Box(tuple(a + b for a, b in zip(piece.offset, offset, strict=True)), shape, position))
@@ -139,54 +139,54 @@ def _stretch(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tu
 
 
 def copy(source: Piece, values: np.ndarray, target: Piece, out: np.ndarray) -> int:
-    """Copies what two pieces of one tensor have in common.
+    """Copies the common elements of two pieces of one tensor.
 
     Args:
         source, target: the pieces.
-        values: flat, the elements of `source`.
-        out: flat, those of `target`; of them, the common ones are written.
+        values: the elements of `source`, flat.
+        out: the elements of `target`, flat; only the common ones are written.
 
     Returns:
-        How many elements were copied.
+        The number of elements copied.
     """
     copied = 0
-    for there, here, lows, highs in _common(source, target):
-        _view(here, out, lows, highs)[...] = _view(there, values, lows, highs)
+    for source_box, target_box, lows, highs in _common(source, target):
+        _view(target_box, out, lows, highs)[...] = _view(source_box, values, lows, highs)
         copied += math.prod(high - low for low, high in zip(lows, highs, strict=True))
     return copied
 
 
-def meet(first: Piece, second: Piece) -> bool:
+def overlap(first: Piece, second: Piece) -> bool:
     """Whether two pieces of one tensor have an element in common."""
     return any(True for _ in _common(first, second))
 
 
 def _common(source: Piece, target: Piece) -> Iterator[tuple[Box, Box, list[int], list[int]]]:
-    """Yields the pairs of boxes of two pieces that overlap, and the bounds of what they have in common."""
+    """Yields the pairs of boxes of two pieces that overlap, and the bounds of the overlap."""
     target_boxes = boxes(target)
-    for there in boxes(source):
-        for here in target_boxes:
-            lows = [max(a, b) for a, b in zip(there.offset, here.offset, strict=True)]
+    for one in boxes(source):
+        for other in target_boxes:
+            lows = [max(a, b) for a, b in zip(one.offset, other.offset, strict=True)]
             highs = [
-                min(a + n, b + m) for a, n, b, m in zip(there.offset, there.shape, here.offset, here.shape, strict=True)
+                min(a + n, b + m) for a, n, b, m in zip(one.offset, one.shape, other.offset, other.shape, strict=True)
             ]
             if all(low < high for low, high in zip(lows, highs, strict=True)):
-                yield there, here, lows, highs
+                yield one, other, lows, highs
 
 
 def _view(box: Box, flat: np.ndarray, lows: list[int], highs: list[int]) -> np.ndarray:
     whole = flat[box.position : box.position + math.prod(box.shape)].reshape(box.shape)
-    # With the dots, a single element is an array, too, and not a number.
+    # With the ellipsis, a single element is an array and not a number.
     return whole[(*(slice(low - o, high - o) for low, high, o in zip(lows, highs, box.offset, strict=True)), ...)]
 
 
 def coverage_error(pieces: Sequence[Piece]) -> str | None:
-    """Says why pieces of one tensor do not hold each of its elements exactly once; None if they do.
+    """Returns why the pieces of a tensor do not hold each element exactly once; None if they do.
 
-    They must come from blocks that do not overlap, each cut into stretches that follow one another without a gap.
+    The blocks must not overlap, and the stretches of each block must follow one another without a gap.
 
     Args:
-        pieces: of a tensor; each block lies within the whole, and each stretch within its block.
+        pieces: of a tensor; each block is within the whole tensor, and each stretch within its block.
     """
     blocks: dict[tuple, list[Piece]] = {}
     for piece in pieces:

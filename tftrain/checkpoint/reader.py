@@ -1,7 +1,7 @@
-"""Reads a checkpoint: whoever wrote it, each reader takes the pieces that it needs.
+"""Reads a checkpoint: each rank reads the pieces that it needs, whatever the layout of the ranks that wrote it.
 
-Reading is one pass: a block of a file is read, hashed, and copied to where it belongs while it is in the processor's
-cache. What was read counts when all ranks have found all files good, and not before.
+Reading is one pass: a block of a file is read, hashed, and copied to its destination while it is in the processor's
+cache. The elements must not be used before all ranks have found all files good.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +16,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece
 from tftrain.checkpoint.source import Source
 
-# Of which some wait for the disk while others hash; reading and hashing work outside Python's lock.
+# Some threads wait for the disk while others hash; reading and hashing release Python's global lock.
 READING_THREADS = 12
 BLOCK_BYTES = memory.LARGE_PAGE_BYTES
 
@@ -26,20 +26,20 @@ class Reader:
 
     Attributes:
         path: its folder.
-        manifest: what it holds.
+        manifest: its content.
         tensors: dtype and shape of every tensor by name.
     """
 
     def __init__(self, path: str | Path):
-        """Reads the manifest, and no shard.
+        """Reads the manifest, but no shard.
 
         Raises:
-            CheckpointError: it is missing or damaged.
+            CheckpointError: the manifest is missing or damaged.
         """
         self.path = Path(path)
         self.manifest = manifest.read(self.path)
         self.tensors = self.manifest.tensors()
-        self._held: dict[Piece, np.ndarray] = {}
+        self._read_ahead: dict[Piece, np.ndarray] = {}
 
     def verify(
         self,
@@ -48,33 +48,33 @@ class Reader:
         wanted: Mapping[Piece, np.ndarray] | None = None,
         digest: str = "xxh3_128",
     ) -> None:
-        """Checks the digest of every file, or of this rank's share of them, and reads on the way.
+        """Checks the digest of this rank's share of the files, and reads pieces in the same pass.
 
         Args:
-            rank, ranks: which of how many shares is this rank's.
-            wanted: what will be asked of `read`, and memory for it, flat, for which threads ask; what is not in the
-                checkpoint is left out.
-            digest: which one, of `shard.DIGESTS`.
+            rank, ranks: this rank, and the number of ranks that share the files.
+            wanted: pieces that `read` will be asked for, and flat memory for each, looked up by several threads.
+                Pieces of tensors that are not in the checkpoint are ignored.
+            digest: a key of `shard.DIGESTS`.
 
         Raises:
-            CheckpointError: a file is missing or damaged; it names the first.
+            CheckpointError: a file is missing or damaged; the message names the first.
         """
-        mine = sorted(self.manifest.files)[rank::ranks]
-        self._held = self._fetch(wanted or {}, mine, digest, alone=ranks == 1)
+        checked = sorted(self.manifest.files)[rank::ranks]
+        self._read_ahead = self._fetch(wanted or {}, checked, digest, alone=ranks == 1)
 
     def read(self, wanted: Piece) -> np.ndarray:
-        """Returns a piece in its stored shape, whatever the pieces are that were written.
+        """Returns the elements of a piece in its stored shape, from whatever pieces are in the files.
 
-        What `verify` has read is in the memory that it was given; anything else comes from the files.
+        A piece that `verify` has read is returned from the memory given there. Another piece is read from the files.
 
         Raises:
             CheckpointError: the checkpoint has no such tensor, or a shard can't be read.
         """
         expected, found = (wanted.dtype, wanted.whole), self.tensors.get(wanted.name)
         if found != expected:
-            there = "is missing" if found is None else f"is {_described(found)}"
-            raise CheckpointError(f"{self.path}: {wanted.name} {there}, expected {_described(expected)}")
-        flat = self._held.get(wanted)
+            state = "is missing" if found is None else f"is {_described(found)}"
+            raise CheckpointError(f"{self.path}: {wanted.name} {state}, expected {_described(expected)}")
+        flat = self._read_ahead.get(wanted)
         if flat is None:
             flat = self._fetch(memory.arrays([wanted]))[wanted]
         return flat.reshape(wanted.stored_shape)
@@ -86,50 +86,61 @@ class Reader:
         digest: str = "",
         alone: bool = False,
     ) -> dict[Piece, np.ndarray]:
-        """Reads pieces, flat, and checks a digest of these files; `alone`: no other rank reads them."""
-        there = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
+        """Reads pieces, flat, and checks a digest of some files.
+
+        Args:
+            wanted: the pieces, and memory for each.
+            checked: names of the files to check; files without a wanted piece are read only for that.
+            digest: a key of `shard.DIGESTS`.
+            alone: whether no other rank reads the files.
+
+        Returns:
+            The wanted pieces that are in the checkpoint, with their memory.
+        """
+        known = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
         by_tensor: dict[str, list[Piece]] = {}
-        for each in there:
+        for each in known:
             by_tensor.setdefault(each.name, []).append(each)
-        takers: dict[str, dict[Piece, list[Piece]]] = {}
+        # By file and stored piece, the wanted pieces that overlap it.
+        targets: dict[str, dict[Piece, list[Piece]]] = {}
         for name, file in self.manifest.files.items():
             of_file = {
-                stored: [each for each in by_tensor.get(stored.name, ()) if piece.meet(stored, each)]
+                stored: [each for each in by_tensor.get(stored.name, ()) if piece.overlap(stored, each)]
                 for stored in file.pieces
             }
             if name in checked or any(of_file.values()):
-                takers[name] = of_file
+                targets[name] = of_file
 
-        idle: SimpleQueue[np.ndarray] = SimpleQueue()
-        for block in memory.blocks(min(READING_THREADS, len(takers)), BLOCK_BYTES):
-            idle.put(block)
+        idle_blocks: SimpleQueue[np.ndarray] = SimpleQueue()
+        for block in memory.blocks(min(READING_THREADS, len(targets)), BLOCK_BYTES):
+            idle_blocks.put(block)
 
-        def take(name: str) -> None:
-            def room(stored: Piece) -> np.ndarray | None:
-                if stored in there:
+        def read_file(name: str) -> None:
+            def allocate(stored: Piece) -> np.ndarray | None:
+                if stored in known:
                     return wanted[stored]
-                return np.empty(stored.size, DTYPES[stored.dtype]) if takers[name][stored] else None
+                return np.empty(stored.size, DTYPES[stored.dtype]) if targets[name][stored] else None
 
-            file, block = self.manifest.files[name], idle.get()
+            file, block = self.manifest.files[name], idle_blocks.get()
             try:
                 with Source(self.path / name, file.bytes, block, alone) as source:
-                    for stored, values in shard.load(source, file, room, digest if name in checked else ""):
-                        for each in takers[name][stored]:
-                            if each != stored:
-                                piece.copy(stored, values, each, wanted[each])
+                    for stored, values in shard.load(source, file, allocate, digest if name in checked else ""):
+                        for target in targets[name][stored]:
+                            if target != stored:
+                                piece.copy(stored, values, target, wanted[target])
             finally:
-                idle.put(block)
+                idle_blocks.put(block)
 
         with ThreadPoolExecutor(READING_THREADS) as pool:
-            # The largest first, or in the end one thread reads alone.
-            order = sorted(takers, key=lambda name: -self.manifest.files[name].bytes)
-            taken = {name: pool.submit(take, name) for name in order}
+            # The largest files first, so that no thread reads alone in the end.
+            order = sorted(targets, key=lambda name: -self.manifest.files[name].bytes)
+            futures = {name: pool.submit(read_file, name) for name in order}
             try:
-                for name in sorted(taken):
-                    taken[name].result()
+                for name in sorted(futures):
+                    futures[name].result()
             finally:
-                taken.clear()  # An error's traceback leads here, and from here to all memory that was read into.
-        return {each: wanted[each] for each in there}
+                futures.clear()  # The traceback of an error refers to them, and they to all memory that was read into.
+        return {each: wanted[each] for each in known}
 
 
 def _described(tensor: tuple[str, tuple[int, ...]]) -> str:

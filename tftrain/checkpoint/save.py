@@ -1,12 +1,11 @@
-"""One save: what a rank does for it, and what the chief does, so that a crash at any moment leaves a whole checkpoint.
+"""One save: the part of each rank and the part of the chief. A crash at any moment leaves complete checkpoints only.
 
-Every rank writes its shards into a folder beside the checkpoints and then announces them in a small file there. The
-chief waits for all announcements, writes the manifest from them, and renames the folder: that makes it a checkpoint.
-Ranks need nothing but the folder to understand each other, so all of it may happen in background threads, while
-training sends what it likes between the same ranks.
+Every rank writes its shards into a folder beside the checkpoints, then announces them in a small file there. The chief
+waits for all announcements, writes the manifest from them, and renames the folder, which makes it a checkpoint. The
+ranks communicate through the folder only, so a save can run in background threads while training uses collectives.
 
-Each phase is a function of this module, looked up when it is called: what wraps `write_shard`, `announce`,
-`write_manifest`, `commit` or `clean_up` can stop a save before, in or after it.
+Each phase is a function of this module that is looked up when it is called. Tests replace `write_shard`, `announce`,
+`write_manifest`, `commit` or `clean_up` to stop a save before, in or after a phase.
 """
 
 import contextlib
@@ -33,13 +32,13 @@ MAX_POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Attempt:
-    """A save that all ranks have agreed to make.
+    """One attempt of all ranks to save a step.
 
     Attributes:
         output_dir: the run's folder, the same one for all ranks.
         step: updates done.
-        number: unlike that of any other attempt, so that nobody takes files of an earlier one for this one's.
-        rank, ranks: which of how many this process is; rank 0 is the chief.
+        number: unique, so that files of an earlier attempt are never taken for files of this one.
+        rank, ranks: this process's rank, and the number of ranks; rank 0 is the chief.
     """
 
     output_dir: Path
@@ -50,48 +49,48 @@ class Attempt:
 
     @property
     def folder(self) -> Path:
-        """Where the ranks write."""
+        """The folder that the ranks write to."""
         return folder.partial(self.output_dir, self.step, self.number)
 
     def announcement(self, rank: int) -> Path:
-        """Returns the file in which a rank says that it is done, or why it can't be."""
+        """Returns the file in which a rank announces its shards or its failure."""
         return self.folder / f"rank_{rank:05d}.json"
 
 
-def write(attempt: Attempt, owned: Sequence[TensorData]) -> None:
-    """Writes this rank's shards and announces them; a failure is announced, too, if that is possible.
+def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
+    """Writes this rank's shards and announces them; announces a failure as well, if possible.
 
     Args:
         attempt: the save.
-        owned: this rank's pieces; together, the ranks' hold every element of every tensor once.
+        tensors: this rank's pieces and their elements; the pieces of all ranks hold each element of each tensor once.
 
     Raises:
-        CheckpointError: they can't be written.
+        CheckpointError: the shards can't be written.
     """
     try:
         if attempt.rank == 0:
-            folder.sweep(attempt.output_dir, but=attempt.folder)
-        # Not with its parents: a mount that has vanished must not be replaced by a folder on another disk.
+            folder.sweep(attempt.output_dir, except_for=attempt.folder)
+        # Without its parents: a folder on another disk must not replace a mount that has vanished.
         attempt.folder.mkdir(exist_ok=True)
         files = {}
-        for number, group in enumerate(shard.groups(owned)):
+        for number, group in enumerate(shard.pack(tensors)):
             name = f"shard_{attempt.rank:05d}_{number:03d}.safetensors"
             files[name] = write_shard(attempt.folder / name, group)
         announce(attempt, files)
     except OSError as error:
         message = f"rank {attempt.rank}: {error}"
-        with contextlib.suppress(OSError):  # What kept the shards from being written may well keep this from it, too.
+        with contextlib.suppress(OSError):  # The disk may refuse this file as well.
             durable.write(attempt.announcement(attempt.rank), json.dumps({"error": message}).encode())
         raise CheckpointError(message) from error
 
 
-def write_shard(path: Path, owned: Sequence[TensorData]) -> Written:
+def write_shard(path: Path, tensors: Sequence[TensorData]) -> Written:
     """Writes and flushes one file."""
-    return shard.write(path, owned)
+    return shard.write(path, tensors)
 
 
 def announce(attempt: Attempt, files: Mapping[str, Written]) -> None:
-    """Tells the chief what this rank has written."""
+    """Announces the shards that this rank has written to the chief."""
     pieces = [piece for file in files.values() for piece in file.pieces]
     tensors = {piece.name: {"dtype": piece.dtype, "shape": piece.whole} for piece in pieces}
     content = {"tensors": tensors, "files": {name: manifest.encode_file(file) for name, file in files.items()}}
@@ -106,20 +105,20 @@ def complete(
     seconds: float,
     given_up: Callable[[], bool],
 ) -> Path:
-    """Makes a checkpoint of what the ranks have written: the chief's part, after its own `write`.
+    """Makes the shards of all ranks a checkpoint: the chief's part, after its own `write`.
 
     Args:
         attempt: the save.
-        run: what the manifest says of the run.
-        keep_last, keep_every: which checkpoints are kept, see `folder.keep`.
-        seconds: how long to wait for the other ranks.
-        given_up: whether it has become known that another rank will never be done.
+        run: description of the run for the manifest.
+        keep_last, keep_every: see `folder.remove_old`.
+        seconds: time limit of the wait for the other ranks.
+        given_up: returns whether another rank is known to have failed.
 
     Returns:
         The checkpoint.
 
     Raises:
-        CheckpointError: there is none; older checkpoints are as they were.
+        CheckpointError: the save has failed; older checkpoints are unchanged.
     """
     try:
         files = gather(attempt, seconds, given_up)
@@ -138,14 +137,14 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> di
     """Waits for the announcements of all ranks and returns all files.
 
     Raises:
-        CheckpointError: a rank has failed, or is not done in time.
+        CheckpointError: a rank has failed or has exceeded the time limit.
     """
     files, end, pause = {}, time.monotonic() + seconds, 0.005
     for rank in range(attempt.ranks):
         path = attempt.announcement(rank)
         while not path.exists():
             if given_up():
-                raise CheckpointError("another rank can't write its shards, and says why in its own output")
+                raise CheckpointError("another rank can't write its shards; its own output has the reason")
             if time.monotonic() > end:
                 raise CheckpointError(f"rank {rank} has not written its shards within {seconds:.0f} s")
             time.sleep(pause)
@@ -165,7 +164,7 @@ def _read(path: Path) -> dict[str, Written]:
 
 
 def write_manifest(attempt: Attempt, content: Manifest) -> None:
-    """Writes and flushes the manifest; the announcements are no part of the checkpoint."""
+    """Writes and flushes the manifest, and removes the announcements, which are not part of the checkpoint."""
     durable.write(attempt.folder / manifest.NAME, manifest.encode(content))
     for rank in range(attempt.ranks):
         attempt.announcement(rank).unlink()
@@ -173,17 +172,17 @@ def write_manifest(attempt: Attempt, content: Manifest) -> None:
 
 
 def commit(attempt: Attempt) -> Path:
-    """Gives the folder its name, and returns that."""
+    """Renames the folder, which makes it a checkpoint, and returns the new path."""
     path = folder.free_name(attempt.output_dir, attempt.step)
     durable.rename(attempt.folder, path)
     return path
 
 
 def clean_up(attempt: Attempt, keep_last: int, keep_every: int) -> None:
-    """Removes checkpoints that are not to be kept."""
-    folder.keep(attempt.output_dir, keep_last, keep_every)
+    """Removes old checkpoints."""
+    folder.remove_old(attempt.output_dir, keep_last, keep_every)
 
 
 def discard(attempt: Attempt) -> None:
-    """Removes what a failed save has left, as far as possible: on a full disk, the next one needs the room."""
+    """Removes the files of a failed save where it can: on a full disk, the next save needs the space."""
     shutil.rmtree(attempt.folder, ignore_errors=True)

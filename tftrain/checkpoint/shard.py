@@ -1,9 +1,9 @@
 """A shard: pieces of tensors in one safetensors file, written and read strictly.
 
-The format is https://huggingface.co/docs/safetensors: eight bytes that say how long the header is, the header as JSON,
-and the elements. The library of that name copies every tensor before it writes and hashes nothing, and checks a header
-on its own terms. Here a file is hashed while it is written, without a copy, and a header must say what the manifest
-says and nothing else.
+The format is https://huggingface.co/docs/safetensors: eight bytes with the length of the header, the header as JSON,
+and the elements. The safetensors library copies every tensor before it writes, computes no digest, and does not compare
+a header with a manifest. This module hashes a file while it writes, without a copy, and accepts only the header that
+the manifest implies.
 """
 
 import hashlib
@@ -20,54 +20,53 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
 from tftrain.checkpoint.source import Source
 
-# What was just written is hashed while it is in the processor's cache.
+# A block is hashed and written while it is in the processor's cache.
 BLOCK_BYTES = 2**21
 # Several files of a rank can be read and hashed at the same time.
 SHARD_BYTES = 2**26
 HEADER_BYTES = 2**26
-# What is computed of every file. The first finds damage, many times as fast as disks are; but whoever wants to can make
-# another file that has it, too, which nobody can of the second.
+# Digests of every file. The first detects damage and is much faster than disks. Only the second resists forgery.
 DIGESTS = {"xxh3_128": xxhash.xxh3_128, "sha256": hashlib.sha256}
 
 
 class Written(NamedTuple):
-    """A finished file: its size in bytes, its digests in hexadecimal by their names in `DIGESTS`, the pieces in it."""
+    """A complete file: its size in bytes, its digests in hexadecimal by their names in `DIGESTS`, and its pieces."""
 
     bytes: int
     digests: Mapping[str, str]
     pieces: tuple[Piece, ...]
 
 
-def groups(owned: Sequence[TensorData]) -> list[list[TensorData]]:
-    """Packs pieces into files of about `SHARD_BYTES`, the widest elements first.
+def pack(tensors: Sequence[TensorData]) -> list[list[TensorData]]:
+    """Divides pieces among files of about `SHARD_BYTES`, the widest elements first.
 
-    Elements then lie where their width divides the offset, as the format demands.
+    So the offset of each element is a multiple of its width, as the format demands.
     """
-    found: list[list[TensorData]] = []
-    room = 0
-    for each in sorted(owned, key=lambda each: -each[1].itemsize):
-        if room <= 0:
-            found.append([])
-            room = SHARD_BYTES
-        found[-1].append(each)
-        room -= each[1].nbytes
-    return found
+    files: list[list[TensorData]] = []
+    free_bytes = 0
+    for data in sorted(tensors, key=lambda data: -data.values.itemsize):
+        if free_bytes <= 0:
+            files.append([])
+            free_bytes = SHARD_BYTES
+        files[-1].append(data)
+        free_bytes -= data.values.nbytes
+    return files
 
 
-def write(path: Path, owned: Sequence[TensorData]) -> Written:
+def write(path: Path, tensors: Sequence[TensorData]) -> Written:
     """Writes a file and flushes it to the disk.
 
     Args:
         path: of the file, which must not exist.
-        owned: what belongs into it, not two pieces of one tensor.
+        tensors: the pieces and their elements; at most one piece of a tensor.
 
     Raises:
-        OSError: it can't be written.
+        OSError: the file can't be written.
     """
-    pieces = tuple(piece for piece, _ in owned)
+    pieces = tuple(piece for piece, _ in tensors)
     digests, size = {name: make() for name, make in DIGESTS.items()}, 0
     with open(path, "xb", buffering=0) as file:
-        for part in (_header(pieces), *(values for _, values in owned)):
+        for part in (_header(pieces), *(values for _, values in tensors)):
             view = memoryview(part).cast("B")
             for begin in range(0, len(view), BLOCK_BYTES):
                 block = view[begin : begin + BLOCK_BYTES]
@@ -88,7 +87,7 @@ def _header(pieces: Sequence[Piece]) -> bytes:
 
 
 def _entries(pieces: Sequence[Piece]) -> dict[str, dict]:
-    """Returns what the header says of pieces that lie in a file in this order."""
+    """Returns the header of a file that holds pieces in this order."""
     entries, position = {}, 0
     for piece in pieces:
         end = position + piece.nbytes
@@ -102,26 +101,26 @@ def _entries(pieces: Sequence[Piece]) -> dict[str, dict]:
 
 
 def load(
-    source: Source, expected: Written, room: Callable[[Piece], np.ndarray | None] | None = None, check: str = ""
-) -> Iterator[tuple[Piece, np.ndarray]]:
-    """Reads a file from its beginning to its end, once.
+    source: Source, expected: Written, allocate: Callable[[Piece], np.ndarray | None] | None = None, check: str = ""
+) -> Iterator[TensorData]:
+    """Reads a file once from its beginning to its end.
 
     Args:
-        source: the file, of the size that the manifest says.
-        expected: what the manifest says of it.
-        room: gives memory for the elements of a piece, flat, or None if they are not wanted; by default new memory.
-        check: which of `DIGESTS` to compare, after the last piece; what is not wanted is read for that as well.
+        source: the file, whose size is that of the manifest.
+        expected: the file's description in the manifest.
+        allocate: returns flat memory for the elements of a piece, or None to skip the piece; by default new memory.
+        check: the key of `DIGESTS` to compare after the last piece, which needs the skipped pieces as well; "": none.
 
     Yields:
-        The pieces that are wanted, and the elements of each.
+        The pieces that are not skipped, and their elements.
 
     Raises:
-        CheckpointError: it can't be read, or its header or its digest is not what the manifest says.
+        CheckpointError: the file can't be read, or its header or its digest differs from the manifest.
     """
     header = _read_header(source, expected)
     digest, position = DIGESTS[check](header) if check else None, len(header)
     for piece in expected.pieces:
-        values = room(piece) if room else np.empty(piece.size, DTYPES[piece.dtype])
+        values = allocate(piece) if allocate else np.empty(piece.size, DTYPES[piece.dtype])
         if values is not None or digest:
             at = 0
             for block in source.blocks(position, position + piece.nbytes):
@@ -131,7 +130,7 @@ def load(
                     values.view(np.uint8)[at : at + block.size] = block
                 at += block.size
         if values is not None:
-            yield piece, values
+            yield TensorData(piece, values)
         position += piece.nbytes
     if digest and digest.hexdigest() != expected.digests[check]:
         raise CheckpointError(
@@ -140,7 +139,7 @@ def load(
 
 
 def _read_header(source: Source, expected: Written) -> bytes:
-    """Returns the header, with its length before it, when it is what the manifest implies."""
+    """Returns the header with the length in front, if it is the header that the manifest implies."""
     path = source.path
     start = b"".join(map(bytes, source.blocks(0, min(8, expected.bytes))))
     length = int.from_bytes(start, "little")
@@ -153,7 +152,7 @@ def _read_header(source: Source, expected: Written) -> bytes:
         raise CheckpointError(f"{path}: damaged: its header is not JSON: {error}") from error
     entries = _entries(expected.pieces)
     if header != entries or list(header) != list(entries):
-        raise CheckpointError(f"{path}: damaged: its header and the manifest name different tensors or places")
+        raise CheckpointError(f"{path}: damaged: its header and the manifest name different tensors or offsets")
     if 8 + length + sum(piece.nbytes for piece in expected.pieces) != expected.bytes:
         raise CheckpointError(f"{path}: damaged: it has {expected.bytes} bytes, more or fewer than its tensors")
     return start + text

@@ -1,8 +1,9 @@
-"""A file that is read in blocks: from the page cache if it is there, and past it if it is not.
+"""A file that is read in blocks: from the page cache if the file is cached, else by direct reads.
 
-What the kernel does to bring a file into its page cache takes the processor as long as hashing it. A direct read leaves
-the processor to the hashing, and the cache to others. But it has rules: memory, place and length are whole pages. So a
-file is read into one block of memory, and what is wanted is handed out from there while it is in the processor's cache.
+To bring a file into the page cache costs as much processor time as to hash it. A direct read saves that time, and
+leaves the cache to other files. Direct reads need whole pages: address, offset and length are multiples of the page
+size. So the file is read into one block of memory, and callers get parts of the block while it is in the processor's
+cache.
 """
 
 import contextlib
@@ -19,9 +20,9 @@ import numpy as np
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.memory import PAGE_BYTES
 
-# How many bytes of a file are looked for in the page cache: if all are there, so is most of it.
+# Number of bytes of a file that are looked for in the page cache: if all are cached, so is most of the file.
 PROBES = 3
-# Pythons that were built for an old C library lack it.
+# Missing in a Python that was built with an old C library.
 NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -29,7 +30,7 @@ def open_file(path: Path) -> int:
     """Opens a regular file for reading and returns its descriptor.
 
     Raises:
-        CheckpointError: it is missing, a symbolic link or no file, or can't be read.
+        CheckpointError: it is missing, a symbolic link or not a regular file, or can't be read.
     """
     try:
         # Opening a pipe would wait for its other end.
@@ -48,7 +49,7 @@ class Source:
 
     Attributes:
         path: of the file.
-        direct: whether the page cache is passed by.
+        direct: whether reads bypass the page cache.
     """
 
     def __init__(self, path: Path, size: int, block: np.ndarray, alone: bool):
@@ -57,11 +58,11 @@ class Source:
         Args:
             path: of the file.
             size: its bytes.
-            block: uint8 memory to read into; for direct reads of whole pages, and beginning with one.
-            alone: nobody else on this host is about to read the file, so that the page cache would serve nobody.
+            block: uint8 memory to read into; for direct reads it consists of whole pages.
+            alone: no other process on this host reads the file, so the page cache is of no use.
 
         Raises:
-            CheckpointError: it can't be opened, or has another size.
+            CheckpointError: the file can't be opened, or has another size.
         """
         self.path, self._block, self._begin, self._end = path, block, 0, 0
         self._descriptor = open_file(path)
@@ -71,15 +72,15 @@ class Source:
             raise CheckpointError(f"{path}: damaged: it has {found} bytes, expected {size}")
         self.direct = alone and not self._cached(size) and self._set_direct(True)
         if not self.direct:
-            # The disk goes on reading while this thread hashes.
+            # The kernel reads ahead while this thread hashes.
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def blocks(self, begin: int, end: int) -> Iterator[np.ndarray]:
-        """Yields these bytes of the file in order, in arrays that are good until the next one is asked for.
+        """Yields the bytes [begin, end) of the file in arrays, each of them valid until the next one.
 
         Raises:
-            CheckpointError: they can't be read, or the file has become shorter.
+            CheckpointError: the bytes can't be read, or the file has become shorter.
         """
         while begin < end:
             if not self._begin <= begin < self._end:
@@ -99,25 +100,25 @@ class Source:
         self.close()
 
     def _read(self, begin: int, end: int) -> None:
-        """Reads a block in which `begin` lies; directly it may reach beyond `end`."""
-        place, block = begin, self._block[: end - begin]
+        """Reads a block that contains `begin`; a direct read may reach beyond `end`."""
+        offset, block = begin, self._block[: end - begin]
         if self.direct:
-            place, block = begin - begin % PAGE_BYTES, self._block
+            offset, block = begin - begin % PAGE_BYTES, self._block
         try:
-            read = os.preadv(self._descriptor, [block], place)
+            read = os.preadv(self._descriptor, [block], offset)
         except OSError as error:
-            if self.direct and error.errno == errno.EINVAL:  # It wants larger pages.
+            if self.direct and error.errno == errno.EINVAL:  # The file system needs larger pages.
                 self.direct = self._set_direct(False)
                 return self._read(begin, end)
             raise CheckpointError(f"{self.path}: can't be read: {error.strerror}") from error
-        self._begin, self._end = place, place + read
+        self._begin, self._end = offset, offset + read
         if self._end <= begin:
             raise CheckpointError(f"{self.path}: damaged: it ends before its {end - begin} last bytes")
 
     def _cached(self, size: int) -> bool:
-        """Whether most of the file is in the page cache, or can't be asked for.
+        """Whether most of the file is in the page cache; True as well if the kernel can't tell.
 
-        The places are drawn, since each question makes the kernel read the page that it is about.
+        The offsets are random, because each probe makes the kernel read the page in question.
         """
         if NOWAIT is None:
             return True
@@ -126,12 +127,12 @@ class Source:
                 os.preadv(self._descriptor, [bytearray(1)], random.randrange(max(size, 1)), NOWAIT)
         except BlockingIOError:
             return False
-        except (OSError, NotImplementedError):  # A file system that can't tell, such as NFS.
+        except (OSError, NotImplementedError):  # Some file systems, such as NFS, can't tell.
             pass
         return True
 
     def _set_direct(self, direct: bool) -> bool:
-        """Passes the page cache by, or no longer; returns whether it is: not every file system lets itself be told."""
+        """Turns direct reads on or off, and returns whether they are on: not every file system permits them."""
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT)

@@ -30,7 +30,7 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
     Raises:
         CheckpointError: the folder can't be created, or a rank sees another one; on all ranks alike.
     """
-    checkpoints, problem = folder.of(output_dir), ""
+    checkpoints, problem = folder.checkpoint_folder(output_dir), ""
     number = secrets.randbits(48) if mesh.is_chief else 0
     number = int(collectives.gather_numbers(mesh.world, number, "shared.number")[0])
     token = checkpoints / f".seen_by_all_{number:012x}"
@@ -85,15 +85,17 @@ def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[
     names = json.loads(collectives.gather_texts(mesh.world, json.dumps(found), "resume.found")[0])
     wanted = restore_buffers() if names else {}
     for name in reversed(names):
-        reader, problem = _checked(folder.of(config.output_dir) / name, mesh, wanted, config.resume_check)
+        reader, problem = _checked(
+            folder.checkpoint_folder(config.output_dir) / name, mesh, wanted, config.resume_check
+        )
         if reader:
             return reader
         if mesh.is_chief:
             logger.warning(f"this checkpoint can't be used: {problem}")
     if names:
         raise CheckpointError(
-            f"{folder.of(config.output_dir)}: none of its {len(names)} checkpoints can be used, the oldest because of "
-            f"{problem}; --resume=none starts over and keeps them aside"
+            f"{folder.checkpoint_folder(config.output_dir)}: none of its {len(names)} checkpoints can be used; the "
+            f"oldest: {problem}; --resume=none starts over and moves them aside"
         )
     return None
 

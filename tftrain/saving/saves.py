@@ -61,8 +61,8 @@ class Saves:
         """
         if self._config.keeps_copy:
             self._staging = memory.arrays(pieces)
-        touched = list(self._staging.values())
-        self._preparing = threading.Thread(target=memory.touch, args=(touched,), name="staging", daemon=True)
+        staging = list(self._staging.values())
+        self._preparing = threading.Thread(target=memory.map_pages, args=(staging,), name="staging", daemon=True)
         self._preparing.start()
         return self._preparing
 

@@ -1,7 +1,7 @@
 """The error of sums of gradients in narrow buffers.
 
-A sum loses in two ways: each gradient is rounded when it comes, and the sum is rounded each time, by half of its last
-digit's place, however small what was added. The second grows with the number of micro-batches.
+There are two errors: each gradient is rounded to the buffer's format, and the sum is rounded after each addition by up
+to half a unit in its last place, however small the summand. The second grows with the number of micro-batches.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,11 @@ import tensorflow as tf
 
 
 class Buffer(NamedTuple):
-    """Where gradients add up.
+    """A buffer that accumulates gradients.
 
     Attributes:
         dtype: float32, bfloat16 or float16.
-        loss_scale: what gradients are multiplied by before they are rounded; a power of two.
+        loss_scale: factor on gradients before rounding; a power of two.
     """
 
     dtype: str
@@ -26,9 +26,9 @@ class Point(NamedTuple):
     """The error of one sum.
 
     Attributes:
-        micro_batches: in it.
-        relative_error: the norm of what is wrong over the norm of the sum; None if the sum is not finite.
-        vanished: share of the sum's elements, of those that are not 0, that are 0 in the buffer.
+        micro_batches: number of micro-batches in the sum.
+        relative_error: norm of the error over norm of the sum; None if the sum is not finite.
+        vanished: share of the nonzero elements of the sum that are 0 in the buffer.
     """
 
     micro_batches: int
@@ -37,10 +37,10 @@ class Point(NamedTuple):
 
 
 def errors(gradients: Iterable[tf.Tensor], counts: Sequence[int], buffers: Sequence[Buffer]) -> list[list[Point]]:
-    """Adds gradients up as `tftrain.train.step` does, and compares with the sum in float64.
+    """Accumulates gradients as `tftrain.train.step` does, and compares with the sum in float64.
 
-    There, the gradient of one of k micro-batches is that of its share of the global batch's loss: 1 / k of its own,
-    times the loss scale. It is rounded to the buffer's dtype and added to the buffer, which is rounded again.
+    The gradient of one of k micro-batches is 1 / k of that of its mean loss, times the loss scale. It is rounded to the
+    buffer's dtype and added to the buffer, which is rounded again.
 
     Args:
         gradients: of one micro-batch after the other, each of its own mean loss, float32 [n]; at least max(counts).

@@ -1,6 +1,6 @@
 """The rows of table `accumulation`: number formats of the buffer, fp16 under several loss scales.
 
-All rows add up the same gradients, in one process. `--steps` means nothing here: a second run gives the same figures.
+All rows accumulate the same gradients in one process. `--steps` has no effect: a second run gives the same figures.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ COLUMNS = (
     Column("vanished", 4),
 )
 
-# fp32 and bf16 reach as far as each other: a power of two changes nothing there. 2^15 is where tftrain.run starts.
+# fp32 and bf16 have the same range of exponents: a power of two changes nothing. tftrain.run starts with 2^15.
 BUFFERS = (("fp32", 1), ("bf16", 1), ("fp16", 1), ("fp16", 2**15), ("fp16", 2**20))
 
 
@@ -57,7 +57,7 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
 
 
 def record(row: Row, micro_batches: int, relative_error: float | None, vanished: float) -> Record:
-    """Returns a line of the table; errors have two significant digits, and none is there where the sum overflowed."""
+    """Returns a line of the table; errors have two significant digits; an overflow has none."""
     shown = None if relative_error is None else float(f"{relative_error:.1e}")
     return {**row.settings, "micro_batches": micro_batches, "relative_error": shown, "vanished": vanished}
 

@@ -1,7 +1,7 @@
 """The rows of table `checkpoint`: saving and restoring the state of a BERT-base model, about 110M parameters, in fp32.
 
-All rows are measured in one process, on one rank and the same files, in alternation. The folder of the files is made in
-`--output_dir` and removed afterwards: its disk is what is measured.
+All rows are measured in one process, on one rank and the same files, in alternation. The files are in a temporary
+folder in `--output_dir`: its disk is measured.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from tftrain.bench.table import Column, Outcome, Record, Row, Table
 from tftrain.bench.worker import Worker, WorkerError
 
 STEPS = 5
-# Saves in the middle of a run, for which there is memory.
+# Saves in the middle of a run, so there is a buffer for the copy.
 FLAGS = (
     "--synthetic_data --vocab_size=30522 --max_seq_length=128 --micro_batch_size=1 --checkpoint_every=1 "
     "--output_dir={folder}"
@@ -31,7 +31,7 @@ COLUMNS = (
     Column("share_of_read", 2),
 )
 
-# What is done, and where the files are meanwhile; reading is measured before what is compared with it.
+# The operation, and where the files are; reading comes before the operations that are compared with it.
 ROWS = (
     ("stall of the first save", "-"),
     ("stall of a later save", "-"),
@@ -56,7 +56,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Measures every row as often as `--steps` says and yields the median; shares need the row of reading as well."""
+    """Measures every row `--steps` times and yields the medians; share_of_read needs the row of reading too."""
     steps = config.steps or STEPS
     say(f"{steps} times each")
     Path(config.output_dir).mkdir(parents=True, exist_ok=True)
@@ -83,9 +83,9 @@ def record(row: Row, measured: list[dict[str, float]], rates: dict[str, float]) 
     """Returns a line of the table.
 
     Args:
-        row: what it is about.
-        measured: seconds and bytes of each time; only the first save is the first one.
-        rates: reading's bytes per second by where the files are, filled in when the row is about reading.
+        row: the row.
+        measured: seconds and bytes of each measurement; a row of the first save uses only the first.
+        rates: bytes per second of reading by the place of the files; a row of reading fills it in.
     """
     what, files = row.settings["what"], row.settings["files"]
     chosen = measured[:1] if "first" in what else measured

@@ -42,7 +42,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
 
     run = Run(config.resolve(1), start(Launch(), config.compute.cpu_threads))
     checkpoints = Checkpoints(run)
-    home = folder.of(config.run.output_dir)
+    home = folder.checkpoint_folder(config.run.output_dir)
     home.mkdir()
     checkpoints.prepare().join()  # In a run, the first step compiles meanwhile.
     state = sum(values.nbytes for _, values in run.tensors_to_save())
@@ -50,7 +50,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     saved: dict[str, float] = {}
 
     def save() -> None:
-        """Saves once, and notes how long training would have stood still and how long it took."""
+        """Saves once and records the seconds that training would have stalled, and the seconds of the whole save."""
         run.progress.step.assign_add(1)
         begin = time.perf_counter()
         checkpoints.save()
@@ -92,12 +92,12 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
 
 
 def read(paths: list[Path], blocks: list[np.ndarray], direct: bool = False) -> None:
-    """Reads files, as many at a time as there are blocks of memory, and makes nothing of them.
+    """Reads files, as many at a time as there are blocks of memory, and discards the data.
 
     Args:
         paths: of the files.
-        blocks: where to.
-        direct: whether to pass the page cache by.
+        blocks: memory to read into.
+        direct: whether to bypass the page cache.
     """
     idle: SimpleQueue[np.ndarray] = SimpleQueue()
     for block in blocks:
@@ -131,7 +131,7 @@ def digest(name: str, size: int, blocks: list[np.ndarray]) -> None:
 
 
 def forget(paths: list[Path]) -> None:
-    """Lets the system forget what it holds of files that are on the disk."""
+    """Drops files from the page cache."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

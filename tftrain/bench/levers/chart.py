@@ -1,7 +1,7 @@
-"""The picture of table `levers`: what every row takes and how fast it is, beside the base row as a line.
+"""The picture of table `levers`: memory and speed of every row, and those of the base row as a line.
 
-A band around the line shows how far the base's own measurements lie apart; a bar that ends in it has changed nothing
-that this run could tell.
+The band around the line is the range of the base's own measurements; a bar that ends inside it shows no measurable
+change.
 """
 
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
     figure = Figure(figsize=(11, 1.4 + INCHES_A_ROW * len(records)), layout="constrained")
     memory, speed = figure.subplots(1, 2, sharey=True)
-    places = range(len(records))
+    positions = range(len(records))
     state = [record["state_gb_per_rank"] for record in records]
-    memory.barh(places, [record["peak_gb"] for record in records], BAR, color=REST, label="peak")
-    memory.barh(places, state, BAR, color=STATE, label="weights, master weights, moments")
-    speed.barh(places, [record["samples_per_sec"] for record in records], BAR, color=SPEED)
+    memory.barh(positions, [record["peak_gb"] for record in records], BAR, color=REST, label="peak")
+    memory.barh(positions, state, BAR, color=STATE, label="weights, master weights, moments")
+    speed.barh(positions, [record["samples_per_sec"] for record in records], BAR, color=SPEED)
     base = next((record for record in records if record["row"] == BASE), {})
     for axes, name, digits in ((memory, "peak_gb", 2), (speed, "samples_per_sec", 1)):
         widest = max(record[name] for record in records)
         axes.set_xlim(0, 1.22 * widest)
-        for place, record in zip(places, records, strict=True):
+        for position, record in zip(positions, records, strict=True):
             words = label(record, name, digits)
-            axes.text(record[name] + 0.014 * widest, place, words, va="center", fontsize=8, zorder=3, bbox=PAPER)
+            axes.text(record[name] + 0.014 * widest, position, words, va="center", fontsize=8, zorder=3, bbox=PAPER)
         if base:
             runs = base.get(f"base_{name}", [base[name]])
             axes.axvspan(min(runs), max(runs), color=LINE, alpha=0.14, linewidth=0)
@@ -47,7 +47,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
         axes.grid(axis="x", color="#dddddd", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.tick_params(axis="y", length=0)
-    memory.set_yticks(places, [record["row"] for record in records], fontsize=9)
+    memory.set_yticks(positions, [record["row"] for record in records], fontsize=9)
     memory.invert_yaxis()
     memory.set_title("Memory of the fullest rank (GB)", loc="left", fontweight="bold")
     speed.set_title("Samples per second, all ranks", loc="left", fontweight="bold")

@@ -11,7 +11,7 @@ from tftrain.bench.training import alternation, run
 
 RANKS = 4
 STEPS = 5
-BASE_EVERY = 5  # rows; a run takes the better part of a minute, most of it before its first step
+BASE_EVERY = 5  # rows between two runs of the base; a run takes about a minute, most of it before its first step
 
 COLUMNS = (
     Column("row"),
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Measures rows; the base is measured with them, whether it was chosen or not."""
+    """Measures rows together with the base row, even if it was not chosen."""
     base = next(row for row in ROWS if row.name == BASE)
     others = [row for row in group if row.name != BASE]
 
@@ -42,18 +42,18 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
 
 
 def run_flags(row: Row, config: BenchConfig) -> list[str]:
-    """Returns the flags of a row's run; `extra_flags` win."""
+    """Returns the flags of a row's run; `extra_flags` override the others."""
     threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
     return [*MODEL, *shlex.split(row.settings["flags"]), *threads, *shlex.split(config.extra_flags)]
 
 
 def outcome(compared: alternation.Compared) -> Outcome:
-    """Returns the line of a row, or why it has none."""
+    """Returns the outcome of a row: its line of the table, or the error."""
     row = compared.row
     if compared.figures is None:
         return Outcome(row.name, [], compared.error)
     found = {"row": row.name, "levers": row.settings["flags"] or "-", **alternation.record(compared)}
-    if row.name == BASE:  # It has not changed against itself; its spread is that of all of its runs.
+    if row.name == BASE:  # The base has no change against itself; its spread is that of all of its runs.
         found |= {"samples_per_sec_change": None, "peak_gb_change": None, "spread": None}
     return Outcome(row.name, [found])
 

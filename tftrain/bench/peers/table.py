@@ -1,7 +1,7 @@
-"""The rows of table `peers`: implementations, in two number formats; those of one format take turns in one run.
+"""The rows of table `peers`: implementations in two number formats; those of one format take turns in one run.
 
-Each lives in a process of its own, which keeps its model and waits while the others measure. Where memory does not hold
-all of them, ours takes turns with one peer after the other.
+Each has a process of its own, which keeps its model and waits while the others measure. If memory does not hold all
+processes, ours takes turns with one peer after the other.
 """
 
 import sys
@@ -18,7 +18,7 @@ from tftrain.bench.worker import ROOT, Worker, WorkerError
 OURS = "tftrain"
 STEPS = 10
 WARM_UP = 3
-MEMORY_GB = 6.5  # that one implementation may take
+MEMORY_GB = 6.5  # needed by one implementation
 FUSED = ROOT / "configs" / "fused.flags"
 
 COLUMNS = (Column("implementation"), Column("dtype"), Column("samples_per_sec", 3), Column("ratio_to_best_peer", 3))
@@ -42,23 +42,23 @@ def rows() -> tuple[Row, ...]:
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Lets the implementations of one number format take turns, party by party."""
+    """Measures the implementations of one number format in turns, one concurrent set after the other."""
     run = _Run(config, say)
     try:
-        for party in parties(group, host.available_memory_gb()):
-            run.take_turns(party)
+        for concurrent in concurrent_rows(group, host.available_memory_gb()):
+            run.take_turns(concurrent)
             run.stop(keep=OURS)
     finally:
         run.stop()
     yield from outcomes(group, run.seconds, run.errors)
 
 
-def parties(group: list[Row], free_gb: float | None) -> list[list[Row]]:
-    """Returns which rows are alive at the same time: all, or where memory is short, ours with one peer after the other.
+def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
+    """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each.
 
     Args:
         group: rows of one number format.
-        free_gb: memory that can be had; None: enough.
+        free_gb: available memory; None: enough.
     """
     ours = [row for row in group if row.settings["implementation"] == OURS]
     peers = [row for row in group if row not in ours]
@@ -68,7 +68,7 @@ def parties(group: list[Row], free_gb: float | None) -> list[list[Row]]:
 
 
 class _Run:
-    """The processes of a group, the seconds of their counted steps, and what went wrong with them; all by row."""
+    """The processes of a group, the seconds of their counted steps, and their errors; all by row."""
 
     def __init__(self, config: BenchConfig, say: Callable[[str], None]):
         self._config, self._say = config, say
@@ -77,13 +77,13 @@ class _Run:
         self.seconds: dict[str, list[float]] = {}
         self.errors: dict[str, str] = {}
 
-    def take_turns(self, party: list[Row]) -> None:
-        """Starts those that are not alive yet, one after the other, and measures all that are."""
-        for row in party:
+    def take_turns(self, rows: list[Row]) -> None:
+        """Starts the processes that do not run yet, one after the other, and measures all in turns."""
+        for row in rows:
             if row.name not in self._rows:
                 self._rows[row.name], self.seconds[row.name] = row, []
                 self._start(row)
-        names = [row.name for row in party if row.name in self._workers]
+        names = [row.name for row in rows if row.name in self._workers]
         rounds = -(-(self._config.steps or STEPS) // (task.TURN_STEPS - 1))
         for number in range(rounds):
             taken = {name: self._ask(name, task.TURN_STEPS) for name in names if name in self._workers}
@@ -93,7 +93,7 @@ class _Run:
             self._say(f"round {number + 1}/{rounds}: {found}; {host.load()}")
 
     def stop(self, keep: str | None = None) -> None:
-        """Ends the processes, but for those of the implementation `keep`."""
+        """Ends the processes, except those of the implementation `keep`."""
         for name in list(self._workers):
             if self._rows[name].settings["implementation"] != keep:
                 self._workers.pop(name).stop()
@@ -121,7 +121,7 @@ class _Run:
 
 
 def start(row: Row, config: BenchConfig) -> Worker:
-    """Starts the process of a row; raises WorkerError if it can't be started."""
+    """Starts the process of a row; raises WorkerError if that fails."""
     settings = {**row.settings, "threads": host.threads(config.cpu_threads), "extra_flags": config.extra_flags}
     needs_torch = row.settings.get("torch")
     python = config.torch_python or sys.executable if needs_torch else sys.executable
@@ -129,12 +129,12 @@ def start(row: Row, config: BenchConfig) -> Worker:
 
 
 def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str]) -> Iterator[Outcome]:
-    """Makes records of the seconds of each row's steps.
+    """Yields the outcome of each row from the seconds of its steps.
 
     Args:
         group: rows of one number format.
         seconds: of every counted step, by row.
-        errors: by row, why it has none.
+        errors: the error of each row that has none.
     """
     times = {row.name: spread(seconds[row.name]) for row in group if row.name not in errors}
     speeds = {name: task.BATCH / time["median"] for name, time in times.items()}

@@ -1,6 +1,6 @@
-"""What every implementation does: one update of BERT-base on one batch of 8 samples of 128 tokens.
+"""The task of every implementation: one update of BERT-base on one batch of 8 samples of 128 tokens.
 
-Nothing here needs more than numpy, since an interpreter without TensorFlow reads it too.
+This module needs only numpy: an interpreter without TensorFlow imports it too.
 """
 
 import time
@@ -19,8 +19,7 @@ DROPOUT = 0.1
 LEARNING_RATE = 1e-4
 WEIGHT_DECAY = 0.01
 
-# Of the steps that a worker runs in its turn, the first is not counted: it finds its weights out of the caches, and its
-# threads asleep.
+# The first step of a worker's turn is not counted: its weights are out of the caches and its threads asleep.
 TURN_STEPS = 3
 
 
@@ -42,7 +41,7 @@ def batch(vocab: int = VOCAB) -> dict[str, np.ndarray]:
 
 
 def turns(step: Callable[[], float]) -> Callable[[int], list[float]]:
-    """Makes a worker's answer of one update.
+    """Returns the function with which a worker answers requests.
 
     Args:
         step: does one update and returns its loss once it is done.
@@ -51,7 +50,7 @@ def turns(step: Callable[[], float]) -> Callable[[int], list[float]]:
         A function that runs so many steps and returns the seconds of each.
 
     Raises (the returned function):
-        FloatingPointError: the loss is not finite, so what was timed is not training.
+        FloatingPointError: the loss is not finite: the step did not train.
     """
 
     def take(count: int) -> list[float]:

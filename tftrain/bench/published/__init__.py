@@ -1,1 +1,1 @@
-"""The published tables: rows of the reference files, measured here at a scale that fits, planned, as published."""
+"""The published tables: rows of the reference files, published, planned, and measured on this machine at a scale."""

@@ -1,4 +1,4 @@
-"""A published row made ready to run here, and whether it can."""
+"""A published row scaled to this machine, and whether it fits."""
 
 import shlex
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from tftrain.plan.workload import Workload, from_config
 
 
 class Case(NamedTuple):
-    """A row as it runs here.
+    """A row as it runs on this machine.
 
     Attributes:
         published: the row.
-        work: it, scaled.
-        flags: of tftrain.run, but for how long it runs and where it writes.
-        note: what of the row a run here is not.
+        work: its scaled workload.
+        flags: of tftrain.run, without those for its length and its output.
+        note: differences between the row and this run.
     """
 
     published: Published
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
     @property
     def sizes(self) -> str:
-        """In words, what runs."""
+        """The sizes of the run in words."""
         work = self.work
         model = f"{work.layers} x {work.hidden} with {work.heads} heads, {work.vocab} words"
         batch = f"{work.micro_batch} x {work.seq} tokens x {round(work.micro_batches)}"
@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 
 def prepare(published: Published, size: Scale, ranks: int, config: BenchConfig) -> Case:
-    """Returns a row as it runs at a scale on at most so many ranks, with the program's cpu_threads and extra_flags."""
+    """Returns a row as it runs at a scale on at most `ranks` ranks, with the program's cpu_threads and extra_flags."""
     work = scaled(published.row.workload, size, ranks)
     threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
     given = [*mapping.run_flags(work, published), *threads, *shlex.split(config.extra_flags)]
@@ -48,26 +48,26 @@ def prepare(published: Published, size: Scale, ranks: int, config: BenchConfig) 
 
 
 def resolved(case: Case) -> TrainConfig:
-    """Returns the configuration that a case's flags make on its ranks.
+    """Returns the resolved configuration of a case's flags on its ranks.
 
     Raises:
-        ConfigError: a run would refuse them.
+        ConfigError: the flags are wrong.
     """
     given = ["tftrain.run", *case.flags, "--output_dir=unused"]
     return flags.parse(TrainConfig, given).resolve(case.work.ranks)
 
 
 def refusal(case: Case, machine: LocalMachine) -> str | None:
-    """Returns why a case does not fit here by the planner's count of what its flags need; None if it does.
+    """Returns the reason why a case does not fit this machine by its plan; None if it fits.
 
-    Flags that a run refuses are left to the run, which says why.
+    Wrong flags are no reason here: the run reports them.
     """
     try:
         config = resolved(case)
     except ConfigError:
         return None
     planned = from_config(config, case.work.dp, gpu=machine.gpu)
-    least = memory.estimate(planned, machine.constants).minimum / 1e9
-    if least <= machine.gb:
+    needed = memory.estimate(planned, machine.constants).minimum / 1e9
+    if needed <= machine.gb:
         return None
-    return f"does not fit here: {least:.2f} of {machine.gb:.2f} GB a rank"
+    return f"does not fit here: {needed:.2f} of {machine.gb:.2f} GB a rank"

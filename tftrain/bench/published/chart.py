@@ -1,7 +1,7 @@
 """The picture of a published table: memory and speed of every row, published, planned and measured.
 
-Published and planned figures share an axis, since they are of the same machine; what was measured here has its own. The
-base row is a dashed line through each. Too many rows for bars are points: planned over published seconds.
+Published and planned figures are of the same machine and share an axis; figures measured here have their own. A dashed
+line marks the base row. A table with too many rows for bars has points: planned over published samples/s.
 """
 
 import textwrap
@@ -20,7 +20,10 @@ REFERENCE = (
     ("Memory of the fullest device (GB)", ".1f", "planned_gb", "published_gb"),
     ("Samples/s of a device", ".3g", "planned_samples_per_sec_per_gpu", "published_samples_per_sec_per_gpu"),
 )
-HERE = (("Measured here: GB", ".2f", "peak_gb"), ("Measured here: samples/s, all ranks", ".3g", "samples_per_sec"))
+MEASURED_PANELS = (
+    ("Measured here: GB", ".2f", "peak_gb"),
+    ("Measured here: samples/s, all ranks", ".3g", "samples_per_sec"),
+)
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
@@ -42,11 +45,11 @@ def figure(records: Sequence[Record]):
     measured = any(number(record, "peak_gb") for record in records)
     made = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)), layout="constrained")
     panels = made.subplots(1, 4 if measured else 2, sharey=True, squeeze=False)[0]
-    references, here = panels[:: len(panels) // 2], panels[1::2] if measured else ()
+    references, measured_axes = panels[:: len(panels) // 2], panels[1::2] if measured else ()
     for axes, (title, form, planned, published) in zip(references, REFERENCE, strict=True):
         series = [(published, PUBLISHED, "published", -BAR / 2), (planned, PLANNED, "planned", BAR / 2)]
         _bars(axes, title, form, series, BAR, records)
-    for axes, (title, form, name) in zip(here, HERE, strict=False):
+    for axes, (title, form, name) in zip(measured_axes, MEASURED_PANELS, strict=False):
         _bars(axes, title, form, [(name, MEASURED, "measured here", 0.0)], 1.6 * BAR, records)
     table = records[-1]["row"].partition("/")[0]
     panels[0].set_yticks(range(len(records)), [label(record, table) for record in records], fontsize=7.5)
@@ -57,16 +60,16 @@ def figure(records: Sequence[Record]):
 
 
 def _bars(axes, title: str, form: str, series, height: float, records: Sequence[Record]) -> None:
-    """Draws one panel; `series` holds a column, its colour, its name and its place beside the row's middle."""
+    """Draws one panel; `series` holds a column, its colour, its name and its offset from the row's middle."""
     values = [number(record, column) or 0.0 for column, *_ in series for record in records]
     widest = max(values, default=0.0) or 1.0
     for column, colour, name, beside in series:
-        places = [place + beside for place in range(len(records))]
-        axes.barh(places, [number(record, column) or 0.0 for record in records], height, color=colour, label=name)
-        for place, record in zip(places, records, strict=True):
+        positions = [position + beside for position in range(len(records))]
+        axes.barh(positions, [number(record, column) or 0.0 for record in records], height, color=colour, label=name)
+        for position, record in zip(positions, records, strict=True):
             shown = words(record, column, form)
             axes.text(
-                (number(record, column) or 0.0) + 0.012 * widest, place, shown, va="center", fontsize=7, bbox=PAPER
+                (number(record, column) or 0.0) + 0.012 * widest, position, shown, va="center", fontsize=7, bbox=PAPER
             )
         base = number(records[0], column) if _is_base(records[0]) else None
         if base:
@@ -100,13 +103,13 @@ def _points(made, records: Sequence[Record]):
 
 
 def label(record: Record, table: str) -> str:
-    """Returns a row's name, without that of its own table, and settings in at most three lines."""
+    """Returns a row's name without its own table's name, and its settings, in at most three lines."""
     name = record["row"].removeprefix(f"{table}/")
     return "\n".join(textwrap.wrap(f"{name}  {record['settings']}", LABEL, max_lines=3, placeholder=" …"))
 
 
 def words(record: Record, column: str, form: str) -> str:
-    """Returns what stands beside a bar: its figure, and in brackets its change against the base."""
+    """Returns the text beside a bar: its figure, and in brackets its change against the base."""
     value = record.get(column)
     if not isinstance(value, float | int):
         return value or ("" if column in ("peak_gb", "samples_per_sec") else "-")
@@ -120,7 +123,7 @@ def change_of(column: str) -> str:
 
 
 def number(record: Record, column: str) -> float | None:
-    """Returns a figure, or None where there is none or it did not fit."""
+    """Returns a figure; None if it is missing or the row did not fit."""
     value = record.get(column)
     return float(value) if isinstance(value, float | int) else None
 

@@ -1,4 +1,4 @@
-"""What this machine has for a run's ranks: memory, and a rate that its devices reach at the least."""
+"""This machine as the host of benchmark runs: ranks, memory of each, and a rate that its devices surely reach."""
 
 import os
 from typing import NamedTuple
@@ -8,19 +8,19 @@ from tftrain.bench import host
 from tftrain.plan.system import Constants, systems
 
 RANKS = 4  # without GPUs, as in table levers
-RESERVED_SHARE = 0.1  # share of a host's memory, for what else runs there
+RESERVED_SHARE = 0.1  # of a host's memory, for other programs
 UNKNOWN_GB = 4.0
 CORE_FLOPS, GPU_FLOPS = 20e9, 20e12  # cautious: a core with AVX2 in fp32, a V100 in fp16
 
 
 class LocalMachine(NamedTuple):
-    """What there is.
+    """Resources for the ranks of a run.
 
     Attributes:
-        ranks: of a run, where --np does not say.
-        gb: 1e9 bytes that each rank may take.
+        ranks: number of ranks.
+        gb: memory of each rank in 1e9 bytes.
         flops: operations a second of all ranks together.
-        constants: of the planner, for this project on such a device.
+        constants: the planner's constants for this project on such a device.
         gpu: whether ranks have GPUs.
     """
 
@@ -32,10 +32,10 @@ class LocalMachine(NamedTuple):
 
 
 def inspect(ranks: int | None) -> LocalMachine:
-    """Looks at the machine.
+    """Returns the resources of this machine.
 
     Args:
-        ranks: of a run; None for one a GPU, or `RANKS` without.
+        ranks: of a run; None: one for each GPU, or `RANKS` without GPUs.
     """
     free = devices.free_gpu_gb()
     if free:

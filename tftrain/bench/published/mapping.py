@@ -1,4 +1,4 @@
-"""From a published row to flags of `tftrain.run`, and what of the row those can't say."""
+"""The flags of `tftrain.run` for a published row, and a note on what the flags cannot express."""
 
 from tftrain.bench.published.rows import Published
 from tftrain.plan.workload import LEVERS, Workload, reference_optimizer
@@ -11,8 +11,8 @@ def run_flags(work: Workload, published: Published) -> list[str]:
     """Returns the flags of a run.
 
     Args:
-        work: the row's, scaled; what it says is flag by flag what `tftrain.plan.workload.from_config` would read again.
-        published: for the levers that a workload does not have.
+        work: its scaled workload; `tftrain.plan.workload.from_config` returns the same workload from these flags.
+        published: the row, for levers that a workload does not have.
     """
     levers, decoder = published.levers, published.row.workload.causal
     optimizer = levers.get("optimizer", DECODER_OPTIMIZER if decoder else ENCODER_OPTIMIZER)
@@ -51,11 +51,11 @@ def run_flags(work: Workload, published: Published) -> list[str]:
 
 
 def note(published: Published, work: Workload) -> str:
-    """Returns what a run of the row can't be, or had to assume; behind it the source's own note.
+    """Returns the differences between row and run, the assumptions, and the source's own note.
 
     Args:
         published: the row.
-        work: it, scaled.
+        work: its scaled workload.
     """
     whole = published.row.workload
     decoder = ["a decoder: runs as an encoder of the same sizes, without the causal mask"]

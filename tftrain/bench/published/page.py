@@ -1,4 +1,4 @@
-"""The report of a published table as one HTML file that needs no other: picture, figures, notes, flags."""
+"""The report of a published table as one self-contained HTML file: picture, figures, notes, flags."""
 
 import base64
 import datetime
@@ -56,9 +56,9 @@ def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
     """Writes the page.
 
     Args:
-        table: whose rows they are.
-        outcomes: of its rows, in order.
-        path: the file; the table's picture stands beside it as png, and goes into it.
+        table: the table.
+        outcomes: outcomes of its rows, in order.
+        path: the file; the table's picture is read from the png of the same name.
     """
     picture = base64.b64encode(path.with_suffix(".png").read_bytes()).decode()
     records = [record for outcome in outcomes for record in outcome.records]
@@ -92,22 +92,24 @@ figure. A change here that is no larger than the base's spread says nothing. "-"
 def _heads() -> str:
     groups = "".join(f'<th class="group first" colspan="{len(columns)}">{name}</th>' for name, columns in GROUPS)
     names = "".join(
-        f"<th{_first(place)}>{heading}</th>" for _, columns in GROUPS for place, (_, heading, _) in enumerate(columns)
+        f"<th{_first(position)}>{heading}</th>"
+        for _, columns in GROUPS
+        for position, (_, heading, _) in enumerate(columns)
     )
     ends = '<th class="text" rowspan="2">{}</th>'
     return f"<tr>{ends.format('row')}{ends.format('settings')}{groups}{ends.format('status')}</tr><tr>{names}</tr>"
 
 
-def _first(place: int) -> str:
-    return "" if place else ' class="first"'
+def _first(position: int) -> str:
+    return "" if position else ' class="first"'
 
 
 def _line(table: Table, record: Record) -> str:
     base = ' class="base"' if record["row"] == table.rows[0].name else ""
     cells = "".join(
-        _cell(record.get(name), form, place, name)
+        _cell(record.get(name), form, position, name)
         for _, columns in GROUPS
-        for place, (name, _, form) in enumerate(columns)
+        for position, (name, _, form) in enumerate(columns)
     )
     settings, status = (html.escape(record.get(name) or "") for name in ("settings", "status"))
     said = "" if status == "measured" else status
@@ -115,8 +117,8 @@ def _line(table: Table, record: Record) -> str:
     return f'<tr{base}>{ends}{cells}<td class="status">{said}</td></tr>\n'
 
 
-def _cell(value: float | str | None, form: str, place: int, name: str) -> str:
-    kinds = [] if place else ["first"]
+def _cell(value: float | str | None, form: str, position: int, name: str) -> str:
+    kinds = [] if position else ["first"]
     if isinstance(value, float | int) and name.endswith("change_pct") and abs(value) >= 0.05:
         less_is_better = "gb" in name
         kinds.append("good" if (value < 0) == less_is_better else "bad")

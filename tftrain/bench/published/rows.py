@@ -1,6 +1,6 @@
-"""The rows of the reference files as the rows of tables, the base row of each table first.
+"""The rows of the reference files as rows of benchmark tables, the base row of each table first.
 
-A row is what its file says: the workload and figures that `tftrain.plan.published.rows` reads, the levers, the note.
+A row has the workload and the figures that `tftrain.plan.published.rows` reads, its levers and its note.
 """
 
 import csv
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tftrain.plan.published.row import Row
 from tftrain.plan.published.rows import REFERENCE, read_text, reference_text
 
-# Its note: 'the row "base" of every other Large table'. Every other table begins with its own base.
+# By its note 'the row "base" of every other Large table'. All other tables begin with their own base.
 LARGE_BASE = "large_precision/04"
 NOT_STATED = {"layers": "model", "hidden": "model", "micro_batch": "batch", "grad_accum_steps": "accumulation"}
 LEVERS_NOT_STATED = {"precision": "precision", "jit_compile": "XLA"}  # in a table that states no model either
@@ -21,9 +21,9 @@ class Published(NamedTuple):
 
     Attributes:
         row: workload, system and figures.
-        levers: flag and value as the source states them; a decoder's file has none.
-        note: the source's own.
-        assumed: what the source does not state, and the planner fills in.
+        levers: flags and values as the source states them; a decoder's file has none.
+        note: the source's note.
+        assumed: sizes and levers that the source does not state and the planner assumes.
     """
 
     row: Row
@@ -33,7 +33,7 @@ class Published(NamedTuple):
 
     @property
     def settings(self) -> dict[str, str]:
-        """What tells the rows of a table apart: sizes, division and levers."""
+        """The settings in which rows of a table differ: sizes, division and levers."""
         work = self.row.workload
         found = {"layers": work.layers, "hidden": work.hidden, "heads": work.heads, "seq": work.seq}
         found |= {"dp": work.dp, "tp": work.tp, "pp": work.pp, "micro_batch": work.micro_batch}
@@ -46,7 +46,7 @@ class Published(NamedTuple):
         return {name: str(value) for name, value in found.items()}
 
     def against(self, base: "Published") -> str:
-        """Returns in words how this row's settings differ from those of the table's base row."""
+        """Returns the settings of this row that differ from those of the table's base row."""
         own, other = self.settings, base.settings
         if self.row.name == base.row.name:
             return " ".join(f"{name}={value}" for name, value in own.items())
@@ -55,7 +55,7 @@ class Published(NamedTuple):
 
 
 def read() -> dict[str, tuple[Published, ...]]:
-    """Returns the rows of every table, by its name; the first is what the others are compared with."""
+    """Returns the rows of every table by its name; the first row is the base of the others."""
     found: dict[str, list[Published]] = {}
     for name in REFERENCE:
         text = reference_text(name)

@@ -1,8 +1,8 @@
-"""A published workload cut down to this machine, so that its levers still show.
+"""A published workload scaled down to this machine, such that its levers keep their effect.
 
-One factor holds for a whole table: layers, width and the tokens of a batch are that share of the published ones. Heads
-keep their size. A dimension shrinks no further than the table's smallest row can: to one layer a stage, a head for each
-tensor parallel rank, one sample. So rows that differ in it go on differing. Where samples can't be fewer, they become
+One factor holds for a whole table: it multiplies layers, width and the tokens of a batch. Heads keep their size. A
+dimension shrinks only as far as the table's smallest row allows: to one layer a stage, a head for each tensor parallel
+rank, one sample. So rows that differ in a dimension still differ. If there cannot be fewer samples, they become
 shorter. The vocabulary shrinks with layers and width together, so that the embedding keeps its share of the weights.
 """
 
@@ -24,9 +24,9 @@ class Scale(NamedTuple):
     """Shares of the published sizes.
 
     Attributes:
-        factor: as asked for; 1 changes nothing but the ranks.
-        layers, width, micro_batch, tokens: what it comes to in this table; `tokens` are those of a sample.
-        heads: every scaled row's are a multiple of this, so that rows of one width still have one.
+        factor: the requested factor; 1 changes nothing but the ranks.
+        layers, width, micro_batch, tokens: the factors of this table; `tokens` is that of a sample's length.
+        heads: the heads of every scaled row are a multiple of this, so that rows of equal width stay equal.
     """
 
     factor: float
@@ -46,7 +46,7 @@ def _share(value: float) -> str:
 
 
 def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
-    """Returns what a factor comes to in a table with these rows, on so many ranks."""
+    """Returns the scale of a table with these rows for a factor and a number of ranks."""
     layers = max(factor, 1 / min(max(1, work.layers // work.pp) for work in works))
     heads = math.lcm(*(division(work, ranks)[1] for work in works))
     width = max(factor, heads / min(work.heads for work in works))
@@ -77,20 +77,20 @@ def choose(given: str, works: Sequence[Workload], machine: LocalMachine, ranks: 
 
 
 def budget(machine: LocalMachine) -> float:
-    """Returns the operations of the longest step that --scale=auto plans."""
+    """Returns the largest number of operations of a step for --scale=auto."""
     return MAX_SECONDS * machine.flops
 
 
 def work_fits(work: Workload, machine: LocalMachine) -> bool:
-    """Whether the fullest rank of a workload fits."""
+    """Whether the fullest rank of a workload fits the memory of a rank."""
     return memory.estimate(work, machine.constants).minimum <= machine.gb * 1e9
 
 
 def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
-    """Returns a published workload at a scale, as this project's encoder runs it on at most so many ranks.
+    """Returns a published workload at a scale, as this project's encoder runs it on at most `ranks` ranks.
 
-    A decoder becomes an encoder of its sizes, and pipeline stages become one of them, with embedding and head. XLA is
-    left out where tensor parallel ranks have collectives in the step.
+    A decoder becomes an encoder of the same sizes. Of pipeline stages one is left, with embedding and head. With tensor
+    parallel ranks there is no XLA: it cannot compile their collectives.
     """
     dp, tp = division(work, ranks)
     heads = work.heads
@@ -125,10 +125,10 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
 
 
 def division(work: Workload, ranks: int) -> tuple[int, int]:
-    """Returns the data and tensor parallel ranks that stand for a workload's on at most so many ranks.
+    """Returns the numbers of data and tensor parallel ranks for a workload on at most `ranks` ranks.
 
-    Where both are more than one, both stay so if that is possible, and share the ranks as they do in the workload, on a
-    logarithmic scale. Pipeline stages have no ranks here.
+    If both are above 1 in the workload, both stay above 1 if possible, in the same ratio on a logarithmic scale.
+    Pipeline stages get no ranks.
     """
     if work.dp * work.tp <= ranks:
         return work.dp, work.tp
@@ -141,7 +141,7 @@ def division(work: Workload, ranks: int) -> tuple[int, int]:
 
 
 def _owners(work: Workload, dp: int) -> str:
-    """Returns the split strategy; K owners stay as far between one and all ranks, on a logarithmic scale."""
+    """Returns the split strategy; K keeps its relative place between 1 and all ranks on a logarithmic scale."""
     name, _, owners = work.split_strategy.partition(":")
     if not owners:
         return name

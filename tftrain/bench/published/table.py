@@ -1,7 +1,8 @@
-"""The tables of published rows: each row runs here, scaled, beside its plan and its published figures.
+"""The tables of published rows: each row runs scaled on this machine, beside its plan and its published figures.
 
-A row that can't fit is not started, one that fails says why, and both keep their planned and published figures. Changes
-are against the table's base row: here as it ran just before and after, planned and published by their own figures.
+A row that cannot fit is not started, and a row that fails reports the reason; both have planned and published figures.
+Changes are against the table's base row: measured as it ran just before and after, planned and published by their own
+figures.
 """
 
 import dataclasses
@@ -20,8 +21,8 @@ from tftrain.bench.training import alternation, run
 from tftrain.bench.training.run import RunError
 from tftrain.plan.published import compare
 
-STEPS = 20  # To start a run takes longer than they do, and those of small models differ by a third.
-SWEEP = "sweep_"  # tables of so many rows that none runs unless --rows asks for it
+STEPS = 20  # the start of a run takes longer; steps of small models vary by a third
+SWEEP = "sweep_"  # tables too long to run, unless --rows names the rows
 
 COLUMNS = (
     Column("row"),
@@ -49,7 +50,7 @@ COLUMNS = (
 def measure(
     published: Sequence[Published], group: list[Row], config: BenchConfig, say: Callable[[str], None]
 ) -> Iterator[Outcome]:
-    """Measures rows of a table; its base is measured with them, whether it was chosen or not.
+    """Measures rows of a table together with its base row, even if that was not chosen.
 
     Args:
         published: all rows of the table, the base first.
@@ -57,7 +58,7 @@ def measure(
     """
     figures = reference(published)
     if _planned_only(group[0].group, config):
-        say("planned only; --rows=... runs the rows that it names")
+        say("planned only; name rows with --rows to run them")
         for row in group:
             yield Outcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
         return
@@ -78,15 +79,15 @@ def measure(
     for compared in alternation.in_alternation(base, others, one, say, rounds=config.rounds):
         name = compared.row.name
         if any(row.name == name for row in group):
-            record = figures[name] | ran(cases[name], size) | found(compared, name == base.name)
+            record = figures[name] | case_record(cases[name], size) | run_record(compared, name == base.name)
             record["status"] = unfit.get(name) or ("measured" if compared.figures else f"failed: {compared.error}")
-            # What does not fit now may do so when more memory is free.
+            # The row may fit later, when more memory is free.
             error = None if compared.figures or name in unfit else compared.error
             yield Outcome(name, [record], error, final=name not in unfit)
 
 
 def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
-    """Returns the configuration with the scale and the ranks that rows of a table run with here, if any runs."""
+    """Returns the configuration with the scale and the ranks of a table on this machine, if any row runs."""
     if _planned_only(published[-1].row.table, config):
         return config
     machine = local_machine.inspect(config.np)
@@ -98,14 +99,14 @@ def _planned_only(table: str, config: BenchConfig) -> bool:
     return table.startswith(SWEEP) and config.rows == BenchConfig.rows
 
 
-def ran(case: Case, size: scale.Scale) -> Record:
-    """Returns what a row was run as: its scale, and for json its sizes, ranks and flags."""
+def case_record(case: Case, size: scale.Scale) -> Record:
+    """Returns the record of a case: its scale, and for json its sizes, ranks and flags."""
     own = {"scale": str(size), "sizes": case.sizes, "ranks": case.work.ranks, "flags": " ".join(case.flags)}
     return own | {"note": "; ".join(part for part in (case.note, f"run as {case.sizes}") if part)}
 
 
-def found(compared: alternation.Compared, is_base: bool) -> Record:
-    """Returns what a run has shown: nothing where it has failed, and no change of the base against itself."""
+def run_record(compared: alternation.Compared, is_base: bool) -> Record:
+    """Returns the record of a run: empty if it failed; the base has no change against itself."""
     if compared.figures is None:
         return {}
     record = alternation.record(compared)
@@ -121,7 +122,7 @@ def found(compared: alternation.Compared, is_base: bool) -> Record:
 
 
 def reference(published: Sequence[Published]) -> dict[str, Record]:
-    """Returns by row what is known without a run: settings, plan at the published scale, published figures."""
+    """Returns for each row the record that needs no run: settings, plan at the published scale, published figures."""
     plans = compare.plan_all([each.row for each in published])
     records = {each.row.name: _reference(each, plan) for each, plan in zip(published, plans, strict=True)}
     base = records[published[0].row.name]
@@ -138,21 +139,21 @@ def reference(published: Sequence[Published]) -> dict[str, Record]:
 
 def _reference(published: Published, plan: compare.Planned) -> Record:
     row = published.row
-    got, seconds = row.reference, row.reference_seconds
+    published_figures, seconds = row.reference, row.reference_seconds
     speed = row.counted * row.workload.global_batch / (seconds * row.workload.ranks) if seconds else None
     return {
         "row": row.name,
         "stages": row.workload.pp,
         "planned_gb": plan.gb if plan.fits else "OOM",
         "planned_samples_per_sec_per_gpu": plan.samples_per_sec_per_gpu,
-        "published_gb": "OOM" if got.out_of_memory else got.gb,
+        "published_gb": "OOM" if published_figures.out_of_memory else published_figures.gb,
         "published_samples_per_sec_per_gpu": speed,
         "note": f"source: {published.note}" if published.note else None,
     }
 
 
 def _change(value: float | str | None, base: float | str | None) -> float | None:
-    """Returns by how many percent a figure differs from the base's; None where one is missing or did not fit."""
+    """Returns the difference of a figure from the base's in percent; None if one is missing or did not fit."""
     if isinstance(value, str) or isinstance(base, str) or not value or not base:
         return None
     return 100 * (value / base - 1)

@@ -1,7 +1,7 @@
-"""Rows that are compared with one base row, which is measured again before every few of them and after the last.
+"""Comparison of rows with a base row, which is measured again before every few rows and after the last one.
 
-A machine is not the same for half an hour. So a row is compared with the base as it was just before and just after,
-and how far those two lie apart says how much of a change is the machine's.
+The speed of a machine drifts within half an hour. So a row is compared with the base as measured just before and just
+after it; the difference between those two measurements is the machine's share of a change.
 """
 
 import statistics
@@ -22,10 +22,10 @@ class Compared:
     """A row and the measurements of the base row that it is compared with.
 
     Attributes:
-        row: which one.
-        runs: its own that did not fail.
-        base: of the base row before and after them, those that did not fail; of the base row itself, all there are.
-        error: why a run has failed, the last one's words.
+        row: the row.
+        runs: its successful runs.
+        base: the successful runs of the base row before and after them; for the base row itself, all of its runs.
+        error: the reason why its last failed run failed.
     """
 
     row: Row
@@ -35,7 +35,7 @@ class Compared:
 
     @property
     def figures(self) -> Figures | None:
-        """Those of the run of median speed; None if all have failed."""
+        """Figures of the run of median speed; None if all runs failed."""
         return sorted(self.runs, key=lambda run: run.samples_per_sec)[(len(self.runs) - 1) // 2] if self.runs else None
 
 
@@ -50,15 +50,15 @@ def in_alternation(
     """Measures rows, and the base row before each `every` of them and at the end.
 
     Args:
-        base: what the others are compared with.
-        rows: the others.
-        measure: of one row; it may raise RunError, and then the rest go on.
+        base: the row that the others are compared with.
+        rows: the other rows.
+        measure: measures one row; after a RunError the other rows are still measured.
         say: prints a line of progress.
         every: rows between two measurements of the base.
-        rounds: how often so many rows, and the base, take turns before the next rows do.
+        rounds: runs of each of these rows, alternating with the base, before the next rows.
 
     Yields:
-        Every row as soon as the base was measured after its last run, and last the base itself.
+        Every row as soon as the base has been measured after its last run; at last the base itself.
     """
     errors: dict[str, str] = {}
 
@@ -90,16 +90,16 @@ def in_alternation(
 
 
 def record(compared: Compared) -> Record:
-    """Returns a row's figures and how they differ from the base's.
+    """Returns a row's figures and their differences from the base.
 
     Args:
-        compared: with figures.
+        compared: a comparison that has figures.
 
     Returns:
-        peak_gb, peak_rank, state_gb_per_rank and samples_per_sec; spread, by how many percent its own runs lie apart,
-        if there are several; and where the base has figures, samples_per_sec_change (percent) and peak_gb_change
-        against the medians of `compared.base`, and how far those lie apart: base_spread in percent, base_peak_spread
-        in GB. Beside them, for json: the seconds of the steps, the memory by kind, and the base's figures.
+        peak_gb, peak_rank, state_gb_per_rank and samples_per_sec. With several runs, spread: their range in percent. If
+        the base has figures, samples_per_sec_change (percent) and peak_gb_change against the medians of
+        `compared.base`, and the ranges of those: base_spread in percent, base_peak_spread in GB. For json also the
+        seconds of the steps, the memory by kind, and the base's figures.
     """
     figures, base = compared.figures, compared.base
     found = {
@@ -129,5 +129,5 @@ def record(compared: Compared) -> Record:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Returns how far values lie apart, in percent of their median."""
+    """Returns the range of values in percent of their median."""
     return 100 * (max(values) - min(values)) / statistics.median(values)

@@ -1,7 +1,7 @@
-"""One training run, started and heard out: flags and ranks in, step times, peak and state bytes out.
+"""One training run in processes of its own: flags and ranks in, step times, peak memory and state bytes out.
 
-The run is `tftrain.run` under `horovodrun`, as anybody would start it, in a folder that is gone afterwards. What it
-wrote to metrics.jsonl is what is reported.
+The run is `tftrain.run` under `horovodrun`, as a user starts it, in a temporary folder. The figures come from its
+metrics.jsonl.
 """
 
 import contextlib
@@ -21,38 +21,38 @@ from typing import Any
 
 from tftrain.bench.worker import ROOT
 
-# The first step compiles, and the report on memory comes after the second.
+# The first step compiles, and the second one is followed by the report on memory.
 WARM_UP = 2
 LIMIT_SECONDS = 600
 STOP_SECONDS = 20
 REASON_LENGTH = 300
 
-# Of what every run does at its end, only as much as it must, unless its flags say more.
+# The least work at the end of a run; flags of the row override these.
 QUIET = ("--log_every=1", "--eval_every=-1", "--checkpoint_every=0", "--keep_last=1")
 
 PREFIX = re.compile(r"^.*?\[[\d,]+\]<std(?:out|err)>:")
-OUR_WORDS = re.compile(r"tftrain\.run: (?!--help lists)(.*)")
+PROGRAM_ERROR = re.compile(r"tftrain\.run: (?!--help lists)(.*)")
 EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception)\b.*")
-ENDED = re.compile(r"Process \d+ exit with status code.*")
+EXITED = re.compile(r"Process \d+ exit with status code.*")
 STATE = re.compile(r"state bytes per rank: (\d+)(?: \(rank (\d+)\) to (\d+) \(rank (\d+)\))?")
 
 
 class RunError(RuntimeError):
-    """A run gave no figures; the message says why, in one line."""
+    """A run gave no figures; the message has the reason in one line."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run has shown.
+    """The figures of a run.
 
     Attributes:
-        step_seconds: of every counted step.
-        samples_per_sec: of all ranks together, at the median of those.
-        peak_gb, peak_rank: the most memory that the fullest rank has held, in GB of 1e9 bytes, and which one that is.
-        state_bytes, state_rank: weights, master weights and moments on the rank that has the most of them; rank 0 if
-            all have equally much.
-        memory: the run's record of the fullest rank's memory by kind, `memory_*`, in bytes.
-        skipped_steps: updates that a gradient which was not finite has prevented.
+        step_seconds: seconds of each counted step.
+        samples_per_sec: samples a second of all ranks at the median step.
+        peak_gb, peak_rank: peak memory of the fullest rank in GB of 1e9 bytes, and that rank.
+        state_bytes, state_rank: bytes of weights, master weights and moments on the rank with the most of them, and
+            that rank; rank 0 if all are equal.
+        memory: memory of the fullest rank by kind, the fields `memory_*` of metrics.jsonl, in bytes.
+        skipped_steps: updates skipped because of a gradient that was not finite.
     """
 
     step_seconds: tuple[float, ...]
@@ -71,32 +71,32 @@ def measure(
     """Trains with these flags.
 
     Args:
-        flags: of tftrain.run, but for how long it runs, what it logs and where it writes.
+        flags: of tftrain.run, without those for its length, its log and its output.
         ranks: processes on this host.
-        steps: that count.
+        steps: counted steps.
         warm_up: steps before them, at least 1.
-        seconds: after which the run is ended.
+        seconds: time limit of the run.
 
     Raises:
-        RunError: it failed, or was not done in time.
+        RunError: the run failed or exceeded its time limit.
     """
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
         given = [*QUIET, *flags, f"--max_steps={warm_up + steps}", f"--output_dir={folder}/run"]
-        said = launch(given, ranks, seconds)
+        output = launch(given, ranks, seconds)
         rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-    return figures(rows, said, warm_up)
+    return figures(rows, output, warm_up)
 
 
-def figures(rows: Sequence[dict[str, Any]], said: str, warm_up: int) -> Figures:
-    """Makes figures of what a run has left.
+def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figures:
+    """Returns the figures of a finished run.
 
     Args:
-        rows: of metrics.jsonl, with a row for every step.
-        said: what it printed; the line on state is in it.
-        warm_up: steps that do not count. Nor does a step that was skipped, for it has done less than the others.
+        rows: rows of metrics.jsonl, one for every step.
+        output: the printed text, with the line on state bytes.
+        warm_up: steps that do not count. Skipped steps do not count either: they do less work.
 
     Raises:
-        RunError: no step is left, or the line is missing.
+        RunError: no counted step is left, or the line on state bytes is missing.
     """
     train = [row for row in rows if "step_time_s" in row]
     skipped = [row["skipped_steps"] for row in train]
@@ -105,17 +105,17 @@ def figures(rows: Sequence[dict[str, Any]], said: str, warm_up: int) -> Figures:
     if not counted:
         raise RunError(f"of {len(train)} steps, {warm_up} of them to warm up, {max(skipped, default=0)} were skipped")
     seconds = tuple(row["step_time_s"] for row in counted)
-    state = STATE.search(said)
+    state = STATE.search(output)
     if state is None:
-        raise RunError("the run did not say how many bytes of state a rank has")
-    least, _, most, rank = state.groups()
+        raise RunError("the run printed no line on state bytes per rank")
+    smallest, _, largest, rank = state.groups()
     memory = next((row for row in rows if "memory_rank" in row), {})
     return Figures(
         step_seconds=seconds,
         samples_per_sec=counted[-1]["global_batch_size"] / statistics.median(seconds),
         peak_gb=train[-1]["peak_memory_gb"],
         peak_rank=train[-1]["peak_memory_rank"],
-        state_bytes=int(most or least),
+        state_bytes=int(largest or smallest),
         state_rank=int(rank or 0),
         memory={name: value for name, value in memory.items() if name.startswith("memory_")},
         skipped_steps=skipped[-1],
@@ -126,10 +126,10 @@ def launch(flags: Sequence[str], ranks: int, seconds: float) -> str:
     """Runs `tftrain.run` on so many ranks, without a launcher on one.
 
     Returns:
-        What all ranks printed.
+        The printed text of all ranks.
 
     Raises:
-        RunError: it ended with another exit code than 0, or not in time.
+        RunError: the exit code was not 0, or the run exceeded its time limit.
     """
     command = [sys.executable, "-m", "tftrain.run", *flags]
     if ranks > 1:
@@ -162,17 +162,17 @@ def launch(flags: Sequence[str], ranks: int, seconds: float) -> str:
 
 
 def reason(lines: Sequence[str], code: int) -> str:
-    """Returns in one line why a run failed: its own words, else its last exception, else its last line.
+    """Returns the reason of a failure in one line: the program's error, else its last exception, else its last line.
 
     Args:
-        lines: of what was printed. If the launcher has marked those of the ranks, its own count only where they are
-            silent, as they are when the system has ended one for want of memory.
-        code: its exit code.
+        lines: the printed lines. If the launcher has prefixed the lines of ranks, the launcher's own lines count only
+            if no rank printed an exception, as when the system kills a rank for lack of memory.
+        code: the exit code.
     """
     ranks = [PREFIX.sub("", line) for line in lines if PREFIX.match(line)]
-    ours = dict.fromkeys(found[1] for line in lines if (found := OUR_WORDS.search(line)))
-    ended = [line for line in lines if ENDED.fullmatch(line)]
-    exceptions = [[line for line in said if EXCEPTION.fullmatch(line)] for said in (ranks, lines)]
+    ours = dict.fromkeys(found[1] for line in lines if (found := PROGRAM_ERROR.search(line)))
+    ended = [line for line in lines if EXITED.fullmatch(line)]
+    exceptions = [[line for line in output if EXCEPTION.fullmatch(line)] for output in (ranks, lines)]
     last = [line for line in lines if line.strip()][-1:] or ["it printed nothing"]
     (words,) = exceptions[0][-1:] or ended[:1] or exceptions[1][-1:] or last
     words = "; ".join(ours) or words
@@ -183,12 +183,12 @@ def _horovodrun() -> str:
     beside = Path(sys.executable).parent / "horovodrun"
     found = str(beside) if beside.exists() else shutil.which("horovodrun")
     if found is None:
-        raise RunError(f"there is no horovodrun beside {sys.executable}; `make setup` installs it")
+        raise RunError(f"no horovodrun beside {sys.executable}; `make setup` installs it")
     return found
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends a launcher that still runs, gently first: then it ends its ranks itself."""
+    """Ends a launcher that still runs: SIGTERM first, so that it ends its ranks, then SIGKILL."""
     for sign, wait in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, None)):
         if process.poll() is not None:
             return

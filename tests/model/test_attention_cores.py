@@ -1,0 +1,61 @@
+"""Every attention core computes the same function of queries, keys, values, mask and dropout."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model.samples import assert_close, dropout_key
+from tftrain.model.attention_cores import CORES, AttentionMask
+from tftrain.ops.dropout import HeadRange, dropout_at, keep_mask
+from tftrain.ops.library import candidates
+
+SHAPE = (3, 2, 9, 8)  # samples, heads, tokens, head_size
+KEYS = np.array([[1] * 9, [1] * 5 + [0] * 4, [0] * 9], np.int32)
+
+
+@pytest.fixture(params=CORES)
+def core(request):
+    if request.param == "fused" and not any(path.exists() for path in candidates()):
+        pytest.skip("the ops are not built")
+    return CORES[request.param]
+
+
+def inputs():
+    random = np.random.default_rng(1)
+    return [random.normal(scale=2, size=SHAPE).astype(np.float32) for _ in range(3)]
+
+
+def expected_context(query, key, value, factors):
+    """Attention in float64 NumPy; `factors` multiply the probabilities."""
+    context = np.zeros(SHAPE)
+    for sample, head in np.ndindex(SHAPE[:2]):
+        tokens = KEYS[sample] > 0
+        if tokens.any():
+            powers = np.exp(query[sample, head] @ key[sample, head, tokens].T / np.sqrt(SHAPE[3]))
+            probabilities = powers / powers.sum(-1, keepdims=True) * factors[sample, head][:, tokens]
+            context[sample, head] = probabilities @ value[sample, head, tokens]
+    return context
+
+
+@pytest.mark.parametrize("heads", [None, HeadRange(1, 4)])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_the_context_is_that_of_numpy(core, rate, heads):
+    dropout = dropout_at(dropout_key(), rate, 6, heads)
+    factors = np.ones([*SHAPE[:2], SHAPE[2], SHAPE[2]])
+    if dropout is not None:
+        factors = keep_mask(list(factors.shape), dropout).numpy() / (1 - round(rate * 65536) / 65536)
+    wide = [array.astype(np.float64) for array in inputs()]
+    context = core(*map(tf.constant, inputs()), AttentionMask(tf.constant(KEYS)), dropout)
+    assert_close(context, expected_context(*wide, factors), rtol=1e-5)
+
+
+def test_gradients_of_padding_and_of_a_sample_without_tokens_are_zero(core):
+    tensors = list(map(tf.constant, inputs()))
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        context = core(*tensors, AttentionMask(tf.constant(KEYS)), None)
+    query, key, value = tape.gradient(context, tensors, output_gradients=tensors[0])
+    for gradient in (key.numpy(), value.numpy()):
+        assert not gradient[1, :, 5:].any()
+        assert gradient[1, :, :5].all()
+    assert not any(gradient.numpy()[2].any() for gradient in (query, key, value))
