@@ -92,8 +92,8 @@ class BatchConfig:
         """Returns the largest micro-batch, up to the given one, that divides every global batch on all ranks."""
         if self.grad_accum_steps or not self.micro_batch_size or not self.global_batch_size:
             expected = (
-                "expected --global_batch_size and --micro_batch_size without --grad_accum_steps, which follows from the "
-                "number of ranks; an elastic launcher sets this flag"
+                "expected --global_batch_size and --micro_batch_size without --grad_accum_steps, which follows from "
+                "the number of ranks; an elastic launcher sets this flag"
             )
             raise ConfigError([Problem("fit_micro_batch", True, expected)])
         unit, left = divmod(ramp.unit(self.batch_rampup, self.global_batch_size), ranks)
