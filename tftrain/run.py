@@ -108,7 +108,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     except (RunError, OSError, tf.errors.OpError) as error:
         # A fault in a record arrives inside TensorFlow's own error.
         cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
-        if cause is None and collectives.is_lost(error):
+        if cause is None and collectives.is_peer_failure(error):
             end_after_peer()
         if cause is None:
             raise
