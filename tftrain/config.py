@@ -21,7 +21,9 @@ OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
 class ModelConfig:
     """The encoder's sizes and what its blocks are made of."""
 
-    vocab_size: int | None = flag(None, "Rows of the embedding; by default those of the data's vocabulary.", minimum=6)
+    vocab_size: int | None = flag(
+        None, "Rows of the embedding; by default the size of the data's vocabulary.", minimum=6
+    )
     num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
     hidden_size: int = flag(768, "Width of the residual stream; a multiple of num_attention_heads.", minimum=1)
     num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
@@ -31,13 +33,15 @@ class ModelConfig:
     max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
     type_vocab_size: int = flag(2, "Token types (segments).", minimum=1)
     norm_position: str = flag(
-        "post", "LayerNorm after each residual add, as BERT, or before each sub-layer.", choices=("post", "pre")
+        "post", "LayerNorm after each residual add, as in BERT, or before each sub-layer.", choices=("post", "pre")
     )
     activation: str = flag(
         "gelu", "Feed-forward activation; geglu has a second, gating projection.", choices=("gelu", "geglu")
     )
     gelu_form: str = flag(
-        "tanh", "GeLU by the tanh approximation of the original BERT, or exactly by erf.", choices=("tanh", "erf")
+        "tanh",
+        "The tanh approximation of GeLU, as in the original BERT, or the exact form with erf.",
+        choices=("tanh", "erf"),
     )
     ln_impl: str = flag(
         "auto",
@@ -65,7 +69,9 @@ class ModelConfig:
         "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl.",
         choices=IMPLEMENTATIONS,
     )
-    use_bias_in_keys: bool = flag(True, "A bias in the key projection (it cancels in the softmax, and costs a little).")
+    use_bias_in_keys: bool = flag(
+        True, "Add a bias in the key projection; it cancels in the softmax and costs a little."
+    )
     hidden_dropout_prob: float = flag(0.1, "Dropout after the embeddings and after each sub-layer.", minimum=0, below=1)
     attention_probs_dropout_prob: float = flag(0.1, "Dropout on the attention probabilities.", minimum=0, below=1)
     initializer_range: float = flag(0.02, "Standard deviation of the truncated normal initial weights.", above=0)
@@ -86,20 +92,24 @@ class ModelConfig:
 class DataConfig:
     """Where the examples come from and how they become batches."""
 
-    data_dir: str | None = flag(None, "Folder made by tftrain.prepare: its manifest.json names shards and vocabulary.")
-    train_files: str | None = flag(None, "Glob of TFRecords in the original BERT pre-training format, not data_dir.")
-    eval_files: str | None = flag(None, "Glob of held-out TFRecords that go with train_files.")
-    synthetic_data: bool = flag(False, "Random token ids instead of records, for benchmarks.")
+    data_dir: str | None = flag(
+        None, "Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary."
+    )
+    train_files: str | None = flag(
+        None, "Glob of TFRecords in the original BERT pre-training format, instead of data_dir."
+    )
+    eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.")
+    synthetic_data: bool = flag(False, "Train on random token ids instead of records, for benchmarks.")
     max_seq_length: int | None = flag(
-        None, "Tokens of an example; by default the data's own, 128 if synthetic.", minimum=8
+        None, "Tokens of an example; by default as in the data, 128 if synthetic.", minimum=8
     )
     max_predictions_per_seq: int | None = flag(
         None,
-        "Masked tokens of an example at most; by default the data's own, or max_seq_length x masked_lm_prob.",
+        "Most masked tokens of an example; by default as in the data, or max_seq_length x masked_lm_prob.",
         minimum=1,
     )
     masked_lm_prob: float = flag(0.15, "Share of the tokens that dynamic masking selects.", above=0, below=1)
-    whole_word_masking: bool = flag(False, "Dynamic masking selects words, not pieces of words.")
+    whole_word_masking: bool = flag(False, "Dynamic masking selects whole words instead of word pieces.")
     data_readers: int = flag(2, "Threads that read and decode records on each rank.", minimum=1)
 
 
@@ -118,16 +128,18 @@ class OptimizerConfig:
         ),
     )
     learning_rate: float = flag(
-        1e-3, "Peak learning rate of the global batch; never scaled by the rank count.", above=0
+        1e-3, "Peak learning rate for the global batch; the number of ranks does not scale it.", above=0
     )
     end_learning_rate: float = flag(0.0, "Learning rate at max_steps.", minimum=0)
-    warmup_steps: int | None = flag(None, "Steps of linear warm-up from 0; by default a tenth of max_steps.", minimum=0)
-    decay_power: float = flag(1.0, "Power of the polynomial decay after the warm-up.", above=0)
+    warmup_steps: int | None = flag(
+        None, "Steps of linear warm-up from 0; by default one tenth of max_steps.", minimum=0
+    )
+    decay_power: float = flag(1.0, "Exponent of the polynomial decay after the warm-up.", above=0)
     weight_decay: float = flag(0.01, "Decoupled weight decay; biases and norm parameters have none.", minimum=0)
     adam_beta1: float = flag(0.9, "Decay of the first moment.", minimum=0, below=1)
     adam_beta2: float = flag(0.999, "Decay of the second moment.", minimum=0, below=1)
-    adam_epsilon: float = flag(1e-6, "Added to the root of the second moment.", above=0)
-    clip_global_norm: float = flag(1.0, "Largest global norm of the gradient; 0 does not clip.", minimum=0)
+    adam_epsilon: float = flag(1e-6, "Added to the square root of the second moment.", above=0)
+    clip_global_norm: float = flag(1.0, "Clip the gradient to this global norm; 0: no clipping.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -136,36 +148,42 @@ class ComputeConfig:
 
     precision: str = flag(
         "fp32",
-        "Forward and backward in this format over fp32 master weights; fp16 scales the loss.",
+        "Format of forward and backward, over fp32 master weights; fp16 scales the loss.",
         choices=("fp32", "fp16", "bf16"),
     )
     jit_compile: str = flag(
-        "auto", "Compile the step with XLA; auto: on GPU yes, on CPU no.", choices=("auto", "true", "false")
+        "auto",
+        "Compile the step with XLA. auto: on a GPU without tensor parallelism.",
+        choices=("auto", "true", "false"),
     )
     activation_checkpointing: str = flag(
         "none",
-        "Compute activations again in backward instead of keeping them: the attention core's, or all of each block.",
+        "Recompute activations in backward instead of keeping them. selective: the attention core's; full: all.",
         choices=("none", "selective", "full"),
     )
     memory_optimization: str = flag(
         "default",
-        "Grappler's memory optimizer in graph mode: off, TensorFlow's default, or one of its heuristics.",
+        "Grappler's memory optimizer in graph mode. none: off; default: TensorFlow's; or one heuristic.",
         choices=("none", "default", "heuristics", "recomputation", "scheduling", "swapping"),
     )
-    suppress_grappler: bool = flag(False, "Graph mode without any of Grappler's graph rewriting.")
-    enable_resource_variables: bool = flag(True, "Always true: tf.function of TensorFlow 2 has no other variables.")
-    hvd_fp16_compression: bool = flag(False, "Gradients travel between ranks in fp16, under a dynamic loss scale.")
-    sparse_as_dense: bool = flag(True, "Reduce the embedding's gradient as one dense tensor, not as gathered rows.")
-    cpu_threads: int = flag(0, "TensorFlow's threads on each rank; 0: the host's cores shared by its ranks.", minimum=0)
-    huge_pages: bool = flag(True, "On the CPU, tensors lie in pages of 2 MiB where kernel and C library offer them.")
+    suppress_grappler: bool = flag(False, "Switch all of Grappler's graph optimizers off.")
+    enable_resource_variables: bool = flag(
+        True, "Must be true: tf.function of TensorFlow 2 supports only resource variables."
+    )
+    hvd_fp16_compression: bool = flag(False, "Send gradients between ranks in fp16, with a dynamic loss scale.")
+    sparse_as_dense: bool = flag(
+        True, "Reduce the embedding's gradient as one dense tensor instead of gathering its rows."
+    )
+    cpu_threads: int = flag(0, "TensorFlow threads on each rank; 0: the host's cores divided by its ranks.", minimum=0)
+    huge_pages: bool = flag(True, "On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them.")
     device_peak_tflops: float | None = flag(
-        None, "The device's peak rate, for mfu, where it is not a known GPU.", above=0
+        None, "Peak rate of the device, used for mfu; known GPUs need none.", above=0
     )
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How long a run goes on, what it reports and what it keeps."""
+    """Length, reports, checkpoints and limits of a run."""
 
     mode: str = flag("train", "Train, or evaluate the newest (or the named) checkpoint.", choices=("train", "evaluate"))
     output_dir: str | None = flag(
@@ -179,40 +197,49 @@ class RunConfig:
         "to OUTPUT_DIR/log.txt.",
         choices=("short", "megatron"),
     )
-    log_level: str = flag("info", "The least important messages that are shown.", choices=LEVELS)
+    log_level: str = flag("info", "Least important messages to show.", choices=LEVELS)
     eval_every: int = flag(
-        0, "Steps between evaluations of the held-out split; 0: only at the end; -1: never.", minimum=-1
+        0, "Steps between evaluations on the held-out split; 0: only at the end; -1: never.", minimum=-1
     )
-    eval_batches: int = flag(0, "Global batches of one evaluation; 0: the whole held-out split.", minimum=0)
+    eval_batches: int = flag(0, "Number of global batches in an evaluation; 0: the whole held-out split.", minimum=0)
     checkpoint_every: int = flag(0, "Steps between checkpoints; 0: only at the end.", minimum=0)
-    checkpoint_async: bool = flag(True, "Training goes on while a checkpoint is written; it waits for a copy only.")
-    keep_last: int = flag(3, "Checkpoints kept; older ones are removed.", minimum=1)
-    keep_every: int = flag(0, "Checkpoints whose step is a multiple of it are kept as well; 0: none.", minimum=0)
-    max_failed_saves: int = flag(3, "Checkpoints in a row that may fail before the run stops.", minimum=1)
-    resume: str = flag("auto", "Checkpoint to start from: the newest in output_dir, none, or a checkpoint's path.")
+    checkpoint_async: bool = flag(
+        True, "Write checkpoints in the background; training waits only for a copy in memory."
+    )
+    keep_last: int = flag(3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1)
+    keep_every: int = flag(0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0)
+    max_failed_saves: int = flag(3, "Number of consecutive failed saves that stop the run.", minimum=1)
+    resume: str = flag(
+        "auto", "Checkpoint to start from. auto: the newest in output_dir. none: a fresh start. Or a checkpoint's path."
+    )
     resume_check: str = flag(
         "xxh3_128",
-        "Digest that must be right of every file of the checkpoint: XXH3 finds damage; SHA-256, slower than many "
-        "disks, also finds files that were made for another manifest's digests.",
+        "Digest that verifies each file of the checkpoint. xxh3_128 detects damage; sha256, slower than many disks, "
+        "also detects deliberate changes.",
         choices=("xxh3_128", "sha256"),
     )
     change_on_resume: str = flag(
-        "", "Flags, with commas between, that may differ from the checkpoint's although they change the mathematics."
+        "",
+        "Comma-separated flags that may differ from those of the checkpoint although they change the mathematics.",
     )
     start_timeout_seconds: float = flag(
-        3600, "Longest time to connect, to restore a checkpoint, and for a step that is compiled.", above=0
+        3600, "Time limit for connecting, for restoring a checkpoint, and for a step that compiles.", above=0
     )
     step_timeout_seconds: float = flag(
-        1800, "Longest time for a step, for its batch, and for a batch of an evaluation.", above=0
+        1800, "Time limit for a step, for reading its batch, and for a batch of an evaluation.", above=0
     )
-    save_timeout_seconds: float = flag(1800, "Longest time for a checkpoint.", above=0)
-    exit_timeout_seconds: float = flag(120, "Longest time from the last word of a run to its end.", above=0)
+    save_timeout_seconds: float = flag(1800, "Time limit for a checkpoint.", above=0)
+    exit_timeout_seconds: float = flag(120, "Time limit for the process to exit after the run has finished.", above=0)
     preempt_save_seconds: float = flag(
-        60, "After SIGTERM, SIGINT or SIGUSR1, longest time to finish the step and save.", above=0
+        60, "Time limit to finish the step and save after SIGTERM, SIGINT or SIGUSR1.", above=0
     )
-    max_nan_steps: int = flag(20, "Steps in a row whose loss or gradient is not finite that end the run.", minimum=1)
+    max_nan_steps: int = flag(
+        20, "Number of consecutive steps with a non-finite loss or gradient that end the run.", minimum=1
+    )
     spike_zscore: float = flag(
-        6.0, "Standard deviations above its recent mean at which loss or gradient norm is a spike; 0: none.", minimum=0
+        6.0,
+        "Report a spike of loss or gradient norm this many standard deviations above its recent mean; 0: none.",
+        minimum=0,
     )
     machine_file: str = flag(
         "build/machine.json",
@@ -225,13 +252,13 @@ class RunConfig:
 
     @property
     def keeps_copy(self) -> bool:
-        """Whether there is memory for a copy of the state: training goes on while some checkpoint is written."""
+        """Whether to hold a copy of the state in memory, so that training continues while a checkpoint is written."""
         return self.checkpoint_async and 0 < self.checkpoint_every < self.max_steps
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that `tftrain.run` needs to know."""
+    """The whole configuration of `tftrain.run`."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -242,7 +269,7 @@ class TrainConfig:
     run: RunConfig = RunConfig()
 
     def problems(self, ranks: int) -> list[Problem]:
-        """Returns every reason to refuse this configuration on so many ranks."""
+        """Returns every reason to refuse this configuration on this number of ranks."""
         found = [problem for section in sections(self) for problem in field_problems(section)]
         model, data, optimizer, run = self.model, self.data, self.optimizer, self.run
         if model.num_attention_heads > 0 and model.hidden_size % model.num_attention_heads:
@@ -279,7 +306,7 @@ class TrainConfig:
             expected = "expected auto or false with tensor_parallel_size > 1: XLA can't compile Horovod's collectives"
             found.append(Problem("jit_compile", "true", expected))
         if not self.compute.enable_resource_variables:
-            expected = "expected true: tf.function of TensorFlow 2 has resource variables only"
+            expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
             found.append(Problem("enable_resource_variables", False, expected))
         if not run.output_dir:
             found.append(Problem("output_dir", run.output_dir, "expected a folder for what the run writes"))
@@ -293,7 +320,7 @@ class TrainConfig:
         return found
 
     def compiles(self, gpu: bool) -> bool:
-        """Whether XLA compiles the step: as `jit_compile` says; auto: on a GPU, where no collective stands in the way.
+        """Returns whether XLA compiles the step, by `jit_compile`. auto: on a GPU without tensor parallelism.
 
         Args:
             gpu: whether the run's device is a GPU.
@@ -303,16 +330,13 @@ class TrainConfig:
         return self.compute.jit_compile == "true"
 
     def resolve(self, ranks: int) -> "TrainConfig":
-        """Fills in what follows from the rest: the batch sizes and the warm-up.
+        """Returns this configuration with the batch sizes and the warm-up filled in.
 
         Args:
-            ranks: all of them.
-
-        Returns:
-            This configuration with no batch size and no warm-up left open.
+            ranks: the number of all ranks.
 
         Raises:
-            ConfigError: it has problems; all of them.
+            ConfigError: with all problems.
         """
         found = self.problems(ranks)
         if found:

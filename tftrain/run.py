@@ -96,19 +96,19 @@ def run(config: TrainConfig, launch: Launch) -> int:
             os._exit(own_codes[0] if own_codes else ExitCode.PEER_ENDED)
 
     if launch.size > 1:
-        peer_failure.on_uncaught_gloo(end_after_peer)
+        peer_failure.on_uncaught_gloo_error(end_after_peer)
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
             ranks = start.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
             watchdog.pending = ranks.pending
             if launch.size > 1:
-                peer_failure.on_forgotten(lambda: bool(ranks.pending.unfinished()), end_after_peer)
+                peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer)
             rank_checks.before_start(config, ranks)
         code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, OSError, tf.errors.OpError) as error:
         # A fault in a record arrives inside TensorFlow's own error.
         cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
-        if cause is None and collectives.is_lost(error):
+        if cause is None and collectives.is_peer_failure(error):
             end_after_peer()
         if cause is None:
             raise

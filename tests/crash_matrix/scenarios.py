@@ -63,7 +63,10 @@ def asked_to_stop(stage: Stage) -> str:
     """SIGTERM of a rank: both save and end with a code of its own, and no step is lost."""
     started = stage.play({"kind": "term", "step": 4, "seconds": 0.05})
     require(
-        started, [ExitCode.STOPPED] * 2, "rank 1: SIGTERM here: the run finishes", "rank 0: SIGTERM on another rank"
+        started,
+        [ExitCode.STOPPED] * 2,
+        "rank 1: received SIGTERM: the run finishes",
+        "rank 0: another rank received SIGTERM",
     )
     done = rows(stage.output)[-1]["step"]
     assert done < STEPS, f"all {STEPS} steps were done before the signal"

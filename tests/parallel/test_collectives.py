@@ -32,7 +32,7 @@ def test_shares_of_a_batch_are_contiguous_and_complete():
     ],
 )
 def test_a_lost_rank_is_told_from_other_errors(words, lost):
-    assert collectives.is_lost(tf.errors.UnknownError(None, None, words)) == lost
+    assert collectives.is_peer_failure(tf.errors.UnknownError(None, None, words)) == lost
 
 
 @pytest.mark.multirank

@@ -40,7 +40,7 @@ def main() -> None:
 
 def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
     """Prints when the ranks had their new places, when the state was there again, and when the next step was done."""
-    words, seconds, place = (change, "continuing after step", "iteration"), [], 0
+    words, seconds, place = (change, "continuing after step", "samples/s"), [], 0
     for word in words:
         while (found := launched.output().find(word, place)) < 0:
             assert time.monotonic() < begin + SECONDS, launched.output()

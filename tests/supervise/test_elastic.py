@@ -161,7 +161,7 @@ def test_a_fault_of_its_own_ends_all_at_once_although_others_only_see_a_peer_go(
 
 def test_ranks_that_are_lost_again_and_again_without_progress_end_the_run(tmp_path):
     job = Job(tmp_path, ["a"])
-    for _ in range(elastic.MAX_LOSSES + 1):
+    for _ in range(elastic.MAX_FAILURES + 1):
         job.await_starts(("0", "1"))
         job.end("a", -9)
     assert job.finish() == {"a": ExitCode.FAILED}

@@ -25,8 +25,8 @@ def test_what_gloo_throws_is_acted_on_and_nothing_else(tmp_path):
     subprocess.run(["g++", "-shared", "-fPIC", "-pthread", source, "-o", library], check=True)
     program = f"""
 import ctypes, os, sys
-from tftrain.supervise.peer_failure import on_uncaught_gloo
-on_uncaught_gloo(lambda: (print("lost", flush=True), os._exit(80)))
+from tftrain.supervise.peer_failure import on_uncaught_gloo_error
+on_uncaught_gloo_error(lambda: (print("lost", flush=True), os._exit(80)))
 ctypes.CDLL({str(library)!r})[sys.argv[1]]()
 """
     codes = {"of_gloo": (80, "lost\n"), "of_another": (-signal.SIGABRT, "")}
@@ -47,7 +47,7 @@ from tftrain.parallel.pending_collectives import Collective
 ranks = start.start(launch_from_environment(), 1, 1)
 if ranks.rank == 1:
     pending = ranks.pending.unfinished
-    peer_failure.on_forgotten(lambda: bool(pending()), lambda: (print("lost", flush=True), os._exit(80)))
+    peer_failure.on_forgotten_collective(lambda: bool(pending()), lambda: (print("lost", flush=True), os._exit(80)))
     print("starts", flush=True)
     ranks.pending.around(Collective("all-reduce", "gradients", (0, 1)), [], lambda _: time.sleep(600))
 time.sleep(600)

@@ -35,22 +35,22 @@ def test_the_first_signal_is_a_request(number, capfd):
     before = signal.getsignal(number)
     listening = Listening()
     with listening.signals as heard:
-        assert not heard.agreed(heard.requests())
+        assert not heard.stop_requested(heard.requests())
         send(number)
         assert heard.requests().tolist() == [number]
-        assert heard.agreed(heard.requests())
+        assert heard.stop_requested(heard.requests())
         send(signal.SIGUSR1)
     assert listening.asked == [number.name]
     assert listening.codes == []
     assert signal.getsignal(number) is before
-    assert f"tftrain.run: rank 0: {number.name} here" in capfd.readouterr().err
+    assert f"tftrain.run: rank 0: received {number.name}: " in capfd.readouterr().err
 
 
 def test_a_request_of_another_rank_counts_as_its_own():
     listening = Listening()
     with listening.signals as heard:
-        assert heard.agreed(np.array([signal.SIGUSR1], np.float32))
-        assert heard.agreed(np.array([signal.SIGUSR1], np.float32))
+        assert heard.stop_requested(np.array([signal.SIGUSR1], np.float32))
+        assert heard.stop_requested(np.array([signal.SIGUSR1], np.float32))
     assert listening.asked == ["SIGUSR1"]
 
 

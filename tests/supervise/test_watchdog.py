@@ -116,7 +116,7 @@ if os.environ["HOROVOD_RANK"] == "1":
 sys.exit(run.main(["tftrain.run", *{[*ENDLESS[2:], "--step_timeout_seconds=10", f"--output_dir={tmp_path}"]}]))
 """
     with started_ranks(2, ["-c", program]) as ranks:
-        ranks.wait_for("iteration")
+        ranks.wait_for("samples/s")
         ranks.processes[1].send_signal(signal.SIGSTOP)
         assert ranks.codes([0], 28) == [ExitCode.STALLED]
         said = ranks.output(0)
@@ -131,7 +131,7 @@ sys.exit(run.main(["tftrain.run", *{[*ENDLESS[2:], "--step_timeout_seconds=10", 
 @pytest.mark.multirank
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
     with started_ranks(2, [*ENDLESS, f"--output_dir={tmp_path}"]) as ranks:
-        ranks.wait_for("iteration")
+        ranks.wait_for("samples/s")
         ranks.processes[1].kill()
         assert ranks.codes([0], 60) == [ExitCode.PEER_ENDED]
         assert "tftrain.run: rank 0: another rank ended" in ranks.output(0)

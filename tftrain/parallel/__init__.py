@@ -1,1 +1,1 @@
-"""The ranks of a run: their places, and what they say to each other."""
+"""The ranks of a run: their topology, start-up and collectives."""

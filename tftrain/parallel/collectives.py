@@ -1,8 +1,8 @@
-"""What ranks say to each other: Horovod's collectives, each a plain function of a group and tensors.
+"""Horovod's collectives, each a plain function of a group and tensors.
 
-In a group of one rank every function returns what it was given, so the callers have no second path. Horovod matches
-collectives by name across ranks, hence the explicit names, to which the group's is added. They must stay out of
-XLA-compiled functions, and their results must be used, or tf.function prunes them on some ranks only.
+In a group of one rank every function returns its input, so callers need no special case. Horovod matches collectives by
+name across ranks, so each has an explicit name, prefixed by the group's. Collectives must stay out of XLA-compiled
+functions, and their results must be used; otherwise tf.function prunes them, perhaps on some ranks only.
 """
 
 from collections.abc import Sequence
@@ -81,8 +81,8 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
         part = _together(group, "reduce-scatter", name, [tensor], scatter)
         return tf.cast(tf.ensure_shape(part, [own]), tf.float32)
 
-    # Gloo's reduce-scatter moves its result to where it may still be sending from: with some MB, sums are wrong now
-    # and then. To send each rank its part is as many bytes, and parts may differ in size.
+    # Gloo's reduce-scatter may overwrite memory that it is still sending: with buckets of some MB, a sum is sometimes
+    # wrong. An all-to-all sends as many bytes, and its parts may differ in size.
     def exchange(hvd, given, **options):
         return hvd.alltoall(given[0], splits=tf.constant(sizes, tf.int32), **options)
 
@@ -91,10 +91,10 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
 
 
 def prevent_pruning(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a collective's result such that the collective takes place even where nothing is made of it.
+    """Returns a collective's result in a way that keeps the collective in the graph even if the result is not used.
 
-    Graph optimizers take Horovod's operations for functions without effects and drop one whose result is of no
-    consequence; if that is so on some ranks only, the others wait for ever.
+    Graph optimizers treat Horovod's operations as free of side effects and drop one whose result is unused. If they do
+    so on some ranks only, the others wait for ever.
     """
     if tf.executing_eagerly():
         return tensor
@@ -126,7 +126,7 @@ def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None
 
 
 def as_sendable(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor in a dtype that Horovod sends: where nothing is computed, bfloat16 may call itself float16."""
+    """Returns a tensor in a dtype that Horovod sends: bfloat16 bits travel as float16, since nothing is computed."""
     return tf.bitcast(tensor, tf.float16) if tensor.dtype == tf.bfloat16 else tensor
 
 
@@ -154,9 +154,9 @@ def gather_texts(group: Group, text: str, name: str) -> list[str]:
     return [data.decode() for data in gather_bytes(group, text.encode(), name)]
 
 
-def is_lost(error: BaseException) -> bool:
-    """Whether a collective has failed because another rank ended, or could not be reached."""
-    # Horovod's own words, or Gloo's, which name the file of the transport, if a connection breaks while it is in use.
+def is_peer_failure(error: BaseException) -> bool:
+    """Returns whether a collective failed because another rank has ended or can't be reached."""
+    # Horovod's own message, or Gloo's, which names its source file, if a connection breaks while it is in use.
     return any(words in str(error) for words in ("Horovod has been shut down", "gloo/transport"))
 
 
@@ -175,14 +175,14 @@ def _broadcast(group, tensor, name):
 
 
 def _together(group, kind, name, tensors, operation):
-    """Does one of Horovod's operations and marks when this rank begins and ends it.
+    """Runs one of Horovod's operations, and records when this rank begins and ends it.
 
     Args:
         group: the ranks.
-        kind: what it does, in words.
+        kind: of the collective, for messages.
         name: of the collective in its group.
-        tensors: that this rank gives.
-        operation: from Horovod's module, the tensors and Horovod's options to the result.
+        tensors: this rank's inputs.
+        operation: called with Horovod's module, the tensors and Horovod's options; returns the result.
     """
     from horovod.tensorflow import mpi_ops
 

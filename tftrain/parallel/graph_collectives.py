@@ -1,7 +1,7 @@
 """The collectives of a traced function, in the order of its graph.
 
-Horovod matches collectives by name: a rank that lacks one, or has it with another shape, lets the others wait for ever.
-A traced function shows all that it will ever do before it does anything.
+Horovod matches collectives by name. If a rank lacks one, or has it with another shape, the others wait for ever. The
+graph of a traced function shows all its collectives before it runs.
 """
 
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ import tensorflow as tf
 
 
 def collectives_of(function) -> dict[int, list[str]]:
-    """Returns the collectives of a function and of all that it calls.
+    """Returns the collectives of a function and of all functions that it calls.
 
     Args:
         function: a concrete function, from `tf.function(...).get_concrete_function(...)`.
 
     Returns:
-        By Horovod's number of the process set (0: all ranks), what each collective does, its name, and the dtypes and
-        shapes that this rank gives to it.
+        For each of Horovod's process set ids (0: all ranks), the kind, name, input dtypes and input shapes of each
+        collective.
     """
     found: dict[int, list[str]] = {}
     for op in _operations(function.graph, function.graph, {}):
-        # Horovod drops the name scope, which depends on what else was traced.
-        # What is gathered may have another number of rows on each rank.
+        # Horovod drops the name scope, which depends on other traces.
+        # An all-gather may have a different number of rows on each rank.
         free = 1 if op.type == "HorovodAllgather" else 0
         given = ", ".join(f"{tensor.dtype.name}{tensor.shape[free:]}" for tensor in op.inputs)
         words = f"{op.type.removeprefix('Horovod')} {op.name.rpartition('/')[2]} of {given}"

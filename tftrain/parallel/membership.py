@@ -1,8 +1,8 @@
-"""A process's place in an elastic job, as the driver inside `horovodrun --host-discovery-script` gives it.
+"""A process's rank in an elastic job, as the driver inside `horovodrun --host-discovery-script` assigns it.
 
-The driver counts. After a change it waits until every process that it started has either ended or asked for its new
-place; then it deals the places out anew, and starts processes on the slots that are new. So a process asks once for
-each change, and never again for the same one: a second question would be counted as another process's.
+After a change, the driver waits until every process that it started has either ended or asked for its new assignment.
+Then it assigns all ranks anew, and starts processes on new slots. The driver counts requests, so a process must ask
+exactly once for each change: a second request would count as that of another process.
 """
 
 import threading
@@ -10,29 +10,29 @@ from collections.abc import Mapping
 
 from tftrain.parallel.rendezvous import Store, address_of_store
 
-PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-# The driver's own limit, HOROVOD_ELASTIC_TIMEOUT, is for hosts that are too few. Until it counts, ranks must end.
+ASSIGNED = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+# Longer than the driver's own limit, HOROVOD_ELASTIC_TIMEOUT, which starts only after all old ranks have ended.
 ANSWER_SECONDS = 3600
 
 
 def is_elastic(environ: Mapping[str, str]) -> bool:
-    """Whether the process was started by horovodrun's elastic launcher."""
+    """Returns whether horovodrun's elastic launcher started this process."""
     return environ.get("HOROVOD_ELASTIC") == "1" and address_of_store(environ) is not None
 
 
 class Membership:
-    """The driver, seen from one process.
+    """The membership of one process.
 
     Attributes:
-        changed: set when the driver has told this process that hosts or slots have come or gone; it tells rank 0.
-        store: where the processes of one place leave notes; it is empty again after each change.
+        changed: set when hosts or slots have come or gone; the driver notifies only rank 0.
+        store: where the processes leave notes for each other; it is empty again after each change.
     """
 
     def __init__(self, environ: Mapping[str, str]):
-        """Lets the driver know where this process listens.
+        """Registers with the driver, so that it can notify this process.
 
         Args:
-            environ: what horovodrun has set; it names the driver, and the host and slot of this process.
+            environ: the variables set by horovodrun: the driver's address, and the host and slot of this process.
         """
         from horovod.runner.elastic.worker import WorkerNotificationManager
 
@@ -49,13 +49,13 @@ class Membership:
         )
 
     def on_hosts_updated(self, timestamp: int, update: int) -> None:
-        """Takes the driver's word that hosts have changed; Horovod calls it, in a thread."""
+        """Records that hosts have changed; Horovod calls it in a thread."""
         self.changed.set()
 
-    def ask(self) -> dict[str, str] | None:
-        """Returns this process's new place, as environment variables; None if it has none any more.
+    def next_assignment(self) -> dict[str, str] | None:
+        """Returns this process's new ranks as environment variables; None if it is no longer part of the job.
 
-        Waits until every other process of the job has asked as well, or ended.
+        Waits until every other process of the job has asked as well, or has ended.
 
         Raises:
             STORE_ERRORS: the driver has ended, or does not answer.
@@ -66,4 +66,4 @@ class Membership:
         numbers = (answer or "-1").split(",")
         if int(numbers[0]) < 0:
             return None
-        return {f"HOROVOD_{name}": number for name, number in zip(PLACE, numbers, strict=True)}
+        return {f"HOROVOD_{name}": number for name, number in zip(ASSIGNED, numbers, strict=True)}

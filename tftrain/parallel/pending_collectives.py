@@ -1,9 +1,9 @@
-"""Which collectives this rank has begun and not ended, so that a rank that waits for ever can say for what.
+"""The collectives that this rank has begun and not ended, so that a rank that hangs can report what it waits for.
 
-A collective inside a traced function is done by TensorFlow's threads, while the one that called the function stands
-still. So each has a counter, an integer variable on the host that is increased before and after: an odd number means
-that this rank has given its part and waits for the others. Any thread may read them at any time. The variables are
-separate, since operations on the same one are done in the order of the program, which collectives need not be.
+TensorFlow's own threads run the collectives of a traced function, while the caller of the function waits. So each
+collective has a counter, an integer variable on the host that is incremented before and after it: an odd count means
+that this rank waits for the others. Any thread may read the counters at any time. Each collective has its own variable,
+because operations on one variable run in program order, which collectives need not do.
 """
 
 import threading
@@ -14,11 +14,11 @@ import tensorflow as tf
 
 
 class Collective(NamedTuple):
-    """What ranks do together.
+    """One collective.
 
     Attributes:
-        kind: in words.
-        name: by which Horovod matches it across ranks; its group comes first.
+        kind: such as all-reduce, for messages.
+        name: matches it across ranks in Horovod; begins with the group's name.
         ranks: the global ranks that take part.
     """
 
@@ -31,48 +31,53 @@ class Collective(NamedTuple):
 
 
 class PendingCollectives:
-    """The marks of one process."""
+    """The pending collectives of one process."""
 
     def __init__(self):
         """Begins empty."""
         self._counters: dict[Collective, tf.Variable] = {}
         self._eager: dict[Collective, None] = {}
 
-    def around(self, collective: Collective, tensors: Sequence[tf.Tensor], do: Callable[[list[tf.Tensor]], Any]) -> Any:
-        """Does a collective between two marks, eagerly or in a function that XLA does not compile.
+    def around(
+        self, collective: Collective, tensors: Sequence[tf.Tensor], operation: Callable[[list[tf.Tensor]], Any]
+    ) -> Any:
+        """Runs a collective and counts its begin and end, eagerly or in a function that XLA does not compile.
 
         Args:
-            collective: what it is.
-            tensors: that this rank gives.
-            do: from these tensors to the result; one that raises leaves the collective begun and not ended.
+            collective: its kind, name and ranks.
+            tensors: this rank's inputs.
+            operation: called with the inputs; returns a tensor or a list of tensors. If it raises, the collective stays
+                pending.
 
         Returns:
-            What `do` does: a tensor, or a list of tensors.
+            The result of `operation`.
         """
         if tf.executing_eagerly():
             self._eager[collective] = None
-            result = do(list(tensors))
+            result = operation(list(tensors))
             del self._eager[collective]
             return result
         counter = self._counter(collective)
-        given = [tf.identity(tensor) for tensor in tensors]  # What comes from outside of a loop's body is not in it.
-        with tf.control_dependencies(given):
+        inputs = [
+            tf.identity(tensor) for tensor in tensors
+        ]  # An input from outside of a loop's body is not in its graph.
+        with tf.control_dependencies(inputs):
             begun = counter.assign_add(1, read_value=False)
         with tf.control_dependencies([begun]):
-            result = do(given)
+            result = operation(inputs)
         with tf.control_dependencies(tf.nest.flatten(result)):
             counter.assign_add(1, read_value=False)
         return result
 
     def unfinished(self) -> list[Collective]:
-        """Returns what has begun and not ended, from any thread and while a function runs."""
+        """Returns the pending collectives; any thread may call it while a function runs."""
         waiting = [collective for collective, counter in list(self._counters.items()) if int(counter.numpy()) % 2]
         return [*self._eager, *waiting]
 
     def _counter(self, collective: Collective) -> tf.Variable:
-        """Returns the collective's counter; a function that is traced again goes on with the one it had."""
+        """Returns the collective's counter; a function that is traced again uses the same one."""
         if collective not in self._counters:
-            # A function may make variables in its first trace only, and knows of those that its own thread makes.
+            # tf.function allows new variables only in its first trace; it does not notice those of other threads.
             maker = threading.Thread(target=self._make_counter, args=[collective])
             maker.start()
             maker.join()

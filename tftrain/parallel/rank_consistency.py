@@ -1,4 +1,4 @@
-"""Agreement: ranks that must do the same compare what they are about to do, before they do it.
+"""Rank consistency: before ranks act together, they compare their flags, environments and collectives.
 
 Another flagfile or another environment on one of many hosts ends in a hang, or in numbers that mean nothing. So every
 rank sends digests first. The ranks send the texts only if digests differ, and the error names the ranks that differ and
@@ -19,45 +19,45 @@ from tftrain.parallel.mesh import Mesh, MeshError
 
 Facts = Mapping[str, str]
 
-# A host may have its files elsewhere: whether a path is given must be the same, and what lies there, but not its name.
+# Paths may differ between hosts. All ranks must agree on whether a path is given and on the content there.
 PATHS = ("data_dir", "train_files", "eval_files", "output_dir", "resume")
 NO_PATHS = ("auto", "none")
-# How a host works with its processors changes no result and no collective.
-OF_THE_HOST = ("cpu_threads", "data_readers", "huge_pages", "machine_file")
+# These flags change no result and no collective.
+HOST_FLAGS = ("cpu_threads", "data_readers", "huge_pages", "machine_file")
 MAX_SHOWN = 8
 
 
 def settings(config: TrainConfig) -> Facts:
-    """Returns the flags that must be the same on all ranks, `--name` to value, of a resolved configuration."""
+    """Returns the flags of a resolved configuration that must be equal on all ranks: `--name` to value."""
     facts = {}
     for section in sections(config):
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             if field.name in PATHS and value not in NO_PATHS:
                 value = value and "a path"
-            if field.name not in OF_THE_HOST:
+            if field.name not in HOST_FLAGS:
                 facts[f"--{field.name}"] = str(value)
     return facts
 
 
 def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, most: int = MAX_SHOWN) -> None:
-    """Does nothing if ranks that must agree do; every rank must call it, eagerly.
+    """Raises an error unless the facts agree; every rank must call it, eagerly.
 
     Args:
         mesh: the ranks.
-        facts: this rank's, by the kind of group whose ranks must agree on them: world, data or tensor. Every rank has
-            the same kinds.
+        facts: this rank's facts, by the kind of group whose ranks must agree on them: world, data or tensor. The kinds
+            are the same on every rank.
         name: of the collectives; unique.
-        most: facts of a rank that the message names at most.
+        most: the most facts of a rank that the message names.
 
     Raises:
-        MeshError: on every rank alike, if any two disagree. It names the ranks, the facts and the values.
+        MeshError: some ranks disagree; on every rank. The message names the ranks, the facts and the values.
     """
     if mesh.size == 1:
         return
     texts = [json.dumps(facts[kind]).encode() for kind in facts]
     digests = b"".join(hashlib.sha256(text).digest() for text in texts)
-    every = collectives.gather_bytes(mesh.world, digests, f"agreement.{name}.digests")
+    every = collectives.gather_bytes(mesh.world, digests, f"consistency.{name}.digests")
     rows = {rank: np.frombuffer(row, np.uint8).reshape(len(facts), -1) for rank, row in enumerate(every)}
     groups = mesh.groups
     if all(
@@ -68,27 +68,27 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, most: int = 
     ):
         return
     text = json.dumps({kind: dict(facts[kind]) for kind in facts})
-    told = [json.loads(row) for row in collectives.gather_texts(mesh.world, text, f"agreement.{name}.texts")]
-    told_apart = "; ".join(differences(told, groups, most))
-    raise MeshError(f"the ranks disagree: {told_apart}; start all with the same flags, environment, packages and data")
+    messages = [json.loads(row) for row in collectives.gather_texts(mesh.world, text, f"consistency.{name}.texts")]
+    found = "; ".join(differences(messages, groups, most))
+    raise MeshError(f"the ranks disagree: {found}; start all with the same flags, environment, packages and data")
 
 
 def differences(
-    told: Sequence[Mapping[str, Facts]], groups: Mapping[str, list[tuple[int, ...]]], most: int
+    messages: Sequence[Mapping[str, Facts]], groups: Mapping[str, list[tuple[int, ...]]], most: int
 ) -> list[str]:
-    """Returns one clause for every way in which ranks differ from their group's first.
+    """Returns one clause for each way in which ranks differ from the first rank of their group.
 
     Args:
-        told: what each rank said, by kind of group.
-        groups: by kind.
-        most: facts of a clause at most.
+        messages: the facts of each rank, by kind of group.
+        groups: the ranks of each group, by kind.
+        most: the most facts that a clause names.
     """
     clauses: dict[str, list[int]] = {}
-    for kind in told[0]:
+    for kind in messages[0]:
         for first, *others in groups[kind]:
-            expected = told[first][kind]
+            expected = messages[first][kind]
             for rank in others:
-                found = told[rank][kind]
+                found = messages[rank][kind]
                 names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
                 shown = [
                     f"{name} is {found.get(name, 'missing')}, but {expected.get(name, 'missing')} on rank {first}"

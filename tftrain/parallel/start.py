@@ -1,6 +1,6 @@
 """Start-up: connects this process to the other ranks through Horovod, and gives it its device and its threads.
 
-Horovod is imported only if several processes were launched together, so a run of one process needs none.
+Horovod is imported only if several processes were launched, so a run of one process does not need it.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
 from tftrain.parallel.rendezvous import await_all, value_of_rank_0
 
-# Horovod names ranks that keep others waiting, and then ends the run.
+# Horovod first warns of ranks that keep others waiting, and then ends the run.
 STALL_WARNING_SECONDS = 60
 STALL_SHUTDOWN_SECONDS = 600
 
@@ -32,8 +32,8 @@ def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1, p
         The mesh.
 
     Raises:
-        MeshError: several processes were launched and Horovod is not installed, or it counts them differently, or rank
-            0 has another tensor_parallel_size, or Horovod's stall check is switched off.
+        MeshError: Horovod is not installed, or connects another number of processes than were launched; or rank 0 has
+            another tensor_parallel_size; or Horovod's stall check is disabled.
     """
     mesh = Mesh(*launch, tensor_parallel_size, pipeline_parallel_size)
     if mesh.size > 1:
@@ -59,7 +59,7 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
             f"but {first} on rank 0; start all with the same flags, environment, packages and data"
         )
     groups = itertools.chain(*mesh.groups.values())
-    # A set of all ranks would be a second name for the one that always exists.
+    # The set of all ranks always exists.
     sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
     await_all(launch)
     hvd.init(process_sets=list(sets.values()))
@@ -81,10 +81,12 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
 
 
 def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns after how many seconds Horovod warns of a stalled collective and ends it: the user's, or the defaults.
+    """Returns the environment variables for the seconds until Horovod warns of a stalled collective and ends the run.
+
+    The user's values take precedence over the defaults.
 
     Raises:
-        MeshError: the user has switched one of them off; no run may wait for ever.
+        MeshError: the user has disabled one of them; no run may wait for ever.
     """
     defaults = {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": STALL_WARNING_SECONDS,
@@ -103,7 +105,7 @@ def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _choose_device(mesh: Mesh, cpu_threads: int) -> None:
     if gpus := devices.gpus():
-        # Some launchers show each rank its own GPU only.
+        # Some launchers show each rank only its own GPU.
         gpu = gpus[0] if len(gpus) == 1 else gpus[mesh.local_rank] if mesh.local_rank < len(gpus) else None
         if gpu is None:
             raise MeshError(f"{mesh.local_size} ranks on a host of {len(gpus)} GPUs; start one rank for each GPU")

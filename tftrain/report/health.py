@@ -1,6 +1,6 @@
-"""The figures of every step: whether they are finite, and whether they are usual.
+"""Watches loss and gradient norm of every step: non-finite values end the run, unusual values are spikes.
 
-They are looked at one step late, so that the device has its next step before the host waits for the last one's figures.
+It looks at each step one step later, so that the device already has its next step when the host waits for the values.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ class NotFiniteError(RunError):
 
 
 class Health:
-    """Looks at the steps of a run."""
+    """Watches the steps of a run."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Health:
         """Begins before the first step.
 
         Args:
-            settings: how many steps may not be finite, and what a spike is.
+            settings: with max_nan_steps and spike_zscore.
             mesh: the ranks.
             mean_values: of the task, from its sums.
-            culprit_name: says in words what a step's `culprit` is.
-            on_spike: called with every unusual step and its figures.
+            culprit_name: returns the name of what was not finite, from a step's `culprit`.
+            on_spike: called with each unusual step and its spike.
         """
         self._settings, self._mean_values = settings, mean_values
         self._culprit_name, self._on_spike = culprit_name, on_spike
@@ -48,16 +48,16 @@ class Health:
         self._in_a_row = 0
 
     def observe(self, step: int, info: StepInfo, is_last: bool) -> None:
-        """Takes a step, and looks at the one before it; at this one too if no other follows.
+        """Queues a step and checks the one before it; checks this step too if it is the last.
 
         Raises:
-            NotFiniteError: `max_nan_steps` in a row were not finite; on every rank after the same step.
+            NotFiniteError: `max_nan_steps` consecutive steps were not finite; on every rank at the same step.
         """
         self._waiting.append((step, info))
         while len(self._waiting) > (0 if is_last else 1):
-            self._look(*self._waiting.pop(0))
+            self._check(*self._waiting.pop(0))
 
-    def _look(self, step: int, info: StepInfo) -> None:
+    def _check(self, step: int, info: StepInfo) -> None:
         if not info.is_nan.numpy():
             self._in_a_row = 0
             loss = self._mean_values(info.sums.numpy().tolist())["loss"]

@@ -1,6 +1,6 @@
 """What a run reports: metrics.jsonl for programs, TensorBoard events for browsers, lines of the log for people.
 
-All of them show the same rows. The rank that writes is the one that owns the output folder, so only one exists.
+All of them show the same rows. Only the chief writes.
 """
 
 import json
@@ -24,20 +24,20 @@ from tftrain.tasks.task import Mean
 
 logger = logging.getLogger(__name__)
 
-# Of the fields that make a section of their own in TensorBoard.
-_BEGIN = re.compile(r"^(eval|memory|planned|spike)_")
+# Prefixes of fields that form their own section in TensorBoard.
+_SECTION = re.compile(r"^(eval|memory|planned|spike)_")
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
     """Reads metrics.jsonl.
 
-    A last line that is not whole is left out: its writer was stopped in the middle of it.
+    An incomplete last line is skipped: its writer was stopped while writing it.
 
     Args:
         path: the file.
 
     Returns:
-        One dict a line, null where a number was not finite.
+        One dict a line; None where a number was not finite.
 
     Raises:
         OSError: it cannot be read.
@@ -64,10 +64,10 @@ class MetricsWriter:
     """
 
     def __init__(self, output_dir: str | Path, max_steps: int, means: Sequence[Mean], log_format: str = "short"):
-        """Prepares to add to what is there.
+        """Prepares to append to the files.
 
         Args:
-            output_dir: made where missing.
+            output_dir: created if missing.
             max_steps: updates of the whole run.
             means: the task's.
             log_format: of the lines in the log, short or megatron. If stdout is a terminal, a progress bar stands
@@ -81,30 +81,30 @@ class MetricsWriter:
         self._bar = None
 
     def truncate_after(self, step: int) -> None:
-        """Forgets the rows of later steps than the one a run continues from, in the file and in TensorBoard.
+        """Removes the rows after the step that a run continues from, in metrics.jsonl and in TensorBoard.
 
         The file is replaced as a whole, so a crash leaves the old one or the new one.
 
         Args:
-            step: the last step whose rows are kept; 0 keeps none.
+            step: the last step whose rows stay; 0 removes all rows.
 
         Raises:
-            ValueError: the file holds something else than rows.
+            ValueError: a line of the file is not a row.
         """
         restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))
         if not self.path.exists():
             return
-        kept = [row for row in read_rows(self.path) if row["step"] <= step]
+        remaining = [row for row in read_rows(self.path) if row["step"] <= step]
         temporary = self.path.with_suffix(".jsonl.new")
         with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in kept)
+            file.writelines(json.dumps(row) + "\n" for row in remaining)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path)
 
     def advance(self, step: int) -> None:
-        """Moves the progress bar, if there is one, to `step` done."""
+        """Moves the progress bar, if there is one, to `step`."""
         if self._bar is None:
             if not (sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)):
                 return
@@ -125,12 +125,12 @@ class MetricsWriter:
         self._show(short, rows.eval_line(row, self.max_steps, self._means))
 
     def spike(self, row: SpikeRow) -> None:
-        """Writes and shows a step that was unusual."""
+        """Writes and shows an unusual step."""
         self._write(row, "")
         self._show(rows.short_spike_line(row, self.max_steps), rows.spike_line(row, self.max_steps))
 
     def memory(self, row: MemoryRow, planned: PlannedRow, shown: str) -> None:
-        """Writes the measured and the planned memory, and shows both in the given words."""
+        """Writes measured and planned memory, and shows them as the text `shown`."""
         self._write(row, "")
         self._write(planned, "")
         self._show(shown, shown)
@@ -143,13 +143,13 @@ class MetricsWriter:
 
     def _write(self, row: rows.Row, prefix: str) -> None:
         values = rows.fields(row)
-        # JSON has no NaN and no infinity: null says that there was no number.
+        # JSON has no NaN and no infinity, so they become null.
         finite = {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite, allow_nan=False) + "\n")
         step = values.pop("step")
         shown = [
-            summary_pb2.Summary.Value(tag=prefix + _BEGIN.sub(r"\1/", name), simple_value=value)
+            summary_pb2.Summary.Value(tag=prefix + _SECTION.sub(r"\1/", name), simple_value=value)
             for name, value in values.items()
             if value is not None
         ]

@@ -1,4 +1,4 @@
-"""The loss curve: how the loss fell, and how far below the entropy of the text's tokens it came."""
+"""The loss curve: the loss over the steps, beside the unigram entropy."""
 
 import math
 from pathlib import Path
@@ -14,8 +14,8 @@ TRAIN, HELD_OUT, ENTROPY = "#3b6ea8", "#c8553d", "#555555"
 def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> None:
     """Draws training and held-out loss over the steps, beside the unigram entropy of the held-out text.
 
-    A model that knows only how frequent each token is cannot come below that entropy, so the space under the dashed
-    line is what was learned from context.
+    A model that knows only the frequency of each token cannot reach a loss below that entropy. So the distance below
+    the dashed line is what the model has learned from context.
 
     Args:
         metrics_path: metrics.jsonl.
@@ -63,19 +63,19 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> No
 
 
 def points(rows: list[dict], name: str) -> list[tuple[int, float]]:
-    """Returns (step, value) of the rows that have a number under `name`."""
+    """Returns (step, value) of each row with a finite number `name`."""
     return [(row["step"], row[name]) for row in rows if row.get(name) is not None and math.isfinite(row[name])]
 
 
 def smoothed(values: tuple[float, ...]) -> list[float]:
-    """Returns the mean around each value, over a tenth of all values.
+    """Returns the moving average around each value, over a tenth of all values.
 
-    The window has equally many values on either side, fewer towards the ends: an average over the past alone would
-    lag behind a falling loss and show it too high.
+    The window is symmetric and shrinks towards the ends. An average over past values only would lag behind a falling
+    loss.
     """
-    half, last, found = max(len(values) // 20, 1), len(values) - 1, []
+    half, last, averages = max(len(values) // 20, 1), len(values) - 1, []
     for i in range(len(values)):
         reach = min(half, i, last - i)
         window = values[i - reach : i + reach + 1]
-        found.append(math.fsum(window) / len(window))
-    return found
+        averages.append(math.fsum(window) / len(window))
+    return averages

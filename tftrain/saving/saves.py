@@ -50,7 +50,7 @@ class Saves:
 
     def __exit__(self, _, error: BaseException | None, __) -> None:
         if error and self._save:
-            if collectives.is_lost(error):
+            if collectives.is_peer_failure(error):
                 self._save.abandon()  # Who is gone has announced all that it ever will.
             self._save.completed(EXIT_SECONDS)
 

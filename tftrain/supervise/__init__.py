@@ -1,1 +1,1 @@
-"""What watches a run from beside it: limits of time, signals, failed peers, elastic membership."""
+"""Watches a run from beside it: time limits, signals, failed peers, elastic membership."""

@@ -1,22 +1,22 @@
-"""Elastic training: a run that goes on when horovodrun's elastic launcher loses or gains hosts.
+"""Elastic training: a run continues when horovodrun's elastic launcher loses or gains hosts.
 
-The process that the launcher starts trains nothing. It supervises: it starts the same command again as its child,
-which is a run like any other, with a fixed number of ranks. When ranks are lost, or hosts come or go, the children end,
-the supervisors ask the driver for their new places, and new children resume from the newest checkpoint.
+The process that the launcher starts is a supervisor and does not train. It starts the same command again as a child,
+which is an ordinary run with a fixed number of ranks. When ranks fail, or hosts come or go, all children end, the
+supervisors ask the driver for their new ranks, and new children resume from the newest checkpoint.
 
-- Hosts came or went: rank 0's supervisor alone is told. It has its child stop as by a signal, which saves first, on all
-  ranks: nothing is lost.
-- A child died, or ended because another did: its supervisor leaves a note in the launcher's store. Children that have
-  not ended by themselves a little later are killed, also those that hang. The steps since the last checkpoint are done
-  again. If the supervisor lives, its rank is started anew; if it is gone too, the driver gives up its host.
-- A child ended for a reason of its own, such as wrong flags, data or too many bad numbers: it would do so again. A note
-  ends all others.
+- Hosts came or went: the driver notifies only rank 0's supervisor. It sends its child a signal, all ranks save and
+  stop, and no step is lost.
+- A child failed, or ended because another child failed: its supervisor leaves a note in the launcher's store. Children
+  that have not ended a little later are killed, even if they hang. The steps since the last checkpoint are repeated.
+  If the supervisor of the failed rank is alive, it starts the rank again; otherwise the driver gives up the host.
+- A child ended for a reason that would recur, such as wrong flags, bad data or too many non-finite steps: a note ends
+  all other children.
 
-Why not Horovod's own way, which connects again inside the training process, nor the same with the process replacing
-itself by exec: when a rank dies under several process sets, Gloo throws where nobody catches, so no survivor can go on;
-without process sets, the last survivor is told after 30 seconds. A process of its own survives whatever Horovod and
-TensorFlow do, hears of changes at any time, and leaves nothing behind of the run before: no graphs, threads, memory, or
-groups of another size. It costs the start of TensorFlow at each change.
+Horovod's own elastic mode reconnects inside the training process. That does not work here: when a rank dies and there
+are several process sets, Gloo throws where nothing catches the exception, so no survivor can continue; without process
+sets, the last survivor notices only after 30 seconds. A separate process survives whatever Horovod and TensorFlow do,
+notices changes at any time, and leaves no graphs, threads, memory or process sets of the run before. The price is the
+start of TensorFlow at each change.
 """
 
 import ctypes
@@ -43,22 +43,22 @@ logger = logging.getLogger(__name__)
 
 PARENT = "TFTRAIN_SUPERVISOR"
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
-MAX_RANKS = 4096  # that anybody will start
-HOST_SECONDS = 600  # as the driver waits for the fewest ranks
+MAX_RANKS = 4096  # more than any job has
+HOST_SECONDS = 600  # the same as the driver waits for --min-np
 POLL_SECONDS = 0.5
-# What a child has to notice that its peers are gone, and to say what it knows.
+# The time that a child has to notice that its peers are gone, and to report it.
 GRACE_SECONDS = 5.0
 FINAL_SECONDS = 5.0
-MAX_LOSSES = 3
-# Notes in the store.
-CHANGED, LOST, FINAL = "changed", "lost", "final"
+MAX_FAILURES = 3
+# Names of notes in the store.
+HOSTS_CHANGED, RANK_FAILED, FINAL = "hosts_changed", "rank_failed", "final"
 STOPS = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
-FAULTS_OF_OTHERS = (ExitCode.PEER_ENDED, ExitCode.STALLED)
+CAUSED_BY_PEERS = (ExitCode.PEER_ENDED, ExitCode.STALLED)
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Supervisor:
-    """Starts a run again and again until it ends for good; see the module."""
+    """Starts a run again after each change of its ranks, until it ends for good; see the module."""
 
     def __init__(
         self,
@@ -73,26 +73,26 @@ class Supervisor:
         """Prepares the first start.
 
         Args:
-            membership: of this process in the elastic job.
-            environ: for the children, with this process's first place; PARENT is added, and tells them what they are.
-            command: of the children.
-            output_dir: of the run; all supervisors see the checkpoints in it.
-            problems: from a number of ranks to the reasons why so many can't share the work.
-            host_seconds: how long to wait for other hosts where there are such reasons.
-            log_level: of this process, whose rank in the log changes with its place.
+            membership: this process's membership in the elastic job.
+            environ: environment of the children, with this process's first rank. PARENT is added to mark children.
+            command: the command line of the children.
+            output_dir: the run's folder; all supervisors see its checkpoints.
+            problems: returns the reasons why a number of ranks can't share the work.
+            host_seconds: how long to wait for other hosts if there are such reasons.
+            log_level: of this process; its log is configured again when its rank changes.
         """
         self._membership, self._environ = membership, {**environ, PARENT: str(os.getpid())}
         self._command, self._output_dir = list(command), output_dir
         self._problems, self._host_seconds, self._log_level = problems, host_seconds, log_level
         self._launch = launch_from_environment(environ)
         self._child: subprocess.Popen | None = None
-        self._has_resumed = self._is_stopping = False
-        self._losses, self._saved = 0, None
+        self._has_restarted = self._is_stopping = False
+        self._failures, self._newest_at_failure = 0, None
 
     def run(self) -> int:
         """Returns the exit code of the run, which is the last child's."""
         try:
-            while (code := self._once()) is None:
+            while (code := self._run_child()) is None:
                 if not self._rejoin():
                     return ExitCode.DONE
             if code != ExitCode.DONE:
@@ -105,100 +105,100 @@ class Supervisor:
             self._end_child()
 
     def forward(self, number: int, _) -> None:
-        """Hands a signal on to the child, with which the run ends; without a child, this process ends."""
+        """Forwards a signal to the child, which then ends the run; without a child, ends this process."""
         self._is_stopping = True
         if self._child is None or self._child.poll() is not None:
             raise SystemExit(ExitCode.STOPPED)
         self._child.send_signal(number)
 
     def _rejoin(self) -> bool:
-        """Takes this process's new place; False if it has none."""
+        """Asks for this process's new rank; returns False if it has none."""
         before = self._launch
-        if (place := self._membership.ask()) is None:
+        if (place := self._membership.next_assignment()) is None:
             logger.warning("elastic: this rank left: its host or slot is no longer part of the job")
             return False
         self._environ.update(place)
-        self._launch, self._has_resumed = launch_from_environment(self._environ), True
+        self._launch, self._has_restarted = launch_from_environment(self._environ), True
         log.configure(self._launch.rank, self._log_level)
         if self._launch.rank == 0:
-            where, reached = self._newest() or "the start", last_logged_step(self._output_dir)
+            where, reached = self._newest_checkpoint() or "the start", last_logged_step(self._output_dir)
             size = f"{self._launch.size} ranks, before {before.size}"
-            logger.warning(f"elastic: {size}, go on from {where}; step {reached} was logged")
+            logger.warning(f"elastic: {size}, go on from {where}; the last logged step is {reached}")
         return True
 
-    def _once(self) -> int | None:
-        """Runs one child to its end, and returns the run's exit code, None if it goes on."""
+    def _run_child(self) -> int | None:
+        """Runs one child to its end; returns the run's exit code, or None if the run continues."""
         if problems := self._problems(self._launch.size):
             return self._await_hosts(problems)
-        # Whatever the first start was to resume, the run's own checkpoints are newer.
-        resume = ["--resume=auto"] if self._has_resumed and self._newest() else []
+        # After the first start, the run's own checkpoints are newer than what --resume names.
+        resume = ["--resume=auto"] if self._has_restarted and self._newest_checkpoint() else []
         self._child = subprocess.Popen([*self._command, *resume], env=self._environ, stdin=subprocess.DEVNULL)
         code = self._watch(self._child)
         exit_code = code if code >= 0 else ExitCode.SIGNALLED - code
         if code == ExitCode.DONE or self._is_stopping:
             return exit_code
-        if code in STOPS and self._membership.store.get(CHANGED):
+        if code in STOPS and self._membership.store.get(HOSTS_CHANGED):
             return None
-        if (code >= 0 and code not in FAULTS_OF_OTHERS) or self._is_final():
+        if (code >= 0 and code not in CAUSED_BY_PEERS) or self._is_final():
             return exit_code
-        self._note_loss(f"rank {self._launch.rank} ended with exit code {exit_code}")
-        return self._count_loss()
+        self._announce_failure(f"rank {self._launch.rank} ended with exit code {exit_code}")
+        return self._count_failure()
 
     def _watch(self, child: subprocess.Popen) -> int:
-        """Returns how a child has ended, by itself or because another's end made it useless."""
+        """Waits for a child and returns its exit code; kills it if another child failed and it does not end."""
         store, is_asked, deadline = self._membership.store, False, None
         while (code := _wait(child)) is None:
             if self._membership.changed.is_set() and not is_asked:
                 logger.warning("elastic: hosts or slots have changed; the run saves and starts again")
-                store.put(CHANGED, "yes")
+                store.put(HOSTS_CHANGED, "yes")
                 child.send_signal(signal.SIGUSR1)
                 is_asked = True
-            if deadline is None and (store.get(LOST) or store.get(FINAL)):
+            if deadline is None and (store.get(RANK_FAILED) or store.get(FINAL)):
                 deadline = time.monotonic() + GRACE_SECONDS
             elif deadline is not None and time.monotonic() > deadline:
                 child.kill()
         return code
 
     def _await_hosts(self, problems: list[Problem]) -> int | None:
-        """Waits until hosts have changed; returns the exit code if they do not."""
+        """Waits until hosts change and returns None, or an exit code if they do not."""
         store, last = self._membership.store, time.monotonic() + self._host_seconds
         if self._launch.rank == 0:
             reasons = "; ".join(map(str, problems))
             logger.warning(f"elastic: waiting up to {self._host_seconds:g} s for other hosts: {reasons}")
         while time.monotonic() < last:
             if self._membership.changed.wait(POLL_SECONDS):
-                store.put(CHANGED, "yes")
-            if store.get(CHANGED) or store.get(LOST):
+                store.put(HOSTS_CHANGED, "yes")
+            if store.get(HOSTS_CHANGED) or store.get(RANK_FAILED):
                 return None
             if store.get(FINAL):
                 return ExitCode.PEER_ENDED
         return ExitCode.WRONG_FLAGS
 
     def _is_final(self) -> bool:
-        """Whether a rank has ended for good: that may be why others end, and it may be a little later than they."""
+        """Returns whether a rank has ended the run for good; its note may arrive after the children it made end."""
         store, last = self._membership.store, time.monotonic() + FINAL_SECONDS
-        while not (final := store.get(FINAL)) and not store.get(LOST) and time.monotonic() < last:
+        while not (final := store.get(FINAL)) and not store.get(RANK_FAILED) and time.monotonic() < last:
             time.sleep(POLL_SECONDS)
         return final is not None
 
-    def _note_loss(self, what: str) -> None:
-        """Has all ranks start again."""
-        if not self._membership.store.get(LOST):
+    def _announce_failure(self, what: str) -> None:
+        """Leaves a note that makes all ranks start again."""
+        if not self._membership.store.get(RANK_FAILED):
             logger.warning(f"elastic: {what}; all ranks start again")
-            self._membership.store.put(LOST, what)
+            self._membership.store.put(RANK_FAILED, what)
 
-    def _count_loss(self) -> int | None:
-        """Returns FAILED if ranks are lost again and again without a checkpoint in between, else None."""
-        newest = self._newest()
-        self._losses = self._losses + 1 if newest == self._saved else 1
-        self._saved = newest
-        if self._losses <= MAX_LOSSES:
+    def _count_failure(self) -> int | None:
+        """Returns FAILED if ranks fail repeatedly without a new checkpoint in between, else None."""
+        newest = self._newest_checkpoint()
+        self._failures = self._failures + 1 if newest == self._newest_at_failure else 1
+        self._newest_at_failure = newest
+        if self._failures <= MAX_FAILURES:
             return None
-        lost = f"ranks were lost {self._losses} times, and no checkpoint was written in between"
-        logger.warning(f"elastic: {lost}; the run ends")
+        reason = f"ranks failed {self._failures} times without a new checkpoint in between"
+        logger.warning(f"elastic: {reason}; the run ends")
         return ExitCode.FAILED
 
-    def _newest(self) -> Path | None:
+    def _newest_checkpoint(self) -> Path | None:
         found = folder.find(self._output_dir)
         return found[-1] if found else None
 
@@ -218,19 +218,19 @@ def last_logged_step(output_dir: str) -> int:
 
 
 def arguments(argv: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Returns the command line as a run of a changing number of ranks takes it."""
+    """Returns the command line, with --fit_micro_batch in an elastic job, whose number of ranks changes."""
     return [*argv, "--fit_micro_batch"] if is_elastic(environ) else argv
 
 
 def supervises(config: TrainConfig, environ: Mapping[str, str]) -> bool:
-    """Whether this process is to call `supervise`: not outside of elastic jobs, nor in a child.
+    """Returns whether this process must call `supervise`: it is in an elastic job and is not a child.
 
-    Nor where no number of ranks would do: a run that can't start at all says best itself what is wrong.
+    If the configuration is wrong for every number of ranks, the run itself reports that best, without a supervisor.
     """
     if not is_elastic(environ):
         return False
     if PARENT in environ:
-        _end_with(int(environ[PARENT]))
+        _die_with(int(environ[PARENT]))
         return False
     return any(not config.problems(ranks) for ranks in range(1, MAX_RANKS + 1))
 
@@ -239,8 +239,8 @@ def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     """Runs this process's command as a child until the run ends for good, and returns its exit code.
 
     Args:
-        config: as on the command line.
-        environ: what horovodrun has set.
+        config: as given on the command line.
+        environ: the variables set by horovodrun.
     """
     supervisor = Supervisor(
         Membership(environ),
@@ -256,8 +256,8 @@ def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     return supervisor.run()
 
 
-def _end_with(supervisor: int) -> None:
-    """Has the kernel kill this process when its parent ends, however that happens."""
+def _die_with(supervisor: int) -> None:
+    """Makes the kernel kill this process when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os.kill(os.getpid(), signal.SIGKILL)

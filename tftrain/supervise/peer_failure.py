@@ -1,10 +1,12 @@
-"""The loss of a rank where no collective fails because of it: said like every other.
+"""A rank failure that no collective reports: it ends this rank like any other rank failure.
 
-Horovod asks all ranks before it takes a process set apart. Where one does not answer, Gloo throws in Horovod's own
-thread; C++ would end the process by SIGABRT, before Python has heard of anything.
+There are two such cases.
 
-When that thread ends, it fails the collectives that wait, and those that come later fail at once. But a collective
-first looks whether the thread has ended and is queued then (`horovod/common/operations.cc` of 0.28.1): where the
+Before Horovod destroys a process set, it asks all ranks. If one does not answer, Gloo throws in Horovod's background
+thread, and C++ ends the process by SIGABRT before Python learns of it.
+
+When the background thread ends, it fails all waiting collectives, and later ones fail at once. But a collective first
+checks whether the thread has ended, and only then enters the queue (`horovod/common/operations.cc` of 0.28.1). If the
 thread ends in between, the collective waits for ever.
 """
 
@@ -13,59 +15,64 @@ import threading
 import time
 from collections.abc import Callable
 
-NOTHING = ctypes.CFUNCTYPE(None)
+VOID_FUNCTION = ctypes.CFUNCTYPE(None)
 TICK_SECONDS = 0.25
-# What fails as it should has its own way to the process's end meanwhile, with a save that is under way.
+# Meanwhile a failure that a collective does report ends the process in its own way, and a save finishes.
 FORGOTTEN_SECONDS = 10
 
 
-def on_uncaught_gloo(act: Callable[[], None]) -> None:
-    """Has an uncaught exception of Gloo's call a function, by the thread that threw it; others end the process as ever.
+def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
+    """Calls a function when an exception of Gloo is not caught, in the thread that threw it.
+
+    Other uncaught C++ exceptions abort the process as before.
 
     Args:
-        act: must end the process; C++ aborts it otherwise.
+        end_process: must end the process; otherwise C++ aborts it.
     """
     library = ctypes.CDLL("libstdc++.so.6")
     type_of_exception = library["__cxa_current_exception_type"]
     type_of_exception.restype = ctypes.c_void_p
     set_terminate = library["_ZSt13set_terminatePFvvE"]
-    set_terminate.restype, set_terminate.argtypes = NOTHING, [NOTHING]
+    set_terminate.restype, set_terminate.argtypes = VOID_FUNCTION, [VOID_FUNCTION]
 
     def terminate() -> None:
-        # A std::type_info is the address of its table, and that of its name.
+        # A std::type_info holds two addresses: its virtual table's and its name's.
         if (found := type_of_exception()) and b"gloo" in ctypes.c_char_p.from_address(found + 8).value:
-            act()
-        before()
+            end_process()
+        previous()
 
-    handler = NOTHING(terminate)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))  # C++ keeps the address alone.
-    before = set_terminate(handler)
+    handler = VOID_FUNCTION(terminate)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))  # C++ keeps only the address.
+    previous = set_terminate(handler)
 
 
-def on_forgotten(waits: Callable[[], bool], act: Callable[[], None]) -> None:
-    """Starts a thread that calls a function when Horovod, which runs now, has ended and this rank still waits for it.
+def on_forgotten_collective(is_waiting: Callable[[], bool], end_process: Callable[[], None]) -> None:
+    """Starts a thread that calls a function if Horovod has ended and this rank still waits for a collective.
 
-    It is not the watchdog's: the question itself waits while Horovod takes process sets apart.
+    Call it while Horovod runs. The watchdog's thread can't do this: asking Horovod for its state blocks while it
+    destroys process sets.
 
     Args:
-        waits: whether a collective has begun and not ended.
-        act: must end the process.
+        is_waiting: returns whether a collective has begun and not ended.
+        end_process: must end the process.
     """
     import horovod.tensorflow as hvd
 
     ranks_of_set, ranks = hvd.mpi_ops._basics.MPI_LIB_CTYPES.horovod_process_set_ranks, (ctypes.c_int * hvd.size())()
 
     def has_ended() -> bool:
-        # The first process set, of all ranks, is taken apart last.
+        # Process set 0, of all ranks, is destroyed last.
         return ranks_of_set(0, ranks) != 0
 
-    threading.Thread(target=_watch, args=(has_ended, waits, act), name="forgotten collectives", daemon=True).start()
+    threading.Thread(
+        target=_watch, args=(has_ended, is_waiting, end_process), name="forgotten collectives", daemon=True
+    ).start()
 
 
-def _watch(has_ended: Callable[[], bool], waits: Callable[[], bool], act: Callable[[], None]) -> None:
-    # Ticks of its own, not the clock's: a process that was stopped and continued has them all.
+def _watch(has_ended: Callable[[], bool], is_waiting: Callable[[], bool], end_process: Callable[[], None]) -> None:
+    # It counts its own ticks, so that the time in which a process was stopped does not count.
     ticks = 0
     while ticks < FORGOTTEN_SECONDS / TICK_SECONDS:
         time.sleep(TICK_SECONDS)
-        ticks = ticks + 1 if has_ended() and waits() else 0
-    act()
+        ticks = ticks + 1 if has_ended() and is_waiting() else 0
+    end_process()

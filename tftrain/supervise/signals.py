@@ -1,8 +1,8 @@
-"""Signals that ask a run to stop: it finishes the step, saves, and ends.
+"""Signals that stop a run: it finishes the step, saves, and ends.
 
-Python's own handlers run in the main thread between two of its instructions, and the main thread may stand in
-TensorFlow's C++ for minutes, or for ever. So the number of a signal goes through a socket to a thread. The first is a
-request, on which all ranks agree in the next step, whichever of them got it; the second ends the process at once.
+Python runs signal handlers in the main thread between two bytecode instructions, and the main thread may be inside
+TensorFlow's C++ for minutes, or for ever. So the number of each signal goes through a socket to a thread. The first
+signal is a request: the next step shares it with all ranks. The second signal ends the process at once.
 """
 
 import logging
@@ -19,10 +19,10 @@ from tftrain.exit_codes import ExitCode
 
 logger = logging.getLogger(__name__)
 
-# SIGUSR1 is what Slurm's --signal sends by custom; what comes at the end of the allotted time is SIGTERM.
+# Slurm sends SIGTERM when the allotted time ends; its --signal option commonly sends SIGUSR1 before that.
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-INSISTING = (signal.SIGTERM, signal.SIGINT)
-# A launcher hands on what the terminal, or a batch system, has sent to every process already.
+FORCING = (signal.SIGTERM, signal.SIGINT)
+# A launcher forwards a signal that the terminal or the batch system has already sent to every process.
 SAME_SIGNAL_SECONDS = 1.0
 
 
@@ -37,21 +37,21 @@ class Signals:
         """Prepares to listen.
 
         Args:
-            on_request: called once, perhaps by another thread, with the name of the signal that asks for the end.
+            on_request: called once, possibly from another thread, with the name of the first signal.
             end: ends the process with a code.
         """
         self.received = 0
         self._on_request, self._end = on_request, end
         self._lock = threading.Lock()
         self._reader, self._writer = socket.socketpair()
-        self._insisted_at: float | None = None
+        self._forced_at: float | None = None
 
     def __enter__(self) -> "Signals":
         self._writer.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        # What whoever started this process has it ignore, such as a shell in the background, stays ignored.
-        heard = [number for number in REQUESTS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._handlers = {number: signal.signal(number, lambda *_: None) for number in heard}
+        # A signal that the parent process made this one ignore, such as a background shell does, stays ignored.
+        handled = [number for number in REQUESTS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in handled}
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
         return self
 
@@ -62,24 +62,24 @@ class Signals:
         self._writer.close()
 
     def requests(self) -> np.ndarray:
-        """Returns what this rank wants all to know, fp32 [1], for the next step."""
+        """Returns this rank's request for the next step, fp32 [1]: the number of its signal, or 0."""
         return np.array([self.received], np.float32)
 
-    def agreed(self, requests: np.ndarray) -> bool:
-        """Whether all ranks stop after this step, by the largest of their requests, fp32 [1]."""
+    def stop_requested(self, requests: np.ndarray) -> bool:
+        """Returns whether all ranks stop after this step; `requests`, fp32 [1], is the largest request of all ranks."""
         number = int(requests[0])
         if number:
-            self._request(number, "on another rank")
+            self._request(number, "another rank received")
         return number > 0
 
-    def _request(self, number: int, where: str) -> None:
-        """Begins to stop, the first time."""
+    def _request(self, number: int, receiver: str) -> None:
+        """Begins to stop at the first request."""
         with self._lock:
             if self.received:
                 return
             self.received = number
         name = signal.Signals(number).name
-        logger.warning(f"{name} {where}: the run finishes this step, saves, and ends")
+        logger.warning(f"{receiver} {name}: the run finishes this step, saves, and ends")
         self._on_request(name)
 
     def _listen(self) -> None:
@@ -87,16 +87,16 @@ class Signals:
             while numbers := self._reader.recv(64):
                 for number in numbers:
                     if number in self._handlers:
-                        self._take(number)
+                        self._handle(number)
 
-    def _take(self, number: int) -> None:
-        self._request(number, "here")
+    def _handle(self, number: int) -> None:
+        self._request(number, "received")
         now = time.monotonic()
-        if number not in INSISTING:
+        if number not in FORCING:
             return
-        if self._insisted_at is None:
-            self._insisted_at = now
-        elif now - self._insisted_at > SAME_SIGNAL_SECONDS:
+        if self._forced_at is None:
+            self._forced_at = now
+        elif now - self._forced_at > SAME_SIGNAL_SECONDS:
             name = signal.Signals(number).name
             logger.warning(f"a second signal, {name}: this process ends at once and saves nothing")
             self._end(ExitCode.SIGNALLED + number)

@@ -1,9 +1,9 @@
 """The watchdog: a thread that ends the process when something takes longer than its limit.
 
-A rank whose peer has gone may wait for ever, in a place that no exception reaches: in Horovod, in TensorFlow's C++, in
-the system's input and output. So a thread counts the seconds, says what was late and what each thread was doing, and
-ends the process without asking the others. It counts its own ticks, not the clock's: a process that was stopped and
-continued has its whole limit again.
+A rank whose peer is gone may wait for ever where no exception reaches it: in Horovod, in TensorFlow's C++, or in a
+system call. So a thread counts the seconds. When a limit is exceeded, it reports what was late and the stack of each
+thread, and ends the process without asking the other ranks. It counts its own ticks instead of the clock's seconds:
+a process that was stopped and continued does not exceed its limits by that.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from tftrain.exit_codes import ExitCode
 from tftrain.parallel.pending_collectives import PendingCollectives
 
 TICK_SECONDS = 0.25
-# The report itself may hang: standard error may be full, the output folder's disk gone.
+# The report itself may hang: the pipe of stderr may be full, or the disk of the output folder gone.
 REPORT_SECONDS = 10
 
 
 @dataclass(eq=False)
 class Limit:
-    """What must end in time.
+    """Something that must end in time.
 
     Attributes:
-        what: in words.
-        seconds: it may take.
-        flag: the one that says so.
-        code: the process's, if it takes longer.
-        left: seconds that remain.
+        what: a noun for it, used in the report.
+        seconds: the longest time that it may take.
+        flag: the flag that sets the seconds.
+        code: the exit code if it takes longer.
+        left: the seconds that remain.
     """
 
     what: str
@@ -46,11 +46,11 @@ class Limit:
     left: float
 
     def restart(self) -> None:
-        """Gives it all its seconds again: it has got on."""
+        """Starts to count again, because there was progress."""
         self.left = self.seconds
 
     def exceeded(self) -> str:
-        """Returns the words for it when its time is up."""
+        """Returns the report of an exceeded limit."""
         return f"{self.what} took longer than --{self.flag}={self.seconds:g} seconds"
 
 
@@ -58,7 +58,7 @@ class Watchdog:
     """The limits of one process.
 
     Attributes:
-        pending: the collectives of this process, whose unfinished ones are named; None before the ranks are connected.
+        pending: the collectives of this process; the report names the unfinished ones. None before the start.
     """
 
     def __init__(self, rank: int, settings: RunConfig, end: Callable[[int], None] = os._exit):
@@ -66,7 +66,7 @@ class Watchdog:
 
         Args:
             rank: of this process.
-            settings: how many seconds each limit has; its output_dir gets stacks/rank_N.txt.
+            settings: the seconds of each limit, and output_dir, where the report writes stacks/rank_N.txt.
             end: ends the process with a code.
         """
         self.pending: PendingCollectives | None = None
@@ -75,7 +75,7 @@ class Watchdog:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def begin(self, what: str, flag: str, code: int = ExitCode.STALLED) -> Limit:
-        """Sets a limit for good, from any thread; see `Limit`."""
+        """Sets a limit that is never lifted, from any thread; see `Limit`."""
         seconds = getattr(self._settings, flag)
         limit = Limit(what, seconds, flag, code, seconds)
         self._limits.append(limit)
@@ -83,10 +83,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def limit(self, what: str, flag: str, code: int = ExitCode.STALLED) -> Iterator[Limit]:
-        """Sets a limit for what happens inside a `with` statement.
-
-        An exception leaves it too: what the process then does has limits of its own.
-        """
+        """Sets a limit for the body of a `with` statement; an exception lifts it, too."""
         limit = self.begin(what, flag, code)
         try:
             yield limit
@@ -94,7 +91,7 @@ class Watchdog:
             self._limits.remove(limit)
 
     def waiting(self) -> str:
-        """Returns the words that name the collectives which this rank has begun and not ended, if there are any."""
+        """Returns a clause that names the collectives that this rank has begun and not ended; "" if there are none."""
         collectives = self.pending.unfinished() if self.pending else []
         return f"; begun and not ended: {', '.join(map(str, collectives))}" if collectives else ""
 
@@ -103,10 +100,10 @@ class Watchdog:
         while True:
             time.sleep(TICK_SECONDS)
             now = time.monotonic()
-            # More than two ticks: this process was stopped, and what it waits for perhaps as well.
-            passed, before = min(now - before, 2 * TICK_SECONDS), now
+            # More than two ticks mean that this process was stopped, and perhaps its peers as well.
+            elapsed, before = min(now - before, 2 * TICK_SECONDS), now
             for limit in list(self._limits):
-                limit.left -= passed
+                limit.left -= elapsed
                 if limit.left <= 0:
                     reporter = threading.Thread(
                         target=self._report, args=[limit], name="watchdog's report", daemon=True
@@ -117,9 +114,9 @@ class Watchdog:
                     return
 
     def _report(self, limit: Limit) -> None:
-        """Says what was late, and writes the stacks of all threads; first what needs no disk.
+        """Reports what was late, and the stacks of all threads: first on stderr, then in a file.
 
-        It writes straight to standard error: the thread that hangs may hold a lock of `logging`.
+        It writes straight to stderr, because a hung thread may hold a lock of `logging`.
         """
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
         line = f"tftrain.run: rank {self._rank}: {limit.exceeded()}{self.waiting()}"
@@ -130,9 +127,10 @@ class Watchdog:
             with stacks.open("w") as file:
                 print(line, file=file, flush=True)
                 faulthandler.dump_traceback(file, all_threads=True)
-            kept = folder.find(self._settings.output_dir)
+            checkpoints = folder.find(self._settings.output_dir)
         except (OSError, CheckpointError) as error:
             words = f"the stacks can't be written: {error}"
         else:
-            words = f"the stacks are in {stacks}; the last checkpoint is {kept[-1] if kept else 'not written yet'}"
+            newest = checkpoints[-1] if checkpoints else "not written yet"
+            words = f"the stacks are in {stacks}; the last checkpoint is {newest}"
         print(f"tftrain.run: rank {self._rank}: {words}", file=sys.__stderr__, flush=True)

@@ -94,7 +94,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                     rank_checks.before_first_step(step, batch, signals.requests(), mesh)
                 with clock.step(samples):
                     info = step(batch, signals.requests())
-                stop = signals.agreed(info.requests.numpy())
+                stop = signals.stop_requested(info.requests.numpy())
                 last = stop or number == settings.max_steps
                 health.observe(number, info, last)
                 reporter.step(number, info, last or due(number, settings.log_every))
