@@ -44,8 +44,10 @@ class AttentionCore(Protocol):
 
 def plain_softmax(query, key, value, mask, dropout):
     """The core in plain TensorFlow."""
-    query *= _scale(query)  # fewer numbers than the scores have
-    scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, S, S]
+    # Queries have fewer numbers than scores. Without the reshapes, Grappler moves the factor through the transpose that
+    # split the heads, but only in graphs whose backward does not need the scaled queries: results would differ in bits.
+    scaled = tf.reshape(tf.reshape(query, [-1]) * _scale(query), tf.shape(query))
+    scores = tf.matmul(tf.ensure_shape(scaled, query.shape), key, transpose_b=True)  # [b, heads, S, S]
     return reference_attention_context(scores, mask.keys, value, 1.0, dropout)
 
 
