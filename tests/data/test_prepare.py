@@ -1,6 +1,5 @@
 """`python -m tftrain.prepare`: the same bytes for any number of workers, whole or nothing, one line for an error."""
 
-import dataclasses
 import gzip
 import json
 import os
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -130,7 +130,7 @@ def test_sentencepiece_end_to_end(prepare_config, tmp_path):
     again = prepare(
         prepare_config(tmp_path / "b", tokenizer_type="sentencepiece", vocab_file=made.path("sentencepiece.model"))
     )
-    assert dataclasses.replace(again, folder=made.folder) == made
+    assert msgspec.structs.replace(again, folder=made.folder) == made
 
 
 def test_builtin_corpus(prepare_config, tmp_path, monkeypatch):
