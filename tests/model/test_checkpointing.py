@@ -148,8 +148,8 @@ def test_compiled_memory_goes_down_and_products_are_made_again():
         print(f"\n{mode}: {products} products, {softmaxes} softmaxes, {temporaries} bytes of temporaries", end="")
     none, selective, full = (found[mode] for mode in ("none", "selective", "full"))
     # Four blocks: six dense layers, scores and context each; a softmax each.
-    # Selective: on the CPU, the scores are still the forward pass's own, the softmax is made again.
-    assert full[0] - none[0] == 4 * 8
-    assert selective[1] - none[1] == 4
-    assert selective[2] < 0.9 * none[2]
+    assert (full[0] - none[0], full[1] - none[1]) == (4 * 8, 4 * 2)
+    # Selective: XLA on the CPU merges the recomputed scores and softmax with the forward pass's own, which it keeps in
+    # the place of the dropout's tensors. The memory is that of a recomputed softmax.
+    assert selective[2] < 0.87 * none[2]
     assert full[2] < 0.6 * none[2]
