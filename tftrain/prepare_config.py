@@ -10,7 +10,9 @@ class PrepareConfig:
     """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
 
     input_files: str | None = flag(None, "Glob of UTF-8 text files, plain or .gz.")
-    builtin_corpus: bool = flag(False, "Use the English documentation inside the installed Python packages.")
+    builtin_corpus: bool = flag(
+        False, "Use the English documentation inside a fixed list of installed Python packages."
+    )
     builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
     document_separator: str = flag(
         "blank_line",

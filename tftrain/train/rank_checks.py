@@ -6,6 +6,7 @@ from tftrain import devices
 from tftrain.config import TrainConfig
 from tftrain.data.identity import identity
 from tftrain.environment import versions
+from tftrain.ops.library import unavailable_reason
 from tftrain.parallel import graph_collectives, rank_consistency
 from tftrain.parallel.mesh import Mesh
 from tftrain.train.step import TrainStep
@@ -30,6 +31,7 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
         **{f"package {name}": str(version) for name, version in packages.items()},
         "the device": "a GPU" if devices.has_gpu() else "a CPU",
         "compilation by XLA": str(config.compiles(devices.has_gpu())),
+        "the library of fused ops": unavailable_reason(devices.has_gpu()) or "available",
         **identity(config.data),
     }
     rank_consistency.require_same(mesh, {"world": facts}, "start")
