@@ -70,12 +70,18 @@ class Case:
 
 # From so large weights, some of the first steps overflow: they are skipped, and the loss scale backs off.
 FP16 = {"precision": "fp16", "grad_accum_dtype": "fp16", "grad_accum_steps": 4, "initializer_range": 0.6}
+BF16 = {"precision": "bf16", "activation_checkpointing": "selective"}
+# No fused op drops the embedding's elements; attention dropout stays on.
+NO_PLAIN_DROPOUT = {"hidden_dropout_prob": 0}
 TP2 = {"tensor_parallel_size": 2}
 GEGLU = {"activation": "geglu", "norm_position": "pre", "gelu_form": "erf", "optimizer": "reference_adamw"}
 CASES = {
     "quickstart": Case({}, ranks=2),
-    "fused_bf16": Case(FUSED | {"precision": "bf16", "activation_checkpointing": "selective"}, ranks=2),
-    "fused_fp16": Case(FUSED | FP16, ranks=2),
+    "fused_bf16": Case(FUSED | BF16 | NO_PLAIN_DROPOUT, ranks=2),
+    "fused_fp16": Case(FUSED | FP16 | NO_PLAIN_DROPOUT, ranks=2),
+    "dropout_bf16": Case(
+        FUSED | BF16, ranks=2, rounding="plain dropout, here of the embedding, scales in fp32", tolerance=2**-8
+    ),
     "zero1_even": Case({"split_opt_state": True}, ranks=2),
     "zero2_greedy": Case(
         {"split_grad_accum": True, "state_split_strategy": "greedy:2", "grad_accum_steps": 2}, ranks=2
