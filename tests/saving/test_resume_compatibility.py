@@ -60,15 +60,15 @@ def test_what_does_not_matter_may_change(name):
 def test_what_matters_is_refused_or_told(name, kind):
     now = with_flag(name, "another")
     words = f"--{name}=another, saved with"
-    if kind == "told":
+    if kind == "logged":
         (line,) = changes(now)
         assert words in line
         return
     with pytest.raises(CheckpointError, match=words) as caught:
         changes(now)
-    assert ("--change_on_resume" in str(caught.value)) == (kind == "asked")
+    assert ("--change_on_resume" in str(caught.value)) == (kind == "named")
     permitted = with_flag("change_on_resume", name, now)
-    if kind == "asked":
+    if kind == "named":
         (line,) = changes(permitted)
         assert words in line
     else:

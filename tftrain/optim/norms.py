@@ -1,7 +1,7 @@
-"""Norms of tensors of which ranks hold parts: sums of squares, added up over all of them in one small vector.
+"""Norms of tensors that are divided among ranks: sums of squares, added over the ranks in one small vector.
 
-Two ways of dividing meet here. A split state gives each data parallel rank a part of every gradient and weight; tensor
-parallelism gives each tensor parallel rank a slice of some and the whole of the others, which must count once.
+Two divisions meet here. A split state gives each data parallel rank a part of every gradient and weight. Tensor
+parallelism gives each tensor parallel rank a slice of some tensors and the whole of the others, which must count once.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from tftrain.parallel.mesh import Group, Mesh
 
 
 class Norms:
-    """Adds up squares over the ranks that hold parts.
+    """Adds squares over the ranks that hold parts.
 
     Attributes:
-        communicates: whether there are other ranks that do.
+        communicates: whether other ranks hold parts.
     """
 
     def __init__(self, mesh: Mesh, split: bool, segments: Sequence[Sequence[Segment]], sliced: Sequence[bool]):
-        """Finds out who holds what.
+        """Determines which tensors count on this rank.
 
         Args:
             mesh: the ranks.
             split: whether the data parallel ranks hold parts.
-            segments: what each store of the optimizer's state is made of, of tensors either all sliced or all whole.
+            segments: of each store of the optimizer's state; the tensors of a store are all sliced or all whole.
             sliced: by tensor, whether the tensor parallel ranks hold slices.
         """
         self._group = _group(mesh, split)
@@ -37,11 +37,11 @@ class Norms:
         self._split, self._segments = split, segments
 
     def total(self, squares: tf.Tensor, marks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Adds up over the ranks in one vector.
+        """Adds over the ranks in one vector.
 
         Args:
             squares: fp32 [n], of this rank's stores.
-            marks: fp32 [m], whatever else this rank has found.
+            marks: fp32 [m], further values of this rank to add.
 
         Returns:
             The sum of squares over all stores and ranks, fp32 scalar, and that of each mark over the ranks, fp32 [m].
@@ -53,7 +53,7 @@ class Norms:
         return both[0], both[1:]
 
     def not_finite(self, gradients: Sequence[tf.Tensor], squares: tf.Tensor) -> tf.Tensor:
-        """Returns 1 for each tensor of which this rank's part is not finite, else 0; fp32 [tensors].
+        """Returns 1 for each tensor whose part on this rank is not finite, else 0; fp32 [tensors].
 
         Args:
             gradients: fp32, one for each store.
@@ -63,7 +63,7 @@ class Norms:
             return tf.cast(~tf.math.is_finite(squares), tf.float32)
         count = len(self._counts)
 
-        def look():
+        def search():
             marks, ids = [], []
             for gradient, segments in zip(gradients, self._segments, strict=True):
                 pieces = tf.split(tf.reshape(gradient, [-1]), [segment.size for segment in segments])
@@ -71,13 +71,13 @@ class Norms:
                 ids += [count if segment.tensor is None else segment.tensor for segment in segments]
             return tf.minimum(tf.math.unsorted_segment_sum(tf.stack(marks), ids, count + 1)[:count], 1.0)
 
-        # A store holds many tensors: another pass over them, which is made only where there is something to find.
-        return tf.cond(tf.math.is_finite(tf.reduce_sum(squares)), lambda: tf.zeros([count]), look)
+        # A store holds many tensors: to find the one takes another pass, which runs only if a sum is not finite.
+        return tf.cond(tf.math.is_finite(tf.reduce_sum(squares)), lambda: tf.zeros([count]), search)
 
     def of_tensors(
         self, tensors: Sequence[int | None], weights: tf.Tensor, updates: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Adds up, for each segment, the squares of all segments of its tensor on all ranks.
+        """Returns, for each segment, the sum of the squares of all segments of its tensor on all ranks.
 
         Args:
             tensors: [n], the tensor of each segment, None for padding.
@@ -98,7 +98,7 @@ class Norms:
         return mine[:, 0], mine[:, 1]
 
     def _over_ranks(self, squares, name):
-        # A rank that owns nothing but padding makes nothing of them.
+        # A rank that owns only padding does not use the result.
         return collectives.prevent_pruning(collectives.all_reduce(self._group, squares, name))
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""Where a rank's memory goes, by kind.
+"""The memory of a rank by kind.
 
-What the state takes is known from its variables, and what gradients and their sums take from the planner's formulas.
-The peak is measured. What is left of it belongs to the activations and to temporaries, so the kinds add up to the peak.
+The bytes of the state follow from its variables, and those of gradients and their sums from the planner's formulas. The
+peak is measured. The rest of the peak is activations and temporaries, so the kinds add up to the peak.
 """
 
 import itertools
@@ -21,10 +21,10 @@ from tftrain.report.rows import MemoryRow, PlannedRow
 from tftrain.run_state import Run
 
 STATE = ("weights", "master_weights", "moments")
-PASSING = ("gradients", "accumulation", "communication")
-# In this order, where not all of it can have been there at once.
-GIVEN_UP = ("communication", "gradients", "accumulation", "baseline")
-KINDS = ("baseline", *STATE, "checkpoint_copy", *PASSING, "activations")
+TRANSIENT = ("gradients", "accumulation", "communication")
+# Kinds that are reduced, in this order, if the kinds add up to more than the peak.
+REDUCED_FIRST = ("communication", "gradients", "accumulation", "baseline")
+KINDS = ("baseline", *STATE, "checkpoint_copy", *TRANSIENT, "activations")
 
 
 class Measured(NamedTuple):
@@ -45,10 +45,10 @@ def measure() -> Measured:
 
 
 def bytes_by_kind(held: Iterable[tuple[str, Iterable[tf.Variable] | int]]) -> dict[str, int]:
-    """Adds up what is held for what.
+    """Adds the bytes of each kind.
 
     Args:
-        held: pairs of a kind and its variables, or its bytes; a kind may occur several times. A variable that occurs
+        held: pairs of a kind and its variables or its bytes; a kind may occur several times. A variable that occurs
             several times counts for the first kind only.
 
     Returns:
@@ -74,26 +74,26 @@ def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[s
     return bytes_by_kind([("weights", weights), ("master_weights", state.masters), ("moments", moments)])
 
 
-def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], passing: Mapping[str, int]) -> dict[str, int]:
+def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: Mapping[str, int]) -> dict[str, int]:
     """Divides a peak among the kinds.
 
     Args:
         baseline: bytes held before the model was built: interpreter, TensorFlow and libraries.
         peak: most bytes held so far.
-        lasting: bytes of `STATE`, and of the copy of it for checkpoints.
-        passing: bytes of `PASSING`, which come and go with every step.
+        lasting: bytes of `STATE`, and of its copy for checkpoints.
+        transient: bytes of `TRANSIENT`, which every step allocates and frees.
 
     Returns:
-        Bytes of each of `KINDS`, whose sum is `peak`: `activations` (and temporaries) are what is left. Where less than
-        nothing would be, the passing kinds were not there at once, or lay in memory that was held and free before the
-        model was built: the missing bytes are taken from them, and last from the baseline.
+        Bytes of each of `KINDS`, whose sum is `peak`; `activations` (and temporaries) are the rest. If the rest is
+        negative, the transient kinds did not exist at the same time, or used memory that was free before the model
+        was built: then they are reduced by the missing bytes, and last the baseline.
     """
-    found = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **passing}
+    found = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **transient}
     left = peak - sum(found.values())
-    for kind in GIVEN_UP:
-        given_up = min(max(-left, 0), found[kind])
-        found[kind] -= given_up
-        left += given_up
+    for kind in REDUCED_FIRST:
+        excess = min(max(-left, 0), found[kind])
+        found[kind] -= excess
+        left += excess
     return {kind: found.get(kind, left) for kind in KINDS}
 
 
@@ -104,14 +104,14 @@ def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping
         run: its ranks, model and optimizer.
         step: updates so far.
         baseline: bytes that this process held before the model was built.
-        copy_bytes: of the host's memory that holds a copy of the state for checkpoints.
-        planned: bytes of each of `KINDS`, of which those in `PASSING` count.
+        copy_bytes: host memory for a copy of the state for checkpoints.
+        planned: bytes of each of `KINDS`, of which those in `TRANSIENT` count.
     """
     lasting = state_bytes(run.task.named_variables().values(), run.optimizer.state)
     if not devices.has_gpu():  # A device's memory holds no copy.
         lasting["checkpoint_copy"] = copy_bytes
-    passing = {kind: planned[kind] for kind in PASSING}
-    return fullest(run.mesh, step, breakdown(baseline, measure().peak, lasting, passing))
+    transient = {kind: planned[kind] for kind in TRANSIENT}
+    return fullest(run.mesh, step, breakdown(baseline, measure().peak, lasting, transient))
 
 
 def fullest(mesh: Mesh, step: int, kinds: dict[str, int]) -> MemoryRow:
@@ -134,8 +134,8 @@ def table(row: MemoryRow, planned: PlannedRow, ranks: int) -> str:
     lines = [f"{f'memory of rank {row.memory_rank}, the fullest of {ranks}':32}{'GB':>10}{'planned':>10}"]
     for kind in (*KINDS, "peak"):
         words = {"activations": "activations, temporaries"}.get(kind, kind.replace("_", " "))
-        found, foreseen = getattr(row, f"memory_{kind}_bytes"), getattr(planned, f"planned_{kind}_bytes")
-        lines.append(f"  {words:30}{found / 1e9:10.3f}{foreseen / 1e9:10.3f}")
+        measured, expected = getattr(row, f"memory_{kind}_bytes"), getattr(planned, f"planned_{kind}_bytes")
+        lines.append(f"  {words:30}{measured / 1e9:10.3f}{expected / 1e9:10.3f}")
     return "\n".join(lines)
 
 

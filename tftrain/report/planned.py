@@ -1,4 +1,4 @@
-"""What the planner leads one to expect of a run's step, beside what is measured: memory by kind, and seconds."""
+"""The planned memory by kind and the planned seconds of a run's step, for the log to show beside the measured."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from tftrain.plan.workload import Workload, from_config
 from tftrain.report.rows import PlannedRow
 
 
-class Expected(NamedTuple):
+class StepPlan(NamedTuple):
     """A plan of one update.
 
     Attributes:
         memory: bytes of the fullest rank by the kinds of `tftrain.report.memory`, which add up to the peak.
-        seconds: None where the device is not known.
+        seconds: of the update; None if the device is not known.
         unknown: why it is not known, and what to do; "" if it is known, or if nobody asked for it.
     """
 
@@ -28,7 +28,7 @@ class Expected(NamedTuple):
     unknown: str = ""
 
     def row(self, step: int, seconds: float) -> PlannedRow:
-        """Returns it as a row beside the measured seconds of a step."""
+        """Returns the plan as a row, with the measured seconds of the step."""
         kinds = {f"planned_{kind}_bytes": size for kind, size in self.memory.items()}
         peak = sum(self.memory.values())
         return PlannedRow(
@@ -40,13 +40,13 @@ class Expected(NamedTuple):
         )
 
 
-def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> Expected:
+def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> StepPlan:
     """Plans an update of a run.
 
     Args:
         config: resolved, with the sizes that the data gives.
         mesh: the ranks.
-        samples: of the update.
+        samples: of the update, over all ranks.
     """
     gpu = devices.has_gpu()
     constants = systems()["encoder" if gpu else "tftrain_cpu"]
@@ -55,26 +55,26 @@ def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> Expected:
     found = {kind: round(size) for kind, size in kinds.items()}
     machine_file = config.run.machine_file
     if not gpu and machine_file == type(config.run).machine_file and not Path(machine_file).exists():
-        return Expected(found, None)
+        return StepPlan(found, None)
     try:
-        place = device(machine_file, mesh, gpu)
+        device_cluster = device(machine_file, mesh, gpu)
     except ConfigError as error:
-        return Expected(found, None, str(error))
-    return Expected(found, timing.step(work, place, constants).total)
+        return StepPlan(found, None, str(error))
+    return StepPlan(found, timing.step(work, device_cluster, constants).total)
 
 
 def at_batch(work: Workload, samples: int) -> Workload:
-    """Returns a workload in a stage of a batch ramp; an update of one micro-batch accumulates nothing."""
+    """Returns a workload with another batch size, as in a batch ramp; one micro-batch needs no accumulation."""
     return work.replaced(
         global_batch=samples, accumulation=work.accumulation if samples > work.dp * work.micro_batch else ""
     )
 
 
 def device(machine_file: str, mesh: Mesh, gpu: bool) -> Cluster:
-    """Returns what this run's ranks run on.
+    """Returns the cluster on which this run runs.
 
     Raises:
-        ConfigError: it is a GPU that the planner does not know, or the machine was not measured.
+        ConfigError: the planner does not know the GPU, or the machine was not measured.
     """
     if gpu:
         return cluster.of_device(devices.device_name())

@@ -1,4 +1,4 @@
-"""What a run says of itself: its sizes before the first step, and a row of figures every so many steps."""
+"""Reports a run: its sizes before the first step, and a row of figures every `log_every` steps."""
 
 import contextlib
 import dataclasses
@@ -75,24 +75,24 @@ class Clock:
 
 
 class Reporter:
-    """Measures the steps of a run, and writes what is to be known of them: the chief does.
+    """Measures the steps of a run on every rank, and writes rows on the chief.
 
     Attributes:
         clock: counts the steps and their seconds.
     """
 
     def __init__(self, run: Run, saves: Saves, done: int, baseline: int):
-        """Forgets what the files say of later steps.
+        """Opens the files and removes the rows of later steps.
 
         Args:
             run: what is trained.
-            saves: the run's, of which the failed ones are reported.
+            saves: the saves of the run, whose failures are counted in the rows.
             done: updates before the first one.
             baseline: bytes that this process held before the model was built.
         """
         self.clock = Clock()
         self._run, self._saves, self._settings, self._baseline = run, saves, run.config.run, baseline
-        # The first step has held what compilation took, too.
+        # The memory of the first step includes that of compilation.
         self._memory_step = min(done + 2, self._settings.max_steps)
         self._writer = None
         if run.mesh.is_chief:
@@ -102,19 +102,19 @@ class Reporter:
             write_config(run.config, run.mesh)
 
     def step(self, number: int, info: StepInfo, is_due: bool) -> None:
-        """Takes note of a step, and writes a row if one is due; every rank must call it."""
+        """Records a step and writes a row if one is due; every rank must call it."""
         if self._writer:
             self._writer.advance(number)
         if number == self._memory_step:
-            self._foresee(number)
+            self._write_plan(number)
         if is_due:
             row = train_row(self._run, info, self.clock, self._saves.failed)
             if self._writer:
                 self._writer.train(row)
             self.clock.start()
 
-    def _foresee(self, number: int) -> None:
-        """Writes memory and time beside what was expected of them."""
+    def _write_plan(self, number: int) -> None:
+        """Writes measured and planned memory and time."""
         run = self._run
         int(run.progress.step)  # It waits until the device has done the step.
         seconds = self.clock.seconds_per_step()
@@ -122,19 +122,19 @@ class Reporter:
             plan = planned.of_run(run.config, run.mesh, self.clock.batch_size)
             row = memory.report(run, number, self._baseline, self._saves.copy_bytes, plan.memory)
             if self._writer:
-                foreseen = plan.row(number, seconds)
-                table = memory.table(row, foreseen, run.mesh.size)
-                self._writer.memory(row, foreseen, f"{table}\n{planned.time_lines(foreseen, plan.unknown)}")
+                planned_row = plan.row(number, seconds)
+                table = memory.table(row, planned_row, run.mesh.size)
+                self._writer.memory(row, planned_row, f"{table}\n{planned.time_lines(planned_row, plan.unknown)}")
 
     def evaluation(self, number: int, result: Evaluation) -> None:
-        """Writes what an evaluation has found."""
+        """Writes the result of an evaluation."""
         means = [mean.name for mean in self._run.task.means if mean.in_evaluation]
         row = EvalRow(number, {f"eval_{name}": result.means[name] for name in means}, result.unigram_nats)
         if self._writer:
             self._writer.evaluation(row)
 
     def spike(self, number: int, spike: Spike) -> None:
-        """Writes that a step was unusual."""
+        """Writes a loss spike."""
         if self._writer:
             self._writer.spike(SpikeRow(number, *spike))
 

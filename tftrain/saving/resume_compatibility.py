@@ -1,12 +1,12 @@
-"""What may differ between a checkpoint and the run that goes on from it: everything, nothing, or what is asked for.
+"""Which flags may differ between a checkpoint and the run that resumes from it.
 
 Each flag is of one of four kinds:
 
-- SAME makes it another model, another update rule or other random numbers: refused.
-- ASKED changes the mathematics of what is left to do, such as the learning rate: refused unless `--change_on_resume`
-  names it, so that nobody changes a recipe without knowing.
-- TOLD changes number formats, hence roundings, or how long a run is, which moves its decay: a line in the log.
-- All others say where, how fast and on how many ranks the same is computed.
+- fixed: another value means another model, another update rule or other random numbers. A change is refused.
+- named: another value changes the mathematics of the remaining steps, such as the learning rate. A change is refused
+  unless `--change_on_resume` names the flag.
+- logged: another value changes number formats, hence roundings, or the length of the run. The log has a line on it.
+- All other flags choose where, how fast and on how many ranks the same result is computed. They may change.
 """
 
 import dataclasses
@@ -25,53 +25,53 @@ VOCABULARY = "the vocabulary"
 
 
 def kinds(config: TrainConfig) -> dict[str, str]:
-    """Returns `same`, `asked` or `told` for every flag that is of such a kind."""
-    found = {name: "same" for name in _names(config.model) if name not in _IMPLEMENTATIONS}
-    found |= dict.fromkeys(_names(config.optimizer), "asked")
-    found |= dict.fromkeys(_AFTER_THE_START, "asked")
-    found |= dict.fromkeys(("global_batch_size", "batch_rampup"), "asked")
+    """Returns `fixed`, `named` or `logged` for every flag of such a kind."""
+    found = {name: "fixed" for name in _names(config.model) if name not in _IMPLEMENTATIONS}
+    found |= dict.fromkeys(_names(config.optimizer), "named")
+    found |= dict.fromkeys(_AFTER_THE_START, "named")
+    found |= dict.fromkeys(("global_batch_size", "batch_rampup"), "named")
     found |= dict.fromkeys(
-        ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "whole_word_masking", "synthetic_data"), "asked"
+        ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "whole_word_masking", "synthetic_data"), "named"
     )
-    found |= dict.fromkeys(("optimizer", "seed"), "same")
-    return found | dict.fromkeys((*_FORMATS, *_LENGTH), "told")
+    found |= dict.fromkeys(("optimizer", "seed"), "fixed")
+    return found | dict.fromkeys((*_FORMATS, *_LENGTH), "logged")
 
 
 def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> list[str]:
-    """Compares a run with the checkpoint that it goes on from.
+    """Compares a run with the checkpoint that it resumes from.
 
     Args:
         config: of the run, resolved, with the sizes that the data gives.
-        data: what the run's data is, see `tftrain.data.identity`.
-        run: what the manifest says of the run that wrote the checkpoint; only its types are known to be JSON's.
+        data: the identity of the run's data, see `tftrain.data.identity`.
+        run: the metadata of the run that wrote the checkpoint; only known to be JSON.
         path: the checkpoint, for the message.
 
     Returns:
-        A line for each permitted change that the log should tell of.
+        A line for the log for each permitted change of a logged or named flag.
 
     Raises:
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
     saved, permitted = _flags(run, path), set(filter(None, config.run.change_on_resume.split(",")))
     of_kind = kinds(config)
-    if unknown := sorted(name for name in permitted if of_kind.get(name) != "asked"):
-        asked = ", ".join(name for name, kind in of_kind.items() if kind == "asked")
+    if unknown := sorted(name for name in permitted if of_kind.get(name) != "named"):
+        named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
         raise CheckpointError(
             f"--change_on_resume={config.run.change_on_resume}: {', '.join(unknown)} can't be named there; "
-            f"expected some of {asked}"
+            f"expected some of {named}"
         )
-    refused, asked, told = [], [], []
+    refused, named, logged = [], [], []
     for name, now in _all(config).items():
         kind, before = of_kind.get(name), saved.get(name)
         if kind is None or _same(name, before, now):
             continue
         words = f"--{name}={now}, saved with {before}"
-        if kind == "same":
+        if kind == "fixed":
             refused.append(words)
-        elif kind == "asked" and name not in permitted:
-            asked.append((name, words))
+        elif kind == "named" and name not in permitted:
+            named.append((name, words))
         else:
-            told.append(f"resuming with {words}")
+            logged.append(f"resuming with {words}")
     for what, now in data.items():
         before = _data(run).get(what)
         if before != now:
@@ -79,13 +79,13 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
             if what == VOCABULARY and before is not None:
                 refused.append(words)
             else:
-                told.append(f"resuming with {words}")
-    if refused or asked:
-        listed = "; ".join([*refused, *(words for _, words in asked)])
-        names = ",".join(name for name, _ in asked)
+                logged.append(f"resuming with {words}")
+    if refused or named:
+        listed = "; ".join([*refused, *(words for _, words in named)])
+        names = ",".join(name for name, _ in named)
         hint = "" if refused else f"; if that is meant, add --change_on_resume={names}"
         raise CheckpointError(f"{path}: not a checkpoint of this configuration: {listed}{hint}")
-    return told
+    return logged
 
 
 def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
@@ -101,7 +101,7 @@ def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, 
     differing = [
         f"--{name}={value}, saved with {saved.get(name)}"
         for name, value in now.items()
-        if of_kind.get(name) == "same" and saved.get(name) != value
+        if of_kind.get(name) == "fixed" and saved.get(name) != value
     ]
     before, here = _data(run).get(VOCABULARY), data.get(VOCABULARY)
     # Records that were not prepared here do not say.
