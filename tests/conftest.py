@@ -42,7 +42,7 @@ SLOW = (
 
 @pytest.fixture(autouse=True)
 def log_of_one_rank():
-    """The log as a run on one rank has it, for tests that call the loop or its parts themselves."""
+    """Sets up the log of a run with one rank, for tests that call the loop or its parts themselves."""
     log.configure(rank=0)
 
 
@@ -93,7 +93,7 @@ RAMP = (
 
 @pytest.fixture(scope="session")
 def ramped(tmp_path_factory):
-    """The whole ramp and some more, with a checkpoint after the second update, which is in its middle."""
+    """A run past the end of the ramp, with a checkpoint after the second update, in the middle of the ramp."""
     from tests.test_run import configured
     from tftrain.parallel.mesh import Mesh
     from tftrain.train import loop
@@ -105,7 +105,7 @@ def ramped(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ramped_on_two(tmp_path_factory):
-    """The same on two ranks, of which rank 1 holds 300 MB that are no use: the folder, and what was printed."""
+    """The same run on two ranks; rank 1 holds 300 MB of unused memory. Returns the folder and the output."""
     from tests.distributed import run_ranks
     from tests.test_run import SMALL
     from tftrain.plan.cluster import CLUSTERS

@@ -1,8 +1,8 @@
 """Starts several ranks for a test, with a hard time limit and every rank's output in the failure.
 
-The ranks have their places in the environment, and a rendezvous server, as `horovodrun --gloo` does it. They are forked
-by `rank_server` where a forked process does the same as a fresh one. `horovodrun` itself loads TensorFlow twice before
-it starts a rank; only tests of that program use it.
+As under `horovodrun --gloo`, environment variables give each rank its number, and a rendezvous server connects the
+ranks. `rank_server` forks the ranks if a forked process behaves like a fresh one. `horovodrun` itself loads TensorFlow
+twice before it starts a rank; only tests of that program use it.
 """
 
 import atexit

@@ -2,9 +2,9 @@
 
 A forked rank starts at once; a fresh interpreter needs about five seconds of CPU time for the same imports.
 
-A fork is safe because the server only imports. It refuses to fork if an import has started a thread, so no thread that
-the rank lacks can hold a lock. (jemalloc, which TensorFlow's wheel may contain, stops its own thread for a fork.)
-TensorFlow starts its runtime, and Horovod connects, in the rank.
+A fork is safe because the server only imports. It refuses to fork if an import has started a thread, so no lock can be
+held by a thread that does not exist in the rank. (jemalloc, which TensorFlow's wheel may contain, stops its own thread
+for a fork.) TensorFlow starts its runtime, and Horovod connects, in the rank.
 
 A forked rank differs from a fresh process in three ways:
 
@@ -41,7 +41,7 @@ READ_AT_IMPORT = (
     *("CUDA_", "GLIBC_", "KERAS_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "NVIDIA_", "OMP_", "OPENBLAS_"),
     *("PYTHON", "TF_", "XLA_"),
 )
-# NumPy's libraries start threads while they are imported, unless one thread is all they may use.
+# NumPy's libraries start threads while they are imported, unless these variables limit them to one thread.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
 REAP_SECONDS = 0.02
@@ -239,7 +239,7 @@ def become(rank: dict) -> None:
 if __name__ == "__main__":
     for name in PRELOADED:
         importlib.import_module(name)
-    # The ranks share the pages of what was imported, as long as nothing writes to them.
+    # The ranks share the memory pages of the imported modules until a rank writes to them.
     gc.collect()
     gc.freeze()
     become(serve())

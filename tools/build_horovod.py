@@ -1,13 +1,13 @@
 """Builds Horovod from its source archive into a cached wheel and installs it into the running Python's environment.
 
-Horovod publishes no wheels, and its last release (0.28.1) predates TensorFlow 2.14. One file of it no longer compiles,
-`xla_mpi_ops.cc`, which lets XLA:GPU call Horovod's allreduce from inside a compiled function. Nothing here does that,
-so the file is taken off the list of sources; the rest builds as published.
+Horovod publishes no wheels, and its last release (0.28.1) predates TensorFlow 2.14. One of its files, `xla_mpi_ops.cc`,
+no longer compiles. It lets XLA:GPU call Horovod's allreduce inside a compiled function. tftrain does not use it, so the
+script removes it from the list of sources; the rest builds as published.
 
-A build takes minutes and its result depends on few things, so the wheel is kept in a cache outside the checkout, in a
-folder named after those things: Python, TensorFlow, features, platform. `TFTRAIN_WHEEL_CACHE` names another cache.
+A build takes minutes, so the wheel is stored in a cache outside the checkout. The name of its folder contains all that
+the build depends on: Python, TensorFlow, features, platform. `TFTRAIN_WHEEL_CACHE` names another cache.
 
-Run it with the Python that Horovod is for; TensorFlow must be installed there:
+Run it with the Python that will use Horovod; TensorFlow must be installed for that Python:
 
     .venv/bin/python tools/build_horovod.py
 """
@@ -116,7 +116,7 @@ def run(command: list, **options) -> None:
 def unpack_source(work: Path) -> Path:
     """Downloads the source archive with its hash checked, unpacks it and takes the dropped source off its list.
 
-    Always from a fresh unpacking: Horovod's CMake copies Gloo inside the source tree and trips over an older copy.
+    It always unpacks the archive again: Horovod's CMake copies Gloo inside the source tree and fails if a copy exists.
     """
     pin = work / "horovod.txt"
     pin.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")

@@ -52,7 +52,7 @@ def git(*args: str) -> str:
 
 
 def base_tree(path: Path, revision: str, ops: str | None) -> Tree:
-    """Returns a worktree of a revision with a library of fused ops: the given one, its own, or this checkout's."""
+    """Returns a git worktree of a revision with a library of fused ops: the given one, its own, or this checkout's."""
     if not path.exists():
         git("worktree", "add", "--force", "--detach", str(path), revision)
     head = subprocess.run(["git", "-C", str(path), "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
@@ -68,7 +68,7 @@ def base_tree(path: Path, revision: str, ops: str | None) -> Tree:
 
 
 def machine() -> str:
-    """Returns what else results depend on: processor, Python, packages."""
+    """Describes the machine that results depend on: processor, Python, packages."""
     processor = Path("/proc/cpuinfo")
     lines = processor.read_text().splitlines() if processor.exists() else [platform.processor()]
     parts = sorted({line for line in lines if line.startswith(("model name", "flags"))})
@@ -77,7 +77,7 @@ def machine() -> str:
 
 
 def kept(folder: Path, make: Callable[[Path], None], *depends: Any) -> tuple[Path, float]:
-    """Returns the folder of a result that is made once for all that it depends on, and the seconds that making took."""
+    """Returns the folder of a cached result, made once for each set of inputs, and the seconds that it took to make."""
     digest = hashlib.sha256(json.dumps([machine(), *depends], sort_keys=True).encode()).hexdigest()[:12]
     path, start = folder.with_name(f"{folder.name}-{digest}"), time.monotonic()
     if path.exists():

@@ -49,7 +49,7 @@ class Case:
         flags: of `tftrain.run`, beside COMMON; {data} stands for the folder of the records.
         ranks: Horovod ranks; 1 is a plain process.
         data: a key of DATA.
-        rounding: why the case may differ by rounding, and `tolerance`: by how much a loss may, relative.
+        rounding: why the case may differ by rounding; `tolerance` is the largest relative difference of a loss.
     """
 
     flags: Mapping[str, Any]
@@ -64,11 +64,11 @@ class Case:
         return COMMON | source | dict(self.flags)
 
     def limit(self) -> float:
-        """Returns the largest relative difference of a loss that is taken for rounding; 0: none is."""
+        """Returns the largest relative difference of a loss that counts as rounding; 0: no difference does."""
         return self.tolerance if self.rounding or self.all_flags()["precision"] == "fp32" else 0.0
 
 
-# From so large weights, some of the first steps overflow: they are skipped, and the loss scale backs off.
+# With such large weights some of the first steps overflow; they are skipped, and the loss scale is halved.
 FP16 = {"precision": "fp16", "grad_accum_dtype": "fp16", "grad_accum_steps": 4, "initializer_range": 0.6}
 BF16 = {"precision": "bf16", "activation_checkpointing": "selective"}
 # No fused op drops the embedding's elements; attention dropout stays on.

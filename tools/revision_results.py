@@ -1,6 +1,6 @@
-"""Reads what a run has left and compares it with what another has: logged rows, and tensors of a checkpoint.
+"""Reads the results of two runs and compares them: logged rows, and tensors of a checkpoint.
 
-Files are read as docs/checkpoints.md describes them, with none of the code that is compared.
+It reads files as docs/checkpoints.md describes them, and uses none of the compared code.
 """
 
 import json

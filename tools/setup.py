@@ -1,4 +1,4 @@
-"""Brings `.venv` to the state that the lock files describe; what `make setup` runs after the system packages.
+"""Brings `.venv` to the state that the lock files describe; `make setup` runs it after the system packages.
 
 Five steps: the environment, the locked packages, Horovod, the project itself, the fused ops. A step leaves a stamp in
 `.venv` with a key made of everything that its result depends on, and is skipped while the key is the same; a second run
@@ -139,7 +139,7 @@ def run_step(step: Step) -> None:
             print(" failed", flush=True)
             tail = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
             raise SetupError("\n".join([f"{title}: exit status {status}. The whole log: {log}", *tail]))
-    # On a terminal the elapsed time is written over, and what may be left of it blanked.
+    # On a terminal, overwrite the elapsed time, and blank the rest of the old line.
     before, after = (f"\r[setup] {title} ...", "   ") if sys.stdout.isatty() else ("", "")
     print(f"{before} done in {duration(time.monotonic() - started)}{after}", flush=True)
     STAMPS.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def describe_python() -> str:
 
 
 def prepare_venv(recreate_for_other_python: bool, gpu: bool) -> None:
-    """Makes `.venv`, again where it does not start, is of another kind, or of another Python than the one asked for.
+    """Makes `.venv`; makes it again if it does not start, or is of another kind or another Python than requested.
 
     A change of kind starts afresh, because packages of the other kind would stay behind.
     """

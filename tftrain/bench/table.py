@@ -92,7 +92,7 @@ class Table:
     row_by_row: bool = False
 
     def matching(self, globs: str) -> list[Row]:
-        """Returns the rows whose name, with the table's before it or without, matches one of the globs."""
+        """Returns the rows whose name matches one of the globs, with or without the table's name before it."""
         patterns = [glob.strip() for glob in globs.split(",")]
         return [row for row in self.rows if any(self._matches(row, pattern) for pattern in patterns)]
 

@@ -1,4 +1,4 @@
-"""A measuring process that stays alive: it answers one line of json with another until its input ends.
+"""A measuring process that stays alive: it answers each line of json with one line of json until its input ends.
 
 Several workers can take turns, each with its model built and warm, while the others block on their input. This module
 needs only the standard library, because an interpreter without TensorFlow runs workers too. All workers allocate in

@@ -1,1 +1,1 @@
-"""Planner: what a configuration needs and costs, in pure Python with no TensorFlow."""
+"""Planner: memory and time of a configuration, computed in pure Python without TensorFlow."""

@@ -1,4 +1,4 @@
-"""The inventory of this project's encoder: the products and kernels of `encoder.py`, and saved tensors of its own.
+"""The inventory of this project's encoder: products and kernels from `encoder.py`, and its own list of saved tensors.
 
 The saved tensors follow from `tftrain/model` and `tftrain/ops`. Fused ops draw dropout masks again in backward. The
 fused softmax saves only its probabilities, the fused norm only its input. Plain norms, softmax and GeLU are fp32 in any

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Product(NamedTuple):
-    """`batch` matrix products [m, k] x [k, n]; backward has two of the same number of operations.
+    """`batch` matrix products [m, k] x [k, n]; backward computes two products, each with the same number of operations.
 
     Attributes:
         core: whether it belongs to the attention core, which selective checkpointing recomputes.
@@ -64,7 +64,7 @@ class Part(NamedTuple):
         entry: bytes of its input, the only tensor that full checkpointing saves.
         sums: bytes of each sum over the tensor parallel ranks: forward, backward.
         weights: number of this rank's weights.
-        summands: bytes of temporaries beside the gradients after backward has passed the blocks.
+        summands: bytes of temporaries that exist beside the gradients at the end of backward, after all blocks.
     """
 
     products: tuple[Product, ...] = ()

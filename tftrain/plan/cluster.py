@@ -18,7 +18,7 @@ class Cluster:
 
     Attributes:
         name: name of the cluster.
-        memory_gb: memory of a device without the part that driver or system reserve, in `unit`.
+        memory_gb: memory of a device in `unit`, without the memory that the driver or the system reserves.
         unit: bytes of a GB as tools for this device print it: 2**30 or 10**9.
         peak_fp32, peak_16bit: TFLOPs of matrix products.
         memory_gbs: memory bandwidth of a device in 1e9 bytes/s, reads and writes together.
@@ -101,7 +101,7 @@ class Board(NamedTuple):
     cluster: str | None
 
 
-# The first board whose part occurs in a name counts: boards with figures of their own stand before their family.
+# The first board whose `part` occurs in the name is used, so a specific board stands before its family.
 BOARDS = (
     Board("V100S-PCIE", V100S, None),
     Board("V100-PCIE", V100_PCIE, "v100"),

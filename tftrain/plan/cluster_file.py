@@ -37,7 +37,7 @@ def read(path: Path, flag: str, wanted: str) -> Cluster:
 
 
 def _cluster(content: Any, name: str) -> Cluster:
-    """Returns the cluster of a file's fields; without a name among them it is called `name`."""
+    """Returns the cluster with a file's fields; `name` is its name if the fields have none."""
     if not isinstance(content, dict):
         raise TypeError("its value is no object with fields")
     fields = {"name": name} | content

@@ -1,4 +1,4 @@
-"""The flags of `python -m tftrain.plan`: a run's flags and the planner's own; and the workload that they describe."""
+"""The flags of `python -m tftrain.plan` (a run's flags and the planner's own), and the workload they describe."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ def search_request(config: PlanConfig, cluster: Cluster) -> SearchRequest:
         ConfigError: flags are wrong for every division, or the global batch is missing.
     """
     plan, batch, parallel = config.plan, config.batch, config.parallel
-    # Batches follow from a division. This number of ranks can always be divided as the flags say.
+    # The search chooses the batch sizes. The parallel sizes in the flags always divide this number of ranks.
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
     found = dataclasses.replace(config.train, batch=BatchConfig()).problems(ranks)
     found = [problem for problem in found if problem.flag not in NOT_NEEDED] + field_problems(batch)
@@ -151,7 +151,7 @@ def search_request(config: PlanConfig, cluster: Cluster) -> SearchRequest:
 
 
 def _constraints(config: PlanConfig) -> Constraints:
-    """Returns the sizes that flags fix; 1 for parallel sizes and no checkpointing, the defaults, fix nothing."""
+    """Returns the sizes that the flags fix; the defaults (parallel size 1, no checkpointing) fix nothing."""
     plan, batch, parallel, compute = config.plan, config.batch, config.parallel, config.compute
     tp, pp, mode = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, compute.activation_checkpointing
     split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else None

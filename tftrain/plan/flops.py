@@ -1,7 +1,7 @@
 """The floating point operations of a step: its matrix products, counted exactly, a multiply and an add as two.
 
 Everything else (norms, softmax, GeLU, dropout, look-ups, the optimizer) is not counted, as in the TFLOPs of training
-logs. Neither is recomputation: it is a cost of a lever, not work of the model.
+logs. Recomputation is not counted either: it is the cost of a lever, not work of the model.
 """
 
 from typing import NamedTuple

@@ -56,7 +56,7 @@ class Forecast(NamedTuple):
     def mfu(self) -> float:
         """Share of the device's peak, or of the rate that the software's products reach if that is higher.
 
-        It is higher where the peak is not a data sheet's, but the rate that NumPy reached on this machine.
+        It can be higher if the peak is the rate that NumPy reached on this machine, not a data sheet's.
         """
         peak = self.cluster.peak(self.work.item) * max(1.0, self.constants.product_rate)
         return self.tflops_per_device * 1e12 / peak

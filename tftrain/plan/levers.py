@@ -45,7 +45,7 @@ def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: i
     Args:
         config: the configuration of a run that does not fit.
         cluster, constants: the machine, and the constants of the software.
-        most: largest number of suggestions; each is one lever, or two of which neither is enough alone.
+        most: largest number of suggestions; each is one lever, or a pair if neither lever alone is enough.
     """
     planned = _planned(levers(config, workload(config, cluster), cluster), cluster, constants)
     enough = {lever.name for lever, plan in planned if plan.fits}
@@ -76,7 +76,7 @@ def _text(changes: Changes) -> str:
 
 
 def levers(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Lever]:
-    """Yields each lever that the flags do not use yet, one at a time, without those that a run would refuse.
+    """Yields each lever that the flags do not use yet and that a run would accept.
 
     Args:
         config: the flags.

@@ -63,7 +63,7 @@ def seconds(
 
 
 def missing_alignment(aligned: int, item: int, *sizes: int) -> int:
-    """Returns how often `aligned` bytes must be halved to be the alignment of rows of these lengths."""
+    """Returns how many times `aligned` must be halved until it divides the lengths of all rows (in bytes)."""
     worst = min(math.gcd(size * item, aligned) for size in sizes)
     return int(math.log2(aligned // worst))
 

@@ -1,4 +1,4 @@
-"""Software systems: the share of a data sheet that they reach, the cost of a launch, the memory that they lose.
+"""Software systems: share of the data sheet's rates they reach, cost of a launch, memory besides the tensors.
 
 Constants are few, and each could be measured by itself. `python -m tftrain.plan --calibrate`
 fits them to the reference rows, from the values here, and prints `constants.json`.

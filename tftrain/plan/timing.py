@@ -17,8 +17,8 @@ from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
 
-# Bytes moved for a weight with two moments: gradient, moments and master weight are read, moments and master weight
-# written, all fp32.
+# Bytes moved for a weight with two moments, all fp32: the update reads gradient, moments and master weight, and writes
+# moments and master weight.
 FUSED_UPDATE_BYTES = 28
 COMPILED_UPDATE_BYTES = 52  # XLA fuses the ops between two norms into a kernel
 PLAIN_UPDATE_BYTES = 100  # a dozen plain ops

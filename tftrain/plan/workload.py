@@ -122,7 +122,7 @@ def reference_levers(rule: str = "lamb") -> dict[str, str]:
 
 
 def fused_ops(config: TrainConfig) -> frozenset[str]:
-    """Returns the ops that run fused where the op library is built: those that no flag forces to plain TensorFlow."""
+    """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built."""
     rule = update_rule(config.optimizer.optimizer)
     fused = {op for op, lever in LEVERS.items() if getattr(config.model, lever) != "reference"}
     plain = config.optimizer.optimizer in (f"reference_{rule}", reference_optimizer(rule))

@@ -18,7 +18,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[list[Any]]], list[list[lis
         settings: the tftrain.run `flags` of the model, in one string, and `counts`, the micro-batches of each sum.
 
     Returns:
-        A function from pairs of dtype and loss scale to a list of `curve.Point`s for each.
+        A function that takes pairs of dtype and loss scale and returns a list of `curve.Point`s for each pair.
     """
     config = flags.parse(TrainConfig, ["tftrain.run", *shlex.split(settings["flags"])])
     if problems := config.problems(1):

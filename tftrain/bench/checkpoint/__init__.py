@@ -1,1 +1,1 @@
-"""Table `checkpoint`: how long a save stops training, and how fast a state comes back."""
+"""Table `checkpoint`: how long a save stops training, and how fast a state is restored."""

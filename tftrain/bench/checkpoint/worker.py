@@ -28,7 +28,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
         settings: `flags` of tftrain.run, in one string; `--output_dir` among them is where checkpoints go.
 
     Returns:
-        A function from what is to be measured and where the files are, see `table.ROWS`, to seconds and bytes.
+        A function that takes the operation and the place of the files (see `table.ROWS`) and returns seconds and bytes.
     """
     config = flags.parse(TrainConfig, ["tftrain.run", *shlex.split(settings["flags"])])
     if problems := config.problems(1):
@@ -92,7 +92,7 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
 
 
 def read(paths: list[Path], blocks: list[np.ndarray], direct: bool = False) -> None:
-    """Reads files, as many at a time as there are blocks of memory, and discards the data.
+    """Reads files and discards the data; it reads one file at a time into each block of memory.
 
     Args:
         paths: of the files.
@@ -118,7 +118,7 @@ def read(paths: list[Path], blocks: list[np.ndarray], direct: bool = False) -> N
 
 
 def digest(name: str, size: int, blocks: list[np.ndarray]) -> None:
-    """Computes one of `shard.DIGESTS` of so many bytes of memory, on as many cores as there are."""
+    """Computes one of `shard.DIGESTS` over this number of bytes of memory, on all cores."""
     cores = len(os.sched_getaffinity(0))
 
     def work(block: np.ndarray) -> None:

@@ -16,7 +16,7 @@ BAR, INCHES_A_ROW = 0.66, 0.3
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
-    """Draws peak memory, the state within it in a darker colour, and samples/s, a bar each for every row.
+    """Draws two bars for each row: peak memory, with the state in a darker colour, and samples/s.
 
     Args:
         records: of table `levers`; the line is drawn where the base is among them.

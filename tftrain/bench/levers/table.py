@@ -11,7 +11,7 @@ from tftrain.bench.training import alternation, run
 
 RANKS = 4
 STEPS = 5
-BASE_EVERY = 5  # rows between two runs of the base; a run takes about a minute, most of it before its first step
+BASE_EVERY = 5  # rows between two runs of the base; a run takes about a minute, mostly before its first step
 
 COLUMNS = (
     Column("row"),

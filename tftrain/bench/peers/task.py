@@ -47,7 +47,7 @@ def turns(step: Callable[[], float]) -> Callable[[int], list[float]]:
         step: does one update and returns its loss once it is done.
 
     Returns:
-        A function that runs so many steps and returns the seconds of each.
+        A function that takes a number of steps, runs them and returns the seconds of each.
 
     Raises (the returned function):
         FloatingPointError: the loss is not finite: the step did not train.

@@ -1,7 +1,7 @@
 """The process that runs Hugging Face's training step when asked: BertForPreTraining on torch, torch's fused AdamW.
 
 bf16 is torch's autocast over fp32 weights, and gradients are clipped to a global norm of 1, both as in Hugging Face's
-Trainer. The model computes the logits of all tokens, not of the masked ones alone: it has no other way.
+Trainer. The model always computes the logits of all tokens; it cannot compute only those of the masked tokens.
 """
 
 from collections.abc import Callable

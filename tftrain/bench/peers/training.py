@@ -23,7 +23,7 @@ FLAGS = (
 
 
 def configuration(precision: str, threads: int, extra_flags: str) -> TrainConfig:
-    """Returns the configuration of BERT-base; what no flag says is the program's default.
+    """Returns the configuration of BERT-base; all other flags have the program's defaults.
 
     Args:
         precision: fp32 or bf16.

@@ -60,7 +60,7 @@ def parse(event: str) -> Op | None:
 
 
 def update_scopes(ops: Iterable[Op]) -> set[str]:
-    """Returns the outermost scopes of the optimizer's compiled update: those without operations of the model.
+    """Returns the outermost scopes of the optimizer's compiled update; these scopes contain no operation of the model.
 
     Gradients and update are separate functions, and the names of a function's operations begin with that of its call.
     """

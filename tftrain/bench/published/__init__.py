@@ -1,1 +1,1 @@
-"""The published tables: rows of the reference files, published, planned, and measured on this machine at a scale."""
+"""The published tables: published, planned and measured figures of each row; runs are scaled to this machine."""

@@ -1,4 +1,4 @@
-"""This machine as the host of benchmark runs: ranks, memory of each, and a rate that its devices surely reach."""
+"""This machine as the host of benchmark runs: number of ranks, memory of each rank, and a cautious compute rate."""
 
 import os
 from typing import NamedTuple

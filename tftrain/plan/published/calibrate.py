@@ -71,7 +71,7 @@ class Fit(NamedTuple):
 
 
 def owner(system: str, name: str) -> Key:
-    """Returns the key of the value that a system has of a constant; ("", name) if it is the default."""
+    """Returns the key of a system's value of a constant; ("", name) if it is the default."""
     if name in FITTED[system]:
         return system, name
     if name in DEVICE and system != "megatron_cpu":
@@ -211,7 +211,7 @@ class Errors(NamedTuple):
         rows: number of rows.
         fitted: error with constants fitted to all rows.
         table_left_out: error with constants fitted without the table.
-        row_left_out: error with constants fitted without the random fifth of all rows that has the row.
+        row_left_out: error with constants fitted to four fifths of all rows, chosen at random, without the row.
     """
 
     figure: str

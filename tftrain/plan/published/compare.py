@@ -1,4 +1,4 @@
-"""Planned beside published figures: a line for each row, and the errors of each table."""
+"""Compares planned with published figures: a line for each row, and the errors of each table."""
 
 import csv
 import io

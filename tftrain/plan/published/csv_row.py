@@ -10,7 +10,7 @@ class CsvRow:
     """One line of a file, by column."""
 
     def __init__(self, cells: Mapping[str, str]):
-        """Keeps the texts; a missing column is an error when it is read."""
+        """Stores the cells; reading a missing column raises an error."""
         self._cells = cells
 
     def text(self, column: str) -> str:

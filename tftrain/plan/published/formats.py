@@ -50,7 +50,7 @@ def _filling(work: Workload, devices: int, factor: bool) -> tuple[Workload, str]
     """Returns a workload with no more ranks than its nodes have devices, and a remark on the change.
 
     Some published rows (gpt_contenders/12, some of a64fx_30b_scaling) state more data parallel ranks than devices, but
-    TFLOPs of the devices. Their plans use the devices.
+    their TFLOPs are computed with the number of devices. Their plans use the number of devices.
 
     Args:
         work: the stated workload.
