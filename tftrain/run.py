@@ -106,7 +106,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
             rank_checks.before_start(config, ranks)
         code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, OSError, tf.errors.OpError) as error:
-        # A fault in a record arrives inside TensorFlow's own error.
+        # TensorFlow wraps an error in a record in an error of its own.
         cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
         if cause is None and collectives.is_peer_failure(error):
             end_after_peer()
@@ -124,19 +124,19 @@ def run(config: TrainConfig, launch: Launch) -> int:
 
 
 def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) -> list[Problem]:
-    """Returns every reason not to start, with one entry for a flag at most from each check.
+    """Returns every reason not to start; each check returns at most one entry for a flag.
 
     Args:
         config: with the defaults in the place of flags that could not be read.
         misread: the problems of those flags.
-        launch: this process's place; the output folder is the chief's affair.
+        launch: this process's place; only the chief checks the output folder.
     """
     problems = [*misread, *(p for p in config.problems(launch.size) if p.flag not in {m.flag for m in misread})]
     wrong = {problem.flag for problem in problems}
     if "pipeline_parallel_size" not in wrong and (stages := config.parallel.pipeline_parallel_size) > 1:
         expected = "expected 1: training divides no layers into stages, only python -m tftrain.plan does"
         problems.append(Problem("pipeline_parallel_size", stages, expected))
-    # The data is looked at only where the flags that name it are sound.
+    # The data is checked only if the flags that name it are valid.
     if wrong.isdisjoint(field.name for field in dataclasses.fields(config.data)):
         problems += [problem for problem in preflight.problems(config) if problem.flag not in wrong]
     if launch.rank == 0 and config.run.output_dir and config.run.mode == "train":

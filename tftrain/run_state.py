@@ -1,4 +1,4 @@
-"""What lives as long as a run: task, optimizer, loss scale and counters, and which tensors of them a checkpoint holds.
+"""The state of a run: task, optimizer, loss scale and counters, and their tensors in a checkpoint.
 
 The position in the data is `consumed_samples`: the order of the examples is a function of the seed and of that number.
 """
@@ -27,7 +27,7 @@ FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
 
 
 class StepInfo(NamedTuple):
-    """What one update was like, equal on every rank; scalars on the device.
+    """The results of one update, equal on every rank; tensors on the device.
 
     Attributes:
         sums: the task's sums over the global batch, fp32 [len(task.sums)].
@@ -124,7 +124,7 @@ class Run:
         self.jit = config.compiles(devices.has_gpu())
         self.task = make_task(config, mesh)
         named, pieces, parallel = self.task.named_variables(), self.task.pieces, config.parallel
-        # The first rank's, should another host's draws differ in a bit; each part of a tensor has a first rank.
+        # Use the initial values of the first rank that holds each part: another host's values may differ in a bit.
         divided = {name: variable for name, variable in named.items() if pieces[name].is_divided}
         whole = {name: variable for name, variable in named.items() if name not in divided}
         collectives.broadcast_variables(mesh.group("stage"), whole)
@@ -162,12 +162,12 @@ class Run:
         yield from self.optimizer.state.pieces_to_save()
 
     def restore_buffers(self) -> Mapping[Piece, np.ndarray]:
-        """Returns the pieces that `load` reads, each with flat memory: the variable's own where that is the host's."""
+        """Returns the pieces that `load` reads, each with flat memory: that of the variable if it is on the host."""
         counters = memory.arrays(piece for piece, _ in self._counter_pieces())
         return ChainMap(counters, self.optimizer.state.restore_buffers())
 
     def load(self, reader: Reader) -> None:
-        """Takes this rank's part of a checkpoint that holds all of `tensor_shapes`."""
+        """Restores this rank's part of a checkpoint that holds all of `tensor_shapes`."""
         for piece, variable in self._counter_pieces():
             if piece.name in reader.tensors:
                 variable.assign(reader.read(piece))

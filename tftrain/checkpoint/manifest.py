@@ -28,7 +28,7 @@ FILE = re.compile(r"shard_\d{5,7}_\d{3,5}\.safetensors", re.ASCII)
 TENSOR = re.compile(r"[\w./:-]{1,512}", re.ASCII)
 # More than the elements of a trillion parameters, and more than the dimensions of any tensor.
 MAX_ELEMENTS, MAX_DIMENSIONS = 2**48, 8
-# Enough for the pieces of several thousand ranks. As Python objects they take about ten times as much.
+# Enough for the pieces of several thousand ranks. The parsed Python objects take about ten times as much memory.
 MAX_BYTES = 2**26
 # Blocks of a tensor are compared in pairs; there is one for each tensor parallel rank.
 MAX_BLOCKS = 1024
@@ -45,7 +45,7 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PieceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A piece: offset and shape of its block, and the stretch of that; a field is missing where it says "all"."""
+    """A piece: offset and shape of its block, and its stretch. A missing field stands for the whole tensor or block."""
 
     offset: Shape | None = None
     shape: Shape | None = None

@@ -1,9 +1,9 @@
-"""A piece of a tensor: its place in the whole tensor, as in Megatron core's `ShardedTensor`, and what two pieces share.
+"""A piece of a tensor: its place in the whole tensor, as in Megatron core's `ShardedTensor`, and overlaps of pieces.
 
-Ranks divide the state in two ways. Tensor parallel ranks hold rectangular blocks of a tensor. Of a block in row-major
-order, data parallel ranks hold stretches. A piece says both. The elements of a piece form a few boxes, each contiguous
-in the piece: at most a beginning and an end for each dimension, and a middle. Pieces of different layouts are compared
-box by box.
+Ranks divide the state in two ways. Tensor parallel ranks hold rectangular blocks of a tensor. Data parallel ranks hold
+stretches of a block: contiguous ranges of its elements in row-major order. A piece has the block and the stretch. The
+elements of a piece form a few boxes, each contiguous in the piece: at most two for each dimension, at the beginning and
+the end of the stretch, and one in the middle. Pieces of different layouts are compared box by box.
 """
 
 import math
@@ -224,7 +224,7 @@ def _any_overlap(blocks: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
 def even_parts(pieces: Sequence[Piece], ranks: int, rank: int) -> Iterator[tuple[int, int, int]]:
     """Divides the saving of pieces among the ranks that hold all of them: equal bytes for each rank.
 
-    The pieces are laid end to end, and each rank saves one stretch of that row.
+    The pieces are concatenated, and each rank saves one contiguous range of the result.
 
     Args:
         pieces: in the same order on every rank.

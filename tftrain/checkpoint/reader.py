@@ -52,7 +52,7 @@ class Reader:
 
         Args:
             rank, ranks: this rank, and the number of ranks that share the files.
-            wanted: pieces that `read` will be asked for, and flat memory for each, looked up by several threads.
+            wanted: pieces that `read` will be called with, and flat memory for each, looked up by several threads.
                 Pieces of tensors that are not in the checkpoint are ignored.
             digest: a key of `shard.DIGESTS`.
 
@@ -139,7 +139,7 @@ class Reader:
                 for name in sorted(futures):
                     futures[name].result()
             finally:
-                futures.clear()  # The traceback of an error refers to them, and they to all memory that was read into.
+                futures.clear()  # The traceback of an error refers to the futures, which refer to all memory read into.
         return {each: wanted[each] for each in known}
 
 

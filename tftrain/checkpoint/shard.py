@@ -38,9 +38,9 @@ class Written(NamedTuple):
 
 
 def pack(tensors: Sequence[TensorData]) -> list[list[TensorData]]:
-    """Divides pieces among files of about `SHARD_BYTES`, the widest elements first.
+    """Divides pieces among files of about `SHARD_BYTES`, the dtypes with the most bytes per element first.
 
-    So the offset of each element is a multiple of its width, as the format demands.
+    With this order, the offset of each element is a multiple of its size, as the format requires.
     """
     files: list[list[TensorData]] = []
     free_bytes = 0

@@ -1,9 +1,9 @@
 """A file that is read in blocks: from the page cache if the file is cached, else by direct reads.
 
-To bring a file into the page cache costs as much processor time as to hash it. A direct read saves that time, and
-leaves the cache to other files. Direct reads need whole pages: address, offset and length are multiples of the page
-size. So the file is read into one block of memory, and callers get parts of the block while it is in the processor's
-cache.
+Copying a file through the page cache costs as much processor time as hashing it. A direct read saves that time, and
+leaves the page cache to other files. Direct reads need whole pages: address, offset and length are multiples of the
+page size. So the file is read into one block of memory, and callers receive parts of the block while it is in the
+processor's cache.
 """
 
 import contextlib

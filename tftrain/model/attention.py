@@ -15,8 +15,8 @@ from tftrain.parallel.tensor import copy_to_ranks
 class SelfAttention(tf_keras.layers.Layer):
     """Queries, keys and values from one input, an attention core, and the output projection.
 
-    Tensor parallel ranks divide the heads: a rank has the queries, the keys and the values of its heads, and their rows
-    of the output projection.
+    Tensor parallel ranks divide the heads. Each rank has the query, key and value projections of its heads, and the
+    rows of the output projection that belong to its heads.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Attention cores: what happens between the projections of queries, keys and values and the output projection.
+"""Attention cores: the computation between the query, key and value projections and the output projection.
 
-A core computes softmax(query key' / sqrt(head_size)) value for each head. It takes the mask as a specification, not as
-a tensor of heads x S x S numbers, so that a core without any such tensor is possible. To add a core, write a function
-of the type `AttentionCore` and give it a name in `CORES`.
+A core computes softmax(query key' / sqrt(head_size)) value for each head. It takes an `AttentionMask`, not a tensor of
+heads x S x S elements, so a core need not have any such tensor. To add a core, write a function of the type
+`AttentionCore` and give it a name in `CORES`.
 """
 
 import math
@@ -44,8 +44,9 @@ class AttentionCore(Protocol):
 
 def plain_softmax(query, key, value, mask, dropout):
     """The core in plain TensorFlow."""
-    # Queries have fewer numbers than scores. Without the reshapes, Grappler moves the factor through the transpose that
-    # split the heads, but only in graphs whose backward does not need the scaled queries: results would differ in bits.
+    # Scale the queries, because they have fewer elements than the scores. The reshapes stop Grappler from moving the
+    # factor through the transpose that splits the heads. Grappler would do so only in graphs whose backward does not
+    # need the scaled queries, so results would not be bit-equal.
     scaled = tf.reshape(tf.reshape(query, [-1]) * _scale(query), tf.shape(query))
     scores = tf.matmul(tf.ensure_shape(scaled, query.shape), key, transpose_b=True)  # [b, heads, S, S]
     return reference_attention_context(scores, mask.keys, value, 1.0, dropout)

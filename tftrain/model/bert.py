@@ -3,8 +3,8 @@
 Variables and activations are in one dtype, the compute dtype, with no casts between them; the float32 master weights
 of mixed precision belong to the optimizer's state. LayerNorm, softmax and the losses are float32 inside.
 
-Tensor parallel ranks divide the attention heads, the feed-forward layers and the vocabulary. Every rank has the rest,
-norms, small tables and the dense layers of the heads, as a whole and computes it alike.
+Tensor parallel ranks divide the attention heads, the feed-forward layers and the vocabulary. The norms, the small
+tables and the dense layers of the two heads are replicated: every rank computes the same with them.
 """
 
 from collections.abc import Mapping
@@ -63,8 +63,8 @@ class BertPretrainer(tf_keras.Model):
             dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             seed: seed of the initial weights.
             checkpointing: what backward recomputes.
-            tensor: the tensor parallel ranks. XLA can't compile their collectives, and a graph may contain the model
-                only once, else two collectives could have one name.
+            tensor: the tensor parallel ranks. XLA can't compile their collectives. A graph may contain the model only
+                once, because the names of its collectives must be unique.
 
         Raises:
             ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
@@ -115,8 +115,8 @@ class BertPretrainer(tf_keras.Model):
             dropout: what the dropout masks depend on; None in inference.
             lookup_table: this rank's word embedding as a tensor, read before the gradient tape starts. If given,
                 input words are looked up in it instead of in the variable. Its gradient is then `tf.IndexedSlices`,
-                and the variable's gradient is that of the tied output alone. If not given, the variable's gradient is
-                one dense sum of both.
+                and the variable's gradient comes from the tied output only. If not given, the variable's gradient is
+                the dense sum of both.
 
         Returns:
             Outputs.

@@ -1,16 +1,16 @@
 """Activation checkpointing (Chen et al., arXiv 1604.06174): backward recomputes activations instead of storing them.
 
 Full: forward stores the input of each block, and backward runs the block again, which is about a third more work.
-Selective (Korthikanti et al., arXiv 2205.05198): backward recomputes the attention core alone, whose tensors of
-heads x S x S elements take much memory and little work.
+Selective (Korthikanti et al., arXiv 2205.05198): backward recomputes only the attention core. Its tensors of
+heads x S x S elements take much memory and are cheap to compute.
 
 `tf.recompute_grad` has no effect under XLA: forward and recomputation are the same expressions of the same inputs, so
-common-subexpression elimination merges them, and the activations stay. This module passes the inputs of the
+common-subexpression elimination merges them, and the activations stay in memory. This module passes the inputs of the
 recomputation through an optimization barrier, together with the upstream gradient. The recomputation then has other
-operands, which exist only when backward reaches this layer. Outside XLA, control dependencies do the same. (An
-IdentityN over all inputs would not: Grappler removes it where it has few inputs.) The dropout key passes through the
-barrier too, because the masks depend on nothing else and would stay otherwise. Both runs draw them from the same key,
-so the second run equals the first.
+operands, which exist only when backward reaches this layer. Outside XLA, control dependencies have the same effect. (An
+IdentityN over all inputs would not work: Grappler removes it if it has few inputs.) The dropout key passes through the
+barrier too. The masks depend only on the key, so without the barrier they would stay in memory. Forward and
+recomputation draw the masks from the same key, so their results are equal.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,7 +75,7 @@ def recompute(
                 tape.watch([*inputs_again, *variables])
                 output = function(*inputs_again, *context_again)
             found = tape.gradient(output, [*inputs_again, *variables], output_gradients=upstream)
-            # custom_gradient wants a second list exactly where the function reads variables.
+            # custom_gradient expects a second list if and only if the function reads variables.
             return (found[: len(inputs)], found[len(inputs) :]) if variables else found
 
         return function(*inputs, *context), gradient
@@ -84,7 +84,7 @@ def recompute(
 
 
 def _barrier(tensors: list[tf.Tensor], jit: bool) -> list[tf.Tensor]:
-    """Returns copies that no graph optimizer merges with the tensors; none exists before all tensors do."""
+    """Returns copies that no graph optimizer merges with the tensors, made only after all tensors are computed."""
     if jit:
         return xla.optimization_barrier(*tensors)
     with tf.control_dependencies(tensors):

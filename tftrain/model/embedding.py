@@ -1,8 +1,8 @@
 """From token ids to vectors, and the vocabulary that tensor parallel ranks divide.
 
-A tensor parallel rank has consecutive rows of the word embedding, hence the same classes of the tied output. Logits are
-by far the largest activation of a small model, and no rank ever has all of them: ranks exchange four numbers for each
-masked position (Shoeybi et al., arXiv 1909.08053, section 3).
+A tensor parallel rank has consecutive rows of the word embedding, and so the same classes of the tied output. Logits
+are by far the largest activation of a small model. No rank ever has all of them: the ranks exchange only four numbers
+for each masked position (Shoeybi et al., arXiv 1909.08053, section 3).
 """
 
 from collections.abc import Callable
@@ -74,7 +74,8 @@ class Embedding(tf_keras.layers.Layer):
             words = look_up(table, ids)  # [b * S, H]
         else:
             words = sliced_lookup(look_up, table, ids, self.first_word, self.group, self.place)
-        # The table has about two rows: a product with one-hot rows has the better gradient, a sum inside a product.
+        # The table has about two rows. The gradient of a product with one-hot rows is a matrix product, which adds up
+        # many rows better than a scatter does.
         types = tf.one_hot(tf.reshape(segment_ids, [-1]), self.token_type.shape[0], dtype=self.dtype)
         x = tf.reshape(words + tf.matmul(types, self.token_type), [-1, length, hidden])
         x += self.position[:length]  # [b, S, H] + [S, H]
@@ -87,9 +88,9 @@ class Embedding(tf_keras.layers.Layer):
 def lookup(table: tf.Tensor, indices: tf.Tensor):
     """Picks rows of a table, with a dense gradient.
 
-    TensorFlow's own gradient of a gather is a list of rows, `IndexedSlices`. If such a list meets the dense gradient of
-    the tied output, their sum is a list with more rows than the table has. This gradient adds up the rows of each index
-    at once, in float32 at least: in bfloat16 the 257th gradient of a frequent word would add nothing.
+    TensorFlow's own gradient of a gather is a list of rows, `IndexedSlices`. TensorFlow adds such a list and the dense
+    gradient of the tied output as one list, with more rows than the table has. This gradient adds up the rows of each
+    index at once, in float32 or wider: in bfloat16 the 257th gradient of a frequent word would add nothing.
 
     Args:
         table: [rows, width], any float dtype.

@@ -1,4 +1,4 @@
-"""Which implementation each op of a model gets: `auto` becomes `fused` or `reference` here, and nowhere else.
+"""Chooses the implementation of each op of a model: only this module replaces `auto` by `fused` or `reference`.
 
 `auto` takes the fused op if the library is built, has kernels for the device, and its ops take the model's dtype. The
 ops take every shape that a model can have. `fused` and `reference` never change: a fused op that cannot run raises.

@@ -1,4 +1,4 @@
-"""The two layers that everything else is made of: the affine map and layer normalization."""
+"""The two basic layers: the affine map and layer normalization."""
 
 import tensorflow as tf
 import tf_keras

@@ -1,9 +1,9 @@
 """Makes every variable of a model: a global name, a dtype, and an initial value that depends on the name alone.
 
-The seed and the global name are the key of the initial value, which is drawn in float32 and then cast. So it is the
-same in every dtype, in every order in which layers are built, and on every rank: where tensor parallel ranks divide a
-variable, each rank draws the whole and takes its slice. Names look like `layer_00/attention/query/kernel`. Checkpoints
-and optimizers identify variables by them.
+The seed and the global name are the key of the initial value, which is drawn in float32 and then cast. So the value
+does not depend on the dtype (except for rounding), the order in which layers are built, or the rank. If tensor parallel
+ranks divide a variable, each rank draws the whole and takes its slice. Names look like
+`layer_00/attention/query/kernel`. Checkpoints and optimizers identify variables by their names.
 """
 
 import zlib

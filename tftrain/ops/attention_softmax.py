@@ -1,8 +1,8 @@
 """Softmax of attention scores with scale, padding mask and dropout in one pass, and the product with the values.
 
-Of all tensors with heads x queries x keys elements, only the probabilities stay from forward to backward. The product
-with the values needs the dropped probabilities in both directions. The backward pass over the probabilities makes the
-dropped ones again on its way, because the masks can be drawn again. That is why the product is part of this function.
+Forward saves only one tensor of heads x queries x keys elements for backward: the probabilities before dropout. The
+product with the values needs the probabilities after dropout, in forward and in backward. Backward recomputes them,
+because it can draw the dropout masks again. That is why the product is part of this function.
 """
 
 import tensorflow as tf
@@ -11,11 +11,11 @@ from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
 from tftrain.ops.dtypes import check_dtype, check_shape, check_storage, wide_dtype
 from tftrain.ops.library import library
 
-MASKED = -1e9  # added to a score in float32: nothing of the score remains, and its exponential is 0
+MASKED = -1e9  # added to a score in float32: the sum is so negative that its exponential is 0
 
 
 def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> tf.Tensor:
-    """Returns softmax(scale * scores) over the keys that the mask leaves, computed in fp32.
+    """Returns softmax(scale * scores) over the keys that are not padding, computed in fp32.
 
     Args:
         scores: [b, heads, queries, keys], fp32, fp16 or bf16.
@@ -123,7 +123,7 @@ def reference_attention_context(
         [b, heads, queries, head_size], of scores' dtype.
     """
     probabilities = reference_dropout(_softmax_over_keys(scores, key_mask, scale), dropout)
-    # To zero the context of a sample without keys costs less than to zero its probabilities.
+    # For a sample without keys, zeroing the context costs less than zeroing the probabilities.
     return tf.matmul(probabilities, values) * _any_key(key_mask, values.dtype)
 
 

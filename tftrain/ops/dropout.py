@@ -1,12 +1,12 @@
-"""Dropout whose masks belong to the samples, and the op that adds bias, dropout and residual in one pass.
+"""Dropout with one mask per sample, whatever the batch split, and the op for bias, dropout and residual in one pass.
 
 A mask bit is a function of seed, step, site, the sample's index in the global batch and the element's index in the
 sample, and of nothing else. So no split of the batch over ranks or micro-batches changes a mask; backward, a
 recomputed block and a resumed run draw the same mask again. Philox 4x32-10 (Salmon et al., "Parallel random numbers: as
 easy as 1, 2, 3", SC11) maps a key and a counter to random bits, so it is enough to choose where the counter starts.
 
-The bits are compared as integers: TensorFlow's kernels and XLA draw the same integers but turn them into different
-floats. Sixteen bits an element hit a rate within 1/131072, at half the price of thirty-two.
+The bits are compared as integers: TensorFlow's kernels and XLA draw the same integers but convert them to different
+floats. With sixteen bits per element, the error of the rate is at most 1/131072, at half the cost of thirty-two bits.
 """
 
 import math
@@ -24,7 +24,7 @@ SITES = 1 << 16
 
 
 class DropoutKey(NamedTuple):
-    """What all masks of one micro-batch depend on.
+    """The key of all dropout masks of one micro-batch.
 
     Attributes:
         seed: the run's seed.
@@ -67,7 +67,7 @@ class Dropout(NamedTuple):
 
     @property
     def drop_below(self) -> int:
-        """Draws below this number, of 65536, drop their element."""
+        """An element is dropped if its 16-bit random number is below this threshold, from 0 to 65536."""
         return round(self.rate * RATE_UNIT)
 
     @property

@@ -11,7 +11,7 @@ STORAGE = (tf.float32, tf.float16, tf.bfloat16)
 
 
 def wide_dtype(dtype: tf.DType | str) -> tf.DType:
-    """Returns the dtype of sums that 16 bits would spoil: float64 for float64, else float32."""
+    """Returns the dtype for sums that 16 bits would round too much: float64 for float64, else float32."""
     return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
 
 

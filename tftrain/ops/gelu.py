@@ -1,7 +1,8 @@
 """Bias and GeLU (Hendrycks and Gimpel, arXiv 1606.08415), and GeGLU (Shazeer, arXiv 2002.05202), in one pass each.
 
-The ops add biases in fp32. Only the inputs stay in memory for backward, which recomputes sums and function from them:
-that costs less than to read them. Gradients of biases are fp32 sums over rows in a fixed order.
+The ops add biases in fp32. Only the inputs stay in memory for backward. Backward recomputes the biased sums and the
+GeLU from them, which costs less than reading stored results. Gradients of biases are fp32 sums over rows in a fixed
+order.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The compiled ops, loaded once. An op that was asked for by name never falls back to plain TensorFlow: it raises."""
+"""The compiled ops, loaded once. If an op is requested by name and cannot run, it raises; it never falls back."""
 
 import functools
 from pathlib import Path
@@ -15,7 +15,7 @@ class MissingLibraryError(ImportError):
 
 
 def candidates() -> list[Path]:
-    """Returns the paths where the library may be: in the package, in the set-up's folder, and in Bazel's tests."""
+    """Returns the possible paths of the library: in the package, in the set-up's folder, and in Bazel's tests."""
     package = Path(__file__).parent
     checkout = package.parent.parent
     return [package / NAME, checkout / "build" / "custom_ops" / NAME, checkout / "custom_ops" / "tensorflow" / NAME]

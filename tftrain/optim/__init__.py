@@ -1,1 +1,1 @@
-"""Optimizer: learning rate schedule, update rules, loss scale, and the state they keep."""
+"""Optimizer: learning rate schedule, update rules, loss scale, and their state."""

@@ -1,8 +1,8 @@
-"""The loss scale: what keeps small gradients above fp16's smallest numbers (arXiv 1710.03740).
+"""The loss scale: it keeps small gradients above fp16's smallest numbers (arXiv 1710.03740).
 
 The loss is multiplied by the scale before the backward pass, and the optimizer divides the gradients by it. A dynamic
-scale doubles after a long row of finite gradients and halves at once when one is not finite. It is kept in variables,
-so it changes inside the graph; its transitions take no branch.
+scale doubles after many consecutive steps with finite gradients and halves after a step with a gradient that is not
+finite. It is stored in variables, so it changes inside the graph, without a branch.
 """
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ class FixedLossScale(tf.Module):
     """A scale of 1: fp32 and bf16 gradients need none.
 
     Attributes:
-        smallest: what the scale never falls below.
+        smallest: lower bound of the scale.
     """
 
     smallest = 1.0
@@ -25,7 +25,7 @@ class FixedLossScale(tf.Module):
         return tf.constant(1.0, tf.float32)
 
     def update(self, found_inf: tf.Tensor) -> None:
-        """Takes note of an update; a fixed scale stays as it is.
+        """Does nothing: a fixed scale does not change.
 
         Args:
             found_inf: bool scalar, whether the gradients held an inf or a NaN.
@@ -47,8 +47,8 @@ class DynamicLossScale(tf.Module):
         Args:
             initial: scale of the first step.
             growth_interval: finite steps in a row after which the scale doubles.
-            smallest, largest: bounds of the scale. Without the upper one, a gradient that is always zero would
-                end in an infinite scale.
+            smallest, largest: bounds of the scale. Without the upper bound, the scale would become infinite if all
+                gradients were zero.
         """
         super().__init__(name="loss_scale")
         self.growth_interval, self.smallest, self.largest = growth_interval, smallest, largest
@@ -82,7 +82,7 @@ LossScale = FixedLossScale | DynamicLossScale
 
 
 def make_loss_scale(config: TrainConfig) -> LossScale:
-    """Returns a dynamic scale where gradients pass through fp16: in the model, in buffers, or between ranks.
+    """Returns a dynamic scale if gradients are fp16 in the model, in buffers, or between ranks; else a fixed one.
 
     Args:
         config: resolved.

@@ -1,7 +1,8 @@
 """Norms of tensors that are divided among ranks: sums of squares, added over the ranks in one small vector.
 
-Two divisions meet here. A split state gives each data parallel rank a part of every gradient and weight. Tensor
-parallelism gives each tensor parallel rank a slice of some tensors and the whole of the others, which must count once.
+Tensors are divided in two ways. With a split state, each data parallel rank has a part of every gradient and weight.
+With tensor parallelism, each tensor parallel rank has a slice of some tensors and a full copy of the others. Such a
+copy must count only once.
 """
 
 from collections.abc import Sequence
@@ -71,7 +72,7 @@ class Norms:
                 ids += [count if segment.tensor is None else segment.tensor for segment in segments]
             return tf.minimum(tf.math.unsorted_segment_sum(tf.stack(marks), ids, count + 1)[:count], 1.0)
 
-        # A store holds many tensors: to find the one takes another pass, which runs only if a sum is not finite.
+        # A store holds many tensors. Finding the one that is not finite takes another pass, so it runs only if needed.
         return tf.cond(tf.math.is_finite(tf.reduce_sum(squares)), lambda: tf.zeros([count]), search)
 
     def of_tensors(

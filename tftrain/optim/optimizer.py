@@ -1,9 +1,9 @@
 """The optimizer: one call that unscales, clips and applies gradients to master weights, whole or divided among ranks.
 
-It is not Keras's Optimizer: the mathematics are those of `tftrain.optim.rules`, the variables those of
-`OptimizerState`, and this class puts the parts in order. The gradients' global norm does three jobs in one pass over
-them: it is reported, it clips, and it is finite exactly when the gradients can be used. Where ranks hold parts of a
-tensor, all norms of an update are summed over them in one small vector, and with them which tensors are not finite.
+It is not Keras's Optimizer: `tftrain.optim.rules` has the mathematics, `OptimizerState` has the variables, and this
+class calls both. One pass over the gradients computes their global norm. The norm is reported and clips the gradients,
+and the update is skipped if the norm is not finite. If ranks hold parts of a tensor, one collective sums a small vector
+over them: all norms of the update, and a mark for each tensor that is not finite.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ from tftrain.parallel.mesh import Mesh
 
 
 class UpdateInfo(NamedTuple):
-    """What an update reports, as scalars on the device."""
+    """The result of an update, as scalars on the device."""
 
     learning_rate: tf.Tensor  # fp32, of this update
     grad_norm: tf.Tensor  # fp32, of the unscaled gradients before clipping
-    loss_scale: tf.Tensor  # fp32, the one these gradients carry
+    loss_scale: tf.Tensor  # fp32, by which these gradients were multiplied
     found_inf: tf.Tensor  # bool, whether loss or norm was not finite and the update was skipped
     is_nan: tf.Tensor  # bool, whether it was skipped for a reason that no smaller loss scale removes
     culprit: tf.Tensor  # int32, what was not finite, for `Optimizer.culprit_name`
@@ -73,7 +73,8 @@ class Optimizer(tf.Module):
         is_sliced = [pieces is not None and pieces[name].is_divided for name in variables]
         split, targets = None, list(variables.values())
         if split_strategy:
-            # What is gathered together has one dtype; what is counted together is either sliced or whole.
+            # The tensors of a bucket have one dtype, because they are gathered together. They are all sliced or all
+            # whole, because their squares are added together.
             kinds = [(sliced, variable.dtype) for sliced, variable in zip(is_sliced, targets, strict=True)]
             shapes = [variable.shape for variable in targets]
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds)
@@ -86,10 +87,10 @@ class Optimizer(tf.Module):
     def apply(
         self, gradients: list[tf.Tensor], loss_scale: LossScale | None = None, losses: tf.Tensor | None = None
     ) -> UpdateInfo:
-        """Unscales, clips and applies gradients unless one is not finite, and moves the loss scale on either way.
+        """Unscales, clips and applies gradients unless one is not finite; updates the loss scale in both cases.
 
-        Works the same eagerly, in a tf.function, and, unless it communicates, in one compiled by XLA; nothing is read
-        back to the host.
+        Works eagerly and in a tf.function. XLA can compile the function if the optimizer does not communicate. Nothing
+        is read back to the host.
 
         Args:
             gradients: one fp32 tensor (or tf.IndexedSlices) for each store of the state, already reduced over ranks
@@ -125,9 +126,9 @@ class Optimizer(tf.Module):
         return UpdateInfo(rate, grad_norm, scale, found_inf, is_nan, culprit)
 
     def culprit_name(self, culprit: int) -> str:
-        """Returns in words what was not finite first: the loss, or else the gradient that backward came to first.
+        """Returns the name of the first value that was not finite: the loss, or the gradient that backward made first.
 
-        Backward goes from the last variable to the first, and what is not finite spoils all that comes after it.
+        Backward goes from the last variable to the first. A gradient that is not finite makes all later ones so too.
         """
         if culprit == len(self.state.names):
             return "the loss"

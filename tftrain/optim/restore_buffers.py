@@ -1,8 +1,8 @@
-"""Memory of variables that a restore reads into: allocating new memory is slow, and so is a copy.
+"""Lets a restore read files directly into the memory of variables: new memory is slow, and so is a copy.
 
-TensorFlow has no interface for it. These facts make it possible: a variable on the host has one buffer, and reading the
-variable gives a tensor with that buffer and no copy, unless copy-on-read is set. Another tensor, such as the initial
-value, may share the buffer.
+TensorFlow has no interface for this. It is possible because a variable on the host has one buffer. Reading the variable
+gives a tensor that shares the buffer, without a copy, unless copy-on-read is set. Another tensor, such as the initial
+value, may share the buffer too.
 """
 
 import functools
@@ -28,10 +28,10 @@ class VariablePiece(NamedTuple):
 class RestoreBuffers(Mapping[Piece, np.ndarray]):
     """Flat memory for pieces: the memory of fp32 variables on the host, and new memory for other variables.
 
-    Elements that are written there are in the variables at once. Other tensors that share a variable's buffer, such as
-    its initial value, do not change. Release the buffers before training: as long as they exist, an update copies the
-    variable. A variable's memory is looked up when a piece of it is asked for. That takes a while, and reading threads
-    do it while others wait for the disk.
+    Writing elements to a buffer of a variable's memory changes the variable at once. Other tensors that shared that
+    memory, such as the initial value, do not change. Release the buffers before training: as long as they exist, an
+    update copies the variable. The memory of a variable is looked up at the first access to one of its pieces. The
+    look-up takes time, so one reading thread does it while others wait for the disk.
     """
 
     def __init__(self, pieces: Iterable[VariablePiece]):
@@ -93,7 +93,8 @@ def _elements(variable: tf.Variable) -> np.ndarray:
 
 def _make_sole_owner(variable: tf.Variable) -> None:
     """Copies the buffer of a variable if another tensor shares it."""
-    # TensorFlow does so before it writes rows, here no rows at all. It also sets copy-on-read, which is undone.
+    # TensorFlow copies a shared buffer before it writes rows, so this writes zero rows. TensorFlow also sets
+    # copy-on-read, which is then undone.
     indices, updates = _no_rows(tuple(variable.shape[1:]))
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=updates)
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)

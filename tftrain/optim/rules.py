@@ -42,7 +42,7 @@ class UpdateRule(abc.ABC):
     """One optimizer. A subclass is registered under its `name`, which `--optimizer` gives.
 
     Attributes:
-        slots: names of the fp32 tensors that are kept for each weight, in the order in which methods take them.
+        slots: names of the fp32 state tensors of each weight, in the order in which methods take them.
         adapts_layers: whether the learning rate of each tensor is scaled by its trust ratio. Then `direction` must
             follow from the weight and the new slots alone, because it is computed once more after all norms are known.
         fused_update: runs fused ops over calls; None if the rule has none.
@@ -80,7 +80,7 @@ class UpdateRule(abc.ABC):
         after: Sequence[tf.Tensor],
         at: UpdateScalars,
     ) -> tf.Tensor:
-        """Returns what a weight moves against before the learning rate, without weight decay.
+        """Returns the update that is subtracted from a weight, before learning rate and weight decay.
 
         Args:
             weight: fp32 tensor.
@@ -131,8 +131,8 @@ class Lamb(AdamW, name="lamb"):
 class Lion(UpdateRule, name="lion"):
     """Lion (arXiv 2302.06675): the sign of an interpolation between momentum and gradient; one slot, no epsilon.
 
-    Its steps are as long as AdamW's longest: the paper takes a learning rate 3 to 10 times smaller, a weight decay as
-    much larger, and beta2 = 0.99.
+    Each of its steps is as long as AdamW's longest. So the paper uses a learning rate that is 3 to 10 times smaller, a
+    weight decay that is larger by the same factor, and beta2 = 0.99.
     """
 
     slots = ("lion_m",)
@@ -153,8 +153,8 @@ def choose(config: OptimizerConfig, fused_available: bool) -> tuple[UpdateRule, 
     """Returns the rule that `--optimizer` names, and whether fused ops run it.
 
     Args:
-        config: `optimizer` is the name of a rule: fused where fused ops are available and the rule has them; or the
-            name behind "fused_" or "reference_", which force one.
+        config: `optimizer` is the name of a rule, with the prefix "fused_" or "reference_" to force an implementation.
+            Without a prefix, fused ops run if they are available and the rule has them.
         fused_available: whether the library of fused ops is built for this run's device.
     """
     forced, _, name = config.optimizer.rpartition("_")
@@ -170,7 +170,7 @@ def squared_norm(tensor: tf.Tensor) -> tf.Tensor:
 def scalars(
     config: OptimizerConfig, learning_rate: tf.Tensor, step: tf.Tensor, gradient_factor: tf.Tensor, skip: tf.Tensor
 ) -> UpdateScalars:
-    """Prepares what all tensors of one update share.
+    """Returns the scalars of one update, which all tensors share.
 
     Args:
         config: the betas.
@@ -188,7 +188,7 @@ def scalars(
         return tf.where(skip, tf.constant(otherwise, tf.float32), value)
 
     def correction(beta):
-        # 1 - beta ** t without its cancellation: at t = 1, beta2 = 0.999, fp32 would be left with 4 digits.
+        # 1 - beta ** t without cancellation, which would leave 4 digits of fp32 at t = 1 and beta2 = 0.999.
         return 1.0 / -tf.math.expm1(time * (math.log(beta) if beta else -math.inf))
 
     beta1, beta2 = config.adam_beta1, config.adam_beta2

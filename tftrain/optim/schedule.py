@@ -1,12 +1,12 @@
 """The learning rate of an update: linear warm-up to the peak, then polynomial decay to the end.
 
 The decay starts where the warm-up ends, so `learning_rate` is reached exactly once, at step `warmup_steps`, and
-`end_learning_rate` exactly at `max_steps`. The first update is not wasted on a learning rate of zero: it uses the
-second one's, as tf-models' BERT pre-training does (`PolynomialWarmUp` over `PolynomialDecayWithOffset`).
+`end_learning_rate` exactly at `max_steps`. The first update does not have a learning rate of zero: it uses that of the
+second update, as tf-models' BERT pre-training does (`PolynomialWarmUp` over `PolynomialDecayWithOffset`).
 
-With a batch ramp the schedule counts samples: an early, small update is a small part of the way, as in Megatron-LM with
-its `--rampup-batch-size`. `warmup_steps` and `max_steps` go on to mean updates, and stand for the samples that so many
-updates consume.
+With a batch ramp the schedule counts samples, as Megatron-LM does with `--rampup-batch-size`: an early update has a
+small batch, so it advances the schedule less. `warmup_steps` and `max_steps` are still numbers of updates. They are
+converted to the numbers of samples that those updates consume.
 """
 
 import itertools
@@ -38,9 +38,9 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
     With W = warmup_steps, N = max_steps and s = min(step, N):
     peak * max(s, 1) / W while s < W, then (peak - end) * ((N - s) / (N - W)) ** decay_power + end.
 
-    With a ramp, W, N, s and the 1 are replaced by the samples of so many updates from the start of the run. Skipped
-    updates do not count, with a ramp or without: s is what the applied updates would have consumed alone, which is
-    consumed_samples where none was skipped.
+    With a ramp, W, N, s and the 1 are numbers of samples: those that so many updates consume from the start of the run.
+    Skipped updates do not count, with or without a ramp. So with a ramp, s equals consumed_samples only if no update
+    was skipped.
 
     Args:
         config: peak, end, decay power and `warmup_steps`, which must be resolved (not None).
@@ -62,7 +62,7 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
     if ramp:
         first, warmup, max_steps = map(ramp.samples_after, (first, warmup, max_steps))
         step = _samples_after(ramp, step)
-    # Differences are taken among integers: in fp32, 1 - step / max_steps loses its digits at the end of a long run.
+    # Subtract integers: in fp32, 1 - step / max_steps loses its digits at the end of a long run.
     remaining = tf.cast(max_steps - step, tf.float32) / max(max_steps - warmup, 1)
     decayed = (peak - end) * tf.pow(tf.minimum(remaining, 1.0), config.decay_power) + end
     warming = peak * tf.cast(tf.maximum(step, first), tf.float32) / max(warmup, 1)

@@ -1,8 +1,9 @@
-"""What an optimizer remembers: master weights and slots, whole on every rank or divided among ranks.
+"""The state of an optimizer: master weights and slots, whole on every rank or divided among ranks.
 
-A store is one variable of each kind. An undivided state has a store for each variable of the model, of the same shape.
-A divided state has a store for each bucket of `StateSplit`: this rank's part of the bucket, flat. A checkpoint knows no
-stores: it holds pieces of tensors with global names. Each rank saves and restores its pieces without communication.
+A store is a master weight variable with one variable for each slot. An undivided state has a store for each variable of
+the model, of the same shape. A divided state has a store for each bucket of `StateSplit`: this rank's part of the
+bucket, flat. A checkpoint does not contain stores: it contains pieces of tensors with global names. Each rank saves and
+restores its pieces without communication.
 """
 
 import dataclasses
@@ -53,8 +54,7 @@ class OptimizerState(tf.Module):
             variables: the targets.
             mesh: the ranks; those of `mesh.data` hold the same variables.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
-            slots: what the update rule keeps for each element beside its master weight; a checkpoint has a tensor
-                `SLOT/NAME` of each.
+            slots: names of the update rule's slots; a checkpoint has a tensor `SLOT/NAME` for each.
 
         Raises:
             ValueError: the names of two slots are equal, or one is `master`.
@@ -96,7 +96,7 @@ class OptimizerState(tf.Module):
         }
 
     def tensors_to_save(self) -> Iterator[TensorData]:
-        """Yields what this rank saves, eagerly; the pieces of all ranks hold each element of each tensor once.
+        """Yields the pieces that this rank saves, eagerly; all ranks together save each element of each tensor once.
 
         Yields:
             Pieces of `master/NAME` and `SLOT/NAME`, and their elements. If the state is in the host's memory, the
@@ -198,7 +198,7 @@ def _weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece]) 
 
 
 def _renamed(piece: Piece, kind: str) -> Piece:
-    """Returns the piece of the tensor `KIND/NAME` that a variable's piece of the tensor `NAME` stands for."""
+    """Returns the same piece of the tensor `KIND/NAME`, given a piece of the tensor `NAME`."""
     return dataclasses.replace(piece, name=f"{kind}/{piece.name}")
 
 

@@ -1,8 +1,8 @@
 """Applies an update rule to the stores of an optimizer's state: whole tensors or parts, in plain TensorFlow or fused.
 
 A store is one fp32 master weight with its slots: a whole tensor, or this rank's flat part of a bucket of many. A
-segment is what a store has of one tensor. Rules that adapt layers need the norms of whole tensors, which are summed
-over the ranks that hold parts, in one small vector for all tensors.
+segment is the part of a store that belongs to one tensor. Rules that adapt layers need the norms of whole tensors. One
+collective adds up the squares of all tensors over the ranks that hold parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,8 +56,8 @@ class Update:
         """Updates whole tensors one after the other."""
         state, done = self._state, []
         for index, gradient in enumerate(gradients):
-            # TensorFlow's executor would else start all tensors at once and hold the intermediate results of each,
-            # several times the weights.
+            # Otherwise TensorFlow's executor would start all tensors at once. Their intermediate results would take
+            # several times the memory of the weights.
             with tf.control_dependencies(done):
                 variable, master = state.targets[index], state.masters[index]
                 slots = [stores[index] for stores in state.slots.values()]

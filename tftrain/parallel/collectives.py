@@ -62,8 +62,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
     Args:
         group: the ranks.
         tensor: fp32 or fp16 [n], n a multiple of the group's size if the parts are equal.
-        bounds: where parts begin and end, one more than ranks, ascending from 0 to n; rank r's is [bounds[r],
-            bounds[r + 1]).
+        bounds: ascending from 0 to n, one more than ranks; rank r's part is [bounds[r], bounds[r + 1]).
         name: of the collective; unique in the graph and equal on every rank.
 
     Returns:
@@ -91,7 +90,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
 
 
 def prevent_pruning(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a collective's result in a way that keeps the collective in the graph even if the result is not used.
+    """Returns a collective's result, and keeps the collective in the graph even if the result is not used.
 
     Graph optimizers treat Horovod's operations as free of side effects and drop one whose result is unused. If they do
     so on some ranks only, the others wait for ever.
@@ -114,7 +113,7 @@ def all_gather_rows(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None:
-    """Gives every rank the values that the group's first rank has of named variables.
+    """Assigns the first rank's values of named variables to the variables of every rank of the group.
 
     Call eagerly, on every rank with the same names.
     """
@@ -144,7 +143,7 @@ def gather_bytes(group: Group, data: bytes, name: str) -> list[bytes]:
         name: of the collectives; equal on every rank.
     """
     lengths = gather_numbers(group, float(len(data)), f"{name}.lengths").astype(int)
-    # With one more byte for each rank: a tensor must not be empty.
+    # One more byte per rank, because a tensor must not be empty.
     rows = all_gather_rows(group, tf.constant(np.frombuffer(data + b"\0", np.uint8)), name).numpy()
     return [part[:-1].tobytes() for part in np.split(rows, np.cumsum(lengths + 1)[:-1])]
 
@@ -156,7 +155,7 @@ def gather_texts(group: Group, text: str, name: str) -> list[str]:
 
 def is_peer_failure(error: BaseException) -> bool:
     """Returns whether a collective failed because another rank has ended or can't be reached."""
-    # Horovod's own message, or Gloo's, which names its source file, if a connection breaks while it is in use.
+    # The message is Horovod's or Gloo's. Gloo's names its source file, when a connection breaks during a transfer.
     return any(words in str(error) for words in ("Horovod has been shut down", "gloo/transport"))
 
 

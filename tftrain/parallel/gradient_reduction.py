@@ -1,9 +1,10 @@
-"""Every way in which gradients become sums over the data parallel ranks, and weights come back from their owners.
+"""Sums gradients over the data parallel ranks, and collects updated weights from the ranks that own them.
 
 - Whole: all ranks receive the sum of every tensor (an all-reduce, in buckets).
-- Split: each rank receives the parts that it owns (ZeRO, Rajbhandari et al., arXiv 1910.02054). Each bucket is summed
-  into the parts of their owners (a reduce-scatter); when the owners have updated their parts, all ranks collect the
-  weights (an all-gather): together the bytes of the all-reduce, and half of the second half where weights have 16 bits.
+- Split: each rank receives the parts that it owns (ZeRO, Rajbhandari et al., arXiv 1910.02054). A reduce-scatter sums
+  each bucket and sends each part to its owner. When the owners have updated their parts, an all-gather sends the
+  weights to all ranks. Both together send as many bytes as the all-reduce. With 16-bit weights, the all-gather sends
+  half as many.
 - Sparse rows: the looked-up rows of an embedding travel as rows, and every rank adds them up.
 """
 
@@ -16,8 +17,8 @@ from tftrain.parallel import collectives
 from tftrain.parallel.layout import Bucket, Segment, layout, pack
 from tftrain.parallel.mesh import Group
 
-# A group is reduced as soon as all its gradients exist: groups small enough for the first to travel while backward
-# still computes the last, large enough for the network to run at its full rate.
+# A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
+# still computes the last, and large enough that the network runs at its full rate.
 BUCKET_BYTES = 32 * 2**20
 
 
@@ -37,9 +38,9 @@ class GradientReduction:
     """Sums the gradients of a run over the data parallel ranks.
 
     Attributes:
-        split: who owns which part of the gradients; None where every rank receives all.
+        split: the owner of each part of the gradients; None if every rank receives all gradients.
         each_micro_batch: whether the gradients of every micro-batch are summed at once, so that a rank accumulates only
-            what it owns (ZeRO-2).
+            its own part (ZeRO-2).
     """
 
     def __init__(self, group: Group, wire_dtype: tf.DType, split: "StateSplit | None", each_micro_batch: bool):
@@ -110,7 +111,7 @@ def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_d
 
 
 def _sum_in_fp32(group, tensors, name):
-    """Sums tensors with as many bytes on the wire, each element by one rank: Gloo adds fp16 one by one, in software."""
+    """Sums fp16 tensors: Gloo adds fp16 slowly, so one rank adds up each element in fp32. As many bytes are sent."""
     flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
     length = flat.shape[0]
     bounds = [rank * length // group.size for rank in range(group.size + 1)]
@@ -121,12 +122,12 @@ def _sum_in_fp32(group, tensors, name):
 
 
 class StateSplit:
-    """Whole tensors on one side, this rank's flat part of each bucket on the other.
+    """Converts between whole tensors and this rank's flat part of each bucket.
 
     Attributes:
         group: the ranks among which tensors are divided.
-        buckets: who owns what.
-        segments: what this rank's part of each bucket is made of.
+        buckets: the tensors of each bucket, and the bounds of each rank's part.
+        segments: the segments of this rank's part of each bucket.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class StateSplit:
         return [self._flat(b, tensors)[b.bounds[rank] : b.bounds[rank + 1]] for b in self.buckets]
 
     def reduce(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
-        """Sums tensors over the ranks, each part where it belongs.
+        """Sums tensors over the ranks; each rank receives the sum of its own part.
 
         Args:
             tensors: one of each shape, of any floating dtypes, different on each rank.
@@ -184,7 +185,7 @@ class StateSplit:
                 yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
     def owned(self) -> Iterator[tuple[int, int, slice, slice]]:
-        """Yields what this rank owns: bucket, tensor, stretch of its part of the bucket, and stretch of the tensor."""
+        """Yields each range that this rank owns: bucket, tensor, range in the rank's part, range in the tensor."""
         for number, bucket in enumerate(self.buckets):
             for tensor, part, stretch in bucket.owned(self.group.rank, self._sizes):
                 yield number, tensor, part, stretch

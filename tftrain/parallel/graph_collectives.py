@@ -1,7 +1,7 @@
 """The collectives of a traced function, in the order of its graph.
 
-Horovod matches collectives by name. If a rank lacks one, or has it with another shape, the others wait for ever. The
-graph of a traced function shows all its collectives before it runs.
+Horovod matches collectives by name. If one rank has no collective of a name, or another shape, the others wait for
+ever. The graph of a traced function shows all its collectives before it runs.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which rank this process is, read from the launcher's environment before TensorFlow or Horovod is imported."""
+"""Reads this process's rank from the launcher's environment, before TensorFlow or Horovod is imported."""
 
 import os
 from typing import NamedTuple

@@ -1,8 +1,8 @@
-"""Which rank owns which elements of the optimizer's state: flat buckets over all tensors, cut among the ranks.
+"""Divides the optimizer's state among ranks: flat buckets of tensors, of which each rank owns one part.
 
-A bucket is a row of whole tensors, flattened, one behind the other; rank r owns one stretch of it. Cut evenly,
-stretches are equally long whatever the tensors are, and a tensor may lie on several ranks. Cut by owners, a stretch
-holds whole tensors. Every stretch has at least one element, of padding if need be: no rank is left out of a collective.
+A bucket is a concatenation of whole, flattened tensors. Each rank owns one contiguous part of it. If a bucket is
+divided evenly, all parts have the same length and several ranks may share a tensor. If it is divided by owners, a part
+holds whole tensors. Every part has at least one element, which may be padding: so every rank is in each collective.
 """
 
 import heapq
@@ -41,7 +41,7 @@ class Bucket(NamedTuple):
         return [stop - start for start, stop in zip(self.bounds, self.bounds[1:], strict=False)]
 
     def owned(self, rank: int, sizes: Sequence[int]) -> Iterator[tuple[int, slice, slice]]:
-        """Yields each tensor of which a rank owns something: its index, and the stretch of the rank's part and of it.
+        """Yields, for each tensor that a rank owns elements of: index, range in the rank's part, range in the tensor.
 
         Args:
             rank: of the owner.
@@ -54,7 +54,7 @@ class Bucket(NamedTuple):
                 yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
 
     def segments(self, rank: int, sizes: Sequence[int]) -> list[Segment]:
-        """Returns what a rank's part is made of, in order; `sizes` are those of all tensors."""
+        """Returns the segments of a rank's part, in order; `sizes` are those of all tensors."""
         position, found = 0, []
         for tensor, part, _ in self.owned(rank, sizes):
             if part.start > position:
@@ -72,11 +72,11 @@ def layout(
 
     Args:
         strategy: `even`, `naive` or `greedy:K`, see `ParallelConfig.state_split_strategy`.
-        names: of the tensors, such as `layer_00/attention/query/kernel`; all below one first word are a layer.
+        names: of the tensors, such as `layer_00/attention/query/kernel`; those with the same first word form a layer.
         sizes: elements of each tensor, all positive.
         kinds: of the tensors; no bucket holds tensors of two kinds.
-        ranks: how many own something.
-        limit: elements of a bucket at most, unless a single tensor has more.
+        ranks: number of ranks that share the tensors.
+        limit: most elements of a bucket; a tensor with more elements is a bucket of its own.
 
     Returns:
         The buckets, from the last tensor to the first, as backward makes their gradients.
@@ -96,7 +96,7 @@ def layout(
 
 
 def pack(sizes: Sequence[int], limit: int) -> list[list[int]]:
-    """Packs things, in order, into groups of at most `limit`, or of a single larger one; returns their places."""
+    """Packs items, in order, into groups of at most `limit`; a larger item is a group of its own. Returns indices."""
     groups: list[list[int]] = []
     room = 0
     for place, size in enumerate(sizes):

@@ -1,8 +1,8 @@
-"""The topology of a run: which coordinates a rank has, and the groups of ranks that talk to each other.
+"""The topology of a run: the coordinates of each rank, and the groups of ranks that communicate.
 
-Nothing here starts or sends anything: `tftrain.parallel.start` connects the ranks. The tensor coordinate runs fastest,
-so the ranks that split a layer sit on one host; then the data coordinate; the stages of a pipeline, which exchange
-least, lie farthest apart.
+This module starts no communication: `tftrain.parallel.start` connects the ranks. The tensor coordinate varies fastest,
+so the ranks that split a layer are neighbours, usually on one host. The data coordinate is next. The pipeline stages
+exchange the least data, so they are farthest apart.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Group:
         return len(self.ranks)
 
     def share(self, count: int) -> tuple[int, int]:
-        """Returns [start, stop) of this rank's part of `count` items, of which each rank has equally many."""
+        """Returns [start, stop) of this rank's part of `count` items; all parts have the same size."""
         each = count // self.size
         return self.rank * each, (self.rank + 1) * each
 

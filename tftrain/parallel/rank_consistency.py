@@ -1,8 +1,7 @@
 """Rank consistency: before ranks act together, they compare their flags, environments and collectives.
 
-Another flagfile or another environment on one of many hosts ends in a hang, or in numbers that mean nothing. So every
-rank sends digests first. The ranks send the texts only if digests differ, and the error names the ranks that differ and
-the values.
+If one host has another flagfile or environment, the run hangs or computes wrong numbers. So every rank sends digests
+first. The ranks send the full texts only if the digests differ. The error names the ranks that differ and the values.
 """
 
 import dataclasses

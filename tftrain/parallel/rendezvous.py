@@ -1,8 +1,8 @@
 """Messages between ranks before Horovod starts, through the key-value store that horovodrun provides for Gloo.
 
-Horovod creates its process sets when it starts. Ranks that request different sets would wait for each other until Gloo
-times out and every process aborts without a reason, and no collective can run before. Open MPI and Slurm have no such
-store.
+Horovod creates its process sets when it starts, before any collective can run. If ranks request different sets, they
+wait for each other until Gloo times out, and every process aborts without giving a reason. So the ranks compare their
+requests through the store first. Open MPI and Slurm have no such store.
 """
 
 import http.client

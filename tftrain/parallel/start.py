@@ -15,7 +15,7 @@ from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
 from tftrain.parallel.rendezvous import await_all, value_of_rank_0
 
-# Horovod first warns of ranks that keep others waiting, and then ends the run.
+# If a rank makes others wait, Horovod first prints a warning and later ends the run.
 STALL_WARNING_SECONDS = 60
 STALL_SHUTDOWN_SECONDS = 600
 

@@ -1,13 +1,13 @@
 """Layers divided among ranks (Megatron-LM, Shoeybi et al., arXiv 1909.08053): bounds of parts, and two functions.
 
-A sub-layer is two matrices with something between them that needs no neighbour: a head, or an element of the wide
-layer. Of the first matrix each rank has some outputs, of the second the rows of the same inputs:
+A sub-layer is two matrices. The computation between them treats each attention head, or each element of the wide layer,
+independently. Each rank holds some output columns of the first matrix, and the matching input rows of the second:
 
     x --copy_to_ranks--> its heads or columns --> its part of a sum --sum_over_ranks--> y
 
-x and y are equal on all ranks. The two functions are each other's gradient: what is copied forward is used by every
-rank, so its gradient is a sum; what is summed forward receives one gradient, which every rank needs. Horovod's own
-gradients assume replicas with losses of their own, hence the custom ones here.
+x and y are equal on all ranks. Each function is the gradient of the other. A copied tensor is used by every rank, so
+its gradient is the sum of the ranks' gradients. A sum has one gradient, which every rank needs. Horovod's own gradients
+assume that each rank has a loss of its own, so this module defines its own.
 """
 
 import tensorflow as tf
@@ -33,12 +33,12 @@ def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:
 
 
 def own_copy(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a copy in memory of its own, eagerly: a slice may be a view, which keeps all that it was cut from."""
+    """Returns a copy with its own memory, eagerly: a slice may be a view, which keeps the whole tensor in memory."""
     return tf.constant(tensor.numpy())
 
 
 def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns x, of which every rank computes something different; the gradient is the sum of the ranks' gradients.
+    """Returns x, the input of a different computation on each rank; its gradient is the sum of the ranks' gradients.
 
     Args:
         group: the ranks that divide the layer.
@@ -80,7 +80,7 @@ def sum_over_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def _sum(group, x, name):
-    # Horovod sends no bf16. fp16 could travel, but each of the additions would round, where one rank's matrix product
-    # rounds once, and scaled gradients could overflow on the way to a sum that does not.
+    # Horovod cannot send bf16. It can send fp16, but then each addition would round, whereas the matrix product of one
+    # rank rounds once. A partial sum of scaled gradients could also overflow although the full sum does not.
     wire = tf.float64 if x.dtype == tf.float64 else tf.float32
     return tf.cast(collectives.all_reduce(group, tf.cast(x, wire), name), x.dtype)

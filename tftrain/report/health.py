@@ -1,6 +1,6 @@
 """Watches loss and gradient norm of every step: non-finite values end the run, unusual values are spikes.
 
-It looks at each step one step later, so that the device already has its next step when the host waits for the values.
+It checks each step one step later, so the device is already running the next step while the host waits for the values.
 """
 
 from collections.abc import Callable, Sequence

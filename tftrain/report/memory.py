@@ -1,7 +1,7 @@
 """The memory of a rank by kind.
 
-The bytes of the state follow from its variables, and those of gradients and their sums from the planner's formulas. The
-peak is measured. The rest of the peak is activations and temporaries, so the kinds add up to the peak.
+The bytes of the state are those of its variables. The bytes of gradients and their sums come from the planner's
+formulas. The peak is measured. The rest of the peak is activations and temporaries, so the kinds add up to the peak.
 """
 
 import itertools
@@ -86,7 +86,7 @@ def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: M
     Returns:
         Bytes of each of `KINDS`, whose sum is `peak`; `activations` (and temporaries) are the rest. If the rest is
         negative, the transient kinds did not exist at the same time, or used memory that was free before the model
-        was built: then they are reduced by the missing bytes, and last the baseline.
+        was built. Then they are reduced until the sum is `peak`, and the baseline last.
     """
     found = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **transient}
     left = peak - sum(found.values())
@@ -142,7 +142,7 @@ def table(row: MemoryRow, planned: PlannedRow, ranks: int) -> str:
 def state_line(run: Run) -> str:
     """Returns how many bytes the state takes on each rank; every rank must call it.
 
-    A second line says it of master weights and moments, where they are split, beside an even share of all of them.
+    If master weights and moments are split, a second line gives their bytes on each rank, and an even share of them.
     """
     weights = list(run.task.named_variables().values())
     state, world, data_ranks = state_bytes(weights, run.optimizer.state), run.mesh.world, run.mesh.data.size
@@ -159,7 +159,7 @@ def state_line(run: Run) -> str:
 
 
 def _range(every: np.ndarray) -> str:
-    """Returns the one value of all ranks, or the least and the most and whose they are."""
+    """Returns the value if it is equal on all ranks, else the smallest and the largest with their ranks."""
     every = every.astype(int)
     if (every == every[0]).all():
         return str(every[0])

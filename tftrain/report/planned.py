@@ -20,7 +20,7 @@ class StepPlan(NamedTuple):
     Attributes:
         memory: bytes of the fullest rank by the kinds of `tftrain.report.memory`, which add up to the peak.
         seconds: of the update; None if the device is not known.
-        unknown: why it is not known, and what to do; "" if it is known, or if nobody asked for it.
+        unknown: why `seconds` is None, and what to do; "" if it is known, or was not requested.
     """
 
     memory: dict[str, int]

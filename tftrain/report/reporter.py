@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Clock:
-    """Counts steps, their samples and the seconds that they took, without what happens between them.
+    """Counts steps, their samples and their seconds, without the time between steps.
 
     Attributes:
         steps, samples: counted since the start.
@@ -40,7 +40,7 @@ class Clock:
         self.start()
 
     def start(self) -> None:
-        """Forgets what it has counted and starts now."""
+        """Resets all counts and starts now."""
         self.steps, self.samples, self._start, self._paused = 0, 0, time.perf_counter(), 0.0
 
     def compiles(self, samples: int) -> bool:
@@ -116,7 +116,7 @@ class Reporter:
     def _write_plan(self, number: int) -> None:
         """Writes measured and planned memory and time."""
         run = self._run
-        int(run.progress.step)  # It waits until the device has done the step.
+        int(run.progress.step)  # This read waits until the device has done the step.
         seconds = self.clock.seconds_per_step()
         with self.clock.pause():
             plan = planned.of_run(run.config, run.mesh, self.clock.batch_size)
@@ -148,7 +148,7 @@ class Reporter:
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:
-    """Reads the device and returns what is logged of the steps since the last row; every rank must call it."""
+    """Reads the values from the device and returns the row of the steps since the last one; every rank must call it."""
     config, progress = run.config, run.progress
     means = run.task.mean_values(progress.take_interval())
     seconds, length = clock.seconds_per_step(), config.data.max_seq_length
@@ -180,7 +180,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
 
 
 def describe(run: Run, examples: int) -> str:
-    """Returns what is worth knowing before the first step; `examples` is the size of the training split."""
+    """Returns the sizes of the run, for the log before the first step; `examples` is the size of the training split."""
     config, batch, data = run.config, run.config.batch, run.config.data
     work = run.task.step_flops(batch.global_batch_size)
     parts = {
@@ -206,7 +206,7 @@ def describe(run: Run, examples: int) -> str:
 
 
 def ramp_words(ramp: Ramp) -> tuple[str, ...]:
-    """Returns what there is to say of a batch ramp; nothing if the batch is full from the start."""
+    """Returns the description of a batch ramp; empty if the batch is full from the start."""
     stages = ramp.stages()
     if len(stages) == 1:
         return ()

@@ -98,13 +98,13 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """What the planner leads one to expect of the step that `MemoryRow` is about; once in a run.
+    """The planner's prediction for the step of `MemoryRow`; once in a run.
 
     Attributes:
         step: updates so far.
         planned_*_bytes: of the fullest rank, by kind, see `MemoryRow`.
         planned_step_time_s: None where there are no measurements of the device.
-        measured_step_time_s: the mean of the steps since the last logged one that did not compile; NaN if all did.
+        measured_step_time_s: mean over the steps since the last logged one, without those that compiled; NaN if none.
     """
 
     step: int
@@ -169,7 +169,7 @@ def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
 
 
 def eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
-    """Returns the log line of an evaluation, its loss beside what token frequencies alone would reach."""
+    """Returns the log line of an evaluation, with its loss and the unigram entropy."""
     loss, *others = [mean for mean in means if mean.in_evaluation]
     value = row.means[f"eval_{loss.name}"]
     return " | ".join(

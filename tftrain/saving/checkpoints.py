@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which one it starts from, what a new one holds, and what its manifest says of the run."""
+"""The checkpoints of a run: restores the one that it starts from, and saves new ones with a description of the run."""
 
 import dataclasses
 import functools
@@ -112,7 +112,7 @@ class Checkpoints:
 
     @functools.cached_property
     def data(self) -> dict[str, str]:
-        """What distinguishes the run's data from other data."""
+        """The identity of the run's data, see `tftrain.data.identity`."""
         return identity(self._run.config.data)
 
     def _check_tensors(self, reader: Reader) -> None:
@@ -120,7 +120,7 @@ class Checkpoints:
         expected = self._run.tensor_shapes()
         found = {name: list(shape) for name, (_, shape) in reader.tensors.items()}
         for name in expected.keys() ^ found.keys():
-            if name.startswith("loss_scale/"):  # It comes and goes with fp16, and finds its value again by itself.
+            if name.startswith("loss_scale/"):  # Only fp16 runs have one, and a new one soon reaches its value.
                 expected.pop(name, None), found.pop(name, None)
         differing = [
             f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"

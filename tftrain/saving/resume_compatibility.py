@@ -5,7 +5,7 @@ Each flag is of one of four kinds:
 - fixed: another value means another model, another update rule or other random numbers. A change is refused.
 - named: another value changes the mathematics of the remaining steps, such as the learning rate. A change is refused
   unless `--change_on_resume` names the flag.
-- logged: another value changes number formats, hence roundings, or the length of the run. The log has a line on it.
+- logged: another value changes number formats and so rounding, or the length of the run. The log has a line on it.
 - All other flags choose where, how fast and on how many ranks the same result is computed. They may change.
 """
 

@@ -1,7 +1,7 @@
-"""The saves of a run: started on all ranks together, written in the background, their outcomes agreed on.
+"""The saves of a run: all ranks start a save together, write it in the background, and agree on its result.
 
-No rank acts on what its own disk says. Whether a save has succeeded is asked at the next one, or at the end, by a
-collective among all ranks: so all count the same failures and stop at the same step.
+No rank acts on the result of its own disk alone. At the next save, or at the end, a collective tells all ranks whether
+the save has succeeded. So all ranks count the same failures and stop at the same step.
 """
 
 import secrets
@@ -22,11 +22,11 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import STALL_SHUTDOWN_SECONDS
 
-# Ranks that are done wait for the others in a collective, which ends the run when it takes too long.
+# A rank that has finished waits for the others in a collective. If the collective takes too long, it ends the run.
 WRITE_SECONDS, COMPLETE_SECONDS = 0.6 * STALL_SHUTDOWN_SECONDS, 0.3 * STALL_SHUTDOWN_SECONDS
 # A run that ends in an error lets a save under way finish, unless it takes longer: launchers kill after 5 seconds.
 EXIT_SECONDS = 4
-# Exact in float64, as which numbers travel.
+# Numbers are sent as float64, which represents these exactly.
 ATTEMPT_BITS = 48
 
 
@@ -51,13 +51,13 @@ class Saves:
     def __exit__(self, _, error: BaseException | None, __) -> None:
         if error and self._save:
             if collectives.is_peer_failure(error):
-                self._save.abandon()  # Who is gone has announced all that it ever will.
+                self._save.abandon()  # A rank that has ended will announce nothing more.
             self._save.completed(EXIT_SECONDS)
 
     def prepare(self, pieces: Iterable[Piece]) -> threading.Thread:
         """Maps memory for copies of these pieces, if there are any, in a thread; returns the thread.
 
-        The first save then finds it as later ones do.
+        The first save is then as fast as later ones.
         """
         if self._config.keeps_copy:
             self._staging = memory.arrays(pieces)
@@ -74,15 +74,16 @@ class Saves:
     def start(
         self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[TensorData]], last: bool = False
     ) -> None:
-        """Starts to write what this rank owns, or a copy of it; every rank must call it.
+        """Starts to write this rank's pieces, or a copy of them; every rank must call it.
 
-        A save that is under way is waited for first.
+        If another save is under way, this waits for it first.
 
         Args:
             step: updates done.
-            run: what the manifest says of the run.
+            run: the description of the run for the manifest.
             owned: makes this rank's pieces and their elements, flat.
-            last: those do not change before `finish`, and need not be copied. Else they may as soon as this returns.
+            last: whether the elements stay unchanged until `finish`, so no copy is needed. Otherwise they may change
+                as soon as this function returns.
 
         Raises:
             FailedSavesError: too many saves in a row have failed, on all ranks alike.
@@ -115,7 +116,7 @@ class Saves:
         """Waits for the save that is under way, if any, and counts it if it has failed; every rank must call it.
 
         Returns:
-            What this rank knows of the reason, if it has failed.
+            The reason as far as this rank knows it, if the save has failed; else None.
 
         Raises:
             FailedSavesError: too many saves in a row have failed, on all ranks alike.

@@ -1,1 +1,1 @@
-"""Watches a run from beside it: time limits, signals, failed peers, elastic membership."""
+"""Supervises a run: time limits, signals, failed peers, elastic membership."""

@@ -12,11 +12,11 @@ supervisors ask the driver for their new ranks, and new children resume from the
 - A child ended for a reason that would recur, such as wrong flags, bad data or too many non-finite steps: a note ends
   all other children.
 
-Horovod's own elastic mode reconnects inside the training process. That does not work here: when a rank dies and there
-are several process sets, Gloo throws where nothing catches the exception, so no survivor can continue; without process
-sets, the last survivor notices only after 30 seconds. A separate process survives whatever Horovod and TensorFlow do,
-notices changes at any time, and leaves no graphs, threads, memory or process sets of the run before. The price is the
-start of TensorFlow at each change.
+Horovod's own elastic mode reconnects inside the training process. This does not work here. When a rank dies and there
+are several process sets, Gloo throws an exception that nothing can catch, so no survivor can continue. Without process
+sets, the last survivor notices only after 30 seconds. A separate supervisor survives a crash in Horovod or TensorFlow
+and notices changes at any time. Each new child starts without the graphs, threads, memory and process sets of the last
+one. The cost is that TensorFlow starts again at each change.
 """
 
 import ctypes
@@ -175,7 +175,7 @@ class Supervisor:
         return ExitCode.WRONG_FLAGS
 
     def _is_final(self) -> bool:
-        """Returns whether a rank has ended the run for good; its note may arrive after the children it made end."""
+        """Returns whether a rank has ended the run for good; its note may arrive after the end of other children."""
         store, last = self._membership.store, time.monotonic() + FINAL_SECONDS
         while not (final := store.get(FINAL)) and not store.get(RANK_FAILED) and time.monotonic() < last:
             time.sleep(POLL_SECONDS)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 VOID_FUNCTION = ctypes.CFUNCTYPE(None)
 TICK_SECONDS = 0.25
-# Meanwhile a failure that a collective does report ends the process in its own way, and a save finishes.
+# During this time, a collective may still report the failure and end the process, and a save may finish.
 FORGOTTEN_SECONDS = 10
 
 

@@ -1,4 +1,4 @@
-"""What a run can optimise: one file a task."""
+"""The tasks that a run can train: one file for each task."""
 
 from tftrain.config import TrainConfig
 from tftrain.parallel.mesh import Mesh

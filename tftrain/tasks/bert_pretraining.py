@@ -159,7 +159,7 @@ def pretraining_loss_sums(outputs: Outputs, batch: Batch) -> LossSums:
         outputs: the model's predictions.
         batch: masked_lm_ids, int32 [b, P]; masked_lm_weights, float [b, P], 0 where a slot is unused;
             next_sentence_labels, int32 [b] or [b, 1]; and, if present, example_weights, float [b], 0 for an example
-            that only fills the batch: it weighs the next-sentence loss, the masked words have weights of their own.
+            that only fills the batch. They weight the next-sentence loss; masked_lm_weights weight the masked words.
 
     Returns:
         LossSums. Only mlm_sum and nsp_sum have gradients.
@@ -201,7 +201,7 @@ def _weighted_sums(
 def original_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the text of a batch as it was before masking, without padding, [CLS] and [SEP].
 
-    Works for records of any vocabulary: [CLS] is what every sequence begins with, [SEP] what it ends with.
+    Works for records of any vocabulary: [CLS] is the first token of every sequence, [SEP] the last.
 
     Args:
         batch: the standard features, shapes [n, S] and [n, P]; examples of weight 0 are left out.

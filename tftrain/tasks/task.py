@@ -1,8 +1,9 @@
-"""What a run optimises: the only thing that the loop, the step, evaluation and reports know of a model.
+"""The interface between a model and the rest: loop, step, evaluation and reports use a model through its `Task` only.
 
-A task names the sums of a batch, and which sum divided by which weight is a loss or another mean. The means of
-micro-batches cannot be averaged, because micro-batches differ in their weights. So the step adds the sums over
-micro-batches and ranks, and divides by the weights of the whole global batch: the loss is exact whatever the split.
+A task names the sums of a batch, and defines each loss or other mean as one sum divided by another. The means of
+micro-batches cannot be averaged, because micro-batches have different weights. So the step adds the sums over
+micro-batches and ranks, and divides by the weights of the whole global batch. The loss is exact however the global
+batch is split.
 """
 
 import abc
@@ -44,7 +45,7 @@ class Mean(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """A model in the parts that a pipeline divides among its stages; applied one after the other they are the model.
+    """The parts of a model that a pipeline assigns to its stages; applied in order, they compute the whole model.
 
     Attributes:
         embedding: (batch, dropout key or None) -> activations [b, S, H].
@@ -150,7 +151,7 @@ class Task(abc.ABC):
         return tf.stack([sums[name] for name in self.sums])
 
     def loss(self, sums: Mapping[str, tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
-        """Returns the share of a micro-batch in the loss of its global batch.
+        """Returns the part of the global batch's loss that comes from a micro-batch.
 
         Args:
             sums: of the micro-batch, from `compute`.

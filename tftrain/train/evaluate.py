@@ -1,7 +1,7 @@
-"""Means over the held-out split, beside the entropy of the text's tokens.
+"""Evaluates the held-out split: the task's means, and the unigram entropy of the text's tokens.
 
-The unigram entropy is the best loss of a model that knows only how frequent each token is; a loss below it is what the
-model has learned from context.
+The unigram entropy is the lowest loss of a model that knows only how frequent each token is. A lower loss shows that
+the model has learned from context.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Computes the gradients of this rank's share of a global batch, one micro-batch after the other.
 
-Accumulation is a strategy with one result type, `Gradients`. Each micro-batch contributes its sums divided by the
-weights of the whole global batch, so contributions add up whatever the split into micro-batches and ranks.
+The loss of each micro-batch is its sums divided by the weights of the whole global batch. So the gradients of all
+micro-batches and ranks add up to the gradient of the global batch, however it is split.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Gradients(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a share of a global batch stands in the run.
+    """The step, loss weights and loss scale of a global batch.
 
     Attributes:
         step: int64 scalar tensor, the number of the update.
@@ -59,7 +59,7 @@ class Accumulation:
         self._run, self._reduction, self._sparse = run, reduction, sparse
         self._variables = list(run.task.named_variables().values())
         self._buffer_dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
-        # With a reduction of each micro-batch there are collectives in the loop: then XLA compiles its body alone.
+        # If each micro-batch is reduced, the loop contains collectives. Then XLA compiles only the loop's body.
         self._compiled = tf.function(
             self._accumulate, jit_compile=run.jit and not reduction.each_micro_batch, autograph=False
         )

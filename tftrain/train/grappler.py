@@ -1,8 +1,8 @@
-"""Grappler, TensorFlow's graph rewriter, as the flags want it.
+"""Configures Grappler, TensorFlow's graph rewriter, from the flags.
 
-`tf.config.optimizer.set_experimental_options` has no key for the memory optimizer. What reaches the rewriter is the
-ConfigProto that every call of a `tf.function` carries along, so the setting is made there. The recomputation heuristic
-looks for gradients by the name scope of TensorFlow 1, and finds none unless it is told the one of `tf.GradientTape`.
+`tf.config.optimizer.set_experimental_options` has no key for the memory optimizer. Grappler reads the ConfigProto that
+is passed with every call of a `tf.function`, so this module sets the options there. The recomputation heuristic finds
+gradients by their name scope. Its default is that of TensorFlow 1, so it must be set to that of `tf.GradientTape`.
 """
 
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
@@ -22,7 +22,7 @@ GRADIENT_SCOPE = "gradient_tape/"
 
 
 def configure(compute: ComputeConfig) -> None:
-    """Makes every function that this thread calls from now on be rewritten as `compute` says.
+    """Applies the settings in `compute` to every `tf.function` that this thread calls from now on.
 
     Later changes by `tf.config.optimizer` and the like undo it.
     """

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
-    """Trains to `max_steps` from the state that `--resume` means, and leaves checkpoint, metrics and loss curve.
+    """Trains to `max_steps`, from the state that `--resume` selects; writes a checkpoint, metrics and the loss curve.
 
     Args:
         config: resolved, with the sizes that the data gives filled in.
@@ -157,7 +157,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
         task, path, step = load_task(config, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
         result = HeldOut(config, task, mesh, config.compiles(devices.has_gpu()))(limit.restart)
-        # Horovod ends on all ranks when one is done; those of another tensor parallel rank may still be adding up.
+        # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
     lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}
     logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))

@@ -1,4 +1,4 @@
-"""What all ranks of a run must agree on, and when they are asked: before anything else, and before the first step."""
+"""Checks that all ranks of a run agree: once before anything else, and once before the first step."""
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
     Args:
         step: not called yet.
         batch: this rank's share of the first global batch.
-        requests: as the step will get them, or it would be traced once more, and nobody compares that.
+        requests: with the shape and dtype of all later calls; another shape would cause a second trace, unchecked.
         mesh: the ranks.
 
     Raises:

@@ -20,7 +20,7 @@ class TrainStep:
         self._run = run
         wire = tf.float16 if compute.hvd_fp16_compression else tf.float32
         self._reduction = GradientReduction(run.mesh.data, wire, split, run.config.parallel.split_grad_accum)
-        # Split, rows can't travel as such: their owners are not all ranks.
+        # With a split, looked-up rows can't be sent as rows, because not every rank owns the rows' gradients.
         self._sparse = not compute.sparse_as_dense and split is None and run.task.lookup_variable is not None
         self._compute = Accumulation(run, self._reduction, self._sparse)
         self._update = tf.function(
@@ -31,11 +31,11 @@ class TrainStep:
 
     @tf.function(autograph=False)
     def __call__(self, batch: dict[str, tf.Tensor], requests: tf.Tensor | tuple = (0.0,)) -> StepInfo:
-        """Does one update; a batch of another size is another graph.
+        """Does one update; each batch size has a graph of its own.
 
         Args:
             batch: this rank's share of the global batch: some times micro_batch_size samples, in order.
-            requests: fp32 [any number], which every rank receives the maximum of.
+            requests: fp32 [any number]; every rank receives the elementwise maximum over all ranks.
         """
         run, data = self._run, self._run.mesh.data
         with tf.device("CPU:0"):  # The host reads them before the device has done the rest.
