@@ -1,4 +1,4 @@
-"""`python -m tftrain.prepare`: text to a vocabulary and shards of training examples."""
+"""`python -m tftrain.prepare`: converts text to a vocabulary and shards of training examples."""
 
 import logging
 import os
@@ -18,10 +18,10 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the program.
+    """Prepares a data set from command line flags.
 
     Args:
-        argv: the program's name and its flags.
+        argv: the name of the program and its flags.
 
     Returns:
         The exit status.
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(problems)
     except ConfigError as error:
         flags.refuse("prepare", error)
-    # Without a GPU, TensorFlow reports that as an error.
+    # TensorFlow logs a missing GPU as an error.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
     from tftrain.data.errors import DataError
@@ -43,15 +43,15 @@ def main(argv: Sequence[str]) -> int:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        made = prepare(config)
+        result = prepare(config)
     except DataError as error:
         logger.error(error)
         return EXIT_FAILED
     except OSError as error:
-        # Input that cannot be read is a DataError, so this is the output.
-        place = f"{error.filename}: " if error.filename else ""
+        # Unreadable input raises DataError, so this error comes from the output folder.
+        file_prefix = f"{error.filename}: " if error.filename else ""
         logger.error(
-            f"--output_dir={config.output_dir}: {place}{error.strerror or error}; expected a folder that can be "
+            f"--output_dir={config.output_dir}: {file_prefix}{error.strerror or error}; expected a folder that can be "
             "written, with enough space"
         )
         return EXIT_FAILED
@@ -59,9 +59,9 @@ def main(argv: Sequence[str]) -> int:
         logger.error("interrupted; nothing was left in the output folder")
         return EXIT_INTERRUPTED
     logger.info(
-        f"{config.output_dir}: {made.documents} documents, {made.tokens} tokens, vocabulary of "
-        f"{made.vocab_size}, {made.examples('train')} training and {made.examples('eval')} held-out examples of "
-        f"{made.max_seq_length} tokens"
+        f"{config.output_dir}: {result.documents} documents, {result.tokens} tokens, vocabulary of "
+        f"{result.vocab_size}, {result.examples('train')} training and {result.examples('eval')} held-out examples of "
+        f"{result.max_seq_length} tokens"
     )
     return 0
 

@@ -1,11 +1,11 @@
 """The built-in corpus: English documentation inside installed Python packages, with nothing to download.
 
-The packages are a fixed list. `requirements.lock` pins one version of each for every Python that tftrain supports, so
-the corpus is the same on every machine and does not depend on what else is installed.
+The packages are a fixed list. `requirements.lock` pins one version of each for every Python that tftrain supports. So
+the corpus is the same on every machine and does not depend on other installed packages.
 
-Docstrings are taken from the syntax tree of every module, so nothing is imported; documentation files (.rst, .md, .txt)
-as they are. The files are ordered by a hash of their name, so that a capped corpus is a fair sample of the whole one,
-and a paragraph that occurred before is left out.
+The text has two sources: the docstrings of every module and the documentation files (.rst, .md, .txt). Docstrings come
+from the module's syntax tree, so no module is imported. A hash of the file name orders the files, so a capped corpus is
+a fair sample of the whole corpus. Duplicate paragraphs are removed.
 """
 
 import ast
@@ -23,7 +23,7 @@ from tftrain.data.prose import paragraphs
 
 logger = logging.getLogger(__name__)
 
-# Packages with much documentation, of which requirements.lock has one version for all versions of Python.
+# Packages with much documentation. requirements.lock has the same version of each for every supported Python.
 PACKAGES = (
     "absl-py",
     "click",
@@ -73,12 +73,15 @@ _MAX_FILE = 4 << 20
 
 
 def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
-    """Returns the Python and documentation files of the packages in the corpus's order, and logs the packages.
+    """Lists the Python and documentation files of the packages, in corpus order, and logs the packages.
+
+    Returns:
+        The paths of the files.
 
     Raises:
-        DataError: a package, or a file of it, is not installed; the message names all such packages.
+        DataError: a package or one of its files is not installed. The message names all such packages.
     """
-    versions, missing, found = [], [], {}
+    versions, missing, paths = [], [], {}
     for package in packages:
         try:
             distribution = importlib.metadata.distribution(package)
@@ -87,23 +90,23 @@ def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
             missing.append(package)
             continue
         versions.append(f"{package} {distribution.version}")
-        found.update(files)
+        paths.update(files)
     if missing:
         raise DataError(
             f"--builtin_corpus: {', '.join(missing)}: not completely installed; the corpus is made of all packages of "
             "its list; run `make setup`, which installs requirements.lock"
         )
     logger.info(f"built-in corpus: documentation of {', '.join(versions)}")
-    return [found[name] for name in sorted(found, key=lambda name: (hashlib.sha256(name.encode()).digest(), name))]
+    return [paths[name] for name in sorted(paths, key=lambda name: (hashlib.sha256(name.encode()).digest(), name))]
 
 
 def _package_files(distribution: importlib.metadata.Distribution) -> dict[str, str]:
-    """Returns the path of each file that may hold text, by its name in the package's record of installed files.
+    """Maps the name of each text file in the package's RECORD to its path.
 
     Raises:
-        FileNotFoundError: there is no such record, or a file of it is missing.
+        FileNotFoundError: the RECORD is missing or lists no text file, or a listed file is missing.
     """
-    found = {}
+    paths = {}
     for file in distribution.files or ():
         folders = set(file.parts[:-1])
         if ".." in folders or folders & _SKIPPED_FOLDERS or file.parts[0].endswith((".dist-info", ".data")):
@@ -112,14 +115,17 @@ def _package_files(distribution: importlib.metadata.Distribution) -> dict[str, s
             path = str(file.locate())
             if not os.path.isfile(path):
                 raise FileNotFoundError(path)
-            found[file.as_posix()] = path
-    if not found:
+            paths[file.as_posix()] = path
+    if not paths:
         raise FileNotFoundError(distribution.metadata["Name"])
-    return found
+    return paths
 
 
 def extract(path: str) -> list[str]:
-    """Returns the English paragraphs of one file; none of a file that is not what its name says."""
+    """Returns the English paragraphs of one file.
+
+    The list is empty if the file cannot be read or parsed, or is larger than 4 MiB.
+    """
     try:
         if os.path.getsize(path) > _MAX_FILE:
             return []
@@ -149,32 +155,32 @@ def extract_all(paths: list[str]) -> list[list[str]]:
 
 
 def deduplicate(documents: Iterable[list[str]], limit_bytes: float) -> Iterator[list[str]]:
-    """Yields the documents without the paragraphs that occurred before, until they have `limit_bytes` of UTF-8."""
+    """Yields the documents without duplicate paragraphs, until their UTF-8 text reaches `limit_bytes`."""
     seen: set[bytes] = set()
-    taken = 0
+    yielded_bytes = 0
     for document in documents:
-        kept = []
+        unique = []
         for paragraph in document:
             key = hashlib.blake2b(re.sub(r"\W+", " ", paragraph).strip().lower().encode(), digest_size=12).digest()
             if key not in seen:
                 seen.add(key)
-                kept.append(paragraph)
-        taken += sum(len(paragraph.encode()) + 1 for paragraph in kept)
-        if kept:
-            yield kept
-        if taken >= limit_bytes:
+                unique.append(paragraph)
+        yielded_bytes += sum(len(paragraph.encode()) + 1 for paragraph in unique)
+        if unique:
+            yield unique
+        if yielded_bytes >= limit_bytes:
             return
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    """Yields the docstrings of a module, in the order of the source."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+    """Yields the docstrings of a module in source order."""
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node, clean=False)
             if text:
                 yield text
-            waiting.extend(reversed(node.body))
+            stack.extend(reversed(node.body))
         elif isinstance(node, ast.If | ast.Try):
-            waiting.extend(reversed([*node.body, *node.orelse]))
+            stack.extend(reversed([*node.body, *node.orelse]))

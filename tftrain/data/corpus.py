@@ -1,8 +1,10 @@
-"""Documents out of text files: strict UTF-8, plain or gzip, one document a file or documents parted by blank lines.
+"""Reads documents from text files, plain or gzip, in strict UTF-8.
 
-A document is a list of paragraphs, each on one line. With `blank_line` every line is a paragraph (as in the original
-BERT's input, one sentence a line, and in extracts of Wikipedia). With `file` blank lines part the paragraphs, and the
-lines of one are joined, as in a book of wrapped lines.
+A document is a list of paragraphs without line breaks. There are two formats:
+    blank_line: blank lines separate documents, and every line is a paragraph. The input of the original BERT (one
+        sentence a line) and extracts of Wikipedia have this format.
+    file: every file is one document, and blank lines separate its paragraphs. The lines of a paragraph are joined, as
+        in a book with wrapped lines.
 """
 
 import codecs
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from tftrain.data.errors import DataError
 
 _BLOCK = 1 << 20
-# Longer paragraphs are cut between words, which bounds the memory that one line of input can take.
+# Longer paragraphs are split between words. This bounds the memory for one line of input.
 LONGEST_PARAGRAPH = 1 << 16
 
 
@@ -21,11 +23,11 @@ def read_documents(path: str, separator: str) -> Iterator[list[str]]:
     """Yields the documents of one file.
 
     Args:
-        path: plain text, or gzip if it begins as gzip does.
+        path: a text file, plain or gzip. The first two bytes tell which.
         separator: "blank_line" or "file".
 
     Raises:
-        DataError: the file cannot be read or is not UTF-8; it names the byte offset in the (uncompressed) text.
+        DataError: the file cannot be read or is not UTF-8. The message gives the byte offset in the uncompressed text.
     """
     document: list[str] = []
     wrapped: list[str] = []
@@ -49,23 +51,23 @@ def read_documents(path: str, separator: str) -> Iterator[list[str]]:
 
 
 def _lines(path: str) -> Iterator[str]:
-    """Yields the lines of a file, an overlong one in parts; an unfinished part ends at a space."""
+    """Yields the lines of a file. A line longer than LONGEST_PARAGRAPH is split, at a space if it has one."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
-    offset, rest, begun = 0, "", False
+    offset, rest, bom_checked = 0, "", False
     for block in _blocks(path):
-        held = len(decoder.getstate()[0])
+        undecoded = len(decoder.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{path}: byte {offset - held + error.start}: not UTF-8 ({error.reason}); convert the file, "
+                f"{path}: byte {offset - undecoded + error.start}: not UTF-8 ({error.reason}); convert the file, "
                 f"for instance with iconv -t UTF-8"
             ) from error
         offset += len(block)
-        if text and not begun:
-            text, begun = text.removeprefix("\ufeff"), True
-        *whole, rest = (rest + text).replace("\r\n", "\n").split("\n")
-        for line in whole:
+        if text and not bom_checked:
+            text, bom_checked = text.removeprefix("\ufeff"), True
+        *complete, rest = (rest + text).replace("\r\n", "\n").split("\n")
+        for line in complete:
             yield from _cut(line)
         while len(rest) > LONGEST_PARAGRAPH:
             part, rest = _cut_once(rest)
@@ -82,13 +84,13 @@ def _cut(line: str) -> Iterator[str]:
 
 
 def _cut_once(line: str) -> tuple[str, str]:
-    at = line.rfind(" ", 1, LONGEST_PARAGRAPH)
-    at = LONGEST_PARAGRAPH if at < 0 else at
-    return line[:at], line[at:]
+    end = line.rfind(" ", 1, LONGEST_PARAGRAPH)
+    end = LONGEST_PARAGRAPH if end < 0 else end
+    return line[:end], line[end:]
 
 
 def _blocks(path: str) -> Iterator[bytes]:
-    """Yields the bytes of a file, uncompressed, and an empty block at the end."""
+    """Yields the uncompressed bytes of a file in blocks; the last block is empty."""
     try:
         with open(path, "rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"

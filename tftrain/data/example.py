@@ -1,10 +1,11 @@
-"""tf.train.Example without TensorFlow: the records' payload, written and read through protobuf alone.
+"""Reads and writes tf.train.Example messages with protobuf alone, without TensorFlow.
 
-The pre-flight checks read the first record's sizes before TensorFlow starts, and the workers that write records need no
-more than this either. Records go through here on their way to TensorFlow's parser as well: it puts a record that it
-can't read into its error message, where bytes that are no UTF-8 are a fault of their own. The message is declared here,
-field for field as TensorFlow's example.proto, in a pool of its own, so that it does not meet TensorFlow's declaration
-when both are loaded.
+The module has three users. The pre-flight checks read the sizes of the first record before TensorFlow starts. The
+preparation's workers write records. The input pipeline validates each record before TensorFlow's parser sees it: the
+parser copies an invalid record into its error message, and bytes that are not UTF-8 cause a second error there.
+
+The message type has the same fields as TensorFlow's example.proto. It is declared in a separate descriptor pool, so it
+does not conflict with TensorFlow's declaration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +21,14 @@ def _example_class():
     file = descriptor_pb2.FileDescriptorProto(name="tftrain/example.proto", package="tftrain", syntax="proto3")
 
     def message(name, *fields, parent=None):
-        made = (parent.nested_type if parent else file.message_type).add(name=name)
+        entry = (parent.nested_type if parent else file.message_type).add(name=name)
         for number, (field_name, kind, repeated) in enumerate(fields, 1):
             label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
             if isinstance(kind, str):
-                made.field.add(name=field_name, number=number, type=field.TYPE_MESSAGE, type_name=kind, label=label)
+                entry.field.add(name=field_name, number=number, type=field.TYPE_MESSAGE, type_name=kind, label=label)
             else:
-                made.field.add(name=field_name, number=number, type=kind, label=label)
-        return made
+                entry.field.add(name=field_name, number=number, type=kind, label=label)
+        return entry
 
     message("BytesList", ("value", field.TYPE_BYTES, True))
     message("FloatList", ("value", field.TYPE_FLOAT, True))
@@ -56,10 +57,10 @@ _Example = _example_class()
 
 
 def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
-    """Returns a serialized tf.train.Example, the same bytes for the same features.
+    """Returns a serialized tf.train.Example. Equal features give equal bytes.
 
     Args:
-        features: sequences of int, which become an int64 list, or of float, which become a float list.
+        features: sequences by feature name. A sequence of int becomes an int64 list, one of float a float list.
     """
     example = _Example()
     for name, values in features.items():
@@ -73,10 +74,10 @@ def decode(payload: bytes, where: str) -> dict[str, list]:
 
     Args:
         payload: one record.
-        where: file and offset, for the message.
+        where: file and byte offset of the record, for the error message.
 
     Raises:
-        DataError: the record is something else.
+        DataError: the record is not a tf.train.Example.
     """
     values = {}
     for name, feature in _parse(payload, where).features.feature.items():
@@ -86,14 +87,14 @@ def decode(payload: bytes, where: str) -> dict[str, list]:
 
 
 def canonical(payload: bytes, where: str) -> bytes:
-    """Returns a tf.train.Example as protobuf writes it, without fields that no Example has.
+    """Returns a tf.train.Example, serialized again by protobuf without unknown fields.
 
     Args:
         payload: one record.
-        where: file and offset, for the message.
+        where: file and byte offset of the record, for the error message.
 
     Raises:
-        DataError: the record is something else.
+        DataError: the record is not a tf.train.Example.
     """
     example = _parse(payload, where)
     example.DiscardUnknownFields()

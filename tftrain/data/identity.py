@@ -1,4 +1,4 @@
-"""What tells one data set from another at the price of a few small reads: ranks compare it before they start."""
+"""The identity of a data set, from a few small reads. Ranks compare it before training."""
 
 import hashlib
 import os
@@ -9,13 +9,16 @@ from tftrain.data.records import match_files
 
 
 def identity(data: DataConfig) -> dict[str, str]:
-    """Returns what must be the same wherever this data is read; nothing of synthetic data.
+    """Returns the properties of the data that must be equal on all ranks and after a resume.
 
-    Of a prepared data set the vocabulary and its manifest, which has the shards with their sizes; of other records the
-    names of the files, in order, with their sizes.
+    A prepared data set is identified by its vocabulary and its manifest, which lists the shards and their sizes. Other
+    records are identified by the names and sizes of their files, in order. Synthetic data has no properties.
+
+    Returns:
+        The values by the name of the property.
 
     Raises:
-        DataError: the data can't be read.
+        DataError: the data cannot be read.
     """
     if data.data_dir:
         manifest = read_manifest(data.data_dir)
@@ -23,11 +26,11 @@ def identity(data: DataConfig) -> dict[str, str]:
             "the vocabulary": f"{manifest.vocab_size} tokens with SHA-256 {manifest.vocab_sha256[:16]}",
             f"{NAME} of the data": f"SHA-256 {file_sha256(manifest.path(NAME))[:16]}",
         }
-    found = {}
+    properties = {}
     for flag in ("train_files", "eval_files"):
         if pattern := getattr(data, flag):
             paths = match_files(pattern, flag)
-            listed = "\n".join(f"{os.path.basename(path)} {os.path.getsize(path)}" for path in paths)
-            digest = hashlib.sha256(listed.encode()).hexdigest()
-            found[f"what --{flag} names"] = f"{len(paths)} files whose names and sizes have SHA-256 {digest[:16]}"
-    return found
+            names_and_sizes = "\n".join(f"{os.path.basename(path)} {os.path.getsize(path)}" for path in paths)
+            digest = hashlib.sha256(names_and_sizes.encode()).hexdigest()
+            properties[f"what --{flag} names"] = f"{len(paths)} files whose names and sizes have SHA-256 {digest[:16]}"
+    return properties

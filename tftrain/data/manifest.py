@@ -1,7 +1,7 @@
-"""The manifest of a prepared data set: what is in its folder, in one JSON file that is written last.
+"""The manifest of a prepared data set: a JSON file that lists the contents of the folder.
 
-Reading it checks what can be checked without reading the records: that the shards are there with the sizes they had,
-and that the vocabulary is the one the text was tokenized with.
+A preparation writes the manifest last. `read_manifest` makes all checks that do not need the records: the shards exist
+and have the recorded sizes, and the vocabulary is the one that tokenized the text.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
 class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One TFRecord file: its name in the folder, the examples in it, its size in bytes."""
+    """One TFRecord file: its name in the folder, its number of examples and its size in bytes."""
 
     file: str
     examples: Count
@@ -38,7 +38,7 @@ class _Splits(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of the file, in their order there; `Manifest` describes them."""
+    """The fields of the file, in file order. `Manifest` describes them."""
 
     masking: Literal["dynamic", "static"]
     tokenizer_type: Literal["wordpiece", "sentencepiece"]
@@ -59,25 +59,26 @@ class Manifest(_Fields, frozen=True, kw_only=True):
     """A prepared data set.
 
     Attributes:
-        folder: the folder of the manifest; not a field of the file.
-        masking: "dynamic": pairs as they are, masked while training; "static": the standard BERT features.
+        folder: the folder of the manifest. It is not a field of the file.
+        masking: "dynamic": unmasked pairs, which training masks; "static": the standard BERT features, masked.
         tokenizer_type: "wordpiece" or "sentencepiece".
-        vocab_file: in the folder; one token a line, in the order of the ids.
-        vocab_size, vocab_sha256: of that file.
-        tokenizer_file: the sentencepiece model in the folder, or None.
+        vocab_file: the name of the vocabulary in the folder. It has one token a line, in the order of the ids.
+        vocab_size, vocab_sha256: number of tokens and SHA-256 (hexadecimal) of the vocabulary.
+        tokenizer_file: the name of the sentencepiece model in the folder, or None.
         lower_case: whether the text was lower-cased.
-        max_seq_length: tokens of an example at most, [CLS] and both [SEP] included.
-        max_predictions_per_seq: width of the static masks; None if dynamic.
-        documents, tokens: in the text, both splits together; a token that went into several examples counts once.
-        seed: of the preparation.
-        splits: the shards of "train" and of "eval", in order; "eval" may have none.
+        max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP].
+        max_predictions_per_seq: maximum number of masked tokens of a static example; None if masking is dynamic.
+        documents, tokens: numbers of documents and tokens in the text of both splits. A token counts once, even if
+            several examples contain it.
+        seed: seed of the preparation.
+        splits: the shards of "train" and "eval", in order. "eval" may be empty.
     """
 
     folder: str
     splits: dict[str, list[Shard]]
 
     def path(self, name: str) -> str:
-        """Returns the path of a file of the data set."""
+        """Returns the path of a file in the folder."""
         return os.path.join(self.folder, name)
 
     def examples(self, split: str) -> int:
@@ -86,7 +87,11 @@ class Manifest(_Fields, frozen=True, kw_only=True):
 
 
 def file_sha256(path: str) -> str:
-    """Returns the SHA-256 of a manifest or a vocabulary, in hexadecimal; DataError if it cannot be read."""
+    """Returns the SHA-256 of a manifest or a vocabulary, in hexadecimal.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
     try:
         return hashlib.sha256(read_small(path, max(MAX_BYTES, vocabulary.MAX_BYTES))).hexdigest()
     except OSError as error:
@@ -94,13 +99,13 @@ def file_sha256(path: str) -> str:
 
 
 def write_manifest(manifest: Manifest) -> None:
-    """Writes the manifest into its folder at once; the same manifest gives the same bytes."""
+    """Writes the manifest into its folder atomically. Equal manifests give equal bytes."""
     path = manifest.path(NAME)
     values = msgspec.to_builtins(manifest)
     content = {"format": FORMAT, **{name: values[name] for name in _Fields.__struct_fields__}}
     with contextlib.suppress(FileNotFoundError):
         os.remove(path + ".partial")
-    # "x" follows no symbolic link.
+    # The mode "x" does not follow a symbolic link.
     with open(path + ".partial", "x", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=1) + "\n")
         file.flush()
@@ -112,21 +117,21 @@ def read_manifest(folder: str) -> Manifest:
     """Reads and checks the manifest of a folder.
 
     Args:
-        folder: what `--data_dir` names.
+        folder: the value of `--data_dir`.
 
     Raises:
-        DataError: it is missing, not a manifest, or does not fit the files beside it.
+        DataError: the manifest is missing or invalid, or does not match the files in the folder.
     """
     path = os.path.join(folder, NAME)
     manifest = _from_json(path, folder, _load(path, folder))
     for name in [manifest.vocab_file, *filter(None, [manifest.tokenizer_file])]:
         if not os.path.isfile(_inside(path, folder, name)):
             raise DataError(f"{manifest.path(name)}: no such file, but {path} names it; prepare the data again")
-    found = file_sha256(manifest.path(manifest.vocab_file))
-    if found != manifest.vocab_sha256:
+    sha256 = file_sha256(manifest.path(manifest.vocab_file))
+    if sha256 != manifest.vocab_sha256:
         raise DataError(
             f"{manifest.path(manifest.vocab_file)}: this is not the vocabulary that the records were made "
-            f"with: its SHA-256 begins {found[:12]}, {path} says {manifest.vocab_sha256[:12]}; restore it "
+            f"with: its SHA-256 begins {sha256[:12]}, {path} says {manifest.vocab_sha256[:12]}; restore it "
             "or prepare the data again"
         )
     tokens = len(vocabulary.read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type))
@@ -153,10 +158,12 @@ def read_manifest(folder: str) -> Manifest:
 
 
 def listed_files(folder: str) -> list[str]:
-    """Returns the names of the files that a preparation wrote into a folder, itself excepted, whatever became of them.
+    """Returns the names of the files that the manifest of a folder lists, whether they still exist or not.
+
+    The manifest itself is not in the list.
 
     Raises:
-        DataError: the folder's manifest.json is missing, or no preparation wrote it.
+        DataError: manifest.json is missing, or tftrain.prepare did not write it.
     """
     path = os.path.join(folder, NAME)
     content = _load(path, folder)
@@ -186,7 +193,11 @@ def _load(path: str, folder: str) -> Any:
 
 
 def _inside(path: str, folder: str, name: str) -> str:
-    """Returns the path of a name in the folder; DataError if the name leads out of it, by a symbolic link perhaps."""
+    """Returns the path of a file in the folder.
+
+    Raises:
+        DataError: the name is not printable, or the path leaves the folder, for instance through a symbolic link.
+    """
     if not name or os.path.isabs(name) or os.path.normpath(name) != name or ".." in name.split(os.sep):
         raise DataError(f"{path}: it names the file {strict_json.shown(name)}; expected a name inside {folder}")
     if not name.isprintable():

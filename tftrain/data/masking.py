@@ -1,13 +1,13 @@
-"""Masked-LM masking whose choices depend on the seed and the sample's number alone.
+"""Masked-LM masking as a function of the seed and the sample number.
 
-Every sample owns a block of a counter-based random stream (Philox 4x32-10: Salmon et al., "Parallel Random Numbers: As
-Easy as 1, 2, 3", 2011) under a key made from the seed. So a sample is masked in the same way in whichever batch, at
-whichever place and on whichever rank it is, and again after a restart. In a new epoch an example is another sample, and
-has another mask.
+Every sample has a block of a counter-based random stream (Philox 4x32-10: Salmon et al., "Parallel Random Numbers: As
+Easy as 1, 2, 3", 2011). The key of the stream is derived from the seed. So the mask of a sample does not depend on its
+batch, its position in the batch or its rank, and is the same after a restart. In the next epoch an example has another
+sample number, so it gets another mask.
 
-What is selected: 15% of the tokens (`masked_lm_prob`), at most `max_predictions_per_seq`; of these 80% become [MASK],
-10% another token and 10% stay (BERT, arXiv 1810.04805, section 3.1). The replacing is done by tensorflow-text's
-`mask_language_model`; the selector and the chooser below give it the random numbers.
+15% of the tokens (`masked_lm_prob`) are selected, at most `max_predictions_per_seq`. Of these, 80% become [MASK], 10%
+become a random token and 10% do not change (BERT, arXiv 1810.04805, section 3.1). tensorflow-text's
+`mask_language_model` replaces the tokens; `_Selector` and `_Chooser` supply its random choices.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ class Masking:
     """How the tokens of a batch are masked.
 
     Attributes:
-        vocabulary: gives the special tokens, the word starts and the tokens to replace by.
+        vocabulary: defines the special tokens, the word starts and the random replacements.
         max_seq_length, max_predictions_per_seq: S and P, the widths of the results.
-        masked_lm_prob: share of the tokens that is selected; at least one token of a sample is.
-        whole_words: select words, in random order; one whose pieces no longer fit into a sample's share is left out,
-            and later ones that fit are still taken (as BERT does). A sample none of whose words fits has no prediction.
-        key: of the random stream, from `stream_key`.
+        masked_lm_prob: share of the tokens to select. The budget of a sample is at least one token.
+        whole_words: selects whole words instead of tokens. Words are visited in random order, and each word that fits
+            into the rest of the budget is selected (as BERT does). If no word fits, the sample has no predictions.
+        key: key of the random stream, from `stream_key`.
     """
 
     vocabulary: Vocabulary
@@ -47,8 +47,8 @@ class Masking:
         """Masks a block of consecutive samples.
 
         Args:
-            tokens: int32 [n, (length)], special tokens included, lengths of at most S.
-            first_sample: int64 scalar, the global number of the block's first sample.
+            tokens: int32 [n, (length)], including special tokens; each length is at most S.
+            first_sample: int64 scalar, the global number of the first sample.
 
         Returns:
             input_ids int32 [n, S]; masked_lm_positions and masked_lm_ids int32 [n, P]; masked_lm_weights float32
@@ -69,22 +69,22 @@ class Masking:
 
 
 def stream_key(seed: int, purpose: str) -> int:
-    """Returns the key of one random stream of a run; different purposes have independent streams."""
+    """Returns the key of a random stream. Streams of different purposes are independent."""
     return int(derive_key(seed, *purpose.encode()))
 
 
 def random_block(key: int, first_sample: tf.Tensor, rows: tf.Tensor, width: int) -> tf.Tensor:
-    """Returns each sample's own random numbers.
+    """Returns the random numbers of consecutive samples.
 
     Args:
-        key: of the stream.
+        key: key of the stream.
         first_sample: int64 scalar, the first of `rows` consecutive global sample numbers.
-        rows: how many samples.
-        width: numbers for each sample.
+        rows: number of samples.
+        width: random numbers per sample.
 
     Returns:
-        float32 [rows, width], uniform in [0, 1). A row is a function of the key and its sample's number: Philox makes
-        four numbers of each value of its counter, and every sample has ceil(width / 4) values of it.
+        float32 [rows, width], uniform in [0, 1). A row depends on the key and the sample number alone. Philox makes
+        four numbers from each counter value, and every sample has ceil(width / 4) counter values.
     """
     groups = -(-width // 4)
     counter = tf.bitcast(tf.stack([first_sample * groups, tf.zeros([], tf.int64)]), tf.uint64)
@@ -96,7 +96,7 @@ def random_block(key: int, first_sample: tf.Tensor, rows: tf.Tensor, width: int)
 
 
 class _Selector(tf_text.RandomItemSelector):
-    """Selects a share of each sample's words or tokens, those with the smallest of the given random numbers."""
+    """Selects a share of the words or tokens of each sample: those with the smallest random scores."""
 
     def __init__(self, masking: Masking, scores: tf.Tensor):
         super().__init__(
@@ -107,80 +107,84 @@ class _Selector(tf_text.RandomItemSelector):
         self._masking, self._scores = masking, scores
 
     def get_selection_mask(self, input_ids: tf.RaggedTensor, axis: int) -> tf.RaggedTensor:
-        """Returns bool [n, (length)]: which tokens are selected."""
+        """Returns bool [n, (length)]: true for selected tokens."""
         masking, length = self._masking, self._masking.max_seq_length
         selectable = self.get_selectable(input_ids, axis).to_tensor(shape=[None, length])
         share = tf.round(tf.reduce_sum(tf.cast(selectable, tf.float32), 1) * self.selection_rate)
         budget = tf.clip_by_value(tf.cast(share, tf.int32), 1, self.max_selections_per_batch)[:, None]
         if masking.whole_words:
             starts = tf.gather(tf.constant(masking.vocabulary.word_starts), input_ids.to_tensor(shape=[None, length]))
-            # A special token ends a word, and so does one that cannot be selected.
+            # A token that cannot be selected, such as a special token, is a word of its own.
             after_special = tf.pad(~selectable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
             word = tf.cumsum(tf.cast(starts | ~selectable | after_special, tf.int32), 1) - 1
         else:
             word = tf.broadcast_to(tf.range(length), tf.shape(selectable))
         rows = tf.shape(selectable)[0]
-        cell = tf.range(rows)[:, None] * length + word
-        sizes = tf.math.unsorted_segment_sum(tf.cast(selectable, tf.int32), cell, rows * length)
+        segment = tf.range(rows)[:, None] * length + word
+        sizes = tf.math.unsorted_segment_sum(tf.cast(selectable, tf.int32), segment, rows * length)
         sizes = tf.reshape(sizes, [rows, length])
         candidate = (sizes > 0) & (sizes <= budget)
         order = tf.argsort(tf.where(candidate, self._scores, 2.0), stable=True)
         ordered = tf.gather(tf.where(candidate, sizes, length), order, batch_dims=1)
-        taken = _take_what_fits(ordered, budget) if masking.whole_words else tf.cumsum(ordered, 1) <= budget
+        fits = _greedy_selection(ordered, budget) if masking.whole_words else tf.cumsum(ordered, 1) <= budget
         chosen = tf.scatter_nd(
             tf.stack([tf.broadcast_to(tf.range(rows)[:, None], tf.shape(order)), order], -1),
-            taken,
+            fits,
             tf.shape(order),
         )
         selected = tf.gather(chosen, word, batch_dims=1) & selectable
         return tf.RaggedTensor.from_tensor(selected, lengths=input_ids.row_lengths())
 
 
-def _take_what_fits(sizes: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
-    """Goes over words once, taking each that still fits: the greedy rule of BERT's create_pretraining_data.
+def _greedy_selection(sizes: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
+    """Visits the words in order and selects each word that fits into the rest of the budget.
 
-    A round takes the words up to the first that does not fit. That one is longer than what then remains, and what
-    remains never grows, so each round's misfit is shorter than the one before: there are no more rounds than different
-    sizes, and a sample's rounds do not depend on the others'.
+    This is the greedy rule of BERT's create_pretraining_data. The loop runs in rounds. A round selects the words before
+    the first word that exceeds the rest of the budget. The rest never grows, so later rounds skip all words of that
+    size or larger. So there are at most as many rounds as different sizes. The samples are independent of each other.
 
     Args:
-        sizes: int32 [n, S], tokens of each word in the order of going over them; larger than the budget if not to take.
-        budget: int32 [n, 1], tokens to take at most.
+        sizes: int32 [n, S], tokens of each word in visiting order; larger than the budget for words to skip.
+        budget: int32 [n, 1], maximum number of tokens to select.
 
     Returns:
-        bool [n, S]: which words are taken.
+        bool [n, S]: true for selected words.
     """
 
-    def fits(taken, remaining):
-        return ~taken & (sizes <= remaining)
+    def fits(selected, remaining):
+        return ~selected & (sizes <= remaining)
 
-    def another(taken, remaining):
-        return tf.reduce_any(fits(taken, remaining))
+    def any_fits(selected, remaining):
+        return tf.reduce_any(fits(selected, remaining))
 
-    def take(taken, remaining):
-        candidate = tf.where(fits(taken, remaining), sizes, 0)
-        now = (candidate > 0) & (tf.cumsum(candidate, 1) <= remaining)
-        return taken | now, remaining - tf.reduce_sum(tf.where(now, sizes, 0), 1, keepdims=True)
+    def select(selected, remaining):
+        candidate = tf.where(fits(selected, remaining), sizes, 0)
+        added = (candidate > 0) & (tf.cumsum(candidate, 1) <= remaining)
+        return selected | added, remaining - tf.reduce_sum(tf.where(added, sizes, 0), 1, keepdims=True)
 
-    taken, _ = tf.while_loop(another, take, [tf.zeros_like(sizes, tf.bool), budget])
-    return taken
+    selected, _ = tf.while_loop(any_fits, select, [tf.zeros_like(sizes, tf.bool), budget])
+    return selected
 
 
 class _Chooser(tf_text.MaskValuesChooser):
-    """Replaces selected tokens by the given random numbers, two for each place of a sample's predictions."""
+    """Replaces the selected tokens.
 
-    def __init__(self, vocabulary: Vocabulary, what: tf.Tensor, which: tf.Tensor):
+    Two random numbers float32 [n, P] belong to each prediction: `action` decides between [MASK], a random token and no
+    change; `choice` picks the random token.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, action: tf.Tensor, choice: tf.Tensor):
         super().__init__(len(vocabulary), vocabulary.id("[MASK]"), _MASK_RATE, _RANDOM_RATE)
-        self._ordinary, self._what, self._which = vocabulary.ordinary_ids, what, which
+        self._ordinary, self._action, self._choice = vocabulary.ordinary_ids, action, choice
 
     def get_mask_values(self, masked_lm_ids: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Returns what stands in the place of each selected token, in the shape of `masked_lm_ids`."""
-        taken = tf.sequence_mask(masked_lm_ids.row_lengths(), self._what.shape[1])
-        what, which = tf.boolean_mask(self._what, taken), tf.boolean_mask(self._which, taken)
+        """Returns the replacement of each selected token, in the shape of `masked_lm_ids`."""
+        used = tf.sequence_mask(masked_lm_ids.row_lengths(), self._action.shape[1])
+        action, choice = tf.boolean_mask(self._action, used), tf.boolean_mask(self._choice, used)
         labels, count = masked_lm_ids.flat_values, len(self._ordinary)
-        # A float32 product can round up to `count` itself.
-        number = tf.minimum(tf.cast(which * count, tf.int32), count - 1)
-        other = tf.gather(tf.constant(self._ordinary), number)
+        # A float32 product can round up to `count`.
+        index = tf.minimum(tf.cast(choice * count, tf.int32), count - 1)
+        random_ids = tf.gather(tf.constant(self._ordinary), index)
         mask = tf.fill(tf.shape(labels), tf.cast(self.mask_token, labels.dtype))
-        values = tf.where(what < _MASK_RATE, mask, tf.where(what < _MASK_RATE + _RANDOM_RATE, other, labels))
+        values = tf.where(action < _MASK_RATE, mask, tf.where(action < _MASK_RATE + _RANDOM_RATE, random_ids, labels))
         return masked_lm_ids.with_flat_values(values)

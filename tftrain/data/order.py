@@ -1,12 +1,12 @@
-"""The order of the examples, as a pure function of the sample's number.
+"""The order of the examples, as a pure function of the sample number.
 
-Sample n of a run is example perm(n mod N) of epoch n // N, where perm is a permutation of the N examples keyed by the
-seed and the epoch. It is computed, not stored: a Feistel network, so any rank finds any sample without knowing the
-others, and a resumed run needs one integer to go on.
+Sample n of a run is example perm(n mod N) of epoch n // N. The seed and the epoch select perm, a permutation of the N
+examples. A Feistel network computes the permutation, so no table is stored: any rank can compute any sample
+independently, and a run resumes from one integer.
 
-The network works on pairs (left, right) of Z_a x Z_b with a x b just above N (the generalised Feistel construction of
-Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002); the few results that are N or more are sent through
-it again until they fall below N (cycle walking), which keeps it a bijection.
+The network permutes pairs (left, right) of Z_a x Z_b, where a x b is at least N and close to it (the generalised
+Feistel construction of Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). A result of N or more is
+permuted again until it is below N (cycle walking), which keeps the map a bijection.
 """
 
 import math
@@ -17,14 +17,14 @@ _ROUNDS = 10
 
 
 def mix(value: np.ndarray) -> np.ndarray:
-    """Scrambles uint64 values: the finalizer of SplitMix64 (Steele, Lea and Flood 2014), itself a bijection."""
+    """Hashes uint64 values with the finalizer of SplitMix64 (Steele, Lea and Flood 2014), a bijection."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
 
 
 def derive_key(*parts: int | np.ndarray) -> np.ndarray:
-    """Returns a uint64 key that depends on every part and on their order.
+    """Returns a uint64 key that depends on all parts and their order.
 
     Args:
         parts: non-negative integers, or int64 arrays of one shape.
@@ -38,33 +38,36 @@ def derive_key(*parts: int | np.ndarray) -> np.ndarray:
 
 
 def example_ids(samples: np.ndarray, num_examples: int, seed: int) -> np.ndarray:
-    """Returns which example each sample of a run is.
+    """Maps samples to examples.
 
     Args:
-        samples: int64 [n] global sample numbers, from 0.
-        num_examples: N, the examples of one epoch.
-        seed: of the run.
+        samples: int64 [n], global sample numbers from 0.
+        num_examples: N, the number of examples of one epoch.
+        seed: seed of the run.
 
     Returns:
-        int64 [n], in [0, N). Over any N samples that begin at a multiple of N, each example occurs once.
+        int64 [n], example numbers in [0, N). Each example occurs once in any N samples that begin at a multiple of N.
+
+    Raises:
+        ValueError: num_examples is less than 1, or a sample number is negative.
     """
     samples = np.asarray(samples, np.int64)
     if num_examples < 1:
         raise ValueError(f"num_examples={num_examples}: expected at least 1")
     if samples.size and samples.min() < 0:
         raise ValueError(f"sample {samples.min()}: expected 0 or more")
-    epochs, places = np.divmod(samples, np.int64(num_examples))
+    epochs, positions = np.divmod(samples, np.int64(num_examples))
     keys = derive_key(np.full_like(epochs, seed), epochs)
     left_size = math.isqrt(num_examples - 1) + 1
     right_size = -(-num_examples // left_size)
-    found = _feistel(places.astype(np.uint64), keys, left_size, right_size)
-    while (outside := found >= num_examples).any():
-        found[outside] = _feistel(found[outside], keys[outside], left_size, right_size)
-    return found.astype(np.int64)
+    examples = _feistel(positions.astype(np.uint64), keys, left_size, right_size)
+    while (outside := examples >= num_examples).any():
+        examples[outside] = _feistel(examples[outside], keys[outside], left_size, right_size)
+    return examples.astype(np.int64)
 
 
 def _feistel(values: np.ndarray, keys: np.ndarray, left_size: int, right_size: int) -> np.ndarray:
-    """Permutes [0, left_size * right_size), under one key for each value; all arrays are uint64."""
+    """Permutes [0, left_size * right_size) with one key per value. All arrays are uint64."""
     left_size, right_size = np.uint64(left_size), np.uint64(right_size)
     left, right = np.divmod(values, right_size)
     with np.errstate(over="ignore"):

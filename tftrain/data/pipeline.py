@@ -1,8 +1,8 @@
-"""Batches of a run, as tf.data datasets.
+"""The input pipeline: batches as tf.data datasets.
 
-The position of the training data is one integer, the global number of the next sample; a rank's part of a global batch
-is a range of it. Nothing here is drawn at random: the order (`order`) and the masks (`masking`) are functions of the
-seed and the sample's number, so the batches do not depend on the number of ranks, and a resumed run goes on exactly.
+The position in the training data is one integer, the global number of the next sample. Each rank reads a range of the
+samples of a global batch. The order (`order`) and the masks (`masking`) are functions of the seed and the sample
+number. So the batches do not depend on the number of ranks, and a resumed run reads the same samples.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,19 +21,19 @@ __all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
 def train_batches(
     source: ExampleSource, data: DataConfig, seed: int, first_sample: int, global_batch_size: int, start: int, stop: int
 ) -> tf.data.Dataset:
-    """Returns this rank's part of all global batches from a sample on, without end.
+    """Returns this rank's part of the global batches, as an infinite dataset.
 
     Args:
         source: the examples, from `open_source`.
-        data: its data_readers are the threads that read and decode.
-        seed: of the order.
-        first_sample: consumed samples, the global number of the first sample.
+        data: data_readers is the number of threads that read and decode.
+        seed: seed of the order.
+        first_sample: global number of the first sample, which is the number of consumed samples.
         global_batch_size: samples of one update over all ranks.
         start, stop: this rank's samples of each global batch; n = stop - start.
 
     Returns:
-        A dataset whose element i holds the global samples first_sample + i * global_batch_size + [start, stop): the
-        features of `ExampleSource.batch`, and example_weights float32 [n], all 1.
+        A dataset. Element i holds the global samples first_sample + i * global_batch_size + [start, stop). It has the
+        features of `ExampleSource.batch` and example_weights float32 [n], all 1.
     """
 
     def order(samples: np.ndarray) -> np.ndarray:
@@ -56,14 +56,15 @@ def ramped_batches(
     share: Callable[[int], tuple[int, int]],
     steps: int,
 ) -> Iterator[Batch]:
-    """Yields this rank's part of so many global batches whose size may grow.
+    """Yields this rank's part of `steps` global batches whose size follows a ramp.
 
     Args:
         source, data, seed: as for `train_batches`.
-        first_sample: consumed samples, the global number of the first sample; the first batch's size follows from it.
+        first_sample: global number of the first sample, which is the number of consumed samples. It determines the
+            size of the first batch.
         ramp: the batch sizes.
-        share: from a global batch's size to this rank's samples of it, [start, stop).
-        steps: how many batches.
+        share: maps the size of a global batch to this rank's samples, [start, stop).
+        steps: number of batches.
     """
     stages = ramp.stages(first_sample)
     for stage, end in zip(stages, [*(stage.first_step for stage in stages[1:]), steps], strict=True):
@@ -80,20 +81,20 @@ def eval_batches(
     stop: int,
     max_batches: int = 0,
 ) -> tf.data.Dataset:
-    """Returns this rank's part of one pass over the held-out examples, in the order of the files.
+    """Returns this rank's part of one pass over the held-out examples, in file order.
 
-    Every rank has equally many batches. The last ones are filled up with examples of weight 0.
+    Every rank has the same number of batches. The last batch is padded with examples of weight 0.
 
     Args:
-        source: the examples, opened with split "eval"; their masks are the same in every pass.
-        data: its data_readers are the threads that read and decode.
+        source: the examples, opened with split "eval". Their masks are the same in every pass.
+        data: data_readers is the number of threads that read and decode.
         global_batch_size: examples of one batch over all ranks.
         start, stop: this rank's examples of each batch; n = stop - start.
-        max_batches: stop after so many; 0 for all examples.
+        max_batches: maximum number of batches; 0 for all examples.
 
     Returns:
-        A dataset of the features of `ExampleSource.batch`, and example_weights float32 [n]: 0 where an example only
-        fills a batch up; masked_lm_weights are 0 there too.
+        A dataset with the features of `ExampleSource.batch` and example_weights float32 [n]. Padding examples have
+        example_weights 0 and masked_lm_weights 0.
     """
     total = source.num_examples
     batches = -(-total // global_batch_size)
@@ -125,7 +126,7 @@ def _dataset(numbers: tf.data.Dataset, batch, data: DataConfig) -> tf.data.Datas
 
 
 def _static(source: ExampleSource, features: Batch, count: int) -> Batch:
-    """Sets the shapes, which XLA needs to know."""
+    """Sets static shapes, which XLA needs."""
     widths = {
         "input_ids": source.max_seq_length,
         "input_mask": source.max_seq_length,

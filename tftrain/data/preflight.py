@@ -1,4 +1,4 @@
-"""What the data says about a configuration, found out before TensorFlow starts."""
+"""Checks a configuration against its data before TensorFlow starts."""
 
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.errors import DataError
@@ -8,7 +8,7 @@ from tftrain.data.records import RecordSet, match_files
 from tftrain.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, predictions, synthetic
 from tftrain.fields import Problem, field_problems
 
-# An example has two segments, whose ids are token types.
+# An example has two segments. Their ids are the token types.
 SEGMENTS = 2
 STANDARD_FEATURES = (
     "input_ids",
@@ -22,10 +22,10 @@ STANDARD_FEATURES = (
 
 
 def sizes(config: TrainConfig) -> Sizes:
-    """Returns the sizes of a run, with what its flags leave open taken from the data.
+    """Returns the sizes of a run. The data supplies the sizes that no flag sets.
 
     Raises:
-        DataError: the data cannot be read, or the vocabulary's size is neither stated nor known.
+        DataError: the data cannot be read, or neither a flag nor the data states the vocabulary size.
     """
     data, vocab_size = config.data, config.model.vocab_size
     if data.synthetic_data:
@@ -40,7 +40,7 @@ def sizes(config: TrainConfig) -> Sizes:
 
 
 def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
-    """Returns the masked tokens of an example at most, from the flags or from prepared data."""
+    """Returns max_predictions_per_seq of prepared data: from the manifest, else the flag, else masked_lm_prob."""
     return (
         manifest.max_predictions_per_seq
         or data.max_predictions_per_seq
@@ -49,7 +49,11 @@ def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
 
 
 def standard_sizes(paths: list[str]) -> tuple[int, int]:
-    """Returns max_seq_length and max_predictions_per_seq of records in the standard format, from the first of them."""
+    """Reads max_seq_length and max_predictions_per_seq from the first record of files in the standard BERT format.
+
+    Raises:
+        DataError: the file cannot be read, or the record is not a BERT pre-training example.
+    """
     records = RecordSet(paths[:1])
     where = records.place(0)
     features = decode(records.read(0), where)
@@ -65,33 +69,33 @@ def standard_sizes(paths: list[str]) -> tuple[int, int]:
 
 
 def problems(config: TrainConfig) -> list[Problem]:
-    """Returns every reason why this configuration does not fit its data; a record's content is not among them.
+    """Returns all conflicts between a configuration and its data, except conflicts with the content of records.
 
     Args:
-        config: any. What `TrainConfig.problems` finds is not said again, and nothing is derived from a flag that is
-            outside its own bounds.
+        config: any configuration, valid or not. Problems that `TrainConfig.problems` reports are not repeated, and no
+            check depends on a flag that is out of its bounds.
     """
-    data, found = config.data, []
+    data, faults = config.data, []
     if config.model.type_vocab_size < SEGMENTS:
         expected = f"expected at least {SEGMENTS}, the segments of an example"
-        found.append(Problem("type_vocab_size", config.model.type_vocab_size, expected))
+        faults.append(Problem("type_vocab_size", config.model.type_vocab_size, expected))
     if sum(map(bool, (data.data_dir, data.train_files, data.synthetic_data))) != 1:
-        return found
+        return faults
     if data.synthetic_data:
-        return found + _synthetic_problems(config)
+        return faults + _synthetic_problems(config)
     if data.train_files:
-        return found + _standard_problems(config)
+        return faults + _standard_problems(config)
     try:
         manifest = read_manifest(data.data_dir)
     except DataError as error:
-        return [*found, Problem("data_dir", data.data_dir, str(error))]
-    return found + _prepared_problems(config, manifest)
+        return [*faults, Problem("data_dir", data.data_dir, str(error))]
+    return faults + _prepared_problems(config, manifest)
 
 
 def _synthetic_problems(config: TrainConfig) -> list[Problem]:
-    data, found = config.data, []
+    data, faults = config.data, []
     if data.max_seq_length is None and config.model.max_position_embeddings < SYNTHETIC_SEQ_LENGTH:
-        found.append(
+        faults.append(
             Problem(
                 "max_position_embeddings",
                 config.model.max_position_embeddings,
@@ -99,56 +103,56 @@ def _synthetic_problems(config: TrainConfig) -> list[Problem]:
             )
         )
     if {problem.flag for problem in field_problems(data)} & {"max_seq_length", "masked_lm_prob"}:
-        return found
+        return faults
     _, length, slots = synthetic(data, config.model.vocab_size)
     if slots > length - 2:
-        found.append(
+        faults.append(
             Problem(
                 "max_predictions_per_seq",
                 data.max_predictions_per_seq,
                 f"expected at most {length - 2}, max_seq_length without [CLS] and [SEP]",
             )
         )
-    return found
+    return faults
 
 
 def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]:
-    data, found = config.data, []
+    data, faults = config.data, []
     if (config.model.vocab_size or manifest.vocab_size) < manifest.vocab_size:
-        found.append(
+        faults.append(
             Problem(
                 "vocab_size",
                 config.model.vocab_size,
                 f"expected nothing, or at least the {manifest.vocab_size} of the vocabulary in {data.data_dir}",
             )
         )
-    found += _length_problems(config, manifest.max_seq_length, data.data_dir)
+    faults += _length_problems(config, manifest.max_seq_length, data.data_dir)
     if manifest.examples("train") == 0 and config.run.mode == "train":
-        found.append(Problem("data_dir", data.data_dir, "its train split is empty; prepare it from more text"))
+        faults.append(Problem("data_dir", data.data_dir, "its train split is empty; prepare it from more text"))
     if manifest.examples("eval") == 0:
-        why = "its eval split is empty; prepare it from more text, or with a larger --eval_fraction"
-        found += _held_out_problems(config, Problem("data_dir", data.data_dir, why))
+        reason = "its eval split is empty; prepare it from more text, or with a larger --eval_fraction"
+        faults += _held_out_problems(config, Problem("data_dir", data.data_dir, reason))
     if manifest.masking == "static":
-        found += _static_problems(config, manifest.max_predictions_per_seq, "static masks (prepare --masking=dynamic)")
+        faults += _static_problems(config, manifest.max_predictions_per_seq, "static masks (prepare --masking=dynamic)")
     elif (data.max_predictions_per_seq or 1) > manifest.max_seq_length - 3:
-        found.append(
+        faults.append(
             Problem(
                 "max_predictions_per_seq",
                 data.max_predictions_per_seq,
                 f"expected at most {manifest.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
             )
         )
-    return found
+    return faults
 
 
 def _standard_problems(config: TrainConfig) -> list[Problem]:
-    data, found = config.data, []
+    data, faults = config.data, []
     if config.model.vocab_size is None:
-        found.append(Problem("vocab_size", None, "expected the vocabulary's size, as --train_files do not state it"))
+        faults.append(Problem("vocab_size", None, "expected the vocabulary's size, as --train_files do not state it"))
     if data.eval_files is None:
         expected = "expected a glob of held-out TFRecords, which mode=evaluate reads"
-        found += _held_out_problems(config, Problem("eval_files", None, expected))
-    seen = {}
+        faults += _held_out_problems(config, Problem("eval_files", None, expected))
+    sizes_by_flag = {}
     for flag in ("train_files", "eval_files"):
         pattern = getattr(data, flag)
         if pattern is None:
@@ -156,18 +160,18 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
         try:
             length, slots = standard_sizes(match_files(pattern, flag))
         except DataError as error:
-            found.append(Problem(flag, pattern, str(error).removeprefix(f"--{flag}={pattern}: ")))
+            faults.append(Problem(flag, pattern, str(error).removeprefix(f"--{flag}={pattern}: ")))
             continue
-        seen[flag] = f"max_seq_length {length} and max_predictions_per_seq {slots}"
-        found += _length_problems(config, length, pattern) + _static_problems(config, slots, "masks in the records")
-    if len(set(seen.values())) > 1:
-        expected = f"expected the {seen['train_files']} of train_files, not {seen['eval_files']}"
-        found.append(Problem("eval_files", data.eval_files, expected))
-    return list(dict.fromkeys(found))
+        sizes_by_flag[flag] = f"max_seq_length {length} and max_predictions_per_seq {slots}"
+        faults += _length_problems(config, length, pattern) + _static_problems(config, slots, "masks in the records")
+    if len(set(sizes_by_flag.values())) > 1:
+        expected = f"expected the {sizes_by_flag['train_files']} of train_files, not {sizes_by_flag['eval_files']}"
+        faults.append(Problem("eval_files", data.eval_files, expected))
+    return list(dict.fromkeys(faults))
 
 
 def _held_out_problems(config: TrainConfig, reason: Problem) -> list[Problem]:
-    """Returns what cannot be done without a held-out split, for the lack of which `reason` is the problem."""
+    """Returns the problems of a run without held-out examples. `reason` is the problem if the mode is evaluate."""
     if config.run.mode == "evaluate":
         return [reason]
     if config.run.eval_every > 0:
@@ -176,35 +180,35 @@ def _held_out_problems(config: TrainConfig, reason: Problem) -> list[Problem]:
     return []
 
 
-def _length_problems(config: TrainConfig, length: int, where: str) -> list[Problem]:
-    found = []
+def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Problem]:
+    faults = []
     if config.data.max_seq_length not in (None, length):
-        found.append(
-            Problem("max_seq_length", config.data.max_seq_length, f"expected nothing, or the {length} of {where}")
+        faults.append(
+            Problem("max_seq_length", config.data.max_seq_length, f"expected nothing, or the {length} of {origin}")
         )
     if config.model.max_position_embeddings < length:
-        found.append(
+        faults.append(
             Problem(
                 "max_position_embeddings",
                 config.model.max_position_embeddings,
-                f"expected at least the max_seq_length={length} of {where}",
+                f"expected at least the max_seq_length={length} of {origin}",
             )
         )
-    return found
+    return faults
 
 
-def _static_problems(config: TrainConfig, slots: int, why: str) -> list[Problem]:
-    data, found = config.data, []
+def _static_problems(config: TrainConfig, slots: int, masks: str) -> list[Problem]:
+    data, faults = config.data, []
     if data.max_predictions_per_seq not in (None, slots):
-        found.append(
+        faults.append(
             Problem(
                 "max_predictions_per_seq",
                 data.max_predictions_per_seq,
-                f"expected nothing, or {slots}: the data has {why}",
+                f"expected nothing, or {slots}: the data has {masks}",
             )
         )
     if data.whole_word_masking:
-        found.append(Problem("whole_word_masking", True, f"expected false: the data has {why}"))
+        faults.append(Problem("whole_word_masking", True, f"expected false: the data has {masks}"))
     if data.masked_lm_prob != DataConfig.masked_lm_prob:
-        found.append(Problem("masked_lm_prob", data.masked_lm_prob, f"expected nothing: the data has {why}"))
-    return found
+        faults.append(Problem("masked_lm_prob", data.masked_lm_prob, f"expected nothing: the data has {masks}"))
+    return faults

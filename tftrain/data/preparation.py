@@ -1,7 +1,8 @@
 """The stages of a preparation: documents into chunks, a vocabulary, chunks into shards, and the manifest at the end.
 
-Everything is made in a folder `.unfinished` inside the output folder and moved out of it when all of it is there, the
-manifest last. A preparation that fails or is interrupted leaves the output folder as it was.
+A preparation writes its files into the folder `.unfinished` inside the output folder. When all files are complete, it
+moves them into the output folder and writes the manifest last. If it fails or is interrupted, the output folder does
+not change.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ _MB = 1_000_000
 _GZIP_RATIO = 3
 _TASK_BYTES = 4 * _MB
 _BUILTIN_FILES_AT_ONCE = 100
-# A small corpus is still divided, so that several workers have something to do.
+# A small corpus has several chunks too, so that several workers share the work.
 _SMALL_CHUNK_BYTES = 250_000
 _SMALL_CHUNKS = 8
 _DISTINCT_WORDS = 20_000_000
@@ -51,16 +52,16 @@ def prepare(config: PrepareConfig) -> Manifest:
     """Prepares a data set.
 
     Args:
-        config: one without problems.
+        config: a valid configuration.
 
     Returns:
-        The manifest, which has been written.
+        The manifest, after it has been written.
 
     Raises:
         DataError: the text, the vocabulary or the output folder cannot be used.
     """
     _check_output(config)
-    given = _given_tokenizer(config)
+    tokenizer_from_file = _read_tokenizer(config)
     inputs = [] if config.builtin_corpus else match_files(config.input_files, "input_files")
     work = os.path.join(config.output_dir, UNFINISHED)
     existed = os.path.isdir(config.output_dir)
@@ -69,10 +70,10 @@ def prepare(config: PrepareConfig) -> Manifest:
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
             spool, documents = _spool(config, work, inputs, workers)
-            tokenizer = given or _learn(config, work, spool, workers)
-            made = _write(config, work, spool, documents, tokenizer, workers)
-        with _too_late_to_interrupt():
-            return _publish(config, work, made)
+            tokenizer = tokenizer_from_file or _learn(config, work, spool, workers)
+            new_manifest = _write(config, work, spool, documents, tokenizer, workers)
+        with _signals_ignored():
+            return _publish(config, work, new_manifest)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         if not existed and os.path.isdir(config.output_dir) and not os.listdir(config.output_dir):
@@ -80,7 +81,11 @@ def prepare(config: PrepareConfig) -> Manifest:
 
 
 def _check_output(config: PrepareConfig) -> None:
-    """Refuses to write over what no preparation has made, and over a preparation unless told to."""
+    """Checks that the output folder may be written.
+
+    Raises:
+        DataError: the folder holds other files, or an earlier preparation and --overwrite is not set.
+    """
     folder = config.output_dir
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise DataError(f"--output_dir={folder}: this is a file; expected a folder")
@@ -108,8 +113,8 @@ def _check_output(config: PrepareConfig) -> None:
         )
 
 
-def _given_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
-    """Reads --vocab_file, if it is given."""
+def _read_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
+    """Reads the tokenizer from --vocab_file. Returns None if the flag is not set."""
     if not config.vocab_file:
         return None
     if config.tokenizer_type == "wordpiece":
@@ -124,7 +129,7 @@ def _given_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
 
 
 def _spool(config: PrepareConfig, work: str, inputs: list[str], workers: Workers) -> tuple[Spool, int]:
-    """Reads all documents into chunks; returns them and the number of documents."""
+    """Reads all documents into chunks. Returns the spool and the number of documents."""
     if config.builtin_corpus:
         files = builtin_corpus.list_files()
         batches = [
@@ -132,11 +137,11 @@ def _spool(config: PrepareConfig, work: str, inputs: list[str], workers: Workers
         ]
         extracted = workers.run("extract documentation", builtin_corpus.extract_all, batches)
         limit = config.builtin_corpus_mb * _MB or float("inf")
-        found = list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
-        total = sum(len(paragraph.encode()) + 1 for document in found for paragraph in document)
-        logger.info(f"built-in corpus: {len(found)} documents, {total / _MB:.1f} MB of text")
+        unique = list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
+        total = sum(len(paragraph.encode()) + 1 for document in unique for paragraph in document)
+        logger.info(f"built-in corpus: {len(unique)} documents, {total / _MB:.1f} MB of text")
         spool = _make_spool(config, work, total)
-        counts = Counter(spool.add((0, number, document) for number, document in enumerate(found)))
+        counts = Counter(spool.add((0, number, document) for number, document in enumerate(unique)))
     else:
         spool = _make_spool(config, work, sum(map(_text_size, inputs)))
         counts = Counter()
@@ -168,7 +173,7 @@ def _make_spool(config: PrepareConfig, work: str, total_bytes: int) -> Spool:
 
 
 def _file_tasks(spool: Spool, paths: list[str], separator: str) -> list[FilesTask]:
-    """Groups consecutive files, so that a task is neither one small file nor many large ones."""
+    """Groups consecutive files into tasks of similar size."""
     tasks, begin, size = [], 0, 0
     for number, path in enumerate(paths):
         size += _text_size(path)
@@ -208,7 +213,7 @@ def _learn(config: PrepareConfig, work: str, spool: Spool, workers: Workers) -> 
 def _write(
     config: PrepareConfig, work: str, spool: Spool, documents: int, tokenizer: _Tokenizer, workers: Workers
 ) -> Manifest:
-    """Writes the shards and the vocabulary; returns the manifest, which is not written yet."""
+    """Writes the shards and the vocabulary. Returns the manifest without writing it."""
     from tftrain.data import shards
 
     slots = None
@@ -222,17 +227,17 @@ def _write(
     results = list(workers.run("write records", shards.write_shard, tasks))
     _warn_of_single_documents(config, [result.documents for result in results])
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
-    for split, listed in splits.items():
-        filled = [
+    for split, split_shards in splits.items():
+        nonempty = [
             (task.path, result.examples)
             for task, result in zip(tasks, results, strict=True)
             if task.chunk.split == split and result.examples
         ]
-        for number, (path, examples) in enumerate(filled):
-            name = f"{split}-{number:05d}-of-{len(filled):05d}.tfrecord"
+        for number, (path, examples) in enumerate(nonempty):
+            name = f"{split}-{number:05d}-of-{len(nonempty):05d}.tfrecord"
             for suffix in ("", ".index"):
                 os.rename(path + suffix, os.path.join(work, name + suffix))
-            listed.append(Shard(name, examples, os.path.getsize(os.path.join(work, name))))
+            split_shards.append(Shard(name, examples, os.path.getsize(os.path.join(work, name))))
     write_vocabulary(os.path.join(work, VOCAB_FILE), tokenizer.vocabulary)
     if tokenizer.model is not None:
         with open(os.path.join(work, MODEL_FILE), "wb") as file:
@@ -256,49 +261,54 @@ def _write(
 
 
 def _warn_of_single_documents(config: PrepareConfig, documents: list[int]) -> None:
-    """Says it when chunks have nowhere to take a random next sentence from; `documents` is those of each chunk."""
+    """Warns if a chunk has a single document, because its random next sentences have no other document to come from.
+
+    Args:
+        config: the configuration, for the message.
+        documents: number of documents of each chunk.
+    """
     single, filled = documents.count(1), sum(count > 0 for count in documents)
     if single:
-        other = "file" if config.document_separator == "blank_line" else "blank_line"
+        other_separator = "file" if config.document_separator == "blank_line" else "blank_line"
         logger.warning(
             f"{single} of {filled} chunks hold a single document: their pairs are all consecutive; use more documents, "
-            f"a larger --shard_mb, or --document_separator={other} if that is what parts the text"
+            f"a larger --shard_mb, or --document_separator={other_separator} if that is what parts the text"
         )
 
 
 @contextlib.contextmanager
-def _too_late_to_interrupt() -> Iterator[None]:
-    """Ignores SIGINT and SIGTERM for the moment of moving files, which must not be left half done."""
+def _signals_ignored() -> Iterator[None]:
+    """Ignores SIGINT and SIGTERM while files are moved, so that a signal cannot leave the move half done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous_handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _publish(config: PrepareConfig, work: str, made: Manifest) -> Manifest:
-    """Moves the finished files out, in the place of an earlier preparation's, and writes the manifest."""
+def _publish(config: PrepareConfig, work: str, new_manifest: Manifest) -> Manifest:
+    """Replaces the files of an earlier preparation with the finished files and writes the manifest."""
     folder = config.output_dir
     earlier = manifest.listed_files(folder) if os.path.exists(os.path.join(folder, manifest.NAME)) else []
-    published = [shard.file for shards in made.splits.values() for shard in shards]
+    published = [shard.file for shards in new_manifest.splits.values() for shard in shards]
     published += (
         [name + ".index" for name in published]
-        + [made.vocab_file]
-        + ([made.tokenizer_file] if made.tokenizer_file else [])
+        + [new_manifest.vocab_file]
+        + ([new_manifest.tokenizer_file] if new_manifest.tokenizer_file else [])
     )
     for name in published:
-        if name not in earlier and os.path.lexists(made.path(name)):
+        if name not in earlier and os.path.lexists(new_manifest.path(name)):
             raise DataError(
                 f"--output_dir={folder}: {name} is in the way: it is not of the earlier preparation; move it away"
             )
     for name in [manifest.NAME, *earlier]:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(made.path(name))
+            os.remove(new_manifest.path(name))
     for name in published:
-        os.replace(os.path.join(work, name), made.path(name))
-    manifest.write_manifest(made)
-    return made
+        os.replace(os.path.join(work, name), new_manifest.path(name))
+    manifest.write_manifest(new_manifest)
+    return new_manifest

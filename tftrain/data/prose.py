@@ -1,4 +1,4 @@
-"""English paragraphs out of documentation: a docstring, .rst or .md text without its markup and code."""
+"""Extracts English paragraphs from docstrings, .rst and .md text, without markup and code."""
 
 import re
 
@@ -21,21 +21,21 @@ _MIN_PROSE = 0.75
 
 
 def paragraphs(text: str) -> list[str]:
-    """Returns the paragraphs of a documentation text that read as English prose, each on one line.
+    """Returns the paragraphs of English prose in a documentation text, each on one line.
 
-    Left out: doctests, fenced and indented code, tables, headings, field declarations, and whatever else has too few
-    words for its length.
+    Doctests, fenced and indented code, tables, headings and field declarations are removed. So is every paragraph that
+    has too few words for its length.
     """
-    found, lines = [], []
+    prose, lines = [], []
     fenced, literal, code = False, None, False
 
     def flush():
         joined = clean(" ".join(lines))
         lines.clear()
         if is_prose(joined):
-            found.append(joined)
+            prose.append(joined)
 
-    previous = 0
+    previous_indent = 0
     for line in text.expandtabs(4).splitlines():
         stripped = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -61,20 +61,20 @@ def paragraphs(text: str) -> list[str]:
         if _DECLARATION.match(stripped) and not item:
             flush()
             continue
-        if item or indent < previous:
+        if item or indent < previous_indent:
             flush()
-        previous = indent
+        previous_indent = indent
         lines.append(stripped[item.end() :] if item else stripped)
         if stripped.endswith("::"):
             lines[-1] = lines[-1][:-1]
             flush()
             literal = indent
     flush()
-    return found
+    return prose
 
 
 def clean(text: str) -> str:
-    """Returns a paragraph without inline markup and addresses."""
+    """Removes inline markup and URLs from a paragraph."""
     text = _LINK.sub(lambda match: match[1] or match[2] or "", text)
     text = _ROLE.sub(r"\1", text)
     text = _MARKUP.sub("", _TAG.sub("", _URL.sub("", text)))
@@ -82,6 +82,6 @@ def clean(text: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a paragraph is made of words: enough of them, and most of its characters in them."""
+    """Returns whether a paragraph has at least 6 words and words make up at least 75% of its characters."""
     words = _WORDS.findall(text)
     return len(words) >= _MIN_WORDS and sum(map(len, words)) + len(words) >= _MIN_PROSE * len(text)

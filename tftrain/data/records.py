@@ -1,8 +1,8 @@
-"""TFRecord files read by random access.
+"""Random access to TFRecord files.
 
-With the offset of every record known, the training order can be a pure function of the sample's number, and the
-position of the training data is one integer. The framing is TFRecord's: a little-endian uint64 length, the masked
-CRC-32C of the length, the payload, the masked CRC-32C of the payload. Both checksums are verified on every read.
+An index has the byte offset of every record. So the training order can be a pure function of the sample number, and
+the position in the training data is one integer. A TFRecord consists of a little-endian uint64 length, the masked
+CRC-32C of the length, the payload and the masked CRC-32C of the payload. Every read verifies both checksums.
 """
 
 import array
@@ -29,7 +29,7 @@ _FOOTER = struct.Struct("<I")
 _FRAME = _HEADER.size + _FOOTER.size
 _OPEN_FILES = 128
 _INDEX_IN_MEMORY = 1 << 20
-# The longest example, 2^16 tokens in the standard format, has a third of it.
+# The largest valid example (2^16 tokens in the standard format) needs a third of this.
 LONGEST_RECORD = 16 << 20
 
 
@@ -46,7 +46,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def write_records(path: str, payloads: Iterable[bytes]) -> int:
-    """Writes a TFRecord file and its index; returns the number of records."""
+    """Writes a TFRecord file and its index. Returns the number of records."""
     offsets = [0]
     with open(path, "wb") as file:
         for payload in payloads:
@@ -58,26 +58,37 @@ def write_records(path: str, payloads: Iterable[bytes]) -> int:
 
 
 def match_files(pattern: str, flag: str) -> list[str]:
-    """Returns the files that a glob matches, sorted; DataError if it matches none."""
-    found = sorted(
+    """Returns the sorted paths of the files that a glob matches, without index files.
+
+    Args:
+        pattern: the glob.
+        flag: name of the flag that has the glob, for the error message.
+
+    Raises:
+        DataError: no file matches.
+    """
+    paths = sorted(
         path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path) and not path.endswith(".index")
     )
-    if not found:
+    if not paths:
         raise DataError(f"--{flag}={pattern}: no file matches; expected a glob of existing files (quote it in a shell)")
-    return found
+    return paths
 
 
 def load_offsets(path: str) -> np.ndarray:
-    """Returns where each record of a file begins, from the index beside it or else from a scan of the file.
+    """Returns the byte offset of each record of a file.
+
+    The offsets come from the index file `path + ".index"`. If the index is missing or does not match the file, the file
+    is scanned and the index is written, if the folder is writable.
 
     Args:
-        path: a TFRecord file. `path + ".index"` is written if it is missing or does not fit, where the folder allows.
+        path: a TFRecord file.
 
     Returns:
-        uint64 [records + 1] byte offsets, the last of which is the file's size.
+        uint64 [records + 1] byte offsets. The last one is the size of the file.
 
     Raises:
-        DataError: the file is missing, empty, compressed, cut short or damaged.
+        DataError: the file is missing, empty, compressed, truncated or damaged.
     """
     try:
         size = os.path.getsize(path)
@@ -94,7 +105,7 @@ def load_offsets(path: str) -> np.ndarray:
 
 
 def scan(path: str) -> np.ndarray:
-    """Returns the offsets of a file's records, as `load_offsets`, by walking over its headers."""
+    """Reads all record headers of a file. Returns the offsets and raises errors as `load_offsets`."""
     offsets = array.array("Q", [0])
     with _OpenFile(path) as file:
         while offsets[-1] < file.size:
@@ -104,10 +115,10 @@ def scan(path: str) -> np.ndarray:
 
 
 class RecordSet:
-    """Records of several files, numbered through in the order of the files. Safe to read from several threads."""
+    """The records of several files, numbered consecutively in file order. Reads are thread-safe."""
 
     def __init__(self, paths: Sequence[str]):
-        """Loads the files' indices; raises DataError as `load_offsets`."""
+        """Loads the index of each file. Raises DataError as `load_offsets`."""
         self.paths = list(paths)
         self._offsets = [load_offsets(path) for path in self.paths]
         self._ends = list(itertools.accumulate(len(offsets) - 1 for offsets in self._offsets))
@@ -119,11 +130,11 @@ class RecordSet:
 
     @property
     def counts(self) -> list[int]:
-        """Records of each file."""
+        """Number of records of each file."""
         return [len(offsets) - 1 for offsets in self._offsets]
 
     def place(self, number: int) -> str:
-        """Returns "path: byte offset" of a record, for messages."""
+        """Returns "path: byte offset" of a record, for error messages."""
         shard, offset, _ = self._find(number)
         return f"{self.paths[shard]}: byte {offset}"
 
@@ -131,13 +142,13 @@ class RecordSet:
         """Returns the payload of a record.
 
         Raises:
-            DataError: the file is gone, cut short, or a checksum does not fit.
+            DataError: the file is missing or truncated, or a checksum does not match.
         """
         shard, offset, size = self._find(number)
         file = self._file(shard)
         if offset + size > file.size:
             raise _cut_short(file, offset, size)
-        # Before the record is read as long as the index says.
+        # Checked first, because the length in the index may be wrong.
         if _payload_length(file, offset) != size - _FRAME:
             raise DataError(
                 f"{file.path}: byte {offset}: the record has another length than {file.path}.index says; "
@@ -153,7 +164,7 @@ class RecordSet:
         return payload
 
     def _find(self, number: int) -> tuple[int, int, int]:
-        """Returns a record's shard, byte offset and size in the file."""
+        """Returns the shard, the byte offset and the framed size of a record."""
         if not 0 <= number < len(self):
             raise IndexError(f"record {number} of {len(self)}")
         shard = bisect_right(self._ends, number)
@@ -162,7 +173,10 @@ class RecordSet:
         return shard, int(offsets[local]), int(offsets[local + 1]) - int(offsets[local])
 
     def _file(self, shard: int) -> "_OpenFile":
-        """Returns an open shard; the least recently used one is let go, and closes when no thread reads it."""
+        """Returns an open shard from a cache of the most recently used files.
+
+        A file dropped from the cache closes when no thread reads it any more.
+        """
         with self._lock:
             if shard not in self._open:
                 self._open[shard] = _OpenFile(self.paths[shard])
@@ -201,7 +215,7 @@ class _OpenFile:
             self._descriptor = -1
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Reads exactly `size` bytes at the beginning of a record, which the caller has found to lie in the file."""
+        """Reads `size` bytes at the offset of a record. The caller has checked that the range is inside the file."""
         try:
             data = os.pread(self._descriptor, size, offset)
         except OSError as error:
@@ -213,7 +227,11 @@ class _OpenFile:
 
 
 def _payload_length(file: _OpenFile, offset: int) -> int:
-    """Returns a record's payload length from its header; the checksum fits, and the file holds such a record."""
+    """Reads the payload length from a record's header and validates it.
+
+    Raises:
+        DataError: the checksum does not match, the record is too long, or it ends after the end of the file.
+    """
     if file.size - offset < _FRAME:
         raise _cut_short(file, offset, _FRAME)
     header = file.pread(_HEADER.size, offset)
@@ -243,13 +261,13 @@ def _cut_short(file: _OpenFile, offset: int, size: int) -> DataError:
 
 
 def _read_index(path: str, size: int) -> np.ndarray | None:
-    """Returns the offsets beside a file, or None if there are none that fit it.
+    """Returns the offsets from the index of a file, or None if there is no index that matches the file.
 
-    An index is ours only if it begins as numpy's file of so many offsets does: what another header claims is neither
-    allocated nor interpreted.
+    The header of the index must equal the .npy header of an array of that many offsets. Any other header is rejected
+    before memory is allocated for the array.
     """
     try:
-        # Without O_NONBLOCK, a pipe of that name would keep us waiting.
+        # Without O_NONBLOCK, opening a named pipe would block.
         with open(os.open(path + ".index", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             count = (status.st_size - len(_index_header(0))) // 8
@@ -268,7 +286,7 @@ def _read_index(path: str, size: int) -> np.ndarray | None:
 
 
 def _fit(offsets: np.ndarray, size: int) -> bool:
-    """Whether offsets are those of records that fill a file of `size` bytes."""
+    """Returns whether the offsets divide a file of `size` bytes into records."""
     if offsets[0] != 0 or offsets[-1] != size or offsets.max() > size:
         return False
     blocks = range(0, len(offsets) - 1, _INDEX_IN_MEMORY)
@@ -278,14 +296,14 @@ def _fit(offsets: np.ndarray, size: int) -> bool:
 
 
 def _index_header(count: int) -> bytes:
-    """Returns how numpy's file of uint64 [count] begins."""
+    """Returns the .npy header of a uint64 [count] array."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<u8", "fortran_order": False, "shape": (count,)})
     return header.getvalue()
 
 
 def _write_index(path: str, offsets: np.ndarray) -> None:
-    """Writes the offsets beside a file at once: another process sees the whole index or none."""
+    """Writes the index of a file atomically: another process sees the whole index or none."""
     folder, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
     try:

@@ -1,4 +1,4 @@
-"""What a worker does with one chunk of documents: count its words, or make it a shard of training examples."""
+"""The two tasks of a preparation worker: count the words of a chunk, or write a chunk as a shard of examples."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _MASKED_AT_ONCE = 1024
 
 
 class CountTask(NamedTuple):
-    """A chunk whose words are to be counted."""
+    """The arguments of `count_chunk`."""
 
     spool: Spool
     chunk: Chunk
@@ -30,14 +30,14 @@ class CountTask(NamedTuple):
 
 
 class ShardTask(NamedTuple):
-    """A chunk that becomes a shard.
+    """The arguments of `write_shard`.
 
     Attributes:
         spool, chunk: the documents.
-        config: how they are cut and masked.
-        vocabulary, model: the tokenizer; model is None for WordPiece.
-        max_predictions_per_seq: width of static masks; None if dynamic.
-        path: of the shard.
+        config: the configuration of pairs and masks.
+        vocabulary, model: the tokenizer. The model is None for WordPiece.
+        max_predictions_per_seq: maximum number of masked tokens of a static example; None if masking is dynamic.
+        path: path of the shard.
     """
 
     spool: Spool
@@ -50,7 +50,7 @@ class ShardTask(NamedTuple):
 
 
 class ShardResult(NamedTuple):
-    """What a shard holds, and the tokens and the number of the documents that it was made from."""
+    """The number of examples of a shard, and the numbers of tokens and documents of its chunk."""
 
     examples: int
     tokens: int
@@ -64,7 +64,7 @@ def count_chunk(task: CountTask) -> Counter:
 
 
 def write_shard(task: ShardTask) -> ShardResult:
-    """Writes the examples of a chunk, in random order, with their index; no file if there is none."""
+    """Writes the examples of a chunk and their index, in random order. Without examples, no file is written."""
     config, chunk = task.config, task.chunk
     tokenizer = Tokenizer(task.vocabulary, config.lower_case, task.model)
     documents = _tokenize(task.spool.read(chunk), tokenizer)
@@ -100,15 +100,15 @@ def _sentences(document: list[str]) -> list[str]:
 
 
 def _tokenize(documents: list[list[str]], tokenizer: Tokenizer) -> list[Document]:
-    """Returns the documents as token ids, without sentences or documents that have no token."""
-    split = [_sentences(document) for document in documents]
-    ids = iter(tokenizer([sentence for document in split for sentence in document]))
-    found = [[tokens.tolist() for tokens in (next(ids) for _ in document) if len(tokens)] for document in split]
-    return [document for document in found if document]
+    """Returns the documents as token ids. Empty sentences and empty documents are removed."""
+    sentences = [_sentences(document) for document in documents]
+    ids = iter(tokenizer([sentence for document in sentences for sentence in document]))
+    tokenized = [[tokens.tolist() for tokens in (next(ids) for _ in document) if len(tokens)] for document in sentences]
+    return [document for document in tokenized if document]
 
 
 def _masked(pairs: list[Pair], task: ShardTask) -> Iterator[bytes]:
-    """Yields the pairs in the standard BERT pre-training format."""
+    """Yields the masked pairs in the standard BERT pre-training format."""
     config, length = task.config, task.config.max_seq_length
     key = stream_key(config.seed, f"static {task.chunk.split} {task.chunk.number}")
     masking = Masking(

@@ -1,6 +1,6 @@
-"""Where examples come from: prepared records, records in the standard BERT format, or nowhere (synthetic).
+"""Sources of examples: prepared records, records in the standard BERT format, and synthetic data.
 
-A source makes a batch of consecutive global samples as a TensorFlow graph. Which example a sample is, the caller says.
+A source builds the TensorFlow graph of a batch of consecutive global samples. The caller maps samples to examples.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,9 @@ class ExampleSource:
     """Examples of one split, by number.
 
     Attributes:
-        num_examples: of the split.
-        max_seq_length: S, tokens of an example, padding included.
-        max_predictions_per_seq: P, masked tokens of an example at most.
+        num_examples: number of examples of the split.
+        max_seq_length: S, tokens of an example, including padding.
+        max_predictions_per_seq: P, maximum number of masked tokens of an example.
     """
 
     def __init__(self, num_examples: int, max_seq_length: int, max_predictions_per_seq: int):
@@ -40,16 +40,16 @@ class ExampleSource:
         """Returns `count` consecutive samples.
 
         Args:
-            first_sample: int64 scalar, the global number of the first.
-            count: n, how many.
+            first_sample: int64 scalar, the global number of the first sample.
+            count: n, the number of samples.
             order: maps int64 [n] sample numbers to int64 [n] example numbers.
 
         Returns:
             input_ids, input_mask and segment_ids int32 [n, S]; masked_lm_positions and masked_lm_ids int32 [n, P];
-            masked_lm_weights float32 [n, P]; next_sentence_labels int32 [n] (1: the second segment is a random one).
+            masked_lm_weights float32 [n, P]; next_sentence_labels int32 [n] (1: the second segment is random).
 
         Raises:
-            tf.errors.OpError: when it runs, with a DataError inside that `errors.data_error` finds.
+            tf.errors.OpError: when the graph runs on invalid data. `errors.data_error` extracts its DataError.
         """
         raise NotImplementedError
 
@@ -58,7 +58,7 @@ class _RecordSource(ExampleSource):
     """Examples in TFRecord files."""
 
     def __init__(self, records: RecordSet, max_seq_length: int, max_predictions_per_seq: int, id_limit: int):
-        """`id_limit` is the number of rows of the embedding, which every token id must be below."""
+        """Every token id must be below `id_limit`, the number of rows of the embedding."""
         super().__init__(len(records), max_seq_length, max_predictions_per_seq)
         self._records, self._id_limit = records, id_limit
 
@@ -83,12 +83,12 @@ class _RecordSource(ExampleSource):
         raise NotImplementedError
 
     def _check(self, good: tf.Tensor, where: tf.Tensor, expected: str) -> tf.Operation:
-        """Fails with the place of the first record that is not `good` (bool [n])."""
+        """Asserts that all records are `good` (bool [n]). The message names the place of the first one that is not."""
         place = tf.gather(where, tf.argmin(tf.cast(good, tf.int32)))
         return tf.debugging.Assert(tf.reduce_all(good), [tf.strings.join(["DataError: ", place, ": ", expected, "\n"])])
 
     def _ids_fit(self, where: tf.Tensor, *ids: tf.Tensor) -> tf.Operation:
-        """Checks token ids, int64 [n, ...]: as int32, which follows, one of 2^32 + 5 would be a 5."""
+        """Checks token ids, int64 [n, ...], before the cast to int32, which would turn 2^32 + 5 into 5."""
         fit = [tf.reduce_all((part >= 0) & (part < self._id_limit), 1) for part in ids]
         return self._check(
             tf.reduce_all(fit, 0),
@@ -104,7 +104,7 @@ class _RecordSource(ExampleSource):
 
 
 class DynamicSource(_RecordSource):
-    """Prepared pairs as they are; the mask is made while training."""
+    """Prepared, unmasked pairs. They are masked when a batch is read."""
 
     def __init__(self, records: RecordSet, masking: Masking, id_limit: int):
         super().__init__(records, masking.max_seq_length, masking.max_predictions_per_seq, id_limit)
@@ -128,7 +128,7 @@ class DynamicSource(_RecordSource):
             f"the record has no tokens or more than max_seq_length={self.max_seq_length}",
         )
         with tf.control_dependencies([fits]):
-            # Only now: a hostile record of a million tokens would make every row as long.
+            # Padded after the check, because every row becomes as long as the longest record.
             dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
         checks = [
             self._ids_fit(where, dense),
@@ -150,7 +150,7 @@ class DynamicSource(_RecordSource):
 
 
 class StaticSource(_RecordSource):
-    """Records in the standard BERT pre-training format, masked when they were written."""
+    """Records in the standard BERT pre-training format, which contain the masks."""
 
     def _features(self, serialized, where, first_sample):
         length, slots = self.max_seq_length, self.max_predictions_per_seq
@@ -182,7 +182,7 @@ class StaticSource(_RecordSource):
                 f"a segment id is negative or too large; expected ids below {SEGMENTS}",
             ),
             self._check(tf.reduce_all((mask == 0) | (mask == 1), 1), where, "input_mask is neither 0 nor 1 somewhere"),
-            # False for NaN, too.
+            # The comparison is false for NaN too.
             self._check(
                 tf.reduce_all((weights >= 0) & (weights <= 1), 1),
                 where,
@@ -197,7 +197,7 @@ class StaticSource(_RecordSource):
 
 
 class SyntheticSource(ExampleSource):
-    """Random token ids in full-length sequences with every prediction used: the most work that a size can give."""
+    """Random token ids in sequences of full length with P predictions each: the largest work for these sizes."""
 
     def __init__(self, split: str, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int, seed: int):
         super().__init__(_SYNTHETIC_EXAMPLES[split], max_seq_length, max_predictions_per_seq)
@@ -205,7 +205,7 @@ class SyntheticSource(ExampleSource):
         self._key = stream_key(seed, f"synthetic {split}")
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
-        """Returns `count` consecutive samples, as `ExampleSource.batch`; their order means nothing."""
+        """Returns `count` consecutive samples, as `ExampleSource.batch`. `order` is not used."""
         length, slots = self.max_seq_length, self.max_predictions_per_seq
         draws = random_block(self._key, first_sample, tf.constant(count), length + slots + 1)
 
@@ -226,13 +226,13 @@ class SyntheticSource(ExampleSource):
 
 
 def open_source(data: DataConfig, split: str, vocab_size: int, seed: int) -> ExampleSource:
-    """Opens the examples that the flags name.
+    """Opens the source of examples that the flags select.
 
     Args:
-        data: its data_dir, train_files and eval_files, or synthetic_data.
+        data: data_dir, train_files and eval_files, or synthetic_data select the source.
         split: "train" or "eval".
-        vocab_size: rows of the embedding; a record with a larger token id is an error when it is read.
-        seed: of the masks.
+        vocab_size: rows of the embedding. Reading a record with a token id of vocab_size or more is an error.
+        seed: seed of the masks.
 
     Raises:
         DataError: files are missing or damaged, or the split is empty.

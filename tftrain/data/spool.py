@@ -1,8 +1,8 @@
-"""Documents sorted into chunks on disk, so that a corpus of any size is prepared in bounded memory.
+"""Distributes documents to chunks on disk, so that the memory of a preparation does not depend on the corpus size.
 
-A hash of the seed and the document's number says whether it is held out and which chunk of its split it belongs to. So
-a chunk is a random mixture of the whole corpus, which is what "a random next sentence" is drawn from, and it is the
-same whoever reads which file. A worker appends to files of its own; a chunk is put in order when it is read.
+A hash of the seed and the document's number selects the split and the chunk of a document. So a chunk is a random
+sample of the whole corpus, and random next sentences are drawn from this sample. A chunk does not depend on which
+worker reads which file: each worker appends to its own files, and `Spool.read` sorts the documents.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _BUFFERED_BYTES = 16 << 20
 
 
 class Chunk(NamedTuple):
-    """A chunk of documents, which becomes one shard: its split, "train" or "eval", and its number there."""
+    """A chunk of documents, the input of one shard: its split ("train" or "eval") and its number in the split."""
 
     split: str
     number: int
@@ -27,13 +27,13 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Spool:
-    """Where the chunks are and how documents are assigned to them.
+    """The folder of the chunks and the assignment of documents to chunks.
 
     Attributes:
-        folder: exists.
-        seed: of the assignment.
-        eval_fraction: share of the documents that is held out.
-        train_chunks, eval_chunks: how many chunks each split has.
+        folder: an existing folder.
+        seed: seed of the assignment.
+        eval_fraction: share of held-out documents.
+        train_chunks, eval_chunks: number of chunks of each split.
     """
 
     folder: str
@@ -43,7 +43,7 @@ class Spool:
     eval_chunks: int
 
     def chunks(self) -> list[Chunk]:
-        """Returns all chunks in their order."""
+        """Returns all chunks: those of "train", then those of "eval"."""
         return [
             Chunk(split, number)
             for split, count in (("train", self.train_chunks), ("eval", self.eval_chunks))
@@ -51,7 +51,7 @@ class Spool:
         ]
 
     def assign(self, file: int, document: int) -> Chunk:
-        """Returns the chunk of a document, which is the n-th of the n-th file."""
+        """Returns the chunk of a document, from the number of its file and its number in the file."""
         text = f"{self.seed} {file} {document}".encode()
         digest = hashlib.blake2b(text, digest_size=16).digest()
         share, choice = int.from_bytes(digest[:8], "little") / 2**64, int.from_bytes(digest[8:], "little")
@@ -63,34 +63,34 @@ class Spool:
         """Appends documents to their chunks.
 
         Args:
-            numbered: the file's number, the document's number in it, its paragraphs.
+            numbered: the file's number, the document's number in the file, and the document's paragraphs.
 
         Returns:
-            The documents of each split.
+            The number of documents added to each split.
         """
         buffers: dict[Chunk, list[str]] = defaultdict(list)
-        counts, held = {"train": 0, "eval": 0}, 0
+        counts, buffered = {"train": 0, "eval": 0}, 0
         for file, number, paragraphs in numbered:
             chunk = self.assign(file, number)
             line = json.dumps([file, number, paragraphs], ensure_ascii=False)
             buffers[chunk].append(line)
             counts[chunk.split] += 1
-            held += len(line)
-            if held > _BUFFERED_BYTES:
+            buffered += len(line)
+            if buffered > _BUFFERED_BYTES:
                 self._flush(buffers)
-                held = 0
+                buffered = 0
         self._flush(buffers)
         return counts
 
     def read(self, chunk: Chunk) -> list[list[str]]:
         """Returns the documents of a chunk, each a list of paragraphs, in the order of the corpus."""
-        found = []
+        entries = []
         folder = self._folder(chunk)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                found += [json.loads(line) for line in file]
-        found.sort(key=lambda entry: (entry[0], entry[1]))
-        return [paragraphs for _, _, paragraphs in found]
+                entries += [json.loads(line) for line in file]
+        entries.sort(key=lambda entry: (entry[0], entry[1]))
+        return [paragraphs for _, _, paragraphs in entries]
 
     def _folder(self, chunk: Chunk) -> str:
         return os.path.join(self.folder, f"{chunk.split}-{chunk.number}")
@@ -104,7 +104,7 @@ class Spool:
 
 
 class FilesTask(NamedTuple):
-    """Input files that one worker reads: their paths, and the number of the first among all."""
+    """Consecutive input files for one worker. `first` is the number of the first file among all input files."""
 
     spool: Spool
     paths: list[str]
@@ -113,9 +113,9 @@ class FilesTask(NamedTuple):
 
 
 def spool_files(task: FilesTask) -> dict[str, int]:
-    """Reads input files into the spool; returns the documents of each split."""
+    """Reads input files into the spool. Returns the number of documents added to each split."""
     return task.spool.add(
-        (task.first + place, number, document)
-        for place, path in enumerate(task.paths)
+        (task.first + offset, number, document)
+        for offset, path in enumerate(task.paths)
         for number, document in enumerate(read_documents(path, task.separator))
     )

@@ -1,4 +1,4 @@
-"""Text to token ids with tensorflow-text, and the words that a vocabulary is learned from."""
+"""Tokenizes text with tensorflow-text and counts words for vocabulary learning."""
 
 import itertools
 from collections import Counter
@@ -18,9 +18,9 @@ class Tokenizer:
     """Turns sentences into token ids."""
 
     def __init__(self, vocabulary: Vocabulary, lower_case: bool, model: bytes | None):
-        """Builds tensorflow-text's tokenizer; `model` is the sentencepiece model, None for WordPiece."""
+        """Builds tensorflow-text's tokenizer. `model` is the serialized sentencepiece model, or None for WordPiece."""
         if model is not None:
-            # Lower-casing is part of the model.
+            # The sentencepiece model lower-cases the text itself.
             self._tokenizer = tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
         else:
             self._tokenizer = tf_text.FastBertTokenizer(
@@ -32,12 +32,12 @@ class Tokenizer:
             )
 
     def __call__(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """Returns int32 ids of each sentence, as many arrays as sentences."""
-        found: list[np.ndarray] = []
+        """Returns one int32 array of token ids for each sentence."""
+        ids: list[np.ndarray] = []
         for part in _parts(sentences):
             ragged = self._tokenizer.tokenize(tf.constant(part))
-            found += np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
-        return found
+            ids += np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
+        return ids
 
 
 def count_words(sentences: Sequence[str], tokenizer_type: str, lower_case: bool) -> Counter:
@@ -45,9 +45,9 @@ def count_words(sentences: Sequence[str], tokenizer_type: str, lower_case: bool)
 
     Args:
         sentences: the text.
-        tokenizer_type: "wordpiece": words as BERT's basic tokenizer makes them, punctuation apart; "sentencepiece":
-            what stands between spaces, as its trainer never learns a piece that goes over a space.
-        lower_case: for WordPiece; a sentencepiece model learns its own normalization.
+        tokenizer_type: "wordpiece" counts the words of BERT's basic tokenizer, which splits off punctuation.
+            "sentencepiece" splits at spaces only, because the trainer never learns a piece that crosses a space.
+        lower_case: lower-cases the words for WordPiece. A sentencepiece model includes its own normalization.
     """
     if tokenizer_type == "sentencepiece":
         return Counter(itertools.chain.from_iterable(sentence.split() for sentence in sentences))

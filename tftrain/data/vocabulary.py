@@ -1,4 +1,4 @@
-"""The tokens, in the order of their ids, and what follows from them: special tokens, and where words begin."""
+"""Vocabularies: the tokens in the order of their ids, the special tokens and the word starts."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SENTENCEPIECE_SPACE = "\u2581"
 MAX_BYTES = 32 << 20
 MAX_TOKENS = 1 << 20
-# Bytes of UTF-8: tensorflow-text takes no longer ones.
+# Bytes of UTF-8. tensorflow-text refuses longer tokens.
 LONGEST_TOKEN = 256
 _UNUSED = "[unused"
 _IMPOSSIBLE = re.compile(r"[\x00\r\n]")
@@ -24,9 +24,9 @@ class Vocabulary:
     """Tokens of a WordPiece or a sentencepiece tokenizer.
 
     Attributes:
-        tokens: by id; the special tokens are among them, [PAD] with id 0.
-        tokenizer_type: "wordpiece" (a piece that goes on a word begins with "##") or "sentencepiece" (a piece that
-            begins a word begins with U+2581).
+        tokens: the tokens by id, including the special tokens. [PAD] has id 0.
+        tokenizer_type: "wordpiece" (a piece inside a word has the prefix "##") or "sentencepiece" (the first piece of a
+            word has the prefix U+2581).
     """
 
     tokens: tuple[str, ...]
@@ -46,7 +46,7 @@ class Vocabulary:
 
     @cached_property
     def word_starts(self) -> np.ndarray:
-        """Whether a token begins a word: bool [vocab_size]."""
+        """Which tokens begin a word: bool [vocab_size]."""
         if self.tokenizer_type == "sentencepiece":
             starts = [token.startswith(SENTENCEPIECE_SPACE) for token in self.tokens]
         else:
@@ -57,7 +57,7 @@ class Vocabulary:
 
     @cached_property
     def ordinary_ids(self) -> np.ndarray:
-        """int32 ids of the tokens that can occur in text, which are those that may replace a masked one."""
+        """int32 ids of all tokens except special and unused ones. Masking draws random replacements from them."""
         special = set(SPECIAL_TOKENS)
         return np.array(
             [
@@ -70,14 +70,14 @@ class Vocabulary:
 
 
 def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
-    """Reads one token a line.
+    """Reads a vocabulary file with one token a line.
 
     Args:
-        path: a UTF-8 text file, as BERT's vocab.txt.
+        path: a UTF-8 text file in the format of BERT's vocab.txt.
         tokenizer_type: "wordpiece" or "sentencepiece".
 
     Raises:
-        DataError: the file cannot be read, or `check_tokens` refuses what it holds.
+        DataError: the file cannot be read, or `check_tokens` refuses its tokens.
     """
     try:
         lines = read_small(path, MAX_BYTES).decode("utf-8").split("\n")
@@ -92,15 +92,15 @@ def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
 
 
 def check_tokens(tokens: tuple[str, ...], path: str) -> None:
-    """Refuses tokens that are no vocabulary.
+    """Checks that tokens are a valid vocabulary.
 
     Args:
-        tokens: by id.
-        path: where they are from, for the message; token n stands on line n + 1.
+        tokens: the tokens by id.
+        path: the file of the tokens, for the error message. Token n is on line n + 1.
 
     Raises:
-        DataError: they lack a special token or an ordinary one, [PAD] is not the first, one is there twice, or they are
-            too many, too long, or could not stand on a line.
+        DataError: a special token is missing, there is no ordinary token, [PAD] is not the first token, a token occurs
+            twice, there are too many tokens, or a token is too long or contains a line break or NUL.
     """
     if len(tokens) > MAX_TOKENS:
         raise DataError(f"{path}: it has {len(tokens)} tokens; expected a vocabulary of at most {MAX_TOKENS}")
@@ -127,6 +127,6 @@ def check_tokens(tokens: tuple[str, ...], path: str) -> None:
 
 
 def write_vocabulary(path: str, vocabulary: Vocabulary) -> None:
-    """Writes one token a line."""
+    """Writes a vocabulary file with one token a line."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(token + "\n" for token in vocabulary.tokens)

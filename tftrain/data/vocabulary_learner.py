@@ -1,7 +1,7 @@
-"""A vocabulary learned from word counts: WordPiece by tensorflow-text's learner, or a sentencepiece unigram model.
+"""Learns a vocabulary from word counts: WordPiece with tensorflow-text's learner, or a sentencepiece unigram model.
 
-Both see nothing but words and how often each occurs, so learning needs memory for the distinct words alone, and the
-result does not depend on how the text was divided over processes.
+Both learners read only the distinct words and their counts. So the memory depends on the number of distinct words, and
+the result does not depend on the number of worker processes.
 """
 
 import math
@@ -19,23 +19,26 @@ from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary, check_tokens
 _ITERATIONS = 4
 _LONGEST_TOKEN = 30
 _SLACK = 0.05
-# Fixed, because sums in another number of threads round differently.
+# Fixed, because the rounding of sums depends on the number of threads.
 _SENTENCEPIECE_THREADS = 2
 
 
 def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], None]) -> Vocabulary:
-    """Learns a WordPiece vocabulary (the learner of tensorflow-text, top-down from whole words).
+    """Learns a WordPiece vocabulary with tensorflow-text's learner, which works top-down from whole words.
 
-    The learner takes a threshold, the least count of a token, not a size. The threshold is searched until the
-    vocabulary has `vocab_size` tokens or up to 5% more, of which the rarest are dropped. A text with too few different
-    words gives a smaller vocabulary.
+    The learner takes no size but a threshold: the minimum count of a token. This function searches for a threshold that
+    gives `vocab_size` tokens or up to 5% more, and drops the rarest of the excess tokens. If the text has too few
+    distinct words, the vocabulary is smaller.
 
     Args:
-        counts: of the words.
-        vocab_size: tokens wanted, the special tokens included.
-        progress: called after every threshold tried.
+        counts: count of each word.
+        vocab_size: requested number of tokens, including the special tokens.
+        progress: called after each tested threshold.
+
+    Raises:
+        DataError: the text has no words.
     """
-    # An eighth for the alphabet at most, which the learner puts in twice: within and at the beginning of words.
+    # At most an eighth of the tokens are single characters: the learner adds each one with and without "##".
     alphabet = max(26, vocab_size // 16)
     words = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     words = learner.get_input_words(words, list(SPECIAL_TOKENS), _LONGEST_TOKEN)
@@ -55,32 +58,32 @@ def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], Non
         joiner="##",
         reserved_tokens=list(SPECIAL_TOKENS),
     )
-    # About as many tokens as words reach a threshold, so the count of the word at that rank is a good first guess.
+    # A threshold gives about as many tokens as words reach it. The first guess is the count of the word at that rank.
     threshold = words[min(vocab_size, len(words)) - 1][1]
-    enough, too_few = _Tried(0, []), _Tried(words[0][1] + 1, [])
+    enough, too_few = _Trial(0, []), _Trial(words[0][1] + 1, [])
     while too_few.threshold - enough.threshold > 1:
         threshold = min(max(threshold, enough.threshold + 1), too_few.threshold - 1)
-        tried = _Tried(threshold, learner.learn_with_thresh(words, threshold, params))
+        trial = _Trial(threshold, learner.learn_with_thresh(words, threshold, params))
         progress()
-        if len(tried.tokens) >= vocab_size:
-            enough = tried
-            if len(tried.tokens) <= vocab_size * (1 + _SLACK):
+        if len(trial.tokens) >= vocab_size:
+            enough = trial
+            if len(trial.tokens) <= vocab_size * (1 + _SLACK):
                 break
         else:
-            too_few = tried
-        threshold = _next_threshold(tried, enough, too_few, vocab_size * (1 + _SLACK / 2))
+            too_few = trial
+        threshold = _next_threshold(trial, enough, too_few, vocab_size * (1 + _SLACK / 2))
     return Vocabulary(tuple(_drop_rarest(enough.tokens or too_few.tokens, vocab_size)), "wordpiece")
 
 
-class _Tried(NamedTuple):
-    """A threshold and the tokens that it gives; no tokens if it has not been tried."""
+class _Trial(NamedTuple):
+    """A threshold and the tokens that it gives. The list is empty if the threshold was not tested."""
 
     threshold: int
     tokens: list[str]
 
 
-def _next_threshold(last: _Tried, enough: _Tried, too_few: _Tried, size: float) -> int:
-    """Guesses the threshold for a size: the size falls about as a power of the threshold (Zipf's law)."""
+def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) -> int:
+    """Estimates the threshold for a size. The size is about a power of the threshold (Zipf's law)."""
     if enough.tokens and too_few.tokens:
         span = math.log(too_few.threshold / enough.threshold) / math.log(len(enough.tokens) / len(too_few.tokens))
         return round(enough.threshold * (len(enough.tokens) / size) ** span)
@@ -88,24 +91,27 @@ def _next_threshold(last: _Tried, enough: _Tried, too_few: _Tried, size: float) 
 
 
 def _drop_rarest(tokens: list[str], vocab_size: int) -> list[str]:
-    """Drops tokens from the end, where the rare ones stand, but no single characters, of which any word can be made."""
-    excess, kept = len(tokens) - vocab_size, []
+    """Drops the excess tokens from the end of the list, which has the rarest tokens.
+
+    Special tokens and single characters are not dropped. Any word can be spelled with single characters.
+    """
+    excess, remaining = len(tokens) - vocab_size, []
     for token in reversed(tokens):
         if excess > 0 and len(token.removeprefix("##")) > 1 and token not in SPECIAL_TOKENS:
             excess -= 1
         else:
-            kept.append(token)
-    return kept[::-1]
+            remaining.append(token)
+    return remaining[::-1]
 
 
 def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool, folder: str) -> tuple[Vocabulary, bytes]:
     """Trains a sentencepiece unigram model (Kudo 2018, arXiv 1804.10959).
 
     Args:
-        counts: of what stands between spaces.
-        vocab_size: pieces wanted, the special tokens included.
+        counts: count of each word; words are separated by spaces.
+        vocab_size: requested number of pieces, including the special tokens.
         lower_case: whether the model folds case.
-        folder: for a temporary file.
+        folder: folder for temporary files.
 
     Returns:
         The vocabulary and the serialized model.
@@ -152,7 +158,15 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool, fold
 
 
 def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
-    """Returns the pieces of a sentencepiece model; DataError if it is none, or its pieces are no vocabulary."""
+    """Returns the vocabulary of a sentencepiece model.
+
+    Args:
+        model: the serialized model.
+        path: the file of the model, for the error message.
+
+    Raises:
+        DataError: the bytes are not a sentencepiece model, or `check_tokens` refuses its pieces.
+    """
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)

@@ -1,7 +1,7 @@
-"""Worker processes, one stage of work at a time, with results in the order of the tasks.
+"""Worker processes that run one stage of tasks at a time.
 
-Because results come back in that order, whatever is made of them is the same for any number of workers. With one worker
-the tasks run in this process.
+Results come in task order, so the output of a stage does not depend on the number of workers. With one worker, the
+tasks run in the calling process.
 """
 
 import logging
@@ -24,15 +24,18 @@ logger = logging.getLogger(__name__)
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# Finished results that may wait for an earlier, slower task, for each worker.
-_AHEAD = 4
+# Maximum number of submitted tasks per worker.
+_TASKS_IN_FLIGHT = 4
 
 
 class Workers:
-    """A pool of spawned processes; leaving its context ends them, at once if it is left by an exception."""
+    """A pool of spawned processes, used as a context manager.
+
+    The processes end when the context exits. If an exception leaves the context, they are terminated at once.
+    """
 
     def __init__(self, count: int):
-        """Starts nothing yet; the processes begin with the first stage."""
+        """Creates the pool. The processes start with the first stage."""
         self.count = count
         self._pool = None
         if count > 1:
@@ -51,15 +54,16 @@ class Workers:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(self, stage: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        """Yields function(task) of each task, in order, under a progress bar.
+        """Yields function(task) for each task, in task order, and shows a progress bar.
 
         Args:
-            stage: its name, for the bar and for messages.
-            function: importable, as it is called in another process.
-            tasks: what it is called with.
+            stage: the name of the stage, for the progress bar and error messages.
+            function: a function that another process can import.
+            tasks: the arguments of the calls.
 
         Raises:
-            DataError: a worker died; or whatever the function raised.
+            DataError: a worker process died.
+            Exception: an exception of the function.
         """
         with Stage(stage, len(tasks)) as progress:
             results = map(function, tasks) if self._pool is None else self._in_order(stage, function, tasks)
@@ -68,14 +72,14 @@ class Workers:
                 yield result
 
     def _in_order(self, stage: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        waiting: deque = deque()
+        pending: deque = deque()
         try:
             for task in tasks:
-                waiting.append(self._pool.submit(function, task))
-                if len(waiting) >= _AHEAD * self.count:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(self._pool.submit(function, task))
+                if len(pending) >= _TASKS_IN_FLIGHT * self.count:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         except BrokenProcessPool as error:
             raise DataError(
                 f"a worker process died in the stage {stage!r}, killed for its memory as a rule; give the "
@@ -84,10 +88,10 @@ class Workers:
 
 
 class Stage:
-    """A progress bar where the terminal is one; a line with the time at the end of the stage in any case."""
+    """A stage of work: a progress bar on a terminal, and a log line with the duration at the end."""
 
     def __init__(self, name: str, total: int | None):
-        """Begins a stage of `total` steps, None if their number is not known."""
+        """Begins a stage of `total` steps. `total` is None if the number is unknown."""
         self._name, self._begin = name, time.monotonic()
         self._bar = tqdm(total=total, desc=name, disable=None, leave=False, dynamic_ncols=True)
 
@@ -105,7 +109,7 @@ class Stage:
 
 
 def _begin(parent: int) -> None:
-    """Sets up a worker: Ctrl-C is the parent's business; TensorFlow has one thread, as there are many workers."""
+    """Sets up a worker process: the parent handles Ctrl-C, and TensorFlow uses one thread without a GPU."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(
