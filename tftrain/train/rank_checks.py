@@ -52,8 +52,12 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
     if mesh.size == 1:
         return
     found = graph_collectives.collectives_of(step.__call__.get_concrete_function(batch, requests))
+    # Kinds of groups with the same ranks share one process set: each set is compared once, under its first kind.
+    kinds = {}
+    for kind, groups in mesh.groups.items():
+        kinds.setdefault(tuple(groups), kind)
     facts = {}
-    for kind in mesh.groups:
+    for kind in kinds.values():
         group = mesh.group(kind)
         number = 0 if group.size == mesh.size else getattr(group.process_set, "process_set_id", None)
         facts[kind] = {
