@@ -97,6 +97,6 @@ def test_too_many_arguments_are_refused(tmp_path):
 
 def test_all_problems_of_files_and_flags_are_reported_together(tmp_path):
     good = lines_of(tmp_path / "good", "--hidden_size=64", "--max_steps=many")
-    config, problems = flags.read(TrainConfig, ["program", f"--flagfile={tmp_path / 'none'}", good, "--max_step=3"])
+    config, problems, _ = flags.read(TrainConfig, ["program", f"--flagfile={tmp_path / 'none'}", good, "--max_step=3"])
     assert [problem.flag for problem in problems] == ["flagfile", "max_steps", "max_step"]
     assert config.model.hidden_size == 64

@@ -49,6 +49,47 @@ def test_every_problem_is_reported_at_once():
     assert any("stray" in line for line in found)
 
 
+@pytest.mark.parametrize("args", [["--learning_rate"], ["--learning_rate", "--max_steps=3"]])
+def test_a_flag_without_a_value_is_the_only_problem_and_the_next_flag_is_read(args):
+    config, problems, _ = flags.read(TrainConfig, ["tftrain.run", "--hidden_size=64", *args])
+    assert [str(problem) for problem in problems] == ["--learning_rate: expected a value: --learning_rate=VALUE"]
+    assert config.model.hidden_size == 64
+    assert config.run.max_steps == (3 if len(args) == 2 else TrainConfig().run.max_steps)
+
+
+def test_a_value_may_follow_as_an_argument_of_its_own():
+    config = parse("--learning_rate", "0.5", "--seed", "3")
+    assert (config.optimizer.learning_rate, config.run.seed) == (0.5, 3)
+
+
+def test_the_flags_that_are_given_are_known():
+    _, _, given = flags.read(TrainConfig, ["tftrain.run", "--nosparse_as_dense", "--seed=1"])
+    assert given == {"sparse_as_dense", "seed"}
+
+
+def test_a_flagfile_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "x.flags"
+    file.write_text("\ufeff--hidden_size=64\n", encoding="utf-8")
+    assert parse(f"--flagfile={file}").model.hidden_size == 64
+
+
+@pytest.mark.parametrize(
+    ("stated", "ranks", "offered"),
+    [
+        ((None, None, 64), 3, "such as 63 or 66"),
+        ((4, None, 64), 3, "such as 60 or 72"),
+        ((None, None, 2), 3, "such as 3"),
+        ((4, 2, 60), 3, "such as 48 or 72"),
+    ],
+)
+def test_the_nearest_global_batches_are_offered(stated, ranks, offered):
+    with pytest.raises(ConfigError) as caught:
+        BatchConfig(*stated).resolve(ranks)
+    assert str(caught.value).endswith(offered)
+    for size in offered.removeprefix("such as ").split(" or "):
+        BatchConfig(stated[0], None, int(size)).resolve(ranks)
+
+
 def test_a_line_of_any_length_or_content_is_one_short_line_of_the_message():
     (found,) = problems_of("--hidden_size=" + "9" * 10_000)
     assert found.startswith("--hidden_size=999")

@@ -46,7 +46,7 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
     ],
 )
 def test_what_does_not_divide_is_refused_in_one_line(ranks, given, expected, tmp_path):
-    config, misread = read(TrainConfig, [*GIVEN, f"--output_dir={tmp_path}", *given.split()])
+    config, misread, _ = read(TrainConfig, [*GIVEN, f"--output_dir={tmp_path}", *given.split()])
     found = [str(problem) for problem in run.all_problems(config, misread, Launch(0, ranks, 0, ranks))]
     if expected.endswith(" ok"):
         assert found == []

@@ -110,7 +110,7 @@ class DataConfig:
     )
     masked_lm_prob: float = flag(0.15, "Share of the tokens that dynamic masking selects.", above=0, below=1)
     whole_word_masking: bool = flag(False, "Dynamic masking selects whole words instead of word pieces.")
-    data_readers: int = flag(2, "Threads that read and decode records on each rank.", minimum=1)
+    data_readers: int = flag(2, "Threads that read and decode records on each rank.", minimum=1, maximum=256)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,9 @@ class ComputeConfig:
     sparse_as_dense: bool = flag(
         True, "Reduce the embedding's gradient as one dense tensor instead of gathering its rows."
     )
-    cpu_threads: int = flag(0, "TensorFlow threads on each rank; 0: the host's cores divided by its ranks.", minimum=0)
+    cpu_threads: int = flag(
+        0, "TensorFlow threads on each rank; 0: the host's cores divided by its ranks.", minimum=0, maximum=1024
+    )
     huge_pages: bool = flag(True, "On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them.")
     device_peak_tflops: float | None = flag(
         None, "Peak rate of the device, used for mfu; known GPUs need none.", above=0
@@ -232,6 +234,9 @@ class RunConfig:
     exit_timeout_seconds: float = flag(120, "Time limit for the process to exit after the run has finished.", above=0)
     preempt_save_seconds: float = flag(
         60, "Time limit to finish the step and save after SIGTERM, SIGINT or SIGUSR1.", above=0
+    )
+    check_memory: bool = flag(
+        True, "Refuse sizes whose planned memory is far above that of this machine or its GPUs, before the start."
     )
     max_nan_steps: int = flag(
         20, "Number of consecutive steps with a non-finite loss or gradient that end the run.", minimum=1

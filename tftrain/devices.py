@@ -3,11 +3,13 @@
 TensorFlow is imported only by the functions that need it, so that a program may ask `has_driver` before it loads.
 """
 
+import contextlib
 import os
 import platform
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 from tftrain.plan import cluster
 
@@ -17,8 +19,8 @@ def has_driver() -> bool:
     return os.path.exists("/dev/nvidiactl")
 
 
-def free_gpu_gb() -> list[float]:
-    """Returns the free memory of each GPU of the host; needs no TensorFlow.
+def gpu_memory_gb(kind: Literal["free", "total"]) -> list[float]:
+    """Returns the free or the whole memory of each GPU of the host; needs no TensorFlow.
 
     Returns:
         GB of 1e9 bytes as nvidia-smi reports them; empty if there is no nvidia-smi.
@@ -26,10 +28,22 @@ def free_gpu_gb() -> list[float]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    command = [tool, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    command = [tool, f"--query-gpu=memory.{kind}", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.split() if done.returncode == 0 else []
     return [int(line) * 2**20 / 1e9 for line in lines if line.isdigit()]
+
+
+def host_memory_gb() -> float:
+    """Returns the memory that this process may use with its host's other processes, in GB of 1e9 bytes.
+
+    It is the host's, or less if a control group (cgroup v2 or v1) limits it, as containers and Slurm do.
+    """
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path(path).read_text()))
+    return min(limits) / 1e9
 
 
 def gpus() -> list:

@@ -71,7 +71,7 @@ class _Reader:
         if self._files > MAX_FILES:
             return self.refuse(name, f"expected at most {MAX_FILES} flagfiles; a file counts each time it is included")
         try:
-            text = read_small(path, MAX_BYTES).decode("utf-8")
+            text = read_small(path, MAX_BYTES).decode("utf-8-sig")
         except OSError as error:
             return self.refuse(name, f"{error.strerror}; expected a text file of at most {MAX_BYTES} bytes")
         except UnicodeDecodeError as error:

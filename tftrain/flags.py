@@ -5,18 +5,19 @@ ranks would hide the reason.
 """
 
 import dataclasses
-import difflib
+import re
 import sys
 import time
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from absl import flags
 
 from tftrain import flagfile
 from tftrain.fields import ConfigError, Problem, sections
+from tftrain.suggestions import suggest
 
 Config = TypeVar("Config")
 
@@ -32,13 +33,13 @@ def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
     Raises:
         ConfigError: with all problems.
     """
-    config, problems = read(config_class, argv)
+    config, problems, _ = read(config_class, argv)
     if problems:
         raise ConfigError(problems)
     return config
 
 
-def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[Problem]]:
+def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[Problem], frozenset[str]]:
     """Reads a command line, `--flagfile` included.
 
     Args:
@@ -46,8 +47,9 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
         argv: the program's name and its arguments.
 
     Returns:
-        A config_class, and the problems: unknown flags, values of the wrong type, stray arguments. A flag with a
-        problem has its default. `field_problems` and the class itself check the values further.
+        A config_class; the problems: unknown flags, values of the wrong type or missing, stray arguments; and the names
+        of the flags that the command line gives. A flag with a problem has its default. `field_problems` and the class
+        itself check the values further.
 
     Raises:
         SystemExit: after printing the help, if `--help` is among the arguments.
@@ -59,16 +61,17 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
         if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
             print(help_text(config_class, args[0]))
             raise SystemExit(0)
-        stray = values(args, known_only=True)[1:]
+        stray = values(_with_values(args, values, problems), known_only=True)[1:]
     except flags.Error as error:
-        return defaults, [*problems, Problem("", "command line", str(error).removeprefix("ERROR:: "))]
-    problems += [_unknown(arg, values if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
+        return defaults, [*problems, Problem("", "command line", str(error).removeprefix("ERROR:: "))], frozenset()
+    problems += [_unknown(arg, list(values) if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
+    given = frozenset(name for name in values if values[name].present)
     filled = [_fill(section, values) for section in sections(defaults)]
     if filled[0].__class__ is config_class:
-        return filled[0], problems
+        return filled[0], problems, given
     by_class = {part.__class__: part for part in filled}
     parts = {field.name: by_class[getattr(defaults, field.name).__class__] for field in dataclasses.fields(defaults)}
-    return dataclasses.replace(defaults, **parts), problems
+    return dataclasses.replace(defaults, **parts), problems, given
 
 
 def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
@@ -148,10 +151,28 @@ def _fill(section: Any, values: flags.FlagValues) -> Any:
     )
 
 
-def _unknown(arg: str, known: Iterable[str]) -> Problem:
-    """Returns the problem of an unknown argument, and suggests the nearest of the `known` flag names."""
+def _with_values(args: Sequence[str], values: flags.FlagValues, problems: list[Problem]) -> list[str]:
+    """Returns the arguments without flags that lack their value, which become problems.
+
+    absl would take the next flag for the value, or would stop at the last argument.
+    """
+    complete = []
+    for number, arg in enumerate(args):
+        if arg == "--":
+            return [*complete, *args[number:]]
+        match, following = re.fullmatch(r"--?(\w+)", arg), args[number + 1 : number + 2]
+        lacks_value = not following or following[0].startswith("--")
+        if match and match[1] in values and not values[match[1]].boolean and lacks_value:
+            problems.append(Problem(match[1], None, f"expected a value: --{match[1]}=VALUE"))
+        else:
+            complete.append(arg)
+    return complete
+
+
+def _unknown(arg: str, known: Collection[str]) -> Problem:
+    """Returns the problem of an unknown argument, and suggests what may be meant among the `known` flag names."""
     name, _, value = arg.lstrip("-").partition("=")
     if not arg.startswith("-") or not name:
         return Problem("", arg, "stray argument; every argument is --flag=value")
-    near = difflib.get_close_matches(name.removeprefix("no"), list(known), n=1)
-    return Problem(name, value, f"no such flag{f'; did you mean --{near[0]}?' if near else ''}")
+    meant = " or ".join(f"--{flag}" for flag in suggest(name, known))
+    return Problem(name, value, f"no such flag{f'; did you mean {meant}?' if meant else ''}")

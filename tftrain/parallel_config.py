@@ -84,7 +84,12 @@ class BatchConfig:
                 f"{name}={'any' if value is None else value}"
                 for name, value in zip(("micro_batch_size", "grad_accum_steps"), stated, strict=True)
             ]
-            expected = f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}"
+            step = (self.micro_batch_size or 1) * (self.grad_accum_steps or 1) * ranks
+            nearest = [size for size in (total // step * step, (total // step + 1) * step) if size > 0]
+            expected = (
+                f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}, such as "
+                f"{' or '.join(map(str, nearest))}"
+            )
             raise ConfigError([Problem("global_batch_size", total, expected)])
         return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)
 

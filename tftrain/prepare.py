@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     """
     log.configure(program="prepare")
     try:
-        config, problems = flags.read(PrepareConfig, [PROGRAM, *argv[1:]])
+        config, problems, _ = flags.read(PrepareConfig, [PROGRAM, *argv[1:]])
         misread = {problem.flag for problem in problems}
         problems += [problem for problem in config.problems() if problem.flag not in misread]
         if problems:

@@ -46,8 +46,10 @@ class PrepareConfig:
         minimum=1,
     )
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
-    shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", above=0)
-    num_workers: int | None = flag(None, "Processes; by default one a core. The output is the same for any.", minimum=1)
+    shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", minimum=0.01, maximum=1e5)
+    num_workers: int | None = flag(
+        None, "Processes; by default one a core. The output is the same for any.", minimum=1, maximum=1024
+    )
     seed: int = flag(
         1, "Seed of the split, the mixture of documents, the pairs and static masks.", minimum=0, maximum=2**31 - 1
     )

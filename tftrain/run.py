@@ -21,12 +21,16 @@ import sys
 import tempfile
 
 from tftrain import devices, flags, huge_pages, log
+from tftrain.checkpoint import folder, manifest
+from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
 from tftrain.data.errors import data_error
 from tftrain.exit_codes import ExitCode, RunError
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
+from tftrain.report import memory_limit
+from tftrain.saving import checkpoint_flags, resume_compatibility
 from tftrain.supervise import elastic
 
 logger = logging.getLogger("tftrain.run")
@@ -39,13 +43,16 @@ def main(argv: list[str]) -> int:
     launch = launch_from_environment()
     log.configure(launch.rank)
     try:
-        config, problems = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
+        config, problems, given = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
+        config = checkpoint_flags.with_flags_of_checkpoint(config, given)
         if __name__ == "__main__" and not problems and elastic.supervises(config, os.environ):
             return elastic.supervise(config, os.environ)
         if problems := all_problems(config, problems, launch):
             raise ConfigError(problems)
         log.configure(launch.rank, config.run.log_level)
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
+        if problems := memory_limit.problems(config, launch):
+            raise ConfigError(problems)
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
     except RunError as error:
@@ -139,9 +146,34 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     # The data is checked only if the flags that name it are valid.
     if wrong.isdisjoint(field.name for field in dataclasses.fields(config.data)):
         problems += [problem for problem in preflight.problems(config) if problem.flag not in wrong]
-    if launch.rank == 0 and config.run.output_dir and config.run.mode == "train":
-        problems += output_problems(config.run.output_dir)
+    problems += resume_compatibility.flag_problems(config)
+    if launch.rank == 0 and config.run.output_dir:
+        if unresumable := resume_problems(config):
+            # Its flags would have come from the checkpoint.
+            problems = [problem for problem in problems if problem.value is not None] + unresumable
+        if config.run.mode == "train":
+            problems += output_problems(config.run.output_dir)
     return problems
+
+
+def resume_problems(config: TrainConfig) -> list[Problem]:
+    """Returns why there is no checkpoint where the flags say that there is one."""
+    settings = config.run
+    try:
+        found = checkpoint_flags.chosen(config)
+    except CheckpointError as error:
+        return [Problem("output_dir", settings.output_dir, str(error))]
+    if settings.resume not in ("auto", "none") and not (found / manifest.NAME).is_file():
+        newest = folder.find(settings.output_dir)[-1:]
+        such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
+        expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
+        return [Problem("resume", settings.resume, expected)]
+    if settings.mode == "evaluate" and found is None:
+        expected = (
+            "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint"
+        )
+        return [Problem("output_dir", settings.output_dir, expected)]
+    return []
 
 
 def output_problems(folder: str) -> list[Problem]:

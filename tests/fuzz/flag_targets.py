@@ -27,7 +27,9 @@ class Flagfile(Target):
         return ""
 
     def use(self, folder):
-        config, problems = flags.read(TrainConfig, ["tftrain.run", f"--flagfile={folder}/a", f"--flagfile={folder}/b"])
+        config, problems, _ = flags.read(
+            TrainConfig, ["tftrain.run", f"--flagfile={folder}/a", f"--flagfile={folder}/b"]
+        )
         found = [*problems, *config.problems(1)]
         for problem in found:
             assert str(problem).isprintable(), problem

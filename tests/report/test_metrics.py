@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_log_line_names_everything_in_the_megatron_manner(tmp_path, capsys):
     writer.advance(10)
     writer.train(row())
     writer.close()
-    parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.split("|")]
+    parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.partition("] ")[2].split("|")]
     assert parts == [
         "iteration 10/ 100",
         "consumed samples: 320",
@@ -147,7 +148,7 @@ def test_a_spike_has_a_row_and_a_line_of_its_own(tmp_path, capsys):
         "spike_grad_norm": 3.0,
         "spike_grad_norm_zscore": -0.25,
     }
-    parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.split("|")]
+    parts = [re.sub(" +", " ", part.strip()) for part in capsys.readouterr().out.partition("] ")[2].split("|")]
     assert parts == ["spike at 7/ 100", "loss: 9.2500 (+7.5 standard deviations)", "grad norm: 3.000 (-0.2)"]
 
 
@@ -185,32 +186,32 @@ def test_no_progress_bar_stands_on_a_terminal_that_gets_warnings_only(tmp_path, 
 
 def test_a_step_has_one_short_line_and_its_whole_line_in_a_file(tmp_path, capsys):
     writer = MetricsWriter(tmp_path, 1200, MEANS)
-    writer.train(row(25, skipped_steps=0))
+    writer.train(row(25, skipped_steps=0), seconds_left=587.5)
     writer.close()
-    short = "step   25/1200  loss 7.5000  lr 1.0e-04  64.0 samples/s  1.25 GB  eta 0:09:48\n"
-    assert capsys.readouterr().out == short
+    short = "step   25/1200  loss 7.5000  lr 1.0e-04  64.0 samples/s  1.25 GB  eta 0:09:48"
+    shown = capsys.readouterr().out
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d  {re.escape(short)}\n", shown)
     whole = (tmp_path / "log.txt").read_text()
-    assert whole == rows.train_line(row(25, skipped_steps=0), 1200, MEANS) + "\n"
+    line = rows.train_line(row(25, skipped_steps=0), 1200, MEANS)
+    assert re.fullmatch(rf"\[{time.strftime('%Y')}-\d\d-\d\d \d\d:\d\d:\d\d\] {re.escape(line)}\n", whole)
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        rows.short_train_line(
-            row(10**6, loss=-10.5, samples_per_sec=123456.7, peak_memory_gb=139, step_time_s=math.nan), 10**6
-        ),
-        rows.short_train_line(row(999, samples_per_sec=9999.9, step_time_s=100, skipped_steps=0), 10**6),
+        rows.short_train_line(row(10**6, loss=-10.5, samples_per_sec=123456.7, peak_memory_gb=139), 10**6, math.nan),
+        rows.short_train_line(row(999, samples_per_sec=9999.9, skipped_steps=0), 10**6, 1e8),
         rows.short_eval_line(evaluation(10**6), 10**6, MEANS),
         rows.short_spike_line(SpikeRow(10**6, 10.5, 99.9, 1234.5, -99.9), 10**6),
     ],
 )
-def test_a_short_line_fits_into_100_columns(line):
-    assert len(line) <= 100
+def test_a_short_line_fits_into_100_columns_behind_the_time_of_day(line):
+    assert len(f"12:34:56  {line}") <= 100
     assert "\n" not in line
 
 
 def test_skipped_steps_are_named_in_the_short_line():
-    assert rows.short_train_line(row(), 100).endswith("  eta 0:00:45  skipped 2")
+    assert rows.short_train_line(row(), 100, 45).endswith("  eta 0:00:45  skipped 2")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ The report goes to stdout and to OUTPUT_DIR, progress to stderr. Exit codes: 0 a
 continues).
 """
 
+import difflib
 import logging
 import sys
 import traceback
@@ -99,11 +100,14 @@ def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
     Raises:
         ConfigError: the table or the row does not exist; the message lists those that do.
     """
-    tables = named(config.table)
+    tables, globs = named(config.table), [glob.strip() for glob in config.rows.split(",")]
+    if unmatched := [glob for glob in globs if not any(table.matching(glob) for table in tables)]:
+        names = [row.name for table in tables for row in table.rows]
+        alike = difflib.get_close_matches(unmatched[0], names, n=5, cutoff=0.3) if len(names) > 20 else names
+        listed = f"such as {', '.join(alike or names[:5])} (--list prints all)" if len(names) > 20 else ", ".join(names)
+        expected = f"no row matches {', '.join(unmatched) or 'it'}; expected globs of {listed}"
+        raise ConfigError([Problem("rows", config.rows, expected)])
     found = [(table, rows) for table in tables if (rows := table.matching(config.rows))]
-    if not found:
-        names = ", ".join(row.name for table in tables for row in table.rows)
-        raise ConfigError([Problem("rows", config.rows, f"expected a glob that matches some of {names}")])
     return found
 
 

@@ -111,12 +111,13 @@ class MetricsWriter:
             self._bar = tqdm(total=self.max_steps, initial=step - 1, unit="step", file=sys.stdout, dynamic_ncols=True)
         self._bar.update(step - self._bar.n)
 
-    def train(self, row: TrainRow) -> None:
-        """Writes and shows one training step."""
+    def train(self, row: TrainRow, seconds_left: float = math.nan) -> None:
+        """Writes and shows one training step; `seconds_left` to the last step are NaN if they are not known."""
         self._write(row, "train/")
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {row.loss:.3f}", refresh=False)
-        self._show(rows.short_train_line(row, self.max_steps), rows.train_line(row, self.max_steps, self._means))
+        short = rows.short_train_line(row, self.max_steps, seconds_left)
+        self._show(short, rows.train_line(row, self.max_steps, self._means))
 
     def evaluation(self, row: EvalRow) -> None:
         """Writes and shows one evaluation."""
@@ -133,7 +134,8 @@ class MetricsWriter:
         """Writes measured and planned memory, and shows them as the text `shown`."""
         self._write(row, "")
         self._write(planned, "")
-        self._show(shown, shown)
+        self._append_log(shown)
+        logger.info(shown)
 
     def close(self) -> None:
         """Ends the progress bar and the TensorBoard file."""
@@ -159,6 +161,12 @@ class MetricsWriter:
         self._events.flush()
 
     def _show(self, short: str, whole: str) -> None:
+        """Writes one line to log.txt and to the log, with the local time; a short line has no date."""
+        now = time.localtime()
+        whole = f"[{time.strftime('%Y-%m-%d %H:%M:%S', now)}] {whole}"
+        self._append_log(whole)
+        logger.info(f"{time.strftime('%H:%M:%S', now)}  {short}" if self._is_short else whole)
+
+    def _append_log(self, text: str) -> None:
         with self._log_path.open("a", encoding="utf-8") as file:
-            file.write(whole + "\n")
-        logger.info(short if self._is_short else whole)
+            file.write(text + "\n")

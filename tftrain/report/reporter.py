@@ -32,6 +32,7 @@ class Clock:
     Attributes:
         steps, samples: counted since the start.
         batch_size: samples of the last step, counted or not; 0 before the first.
+        first_seconds: of the first step of all, compilation included; NaN if it was not since the start.
     """
 
     def __init__(self):
@@ -41,7 +42,8 @@ class Clock:
 
     def start(self) -> None:
         """Resets all counts and starts now."""
-        self.steps, self.samples, self._start, self._paused = 0, 0, time.perf_counter(), 0.0
+        self.steps, self.samples, self.first_seconds = 0, 0, math.nan
+        self._start, self._paused = time.perf_counter(), 0.0
 
     def compiles(self, samples: int) -> bool:
         """Whether the next step with so many samples is the first."""
@@ -55,10 +57,12 @@ class Clock:
             yield
             self.steps, self.samples = self.steps + 1, self.samples + samples
             return
+        begin = time.perf_counter()
         with self.pause():
             yield
         if not self._compiled:
             self.start()  # The first batch took its time as well.
+            self.first_seconds = time.perf_counter() - begin
         self._compiled.add(samples)
 
     @contextlib.contextmanager
@@ -110,7 +114,7 @@ class Reporter:
         if is_due:
             row = train_row(self._run, info, self.clock, self._saves.failed)
             if self._writer:
-                self._writer.train(row)
+                self._writer.train(row, (self._settings.max_steps - number) * self.clock.seconds_per_step())
             self.clock.start()
 
     def _write_plan(self, number: int) -> None:
@@ -148,11 +152,15 @@ class Reporter:
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:
-    """Reads the values from the device and returns the row of the steps since the last one; every rank must call it."""
+    """Reads the values from the device and returns the row of the steps since the last one; every rank must call it.
+
+    If the first step of all is the only one of them, the row has its time, compilation included.
+    """
     config, progress = run.config, run.progress
     means = run.task.mean_values(progress.take_interval())
-    seconds, length = clock.seconds_per_step(), config.data.max_seq_length
-    rate = clock.samples / clock.steps / seconds if clock.steps else math.nan
+    seconds = clock.seconds_per_step() if clock.steps else clock.first_seconds
+    rate = (clock.samples / clock.steps if clock.steps else clock.batch_size) / seconds
+    length = config.data.max_seq_length
     achieved = run.task.step_flops(1) * rate / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
     peaks = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")

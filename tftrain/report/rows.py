@@ -1,6 +1,7 @@
 """The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them.
 
-Each row has two lines: a short one for a terminal, at most 100 columns, and a whole one in the manner of Megatron-LM.
+Each row has two lines: a short one for a terminal, which with the time of day in front of it takes at most 100 columns,
+and a whole one in the manner of Megatron-LM.
 """
 
 import dataclasses
@@ -23,7 +24,8 @@ class TrainRow:
         learning_rate, grad_norm, loss_scale: of this step; the norm is unscaled, before clipping.
         global_batch_size: samples of this step.
         consumed_samples, consumed_tokens: since the first step, over all ranks.
-        step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks.
+        step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks, without steps that compile; a
+            row of the first step alone has the time of its compilation too; NaN if no step remains.
         tflops_per_device: 1e12 operations a second on each rank's device.
         mfu: share of the device's peak rate, None where that is unknown.
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
@@ -194,15 +196,15 @@ def spike_line(row: SpikeRow, max_steps: int) -> str:
     )
 
 
-def short_train_line(row: TrainRow, max_steps: int) -> str:
+def short_train_line(row: TrainRow, max_steps: int, seconds_left: float) -> str:
     """Returns the short line of a training step; skipped steps are named once there are some."""
     parts = [
         _short_step(row.step, max_steps),
         f"loss {row.loss:.4f}",
         f"lr {row.learning_rate:.1e}",
         f"{_rate(row.samples_per_sec)} samples/s",
-        f"{row.peak_memory_gb:.2f} GB",
-        f"eta {duration((max_steps - row.step) * row.step_time_s)}",
+        f"{row.peak_memory_gb:.{2 if row.peak_memory_gb < 100 else 0}f} GB",
+        f"eta {duration(seconds_left)}",
     ]
     return "  ".join([*parts, f"skipped {row.skipped_steps}"] if row.skipped_steps else parts)
 
@@ -212,8 +214,8 @@ def short_eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
     loss, *others = [mean for mean in means if mean.in_evaluation]
     return "  ".join(
         (
-            _short_step(row.step, max_steps),
-            f"held-out loss {row.means[f'eval_{loss.name}']:.4f}",
+            _short_step(row.step, max_steps, with_total=False),
+            f"eval loss {row.means[f'eval_{loss.name}']:.4f}",
             f"unigram {row.eval_unigram_nats:.4f}",
             *(f"{mean.label} {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
         )
@@ -232,12 +234,14 @@ def short_spike_line(row: SpikeRow, max_steps: int) -> str:
 
 
 def _rate(value: float) -> str:
-    """Returns a rate with one decimal, without from 10,000 on, and a dash before a step was timed."""
-    return f"{value:.{1 if value < 10_000 else 0}f}" if math.isfinite(value) else "-"
+    """Returns a rate with at most five digits, and a dash if it is not known."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value / 1000:.0f}k" if value >= 100_000 else f"{value:.{1 if value < 10_000 else 0}f}"
 
 
-def _short_step(step: int, max_steps: int) -> str:
-    return f"step {step:{len(str(max_steps))}d}/{max_steps}"
+def _short_step(step: int, max_steps: int, with_total: bool = True) -> str:
+    return f"step {step:{len(str(max_steps))}d}" + (f"/{max_steps}" if with_total else "")
 
 
 def duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
+from tftrain.fields import Problem
 
 _FORMATS = ("ln_dtype", "precision", "grad_accum_dtype", "hvd_fp16_compression")
 _IMPLEMENTATIONS = ("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
@@ -37,6 +38,16 @@ def kinds(config: TrainConfig) -> dict[str, str]:
     return found | dict.fromkeys((*_FORMATS, *_LENGTH), "logged")
 
 
+def flag_problems(config: TrainConfig) -> list[Problem]:
+    """Returns why `--change_on_resume` can't be followed; any configuration may be given."""
+    of_kind, names = kinds(config), config.run.change_on_resume.split(",")
+    if unknown := [name for name in names if name and of_kind.get(name) != "named"]:
+        named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
+        expected = f"{', '.join(unknown)} can't be named there; expected some of {named}"
+        return [Problem("change_on_resume", config.run.change_on_resume, expected)]
+    return []
+
+
 def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> list[str]:
     """Compares a run with the checkpoint that it resumes from.
 
@@ -54,13 +65,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     """
     saved, permitted = _flags(run, path), set(filter(None, config.run.change_on_resume.split(",")))
     of_kind = kinds(config)
-    if unknown := sorted(name for name in permitted if of_kind.get(name) != "named"):
-        named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
-        raise CheckpointError(
-            f"--change_on_resume={config.run.change_on_resume}: {', '.join(unknown)} can't be named there; "
-            f"expected some of {named}"
-        )
-    refused, named, logged = [], [], []
+    refused, named, logged, hints = [], [], [], []
     for name, now in _all(config).items():
         kind, before = of_kind.get(name), saved.get(name)
         if kind is None or _same(name, before, now):
@@ -68,6 +73,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
         words = f"--{name}={now}, saved with {before}"
         if kind == "fixed":
             refused.append(words)
+            hints.append(f"--{name}={before}")
         elif kind == "named" and name not in permitted:
             named.append((name, words))
         else:
@@ -78,13 +84,16 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
             words = f"{what}: {now}, saved with {before}"
             if what == VOCABULARY and before is not None:
                 refused.append(words)
+                hints.append("the data with that vocabulary")
             else:
                 logged.append(f"resuming with {words}")
     if refused or named:
         listed = "; ".join([*refused, *(words for _, words in named)])
-        names = ",".join(name for name, _ in named)
-        hint = "" if refused else f"; if that is meant, add --change_on_resume={names}"
-        raise CheckpointError(f"{path}: not a checkpoint of this configuration: {listed}{hint}")
+        advice = [f"give {' '.join(hints)} or choose another checkpoint with --resume"] if refused else []
+        if named:
+            names = ",".join(name for name, _ in named)
+            advice.append(f"leave out {names} to go on as before, or add --change_on_resume={names} if that is meant")
+        raise CheckpointError(f"{path}: not a checkpoint of this configuration: {listed}; {'; '.join(advice)}")
     return logged
 
 
@@ -108,7 +117,8 @@ def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, 
     if None not in (before, here) and before != here:
         differing.append(f"{VOCABULARY}: {here}, saved with {before}")
     if differing:
-        raise CheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}")
+        advice = "leave the model's flags out, they are in the checkpoint, or choose another checkpoint with --resume"
+        raise CheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}; {advice}")
 
 
 def _names(section: Any) -> list[str]:

@@ -37,7 +37,7 @@ def inspect(ranks: int | None) -> LocalMachine:
     Args:
         ranks: of a run; None: one for each GPU, or `RANKS` without GPUs.
     """
-    free = devices.free_gpu_gb()
+    free = devices.gpu_memory_gb("free")
     if free:
         ranks = ranks or len(free)
         each = min(free) / max(1, -(-ranks // len(free)))

@@ -1,0 +1,141 @@
+"""A resume or an evaluation needs only the output folder: the other flags come from the checkpoint."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tftrain import flags, run
+from tftrain.checkpoint import folder, manifest
+from tftrain.checkpoint.manifest import Manifest
+from tftrain.config import TrainConfig
+from tftrain.parallel.launcher import Launch
+from tftrain.saving.checkpoint_flags import with_flags_of_checkpoint
+
+FIRST = (
+    "--synthetic_data",
+    "--vocab_size=101",
+    "--hidden_size=48",
+    "--num_attention_heads=4",
+    "--max_seq_length=16",
+    "--global_batch_size=12",
+    "--micro_batch_size=3",
+    "--precision=bf16",
+    "--learning_rate=0.003",
+    "--max_steps=70",
+    "--split_opt_state",
+    "--cpu_threads=3",
+    "--log_level=debug",
+)
+
+
+def write_checkpoint(path, config):
+    """Writes a manifest without tensors; `config` in JSON's types."""
+    path.mkdir(parents=True)
+    (path / manifest.NAME).write_bytes(manifest.encode(Manifest(step=5, files={}, run={"config": config})))
+
+
+@pytest.fixture
+def output_dir(tmp_path):
+    config = flags.parse(TrainConfig, ["run", *FIRST, f"--output_dir={tmp_path}"]).resolve(2)
+    saved = json.loads(json.dumps(dataclasses.asdict(config)))
+    write_checkpoint(folder.checkpoint_folder(tmp_path) / "step_00000005", saved)
+    return tmp_path
+
+
+def continued(output_dir, *args):
+    config, problems, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}", *args])
+    assert problems == []
+    return with_flags_of_checkpoint(config, given)
+
+
+def test_a_resume_needs_no_other_flag(output_dir):
+    config = continued(output_dir)
+    assert run.all_problems(config, [], Launch(0, 2, 0, 2)) == []
+    assert (config.model.hidden_size, config.data.synthetic_data, config.data.max_seq_length) == (48, True, 16)
+    assert (config.compute.precision, config.optimizer.learning_rate, config.run.max_steps) == ("bf16", 0.003, 70)
+    assert config.parallel.split_opt_state
+    assert config.resolve(2).batch.grad_accum_steps == 2
+    assert config.resolve(1).batch.grad_accum_steps == 4, "the global batch belongs to the run, not to its ranks"
+
+
+def test_flags_of_the_command_and_of_the_host_stay_as_given(output_dir):
+    config = continued(output_dir)
+    assert (config.run.log_level, config.compute.cpu_threads, config.run.resume) == ("info", 0, "auto")
+
+
+def test_what_is_given_wins(output_dir):
+    config = continued(output_dir, "--learning_rate=0.5", "--max_steps=90", "--nosplit_opt_state")
+    assert (config.optimizer.learning_rate, config.run.max_steps) == (0.5, 90)
+    assert not config.parallel.split_opt_state
+    assert config.model.hidden_size == 48
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        (["--micro_batch_size=6"], (6, 1, 12)),
+        (["--grad_accum_steps=3"], (2, 3, 12)),
+        (["--global_batch_size=20"], (10, 1, 20)),
+        (["--micro_batch_size=4", "--grad_accum_steps=2"], (4, 2, 16)),
+    ],
+)
+def test_batch_sizes_that_are_given_do_not_contradict_the_saved_ones(output_dir, given, sizes):
+    batch = continued(output_dir, *given).resolve(2).batch
+    assert (batch.micro_batch_size, batch.grad_accum_steps, batch.global_batch_size) == sizes
+
+
+def test_other_data_brings_its_own_sizes(output_dir):
+    config = continued(output_dir, "--data_dir=elsewhere")
+    assert (config.data.data_dir, config.data.synthetic_data, config.data.max_seq_length) == ("elsewhere", False, None)
+    assert config.model.hidden_size == 48
+
+
+def test_an_evaluation_takes_the_model_but_not_the_ranks(output_dir):
+    config = continued(output_dir, "--mode=evaluate")
+    assert run.all_problems(config, [], Launch(0, 1, 0, 1)) == []
+    assert (config.model.hidden_size, config.compute.precision, config.run.mode) == (48, "bf16", "evaluate")
+    assert not config.parallel.split_opt_state
+    assert config.batch.global_batch_size is None
+
+
+def test_a_named_checkpoint_supplies_the_flags(output_dir, tmp_path_factory):
+    path = folder.checkpoint_folder(output_dir) / "step_00000005"
+    config = continued(tmp_path_factory.mktemp("other"), f"--resume={path}")
+    assert config.model.hidden_size == 48
+
+
+def test_a_fresh_start_takes_nothing(output_dir):
+    assert continued(output_dir, "--resume=none").model.hidden_size == TrainConfig().model.hidden_size
+
+
+def test_flags_that_are_damaged_or_of_another_version_are_left_out(tmp_path):
+    saved = {"model": {"hidden_size": "wide", "num_hidden_layers": 3, "no_such": 1}, "run": [], "other": {}}
+    write_checkpoint(folder.checkpoint_folder(tmp_path) / "step_00000005", saved)
+    config = continued(tmp_path)
+    assert (config.model.hidden_size, config.model.num_hidden_layers) == (768, 3)
+
+
+def test_an_unreadable_newest_checkpoint_gives_way_to_an_older_one(output_dir):
+    newer = folder.checkpoint_folder(output_dir) / "step_00000009"
+    newer.mkdir()
+    (newer / manifest.NAME).write_text("{")
+    assert continued(output_dir).model.hidden_size == 48
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["--resume=non"], "--resume=non: no checkpoint is there; expected auto, none, or the folder of a"),
+        (
+            ["--change_on_resume=foo"],
+            "--change_on_resume=foo: foo can't be named there; expected some of hidden",
+        ),
+        (["--change_on_resume=seed,weight_decay"], "--change_on_resume=seed,weight_decay: seed can't be named there"),
+        (["--mode=evaluate"], "no checkpoint to evaluate; expected the folder of a run, or --resume"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path, args, line):
+    config, _, _ = flags.read(TrainConfig, ["run", "--synthetic_data", f"--output_dir={tmp_path}", *args])
+    (problem,) = run.all_problems(config, [], Launch(0, 1, 0, 1))
+    assert line in str(problem)

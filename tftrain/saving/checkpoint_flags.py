@@ -1,0 +1,95 @@
+"""The flags of a checkpoint serve where the command line gives none: a resume needs only `--output_dir`.
+
+The manifest of a checkpoint holds the whole configuration of its run. A flag that the command line gives always wins;
+`tftrain.saving.resume_compatibility` then decides whether it may differ. These flags never come from a checkpoint:
+
+- those of one command (`mode`, `output_dir`, `resume`, ...) and of one host (`cpu_threads`, `machine_file`, ...);
+- `grad_accum_steps`, which follows from the two other batch sizes and the number of ranks;
+- sizes of the data, if the command line names other data;
+- if a checkpoint is evaluated: all but the model, the data, the precision and the micro-batch, because the evaluation
+  may run on other ranks.
+"""
+
+import dataclasses
+import logging
+import typing
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tftrain.checkpoint import folder, manifest
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.config import TrainConfig
+
+logger = logging.getLogger(__name__)
+
+_OF_A_COMMAND = {"mode", "output_dir", "resume", "resume_check", "change_on_resume", "log_level", "log_format"}
+_OF_A_HOST = {"cpu_threads", "huge_pages", "data_readers", "machine_file", "device_peak_tflops", "check_memory"}
+_DERIVED = {"grad_accum_steps", "fit_micro_batch"}
+_SOURCES = {"data_dir", "train_files", "eval_files", "synthetic_data"}
+_SIZES_OF_DATA = {"max_seq_length", "max_predictions_per_seq"}
+_TO_EVALUATE = {"precision", "micro_batch_size", "eval_batches"}
+
+
+def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> TrainConfig:
+    """Returns a configuration whose flags come from the command line, or else from the checkpoint to continue from.
+
+    Args:
+        config: as the command line gives it.
+        given: names of the flags that the command line gives.
+    """
+    try:
+        path = chosen(config)
+    except CheckpointError:
+        return config  # `--output_dir` can't be read, which is refused later.
+    saved = _saved(path) if path else {}
+    left_out = {*given, *_OF_A_COMMAND, *_OF_A_HOST, *_DERIVED}
+    if _SOURCES & set(given):
+        left_out |= _SOURCES | _SIZES_OF_DATA
+    if {"micro_batch_size", "grad_accum_steps"} <= set(given):
+        left_out.add("global_batch_size")
+    elif {"global_batch_size", "grad_accum_steps"} & set(given):
+        left_out.add("micro_batch_size")
+    parts, taken = {}, []
+    for field in dataclasses.fields(config):
+        section = getattr(config, field.name)
+        values = _values(section, saved.get(field.name, {}))
+        if config.run.mode == "evaluate" and field.name not in ("model", "data"):
+            values = {name: value for name, value in values.items() if name in _TO_EVALUATE}
+        values = {name: value for name, value in values.items() if name not in left_out}
+        taken += [f"--{name}={value}" for name, value in values.items() if value != getattr(section, name)]
+        parts[field.name] = dataclasses.replace(section, **values)
+    if taken:
+        logger.info(f"flags of {path}: {' '.join(taken)}")
+    return dataclasses.replace(config, **parts)
+
+
+def chosen(config: TrainConfig) -> Path | None:
+    """Returns the checkpoint that `--resume` means, without a check of its tensors; None for a fresh start."""
+    if config.run.resume == "auto":
+        found = folder.find(config.run.output_dir) if config.run.output_dir else []
+        return next((path for path in reversed(found) if _saved(path)), None)
+    return None if config.run.resume == "none" else Path(config.run.resume)
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    """Returns the flags of a checkpoint's run by section; empty if its manifest can't be read, as resuming says."""
+    try:
+        sections = manifest.read(path).run.get("config")
+    except (CheckpointError, OSError):
+        return {}
+    return sections if isinstance(sections, dict) else {}
+
+
+def _values(section: Any, saved: Any) -> dict[str, Any]:
+    """Returns the saved values of a section's flags; not those of a wrong type and not those of unknown flags."""
+    found, types = {}, typing.get_type_hints(type(section))
+    for name, value in saved.items() if isinstance(saved, Mapping) else ():
+        if name in types:
+            try:
+                found[name] = msgspec.convert(value, types[name])
+            except msgspec.ValidationError:
+                continue
+    return found
