@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     log.configure(launch.rank)
     try:
         config, problems, given = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
-        config = checkpoint_flags.with_flags_of_checkpoint(config, given)
+        config, taken = checkpoint_flags.with_flags_of_checkpoint(config, given)
         if __name__ == "__main__" and not problems and elastic.supervises(config, os.environ):
             return elastic.supervise(config, os.environ)
         if problems := all_problems(config, problems, launch):
@@ -59,6 +59,8 @@ def main(argv: list[str]) -> int:
         logger.error(error)
         return error.exit_code
     prepare_process(config)
+    if taken:
+        logger.info(taken)
     return run(config, launch)
 
 

@@ -46,7 +46,7 @@ def output_dir(tmp_path):
 def continued(output_dir, *args):
     config, problems, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}", *args])
     assert problems == []
-    return with_flags_of_checkpoint(config, given)
+    return with_flags_of_checkpoint(config, given)[0]
 
 
 def test_a_resume_needs_no_other_flag(output_dir):
@@ -57,6 +57,16 @@ def test_a_resume_needs_no_other_flag(output_dir):
     assert config.parallel.split_opt_state
     assert config.resolve(2).batch.grad_accum_steps == 2
     assert config.resolve(1).batch.grad_accum_steps == 4, "the global batch belongs to the run, not to its ranks"
+
+
+def test_the_log_lists_the_flags_that_the_checkpoint_supplies(output_dir):
+    config, _, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}", "--hidden_size=48"])
+    line = with_flags_of_checkpoint(config, given)[1]
+    assert line.startswith(f"flags from {folder.checkpoint_folder(output_dir) / 'step_00000005'}: --")
+    assert "--synthetic_data=true" in line
+    assert "--precision=bf16" in line
+    assert "hidden_size" not in line
+    assert "dropout" not in line, "defaults are not listed"
 
 
 def test_flags_of_the_command_and_of_the_host_stay_as_given(output_dir):

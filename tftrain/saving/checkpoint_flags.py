@@ -11,7 +11,6 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 """
 
 import dataclasses
-import logging
 import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -23,8 +22,6 @@ from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 
-logger = logging.getLogger(__name__)
-
 _OF_A_COMMAND = {"mode", "output_dir", "resume", "resume_check", "change_on_resume", "log_level", "log_format"}
 _OF_A_HOST = {"cpu_threads", "huge_pages", "data_readers", "machine_file", "device_peak_tflops", "check_memory"}
 _DERIVED = {"grad_accum_steps", "fit_micro_batch"}
@@ -33,17 +30,20 @@ _SIZES_OF_DATA = {"max_seq_length", "max_predictions_per_seq"}
 _TO_EVALUATE = {"precision", "micro_batch_size", "eval_batches"}
 
 
-def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> TrainConfig:
-    """Returns a configuration whose flags come from the command line, or else from the checkpoint to continue from.
+def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> tuple[TrainConfig, str]:
+    """Takes the flags that the command line does not give from the checkpoint to continue from.
 
     Args:
         config: as the command line gives it.
         given: names of the flags that the command line gives.
+
+    Returns:
+        The configuration, and a line for the log with the flags from the checkpoint; "" if they are all defaults.
     """
     try:
         path = chosen(config)
     except CheckpointError:
-        return config  # `--output_dir` can't be read, which is refused later.
+        return config, ""  # `--output_dir` can't be read, which is refused later.
     saved = _saved(path) if path else {}
     left_out = {*given, *_OF_A_COMMAND, *_OF_A_HOST, *_DERIVED}
     if _SOURCES & set(given):
@@ -59,11 +59,13 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Tra
         if config.run.mode == "evaluate" and field.name not in ("model", "data"):
             values = {name: value for name, value in values.items() if name in _TO_EVALUATE}
         values = {name: value for name, value in values.items() if name not in left_out}
-        taken += [f"--{name}={value}" for name, value in values.items() if value != getattr(section, name)]
+        taken += [
+            f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in values.items()
+            if value != getattr(section, name)
+        ]
         parts[field.name] = dataclasses.replace(section, **values)
-    if taken:
-        logger.info(f"flags of {path}: {' '.join(taken)}")
-    return dataclasses.replace(config, **parts)
+    return dataclasses.replace(config, **parts), f"flags from {path}: {' '.join(taken)}" if taken else ""
 
 
 def chosen(config: TrainConfig) -> Path | None:
