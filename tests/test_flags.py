@@ -79,7 +79,7 @@ def test_a_flagfile_may_begin_with_a_byte_order_mark(tmp_path):
         ((None, None, 64), 3, "such as 63 or 66"),
         ((4, None, 64), 3, "such as 60 or 72"),
         ((None, None, 2), 3, "such as 3"),
-        ((4, 2, 60), 3, "such as 48 or 72"),
+        ((4, 2, 60), 3, "such as 24"),
     ],
 )
 def test_the_nearest_global_batches_are_offered(stated, ranks, offered):

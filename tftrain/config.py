@@ -295,10 +295,10 @@ class TrainConfig:
         if (data.max_seq_length or 0) > model.max_position_embeddings:
             expected = f"expected at most max_position_embeddings={model.max_position_embeddings}"
             found.append(Problem("max_seq_length", data.max_seq_length, expected))
-        if optimizer.end_learning_rate > optimizer.learning_rate:
+        if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):
             expected = f"expected at most learning_rate={optimizer.learning_rate}"
             found.append(Problem("end_learning_rate", optimizer.end_learning_rate, expected))
-        if (optimizer.warmup_steps or 0) > run.max_steps:
+        if (optimizer.warmup_steps or 0) > max(run.max_steps, 0):
             found.append(Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={run.max_steps}"))
         widths = {"num_attention_heads": model.num_attention_heads, "intermediate_size": model.feed_forward_size}
         found += self.parallel.problems(ranks, widths)

@@ -19,7 +19,7 @@ class Problem(NamedTuple):
     expected: str
 
     def __str__(self) -> str:
-        value = one_line(str(self.value), _MAX_VALUE)
+        value = str(self.value).lower() if isinstance(self.value, bool) else one_line(str(self.value), _MAX_VALUE)
         given = "" if self.value is None else f"={value}"
         return one_line(f"--{self.flag}{given}: {self.expected}" if self.flag else f"{value}: {self.expected}")
 

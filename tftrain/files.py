@@ -9,6 +9,11 @@ import os
 import stat
 
 
+def reason(error: Exception) -> str:
+    """Returns why a file can't be used, without the error number and the path that an OSError has in front."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def read_small(path: str, limit: int) -> bytes:
     """Returns the content of a file.
 

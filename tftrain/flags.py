@@ -171,8 +171,8 @@ def _with_values(args: Sequence[str], values: flags.FlagValues, problems: list[P
 
 def _unknown(arg: str, known: Collection[str]) -> Problem:
     """Returns the problem of an unknown argument, and suggests what may be meant among the `known` flag names."""
-    name, _, value = arg.lstrip("-").partition("=")
+    name, equals, value = arg.lstrip("-").partition("=")
     if not arg.startswith("-") or not name:
         return Problem("", arg, "stray argument; every argument is --flag=value")
     meant = " or ".join(f"--{flag}" for flag in suggest(name, known))
-    return Problem(name, value, f"no such flag{f'; did you mean {meant}?' if meant else ''}")
+    return Problem(name, value if equals else None, f"no such flag{f'; did you mean {meant}?' if meant else ''}")

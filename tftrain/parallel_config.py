@@ -85,10 +85,11 @@ class BatchConfig:
                 for name, value in zip(("micro_batch_size", "grad_accum_steps"), stated, strict=True)
             ]
             step = (self.micro_batch_size or 1) * (self.grad_accum_steps or 1) * ranks
-            nearest = [size for size in (total // step * step, (total // step + 1) * step) if size > 0]
+            below = total // step * step
+            fitting = [step] if None not in stated else [size for size in (below, below + step) if size > 0]
             expected = (
                 f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}, such as "
-                f"{' or '.join(map(str, nearest))}"
+                f"{' or '.join(map(str, fitting))}"
             )
             raise ConfigError([Problem("global_batch_size", total, expected)])
         return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)

@@ -150,11 +150,11 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
         problems += [problem for problem in preflight.problems(config) if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config)
     if launch.rank == 0 and config.run.output_dir:
-        if unresumable := resume_problems(config):
-            # Its flags would have come from the checkpoint.
-            problems = [problem for problem in problems if problem.value is not None] + unresumable
-        if config.run.mode == "train":
-            problems += output_problems(config.run.output_dir)
+        unwritable = output_problems(config.run.output_dir) if config.run.mode == "train" else []
+        unresumable = [] if unwritable else resume_problems(config)
+        if unresumable:  # A flag that is not given would have come from the checkpoint.
+            problems = [problem for problem in problems if problem.value is not None]
+        problems += unwritable + unresumable
     return problems
 
 

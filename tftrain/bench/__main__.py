@@ -104,8 +104,9 @@ def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
     if unmatched := [glob for glob in globs if not any(table.matching(glob) for table in tables)]:
         names = [row.name for table in tables for row in table.rows]
         alike = difflib.get_close_matches(unmatched[0], names, n=5, cutoff=0.3) if len(names) > 20 else names
-        listed = f"such as {', '.join(alike or names[:5])} (--list prints all)" if len(names) > 20 else ", ".join(names)
-        expected = f"no row matches {', '.join(unmatched) or 'it'}; expected globs of {listed}"
+        some = f"such as {', '.join(alike or names[:5])} (--list prints all)"
+        listed = some if len(names) > 20 else f"among {', '.join(names)}"
+        expected = f"no row matches {', '.join(map(repr, unmatched))}; expected names or globs {listed}"
         raise ConfigError([Problem("rows", config.rows, expected)])
     found = [(table, rows) for table in tables if (rows := table.matching(config.rows))]
     return found

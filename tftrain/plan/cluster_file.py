@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.fields import ConfigError, Problem
+from tftrain.files import reason
 from tftrain.plan.cluster import CLUSTERS, Cluster
 
 SUFFIX = ".json"
@@ -33,7 +34,7 @@ def read(path: Path, flag: str, wanted: str) -> Cluster:
     try:
         return _cluster(json.loads(path.read_text()), path.stem)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ConfigError([Problem(flag, str(path), f"expected {wanted}: {error}")]) from error
+        raise ConfigError([Problem(flag, str(path), f"expected {wanted}: {reason(error)}")]) from error
 
 
 def _cluster(content: Any, name: str) -> Cluster:

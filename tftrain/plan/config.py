@@ -94,7 +94,8 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
         raise ConfigError(found)
     if devices % (tp * pp):
         expected = f"expected tensor_parallel_size={tp} * pipeline_parallel_size={pp} to divide {have}"
-        raise ConfigError([Problem("pipeline_parallel_size", pp, expected)])
+        flag_name, size = ("tensor_parallel_size", tp) if devices % tp else ("pipeline_parallel_size", pp)
+        raise ConfigError([Problem(flag_name, size, expected)])
     dp = plan.data_parallel_size or devices // (tp * pp)
     if dp * tp * pp != devices:
         expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"

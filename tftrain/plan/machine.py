@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from tftrain.fields import ConfigError, Problem
+from tftrain.files import reason
 from tftrain.plan import cluster_file
 from tftrain.plan.cluster import Cluster
 
@@ -58,7 +59,7 @@ def measure(path: Path) -> str:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     except OSError as error:
-        raise ConfigError([Problem("machine_file", str(path), f"expected a file to write: {error}")]) from error
+        raise ConfigError([Problem("machine_file", str(path), f"expected a file to write: {reason(error)}")]) from error
     rates = {size: product_rate(size) for size in SIZES}
     best = max(rates.values())
     cluster = Cluster(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tftrain.fields import ConfigError, Problem
+from tftrain.files import reason
 from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.formats import FORMATS
 from tftrain.plan.published.row import Row
@@ -41,7 +42,7 @@ def read_file(path: str) -> Rows:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")  # a spreadsheet's byte order mark is no part of a name
     except (OSError, ValueError) as error:
-        raise ConfigError([Problem("rows_file", path, f"expected a readable CSV file: {error}")]) from error
+        raise ConfigError([Problem("rows_file", path, f"expected a readable CSV file: {reason(error)}")]) from error
     return read_text(text, path)
 
 

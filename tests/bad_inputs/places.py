@@ -1,0 +1,98 @@
+"""The files and folders that the table of bad inputs names: good ones, and ones with a fault."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from tests.data import corpora
+from tftrain import flags, run
+from tftrain.config import TrainConfig
+from tftrain.data import records
+from tftrain.data.example import encode
+from tftrain.parallel.mesh import Mesh
+from tftrain.train import loop
+
+TINY = (
+    "--num_hidden_layers=1",
+    "--hidden_size=16",
+    "--num_attention_heads=2",
+    "--synthetic_data",
+    "--vocab_size=90",
+    "--max_seq_length=16",
+    "--max_steps=2",
+    "--eval_every=-1",
+)
+
+
+def make(folder: Path, data: str, static: str) -> dict[str, str]:
+    """Writes the files; returns their paths by the names in the table.
+
+    Args:
+        folder: an empty folder.
+        data, static: prepared data sets with dynamic and static masks.
+    """
+    (folder / "nothing").mkdir()
+    (folder / "text.txt").write_text(corpora.text(20))
+    (folder / "one_document.txt").write_text(corpora.text(1))
+    (folder / "empty.txt").write_text("")
+    (folder / "latin1.txt").write_bytes("Ein schöner Satz.\n".encode("latin-1"))
+    (folder / "binary.bin").write_bytes(bytes(range(256)) * 8)
+    packed = gzip.compress(corpora.text(20).encode())
+    (folder / "cut.txt.gz").write_bytes(packed[: len(packed) // 2])
+    (folder / "damaged.txt.gz").write_bytes(packed[:40] + b"\xff" * 40 + packed[80:])
+    (folder / "twice.vocab").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\nword\n")
+    _flagfiles(folder)
+    _records(folder)
+    finished = folder / "finished"
+    config = flags.parse(TrainConfig, ["run", *TINY, f"--output_dir={finished}"]).resolve(1)
+    loop.train(run.with_sizes(config, run.preflight.sizes(config)), Mesh())
+    no_weights = shutil.copytree(finished, folder / "no_weights")
+    next(no_weights.glob("checkpoints/step_*/*.safetensors")).unlink()
+    places = {
+        "nothing": folder / "nothing",
+        "out": folder / "out",
+        "records": folder / "good.tfrecord",
+        "finished": finished,
+        "no_weights": no_weights,
+        "data": data,
+        "static": static,
+        "dir": folder,
+        **_damaged_data(folder, Path(data)),
+    }
+    return {name: str(path) for name, path in places.items()}
+
+
+def _flagfiles(folder: Path) -> None:
+    (folder / "binary.flags").write_bytes(b"--seed=1\n\x00\x01\x02\n")
+    (folder / "latin1.flags").write_bytes("--output_dir=schön\n".encode("latin-1"))
+    (folder / "itself.flags").write_text(f"--flagfile={folder / 'itself.flags'}\n")
+    (folder / "typo.flags").write_text("--hiden_size=64\n")
+    (folder / "without_dashes.flags").write_text("hidden_size=64\n")
+
+
+def _records(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    good = [corpora.standard_example(rng)[0] for _ in range(8)]
+    records.write_records(str(folder / "good.tfrecord"), good)
+    (folder / "empty.tfrecord").write_bytes(b"")
+    (folder / "cut.tfrecord").write_bytes(records.frame(good[0])[:-9])
+    (folder / "other_features.tfrecord").write_bytes(records.frame(encode({"image": [1, 2]})))
+    (folder / "no_example.tfrecord").write_bytes(records.frame(b"\xff\xff\xff"))
+
+
+def _damaged_data(folder: Path, data: Path) -> dict[str, Path]:
+    """Returns copies of a data set, each with one fault, by the name of the fault."""
+    names = ("no_json", "other_format", "no_shard", "short_shard", "other_vocabulary", "no_vocabulary")
+    copies = {name: Path(shutil.copytree(data, folder / name)) for name in names}
+    (copies["no_json"] / "manifest.json").write_text("{")
+    manifest = json.loads((data / "manifest.json").read_text())
+    (copies["other_format"] / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    shard = manifest["splits"]["train"][0]["file"]
+    (copies["no_shard"] / shard).unlink()
+    (copies["short_shard"] / shard).write_bytes((data / shard).read_bytes()[:-100])
+    (copies["other_vocabulary"] / "vocab.txt").write_text((data / "vocab.txt").read_text() + "another\n")
+    (copies["no_vocabulary"] / "vocab.txt").unlink()
+    return copies

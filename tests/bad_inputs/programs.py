@@ -1,0 +1,56 @@
+"""Runs a program with bad input in this process; returns its exit code and its lines on standard error."""
+
+import contextlib
+import io
+import shlex
+from collections.abc import Mapping
+
+from tests.distributed import run_ranks
+from tftrain import prepare, run
+from tftrain.bench import __main__ as bench
+from tftrain.plan import __main__ as plan
+
+# `train` is a run with flags that are complete and right but for those of the case. `started` is a run in a process of
+# its own, for a fault that only TensorFlow or the checkpoint shows.
+PROGRAMS = {"train": run, "run": run, "prepare": prepare, "plan": plan, "bench": bench}
+COMPLETE = "--synthetic_data --vocab_size=90 --output_dir={out} "
+HINT = "--help lists every flag"
+
+
+def outcome(program: str, args: str, code: int, places: Mapping[str, str]) -> tuple[int, list[str]]:
+    """Runs a case.
+
+    Args:
+        program: a key of PROGRAMS, or started.
+        args: its arguments as in a shell, with the names of places in braces.
+        code: the expected exit code; only `started` needs it.
+        places: paths by name.
+
+    Returns:
+        Exit code and lines, without the program's name and the last hint, with the names of places for their paths.
+    """
+    given = ((COMPLETE if program == "train" else "") + args).format(**places)
+    try:
+        argv = shlex.split(given)
+    except ValueError:  # A quote without its end belongs to the case.
+        argv = given.split()
+    if program == "started":
+        text = run_ranks(1, ["-m", "tftrain.run", *argv], expected_code=code)
+        # Before the last line there may be warnings, such as one for each checkpoint that can't be used.
+        text = [line for line in text.splitlines() if line.startswith("tftrain.run: ")][-1]
+    else:
+        code, text = _in_process(program, argv)
+    for name, path in sorted(places.items(), key=lambda place: -len(place[1])):
+        text = text.replace(path, f"{{{name}}}")
+    lines = [line.partition(": ")[2].removeprefix("rank 0: ") for line in text.splitlines()]
+    return code, [line for line in lines if line != HINT]
+
+
+def _in_process(program: str, argv: list[str]) -> tuple[int, str]:
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            code = PROGRAMS[program].main([program, *argv])
+        except SystemExit as end:
+            code = end.code
+    return int(code), errors.getvalue()
