@@ -26,7 +26,7 @@ def case(row):
     return pytest.param(*row, id=f"{program} {args}", marks=[pytest.mark.slow] if program == "started" else [])
 
 
-@pytest.mark.parametrize(("program", "args", "code", "line"), map(case, ROWS))
+@pytest.mark.parametrize(("program", "args", "code", "line"), [case(row) for row in ROWS])
 def test_bad_input_ends_with_one_line_that_names_it(program, args, code, line, made, monkeypatch):
     monkeypatch.setattr(devices, "has_driver", lambda: False)
     monkeypatch.setattr(devices, "host_memory_gb", lambda: 24.0)
