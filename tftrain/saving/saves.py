@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tftrain import devices
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.background import Plan, Save
 from tftrain.checkpoint.errors import FailedSavesError
@@ -95,9 +96,10 @@ class Saves:
         plan = None
         if self._mesh.is_chief:
             plan = Plan(run, self._config.keep_last, self._config.keep_every, WRITE_SECONDS)
-        mine = self._copies(owned()) if self._config.checkpoint_async and not last else list(owned())
-        self._save = Save(attempt, mine, plan)
-        if not self._config.checkpoint_async:
+        # State on a GPU is copied to the host for any save, so training need not wait.
+        copies = not last and self._config.checkpoint_async and (self._config.keeps_copy or devices.has_gpu())
+        self._save = Save(attempt, self._copies(owned()) if copies else list(owned()), plan)
+        if not (copies or last):
             self.settle()
 
     def _copies(self, owned: Iterable[TensorData]) -> list[TensorData]:

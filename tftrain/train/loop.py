@@ -6,6 +6,8 @@ import logging
 import math
 from pathlib import Path
 
+import numpy as np
+
 from tftrain import devices
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
@@ -21,6 +23,7 @@ from tftrain.report.reporter import Reporter, describe
 from tftrain.run_state import Evaluation, Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.checkpoints import Checkpoints
+from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Task, make_task
@@ -78,6 +81,11 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         )
     )
 
+    schedule = SaveSchedule(settings, mesh.is_chief)
+
+    def requests() -> np.ndarray:
+        return np.concatenate([signals.requests(), schedule.requests()])
+
     def stopping(name: str) -> None:
         stopped.enter_context(watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED))
 
@@ -91,19 +99,21 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             timeout = "start_timeout_seconds" if clock.compiles(samples) else "step_timeout_seconds"
             with watchdog.limit(f"step {number}", timeout):
                 if number == done + 1:
-                    rank_checks.before_first_step(step, batch, signals.requests(), mesh)
+                    rank_checks.before_first_step(step, batch, requests(), mesh)
                 with clock.step(samples):
-                    info = step(batch, signals.requests())
-                stop = signals.stop_requested(info.requests.numpy())
+                    info = step(batch, requests())
+                signal_request, save_request = np.split(info.requests.numpy(), 2)
+                stop = signals.stop_requested(signal_request)
                 last = stop or number == settings.max_steps
                 health.observe(number, info, last)
                 reporter.step(number, info, last or due(number, settings.log_every))
             if held_out and not stop and (last or due(number, settings.eval_every)):
                 with clock.pause(), watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds") as limit:
                     reporter.evaluation(number, held_out(limit.restart))
-            if last or due(number, settings.checkpoint_every):
+            if schedule.is_due(number, save_request) or last:
                 with clock.pause(), watchdog.limit(f"the checkpoint of step {number}", "save_timeout_seconds"):
                     checkpoints.save(last)
+                schedule.saved()
             if stop:
                 break
         with watchdog.limit("the last checkpoint", "save_timeout_seconds"):
@@ -135,6 +145,11 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
         logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
         logger.info("--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
+    if not config.run.saves_before_end:
+        logger.info(
+            f"--checkpoint_every={config.run.checkpoint_every} and --checkpoint_minutes=0: there is no checkpoint before "
+            "the end; a run that is killed loses all its steps"
+        )
     logger.info(f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
 
 
