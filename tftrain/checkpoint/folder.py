@@ -3,9 +3,11 @@
 - `step_00001000`: a checkpoint, if it has a manifest.
 - `step_00001000_again_2`: the same step, saved again; the older checkpoint is removed when the newer is complete.
 - `.partial_step_...`, `.trash_step_...`: a save or a removal in progress, or interrupted.
+- `not_finite_step_00001000`: a checkpoint that is only used by its path, see `doubtful_name`.
 - `set_aside_1`: checkpoints of later steps than the one that a run was resumed from.
 """
 
+import itertools
 import os
 import re
 import shutil
@@ -42,6 +44,16 @@ def free_name(output_dir: str | Path, step: int) -> Path:
     taken = [order(path)[1] for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] == step]
     again = f"_again_{max(taken) + 1}" if taken else ""
     return checkpoint_folder(output_dir) / f"step_{step:08d}{again}"
+
+
+def doubtful_name(output_dir: str | Path, step: int) -> Path:
+    """Returns a path, which does not exist, for the checkpoint of a step whose loss or gradient was not finite.
+
+    The checkpoint does not count among those of the run: `find` leaves it out, and no older one is removed for it.
+    """
+    path = checkpoint_folder(output_dir) / f"not_finite_step_{step:08d}"
+    others = (path.with_name(f"{path.name}_again_{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
 def partial(output_dir: str | Path, step: int, attempt: int) -> Path:
