@@ -36,6 +36,6 @@ class NotFiniteError(RunError):
     def __init__(self, what: str):
         """Adds to `what` was not finite, and in which step, what to do."""
         super().__init__(
-            f"{what}. Go on from an earlier checkpoint with a lower --learning_rate or another --precision, or look for "
-            "what is wrong in the data"
+            f"{what}. Go on from an earlier checkpoint with a lower --learning_rate or another --precision, or look "
+            "for what is wrong in the data"
         )
