@@ -52,9 +52,11 @@ class Checkpoints:
                 logger.info(line)
         if run.mesh.is_chief:
             folder.sweep(settings.output_dir)
-            aside = folder.set_aside(settings.output_dir, int(run.progress.step))
+            starts_over = settings.resume == "none"
+            aside = folder.set_aside(settings.output_dir, int(run.progress.step), starts_over)
             if aside:
-                logger.info(f"checkpoints of later steps were moved to {aside}")
+                what = "what another run left here was" if starts_over else "checkpoints of later steps were"
+                logger.info(f"{what} moved to {aside}")
         return reader and reader.path
 
     def prepare(self) -> threading.Thread:
