@@ -1,13 +1,14 @@
 """The log: whose lines go where, at which level, and that nothing is lost at the end of a process."""
 
-import errno
 import io
 import logging
+import os
 import subprocess
 import sys
 
 import pytest
 
+from tests.conftest import ROOT
 from tftrain import log
 
 logger = logging.getLogger("tftrain.somewhere")
@@ -79,12 +80,78 @@ os._exit(7)
     assert sorted(done.stdout.splitlines()) == sorted(name * 50 for name in "abcd" for _ in range(200))
 
 
-def test_an_error_of_the_stream_reaches_the_caller(monkeypatch):
-    class Full(io.StringIO):
-        def write(self, text):
-            raise OSError(errno.ENOSPC, "No space left on device")
+LINES = """
+import logging, sys
+from tftrain import log
+log.configure(0)
+log.configure(0, "debug")
+for number in range(3):
+    logging.getLogger("tftrain.run").info("a line %d", number)
+open(sys.argv[1], "w").write("a file of the run")
+print("printed by a library")
+logging.getLogger("tftrain.run").warning("the end")
+"""
 
-    monkeypatch.setattr(sys, "stdout", Full())
-    log.configure()
-    with pytest.raises(OSError, match="No space left"):
-        logger.info("a line")
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"),
+    [
+        (">/dev/full", "standard output can't be written to ([Errno 28] No space left on device)"),
+        (">&-", "standard output is closed"),
+        ("", "standard output can't be written to ([Errno 32] Broken pipe)"),
+        ("<&- >&-", "standard output is closed"),
+    ],
+)
+def test_a_program_goes_on_without_its_standard_output_and_says_so_once(tmp_path, redirection, reason):
+    command = ["bash", "-c", f'"$0" -c "$1" "$2" {redirection}', sys.executable, LINES, str(tmp_path / "file")]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    reader, without_reader = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, env=environ, stdout=without_reader, stderr=subprocess.PIPE, text=True)
+    os.close(without_reader)
+    assert done.returncode == 0
+    first, *others = done.stderr.splitlines()
+    assert first.startswith(f"tftrain.run: rank 0: {reason}")
+    assert others == ["tftrain.run: rank 0: the end"]
+    assert (tmp_path / "file").read_text() == "a file of the run", "nobody prints into another file"
+
+
+def test_lines_are_written_again_when_the_disk_has_space_again(tmp_path):
+    program = """
+import logging, resource
+from tftrain import log
+log.configure(0)
+say = logging.getLogger("tftrain.run").info
+before = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # Python ignores the signal, so writing is an error.
+say("lost")
+say("lost")
+resource.setrlimit(resource.RLIMIT_FSIZE, before)
+say("written")
+"""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    with (tmp_path / "log").open("w") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environ, stdout=file, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "log").read_text() == "written\n"
+    (line,) = done.stderr.splitlines()
+    assert "standard output can't be written to ([Errno 27] File too large); training goes on without it" in line
+
+
+def test_a_stream_object_that_is_closed_is_no_error(monkeypatch, capsys):
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    log.configure(0)
+    logger.info("lost")
+    logger.info("lost")
+    assert capsys.readouterr().err.count("can't be written to") == 1
+
+
+def test_a_standard_error_that_is_full_is_no_error(monkeypatch):
+    with open("/dev/full", "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        log.configure(0)
+        logger.warning("lost")

@@ -204,9 +204,16 @@ class RunConfig:
         0, "Steps between evaluations on the held-out split; 0: only at the end; -1: never.", minimum=-1
     )
     eval_batches: int = flag(0, "Number of global batches in an evaluation; 0: the whole held-out split.", minimum=0)
-    checkpoint_every: int = flag(0, "Steps between checkpoints; 0: only at the end.", minimum=0)
+    checkpoint_every: int = flag(
+        0, "Steps between checkpoints, beside checkpoint_minutes; 0: no checkpoints by steps.", minimum=0
+    )
+    checkpoint_minutes: float = flag(
+        30.0, "Minutes between checkpoints, beside checkpoint_every; 0: no checkpoints by time.", minimum=0
+    )
     checkpoint_async: bool = flag(
-        True, "Write checkpoints in the background; training waits only for a copy in memory."
+        True,
+        "Write checkpoints in the background; training waits only for a copy in memory. On a CPU there is a copy only "
+        "with checkpoint_every: checkpoints by time wait for the disk.",
     )
     keep_last: int = flag(3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1)
     keep_every: int = flag(0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0)
@@ -256,8 +263,16 @@ class RunConfig:
     )
 
     @property
+    def saves_before_end(self) -> bool:
+        """Whether there may be a checkpoint before that of the end."""
+        return 0 < self.checkpoint_every < self.max_steps or self.checkpoint_minutes > 0
+
+    @property
     def keeps_copy(self) -> bool:
-        """Whether to hold a copy of the state in memory, so that training continues while a checkpoint is written."""
+        """Whether to hold a copy of the state in memory, so that training continues while a checkpoint is written.
+
+        Checkpoints by time alone are too rare to be worth the memory.
+        """
         return self.checkpoint_async and 0 < self.checkpoint_every < self.max_steps
 
 

@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
     FAILED = 1  # the last line, or a traceback, gives the reason
     WRONG_FLAGS = 2
     STOPPED = 75  # EX_TEMPFAIL of sysexits.h: a signal stopped the run, the state is saved; start again to continue
-    NOT_FINITE = 76  # too many steps in a row whose loss or gradient was not finite
+    NOT_FINITE = 76  # too many steps in a row, the last step or the state were not finite
     STALLED = 77  # something took longer than its limit
     SAVES_FAILED = 78  # too many checkpoints in a row could not be written
     NOT_SAVED = 79  # a signal stopped the run, and --preempt_save_seconds were not enough to save
@@ -26,3 +26,16 @@ class RunError(RuntimeError):
     """
 
     exit_code = ExitCode.FAILED
+
+
+class NotFiniteError(RunError):
+    """Losses, gradients or weights are not finite, so that going on makes no sense; on all ranks alike."""
+
+    exit_code = ExitCode.NOT_FINITE
+
+    def __init__(self, what: str):
+        """Adds to `what` was not finite, and in which step, what to do."""
+        super().__init__(
+            f"{what}. Go on from an earlier checkpoint with a lower --learning_rate or another --precision, or look "
+            "for what is wrong in the data"
+        )

@@ -6,15 +6,20 @@ rank. Then:
 - lines below WARNING come from the chief alone and go to stdout as they are;
 - WARNING and above come from every rank and go to stderr as `PROGRAM: rank N: message`.
 
-Every line is flushed at once, because a rank may end by `os._exit`. An error of the stream is raised to the caller, as
-`print` does, because a run whose output is lost must not go on unnoticed.
+Every line is flushed at once, because a rank may end by `os._exit`.
+
+A line that can't be written is dropped: a full disk under standard output, or a reader that has gone, is no reason to
+end hours of training, whose files have all figures. The first such line gives a warning on standard error.
 """
 
 import logging
+import os
 import sys
 from typing import TextIO
 
 from tqdm import tqdm
+
+logger = logging.getLogger(__name__)
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -25,12 +30,22 @@ class _Handler(logging.Handler):
     def __init__(self, stream: str, line: str):
         super().__init__()
         self._stream = stream
+        self._unwritable: int | None = None
         self.setFormatter(logging.Formatter(line))
 
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO = getattr(sys, self._stream)
-        self.write(self.format(record), stream)
-        stream.flush()
+        try:
+            if self._unwritable is not None:
+                os.write(self._unwritable, f"{self.format(record)}\n".encode())  # The disk may have space again.
+                return
+            self.write(self.format(record), stream)
+            stream.flush()
+        except (OSError, ValueError) as error:  # ValueError: the stream object is closed.
+            if self._unwritable is None:
+                self._unwritable = detach(self._stream)
+                if self._stream == "stdout":
+                    logger.warning(f"standard output can't be written to ({error}); training goes on without it")
 
     def write(self, line: str, stream: TextIO) -> None:
         # One write for the whole line: the lines of several ranks in one file must not mix.
@@ -59,11 +74,56 @@ def configure(
         program: the name at the beginning of warnings and errors.
         stream: where lines below WARNING go: stdout, or stderr if the program's result goes to stdout.
     """
-    logger = logging.getLogger("tftrain")
+    closed = replace_closed_streams()
+    root = logging.getLogger("tftrain")
     # TensorFlow and absl may give the root logger a handler of their own, which would repeat every line.
-    logger.propagate = False
-    logger.setLevel(level.upper())
+    root.propagate = False
+    root.setLevel(level.upper())
     place = "" if rank is None else f" rank {rank}:"
     warnings = _Handler("stderr", f"{program}:{place} %(message)s")
     warnings.setLevel(logging.WARNING)
-    logger.handlers = [warnings] if rank else [warnings, _Lines(stream)]
+    root.handlers = [warnings] if rank else [warnings, _Lines(stream)]
+    if "stdout" in closed and not rank:
+        logger.warning("standard output is closed; its lines are lost")
+
+
+def replace_closed_streams() -> list[str]:
+    """Gives standard streams that were closed when the process started to the null device.
+
+    Python has None in the place of such a stream, and the next file that is opened gets its number: then libraries that
+    print would write into that file.
+
+    Returns:
+        The names of the streams that were closed.
+    """
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    if closed:
+        while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+            os.set_inheritable(number, True)
+        os.close(number)
+    for name in closed:
+        setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    return closed
+
+
+def detach(name: str) -> int:
+    """Directs a standard stream that can't be written to to the null device.
+
+    What is left in its buffer would fail again at the end of the process, and so would a library that prints.
+
+    Args:
+        name: stdout or stderr.
+
+    Returns:
+        A descriptor of what the stream was directed to before; of the null device if it is not a file.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        number = getattr(sys, name).fileno()
+        before = os.dup(number)
+        os.dup2(nowhere, number)
+    except (OSError, ValueError, AttributeError):
+        setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        return nowhere
+    os.close(nowhere)
+    return before

@@ -3,9 +3,9 @@
 Exit codes, of which docs/reliability.md says more:
     0   done
     1   the run failed: data, checkpoint, ranks, or an unexpected exception
-    2   wrong flags
+    2   wrong flags, or another run writes to --output_dir
     75  a signal (SIGTERM, SIGINT, SIGUSR1) stopped the run, and the state is saved: start again to continue
-    76  too many steps in a row were not finite (--max_nan_steps)
+    76  too many steps in a row (--max_nan_steps), the last step, the last evaluation or the weights were not finite
     77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
     78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
     79  a signal stopped the run, and --preempt_save_seconds were not enough to save
@@ -29,12 +29,16 @@ from tftrain.data.errors import data_error
 from tftrain.exit_codes import ExitCode, RunError
 from tftrain.fields import ConfigError, Problem
 from tftrain.parallel.launcher import Launch, launch_from_environment
+from tftrain.parallel.rendezvous import value_of_rank_0
 from tftrain.report import memory_limit
 from tftrain.saving import checkpoint_flags, resume_compatibility
 from tftrain.supervise import elastic
+from tftrain.supervise.run_lock import RunLock
 
 logger = logging.getLogger("tftrain.run")
 
+# A supervisor starts a new child when the chief of the last ranks may still be ending, perhaps on another host.
+LINGER_SECONDS = 30.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
@@ -61,7 +65,26 @@ def main(argv: list[str]) -> int:
     prepare_process(config)
     if taken:
         logger.info(taken)
-    return run(config, launch)
+    lock = RunLock(config.run.output_dir)
+    if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
+        flags.refuse("tftrain.run", ConfigError([problem]), launch.rank)
+    try:
+        return run(config, launch)
+    finally:
+        lock.release()
+
+
+def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem | None:
+    """Locks the output folder on the chief; returns why the run may not start, on every rank that can learn it.
+
+    Without the launcher's store, only the chief knows, and the launcher ends the other ranks when the chief has ended.
+    """
+    holder = ""
+    if launch.rank == 0:
+        holder = lock.acquire(LINGER_SECONDS if elastic.is_child(os.environ) else 0.0) or ""
+    holder = value_of_rank_0(launch, "holder_of_output_dir", holder)
+    expected = f"another run writes there: {holder}; wait for its end, stop it, or name another folder"
+    return Problem("output_dir", config.run.output_dir, expected) if holder else None
 
 
 def prepare_process(config: TrainConfig) -> None:

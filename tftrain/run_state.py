@@ -124,11 +124,8 @@ class Run:
         self.jit = config.compiles(devices.has_gpu())
         self.task = make_task(config, mesh)
         named, pieces, parallel = self.task.named_variables(), self.task.pieces, config.parallel
-        # Use the initial values of the first rank that holds each part: another host's values may differ in a bit.
-        divided = {name: variable for name, variable in named.items() if pieces[name].is_divided}
-        whole = {name: variable for name, variable in named.items() if name not in divided}
-        collectives.broadcast_variables(mesh.group("stage"), whole)
-        collectives.broadcast_variables(mesh.data, divided)
+        rounded = {name for name, variable in named.items() if variable.dtype != tf.float32}
+        self._use_values_of_first_rank({name: named[name] for name in named if name not in rounded})
         self.optimizer = Optimizer(
             config.optimizer,
             run_length(config),
@@ -136,7 +133,14 @@ class Run:
             mesh,
             parallel.state_split_strategy if parallel.splits_state and mesh.data.size > 1 else None,
             pieces,
+            self.task.initial_value,
         )
+        state = self.optimizer.state
+        if rounded:
+            if not state.split:
+                masters = zip(state.names, state.masters, strict=True)
+                self._use_values_of_first_rank({name: master for name, master in masters if name in rounded})
+            state.publish()  # With a split, each part of the weights comes from its owner.
         self.loss_scale = make_loss_scale(config)
         self.progress = Progress(len(self.task.sums))
 
@@ -172,6 +176,14 @@ class Run:
             if piece.name in reader.tensors:
                 variable.assign(reader.read(piece))
         self.optimizer.state.load(reader)
+
+    def _use_values_of_first_rank(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Assigns the values of the first rank that holds each part: another host's may differ in a bit."""
+        pieces = self.task.pieces
+        divided = {name: variable for name, variable in variables.items() if pieces[name].is_divided}
+        whole = {name: variable for name, variable in variables.items() if name not in divided}
+        collectives.broadcast_variables(self.mesh.group("stage"), whole)
+        collectives.broadcast_variables(self.mesh.data, divided)
 
     def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
         for name, variable in self.counters().items():

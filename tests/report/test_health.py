@@ -7,9 +7,9 @@ import tensorflow as tf
 from tests.distributed import started_ranks
 from tests.test_run import SMALL, rows
 from tftrain.config import RunConfig
-from tftrain.exit_codes import ExitCode
+from tftrain.exit_codes import ExitCode, NotFiniteError
 from tftrain.parallel.mesh import Mesh
-from tftrain.report.health import Health, NotFiniteError
+from tftrain.report.health import Health
 from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.train.step import StepInfo
 
@@ -35,7 +35,7 @@ def seen(infos, max_nan_steps=3, found=None):
         settings, mesh, BertPretraining.mean_values, lambda culprit: f"the gradient of number {culprit}", on_spike
     )
     for number, info in enumerate(infos, start=1):
-        health.observe(number, info, is_last=number == len(infos))
+        health.observe(number, info, at_once=number == len(infos))
 
 
 def test_some_in_a_row_end_the_run_and_are_named():

@@ -1,8 +1,10 @@
 """What a run writes and shows."""
 
+import errno
 import io
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from tftrain import devices, log
 from tftrain.report import rows
@@ -249,15 +252,62 @@ def test_starting_anew_drops_every_row_and_a_new_folder_has_none(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["{]\n", "[1]\n", "{}\n", '{"step": null}\n', "7\n"])
-def test_damage_within_the_file_is_an_error_that_names_the_line_and_keeps_the_file(tmp_path, damage):
+def test_damage_within_the_file_is_named_and_kept_aside_and_the_good_lines_stay(tmp_path, damage, capsys):
     path = tmp_path / "metrics.jsonl"
-    text = '{"step": 1}\n' + damage + '{"step": 3}\n'
-    path.write_text(text)
-    writer = MetricsWriter(tmp_path, 100, MEANS)
-    with pytest.raises(ValueError, match=re.escape(f"{path}, line 2")):
-        writer.truncate_after(1)
+    for number in (1, 2):
+        text = f'{{"step": {number}}}\n{damage}{{"step": 3}}\n{{"step": 9}}\n'
+        path.write_text(text)
+        with pytest.raises(ValueError, match=re.escape(f"{path}, line 2")):
+            read_rows(path)
+        writer = MetricsWriter(tmp_path, 100, MEANS)
+        writer.truncate_after(3)
+        writer.close()
+        aside = tmp_path / f"metrics.jsonl.damaged-{number}"
+        assert aside.read_text() == text
+        assert f"{path}: damaged in line 2; the file is kept as {aside}" in capsys.readouterr().err
+        assert read_rows(path) == [{"step": number}, {"step": 3}]
+
+
+def test_a_full_disk_costs_rows_and_does_not_end_the_run(tmp_path, monkeypatch, capsys):
+    """A disk that takes half of a line and then is full leaves whole lines only."""
+    writer, write, is_full = MetricsWriter(tmp_path, 100, MEANS), os.write, True
+
+    def half(file, data):
+        if not is_full:
+            return write(file, data)
+        if len(data) > 100:
+            return write(file, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer.train(row(1))
+    monkeypatch.setattr(os, "write", half)
+    writer.train(row(2))
+    writer.train(row(3))
+    is_full = False
+    writer.train(row(4))
     writer.close()
-    assert path.read_text() == text
+    assert [found["step"] for found in read_rows(tmp_path / "metrics.jsonl")] == [1, 4]
+    assert len((tmp_path / "log.txt").read_text().splitlines()) == 2
+    errors = capsys.readouterr().err
+    for name in ("metrics.jsonl", "log.txt"):
+        assert errors.count(f"{name}: can't be written: [Errno 28] No space left on device") == 1
+
+
+@pytest.mark.parametrize("fails", ["start", "later"])
+def test_tensorboard_that_can_not_be_written_does_not_end_the_run(tmp_path, monkeypatch, capsys, fails):
+    def full(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "the disk is full")
+
+    if fails == "start":
+        monkeypatch.setattr(EventFileWriter, "__init__", full)
+    writer = MetricsWriter(tmp_path, 100, MEANS)
+    writer.train(row(1))
+    monkeypatch.setattr(EventFileWriter, "flush", full)
+    writer.train(row(2))
+    writer.train(row(3))
+    writer.close()
+    assert len(read_rows(tmp_path / "metrics.jsonl")) == 3
+    assert capsys.readouterr().err.count("tensorboard: can't be written: the disk is full") == 1
 
 
 def test_tensorboard_shows_the_same_numbers_and_forgets_what_a_resumed_run_repeats(tmp_path):

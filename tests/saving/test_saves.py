@@ -29,6 +29,7 @@ class Trained:
     def __init__(self, output_dir, mesh=ALONE, **settings):
         self.value = np.zeros(5, np.float32)
         folder.checkpoint_folder(output_dir).mkdir()
+        settings = {"checkpoint_every": 1, **settings}
         self.saves = Saves(RunConfig(output_dir=str(output_dir), **settings), mesh)
 
     def save(self, step):
@@ -99,7 +100,7 @@ def test_the_first_save_copies_into_memory_that_was_prepared(tmp_path, monkeypat
         ({"checkpoint_every": 2, "max_steps": 3}, 1),
         ({"checkpoint_every": 2, "max_steps": 3, "checkpoint_async": False}, 0),
         ({"checkpoint_every": 3, "max_steps": 3}, 0),
-        ({"checkpoint_every": 0}, 0),
+        ({"checkpoint_every": 0, "checkpoint_minutes": 1}, 0),
     ],
 )
 def test_memory_for_copies_is_kept_where_training_goes_on_behind_a_save(tmp_path, settings, copies):
@@ -116,6 +117,18 @@ def test_the_last_save_writes_the_state_itself(tmp_path, held):
     held.set()
     trained.saves.finish()
     assert values(tmp_path) == {1: 2}
+
+
+def test_training_waits_for_a_save_by_time_alone_and_holds_no_copy_of_its_state(tmp_path, held):
+    trained = Trained(tmp_path, checkpoint_every=0)
+    training = threading.Thread(target=trained.save, args=(1,))
+    training.start()
+    training.join(0.2)
+    assert training.is_alive()
+    held.set()
+    training.join(SECONDS)
+    assert values(tmp_path) == {1: 1}
+    assert trained.saves.copy_bytes == 0
 
 
 def test_a_second_save_waits_for_the_first(tmp_path, held):

@@ -122,10 +122,10 @@ import sys, time
 from tftrain import run
 from tftrain.saving.checkpoints import Checkpoints
 save = Checkpoints.save
-def slow(self, last):
+def slow(self, last, is_good):
     if int(self._run.progress.step) > 1:
         time.sleep(600)
-    save(self, last)
+    save(self, last, is_good)
 Checkpoints.save = slow
 settings = {[*SMALL, "--global_batch_size=8", "--max_steps=1000000", f"--output_dir={tmp_path}"]}
 sys.exit(run.main(["tftrain.run", *settings, "--checkpoint_every=1", "--preempt_save_seconds=1"]))

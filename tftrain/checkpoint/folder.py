@@ -3,9 +3,12 @@
 - `step_00001000`: a checkpoint, if it has a manifest.
 - `step_00001000_again_2`: the same step, saved again; the older checkpoint is removed when the newer is complete.
 - `.partial_step_...`, `.trash_step_...`: a save or a removal in progress, or interrupted.
-- `set_aside_1`: checkpoints of later steps than the one that a run was resumed from.
+- `not_finite_step_00001000`: a checkpoint that is only used by its path, see `doubtful_name`.
+- `set_aside_1`: checkpoints of later steps than the one that a run was resumed from, or all of a run that was started
+  over.
 """
 
+import itertools
 import os
 import re
 import shutil
@@ -15,6 +18,10 @@ from tftrain.checkpoint import durable, manifest
 from tftrain.checkpoint.errors import CheckpointError
 
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
+
+
+# What a run reports, in its folder.
+REPORTS = ("metrics.jsonl", "log.txt", "tensorboard")
 
 
 def checkpoint_folder(output_dir: str | Path) -> Path:
@@ -42,6 +49,16 @@ def free_name(output_dir: str | Path, step: int) -> Path:
     taken = [order(path)[1] for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] == step]
     again = f"_again_{max(taken) + 1}" if taken else ""
     return checkpoint_folder(output_dir) / f"step_{step:08d}{again}"
+
+
+def doubtful_name(output_dir: str | Path, step: int) -> Path:
+    """Returns a path, which does not exist, for the checkpoint of a step whose loss or gradient was not finite.
+
+    The checkpoint does not count among those of the run: `find` leaves it out, and no older one is removed for it.
+    """
+    path = checkpoint_folder(output_dir) / f"not_finite_step_{step:08d}"
+    others = (path.with_name(f"{path.name}_again_{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
 def partial(output_dir: str | Path, step: int, attempt: int) -> Path:
@@ -77,21 +94,25 @@ def remove_old(output_dir: str | Path, keep_last: int, keep_every: int) -> None:
             durable.remove(path, path.with_name(f".trash_{path.name}"))
 
 
-def set_aside(output_dir: str | Path, step: int) -> Path | None:
+def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> Path | None:
     """Moves checkpoints of later steps out of the way of a run that continues from an earlier one; deletes nothing.
 
     Args:
         output_dir: the run's folder.
         step: the step that the run continues from; 0 for a fresh start.
+        starts_over: whether what the old run reported is moved as well, all of it.
 
     Returns:
-        The folder `checkpoints/set_aside_N` with the later checkpoints, damaged ones included, and a copy of
-        metrics.jsonl; None if there are no later checkpoints.
+        The folder `checkpoints/set_aside_N` with the later checkpoints, damaged ones included, and with a copy of
+        metrics.jsonl, or with the reports themselves; None if there is nothing to move.
 
     Raises:
         CheckpointError: they can't be moved.
     """
     later = [path for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] > step]
+    if starts_over:
+        later += sorted(checkpoint_folder(output_dir).glob("not_finite_step_*"))
+        later += [path for path in (Path(output_dir) / name for name in REPORTS) if path.exists()]
     if not later:
         return None
     numbers = [
@@ -101,7 +122,7 @@ def set_aside(output_dir: str | Path, step: int) -> Path | None:
     try:
         aside.mkdir()
         metrics = Path(output_dir) / "metrics.jsonl"
-        if metrics.exists():
+        if metrics.exists() and not starts_over:
             shutil.copy(metrics, aside)
         for path in later:
             path.rename(aside / path.name)

@@ -39,6 +39,7 @@ class Attempt:
         step: updates done.
         number: unique, so that files of an earlier attempt are never taken for files of this one.
         rank, ranks: this process's rank, and the number of ranks; rank 0 is the chief.
+        is_good: whether a run may go on from the checkpoint without being told to, see `folder.doubtful_name`.
     """
 
     output_dir: Path
@@ -46,6 +47,7 @@ class Attempt:
     number: int
     rank: int = 0
     ranks: int = 1
+    is_good: bool = True
 
     @property
     def folder(self) -> Path:
@@ -173,7 +175,8 @@ def write_manifest(attempt: Attempt, content: Manifest) -> None:
 
 def commit(attempt: Attempt) -> Path:
     """Renames the folder, which makes it a checkpoint, and returns the new path."""
-    path = folder.free_name(attempt.output_dir, attempt.step)
+    name = folder.free_name if attempt.is_good else folder.doubtful_name
+    path = name(attempt.output_dir, attempt.step)
     durable.rename(attempt.folder, path)
     return path
 

@@ -96,6 +96,10 @@ class BertPretrainer(tf_keras.Model):
         """Returns global name -> variable, from the input to the output, in the same order for the same config."""
         return dict(self._parameters.variables)
 
+    def initial_value(self, name: str) -> tf.Tensor:
+        """Returns the initial value of a variable, float32, before it was rounded to the model's dtype."""
+        return self._parameters.initial_value(name)
+
     @property
     def pieces(self) -> dict[str, Piece]:
         """Global name -> the piece of the whole tensor that this rank's variable holds."""

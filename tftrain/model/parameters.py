@@ -2,12 +2,14 @@
 
 The seed and the global name are the key of the initial value, which is drawn in float32 and then cast. So the value
 does not depend on the dtype (except for rounding), the order in which layers are built, or the rank. If tensor parallel
-ranks divide a variable, each rank draws the whole and takes its slice. Names look like
+ranks divide a variable, each rank draws the whole and takes its slice. A value can be drawn again: master weights start
+from the float32 values, and nothing keeps a copy of them until then. Names look like
 `layer_00/attention/query/kernel`. Checkpoints and optimizers identify variables by their names.
 """
 
+import functools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -42,6 +44,8 @@ class Parameters:
         tensor: the tensor parallel ranks.
         variables: global name -> variable, shared by all scopes of one model.
         pieces: global name -> the piece of the whole tensor that the variable holds; shared likewise.
+        draws: global name -> function that draws the variable's initial value, float32; of variables whose initial
+            values every dtype represents, there is none. Shared likewise.
     """
 
     def __init__(self, dtype: str, seed: int, initializer_range: float, tensor: Group = ONE_RANK):
@@ -56,6 +60,7 @@ class Parameters:
         self.dtype, self.tensor = dtype, tensor
         self.variables: dict[str, tf.Variable] = {}
         self.pieces: dict[str, Piece] = {}
+        self.draws: dict[str, Callable[[], tf.Tensor]] = {}
         self._seed = seed
         self._initializer_range = initializer_range
         self._prefix = ""
@@ -91,8 +96,10 @@ class Parameters:
             This rank's part of the variable.
         """
         piece = self._piece(name, shape, axis, unit)
-        drawn = truncated_normal(self._prefix + name, shape, self._initializer_range, self._seed)
-        return self._make(piece, tf.cast(own_copy(piece.take_block(drawn)) if piece.is_divided else drawn, self.dtype))
+        draw = functools.partial(self._draw, piece)
+        variable = self._make(piece, tf.cast(draw(), self.dtype))
+        self.draws[piece.name] = draw
+        return variable
 
     def zeros(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
         """Makes a variable of zeros: a bias, or the shift of a norm; see `normal`."""
@@ -102,6 +109,15 @@ class Parameters:
     def ones(self, name: str, shape: Sequence[int]) -> tf.Variable:
         """Makes a variable of ones: the scale of a norm."""
         return self._make(self._piece(name, shape), tf.ones(shape, self.dtype))
+
+    def initial_value(self, name: str) -> tf.Tensor:
+        """Returns the initial value of a variable of the model, float32, before it was rounded to the dtype.
+
+        Args:
+            name: the variable's global name.
+        """
+        # Zeros and ones are exact in every dtype.
+        return self.draws[name]() if name in self.draws else tf.cast(self.variables[name], tf.float32)
 
     def offset(self, name: str) -> int:
         """Returns where this rank's part of a variable begins in the whole, along the axis that ranks divide."""
@@ -115,6 +131,10 @@ class Parameters:
             offset[axis], block[axis] = begin, end - begin
         replica_id = self.tensor.rank if axis is None else 0
         return Piece.block(self._prefix + name, shape, "F32", offset, block, replica_id=replica_id)
+
+    def _draw(self, piece: Piece) -> tf.Tensor:
+        drawn = truncated_normal(piece.name, piece.whole, self._initializer_range, self._seed)
+        return own_copy(piece.take_block(drawn)) if piece.is_divided else drawn
 
     def _make(self, piece: Piece, value: tf.Tensor) -> tf.Variable:
         if piece.name in self.variables:

@@ -6,7 +6,7 @@ and the update is skipped if the norm is not finite. If ranks hold parts of a te
 over them: all norms of the update, and a mark for each tensor that is not finite.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -54,6 +54,7 @@ class Optimizer(tf.Module):
         mesh: Mesh | None = None,
         split_strategy: str | None = None,
         pieces: Mapping[str, Piece] | None = None,
+        initial: Callable[[str], tf.Tensor] | None = None,
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
@@ -65,6 +66,7 @@ class Optimizer(tf.Module):
             mesh: the ranks; by default this one alone.
             split_strategy: how the state is divided among the data parallel ranks, see `ParallelConfig`; None: not.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
+            initial: returns the fp32 value that a master weight starts from, see `OptimizerState`.
         """
         super().__init__(name="optimizer")
         mesh = mesh or Mesh()
@@ -79,7 +81,7 @@ class Optimizer(tf.Module):
             shapes = [variable.shape for variable in targets]
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds)
         rule, self.is_fused = rules.choose(config, is_available(devices.has_gpu()))
-        self.state = OptimizerState(list(variables), targets, split, mesh, pieces, slots=rule.slots)
+        self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial)
         self._norms = Norms(mesh, bool(split), self.state.segments, is_sliced)
         self._update = Update(rule, self.is_fused, self.state, self._norms)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)

@@ -8,7 +8,7 @@ restores its pieces without communication.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -46,8 +46,9 @@ class OptimizerState(tf.Module):
         mesh: Mesh | None = None,
         pieces: Mapping[str, Piece] | None = None,
         slots: Sequence[str] = ADAM_SLOTS,
+        initial: Callable[[str], tf.Tensor] | None = None,
     ):
-        """Creates the state, with masters from the variables' values and slots of zero.
+        """Creates the state, with slots of zero.
 
         Args:
             names, split: see above.
@@ -55,6 +56,9 @@ class OptimizerState(tf.Module):
             mesh: the ranks; those of `mesh.data` hold the same variables.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
             slots: names of the update rule's slots; a checkpoint has a tensor `SLOT/NAME` for each.
+            initial: returns the fp32 value of the master weight of a variable that is not fp32, given its name; by
+                default the variable's value, which is rounded. It is called for one master weight after another, and
+                with a split only for those that this rank owns elements of.
 
         Raises:
             ValueError: the names of two slots are equal, or one is `master`.
@@ -66,16 +70,17 @@ class OptimizerState(tf.Module):
         self._pieces = pieces or whole_pieces(dict(zip(names, variables, strict=True)))
         # The ranks that hold the same stores.
         self._replicas = Group() if split else (mesh or Mesh()).data
+        values = _InitialValues(self.names, self.targets, initial)
         if split:
             self.segments = split.segments
-            self.masters = self._make("master", split.take([tf.cast(v, tf.float32) for v in variables]))
+            self.masters = self._make("master", split.take(values))
         else:
             self.segments = [[Segment(i, v.shape.num_elements())] for i, v in enumerate(variables)]
             self.masters = [
-                variable if variable.dtype == tf.float32 else _state(f"master/{name}", tf.cast(variable, tf.float32))
-                for name, variable in zip(names, variables, strict=True)
+                variable if variable.dtype == tf.float32 else _state(f"master/{name}", values[index])
+                for index, (name, variable) in enumerate(zip(names, variables, strict=True))
             ]
-        self.slots = {slot: self._make(slot, [tf.zeros(master.shape) for master in self.masters]) for slot in slots}
+        self.slots = {slot: self._make(slot, (tf.zeros(master.shape) for master in self.masters)) for slot in slots}
 
     def publish(self) -> None:
         """Writes the master weights, rounded, to the model's variables; every rank of a split must call it."""
@@ -162,9 +167,24 @@ class OptimizerState(tf.Module):
     def _piece(self, kind: str, index: int) -> Piece:
         return _renamed(self._pieces[self.names[index]], kind)
 
-    def _make(self, kind: str, values: Sequence[tf.Tensor]) -> list[tf.Variable]:
-        places = [f"bucket_{number}" for number in range(len(values))] if self.split else self.names
+    def _make(self, kind: str, values: Iterable[tf.Tensor]) -> list[tf.Variable]:
+        places = [f"bucket_{number}" for number in range(len(self.segments))] if self.split else self.names
         return [_state(f"{kind}/{place}", value) for place, value in zip(places, values, strict=True)]
+
+
+class _InitialValues:
+    """The fp32 values that master weights start from, by index; each is made when it is accessed."""
+
+    def __init__(
+        self, names: Sequence[str], variables: Sequence[tf.Variable], initial: Callable[[str], tf.Tensor] | None
+    ):
+        self._names, self._variables, self._initial = names, variables, initial
+
+    def __getitem__(self, index: int) -> tf.Tensor:
+        variable = self._variables[index]
+        if self._initial is None or variable.dtype == tf.float32:
+            return tf.cast(variable, tf.float32)
+        return self._initial(self._names[index])
 
 
 def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:

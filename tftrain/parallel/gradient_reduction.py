@@ -145,10 +145,20 @@ class StateSplit:
         self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4)
         self.segments: list[list[Segment]] = [bucket.segments(group.rank, self._sizes) for bucket in self.buckets]
 
-    def take(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns this rank's part of each bucket, flat, of tensors that all ranks hold whole."""
-        rank = self.group.rank
-        return [self._flat(b, tensors)[b.bounds[rank] : b.bounds[rank + 1]] for b in self.buckets]
+    def take(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
+        """Yields this rank's part of each bucket, flat.
+
+        Args:
+            tensors: whole, equal on all ranks. Only those that this rank owns elements of are accessed, one bucket
+                after the other.
+        """
+        for bucket, segments in zip(self.buckets, self.segments, strict=True):
+            stretches = {tensor: stretch for tensor, _, stretch in bucket.owned(self.group.rank, self._sizes)}
+            owned = {tensor: tf.reshape(tensors[tensor], [-1])[stretch] for tensor, stretch in stretches.items()}
+            dtype = next(iter(owned.values())).dtype if owned else tf.float32
+            yield tf.concat(
+                [tf.zeros([size], dtype) if tensor is None else owned[tensor] for tensor, size in segments], axis=0
+            )
 
     def reduce(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
         """Sums tensors over the ranks; each rank receives the sum of its own part.

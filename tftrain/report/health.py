@@ -3,25 +3,28 @@
 It checks each step one step later, so the device is already running the next step while the host waits for the values.
 """
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tftrain.config import RunConfig
-from tftrain.exit_codes import ExitCode, RunError
+from tftrain.exit_codes import NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.spikes import Spike, SpikeMonitor
-from tftrain.run_state import StepInfo
+from tftrain.run_state import Evaluation, StepInfo
 
-
-class NotFiniteError(RunError):
-    """Too many steps in a row had a loss or gradient that is not finite; the message names it."""
-
-    exit_code = ExitCode.NOT_FINITE
+logger = logging.getLogger(__name__)
 
 
 class Health:
-    """Watches the steps of a run."""
+    """Watches the steps of a run.
+
+    Attributes:
+        problem: what was not finite in the last step that was checked, in words; None if all was. Weights that gave
+            such a loss may be spoiled although they are finite, so they are no checkpoint to go on from.
+    """
 
     def __init__(
         self,
@@ -46,30 +49,37 @@ class Health:
         self._spikes = SpikeMonitor(settings.spike_zscore)
         self._waiting: list[tuple[int, StepInfo]] = []
         self._in_a_row = 0
+        self.problem: str | None = None
 
-    def observe(self, step: int, info: StepInfo, is_last: bool) -> None:
-        """Queues a step and checks the one before it; checks this step too if it is the last.
+    def observe(self, step: int, info: StepInfo, at_once: bool) -> None:
+        """Queues a step and checks the one before it; with `at_once`, checks this step too, which waits for it.
 
         Raises:
             NotFiniteError: `max_nan_steps` consecutive steps were not finite; on every rank at the same step.
         """
         self._waiting.append((step, info))
-        while len(self._waiting) > (0 if is_last else 1):
+        while len(self._waiting) > (0 if at_once else 1):
             self._check(*self._waiting.pop(0))
+
+    def observe_evaluation(self, step: int, result: Evaluation) -> None:
+        """Checks the held-out loss after a step, which the training loss of that step says nothing about."""
+        if result.examples and not math.isfinite(result.means["loss"]):
+            self.problem = f"the held-out loss after step {step} is not"
 
     def _check(self, step: int, info: StepInfo) -> None:
         if not info.is_nan.numpy():
-            self._in_a_row = 0
+            self._in_a_row, self.problem = 0, None
             loss = self._mean_values(info.sums.numpy().tolist())["loss"]
             if spike := self._spikes.observe(loss, float(info.grad_norm)):
                 self._on_spike(step, spike)
             return
         self._in_a_row += 1
+        bad = [rank for place in np.flatnonzero(info.bad_ranks) for rank in self._ranks[place]]
+        where = f" on {'ranks' if len(bad) > 1 else 'rank'} {', '.join(map(str, bad))}" if bad else ""
+        self.problem = f"in step {step} {self._culprit_name(int(info.culprit))}{where} was not"
+        if self._in_a_row == 1:
+            logger.info(f"{self.problem} finite: the update is skipped; no checkpoint until a step is finite")
         if self._in_a_row >= self._settings.max_nan_steps:
-            bad = [rank for place in np.flatnonzero(info.bad_ranks) for rank in self._ranks[place]]
-            where = f" on {'ranks' if len(bad) > 1 else 'rank'} {', '.join(map(str, bad))}" if bad else ""
             raise NotFiniteError(
-                f"--max_nan_steps={self._settings.max_nan_steps} steps in a row were not finite; in step {step} "
-                f"{self._culprit_name(int(info.culprit))}{where} was not. Go on from a checkpoint before them with "
-                f"a lower --learning_rate or another --precision, or look for what is wrong in the data"
+                f"--max_nan_steps={self._settings.max_nan_steps} steps in a row were not finite; {self.problem}"
             )

@@ -3,17 +3,21 @@
 All of them show the same rows. Only the chief writes.
 """
 
+import contextlib
+import itertools
 import json
 import logging
 import math
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
@@ -43,24 +47,55 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
         OSError: it cannot be read.
         ValueError: another line is not a JSON object with a step; the message names the file and the line.
     """
-    found, lines = [], Path(path).read_bytes().splitlines(keepends=True)
+    found, damaged = read_good_rows(path)
+    if damaged:
+        raise ValueError(f"{path}, line {damaged[0]}: expected a JSON object with a step; repair or remove the line")
+    return found
+
+
+def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """Reads the rows of a metrics.jsonl that may be damaged; returns them and the numbers of the damaged lines."""
+    found, damaged, lines = [], [], Path(path).read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         if number == len(lines) and not line.endswith(b"\n"):
             break
         try:
             row = json.loads(line)
             row["step"] + 0
-        except (ValueError, TypeError, KeyError):
-            message = f"{path}, line {number}: expected a JSON object with a step; repair or remove the line"
-            raise ValueError(message) from None
-        found.append(row)
-    return found
+        except (ValueError, TypeError, LookupError, RecursionError):
+            damaged.append(number)
+        else:
+            found.append(row)
+    return found, damaged
+
+
+def append(path: Path, text: str) -> None:
+    """Appends text to a file, which is made if it is not there: all of the text, or nothing if there is an error.
+
+    Raises:
+        OSError: it can't be written, for example because the disk is full.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size, left = os.fstat(file).st_size, text.encode()
+        try:
+            while left:
+                left = left[os.write(file, left) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, size)
+            raise
+    finally:
+        os.close(file)
 
 
 class MetricsWriter:
     """Writes rows to OUTPUT_DIR/metrics.jsonl, OUTPUT_DIR/tensorboard and the log.
 
     The log gets the line that `log_format` asks for; OUTPUT_DIR/log.txt always gets the whole, Megatron-style line.
+
+    A row that a file can't take, for example because the disk is full, is lost, and the run goes on. The first such row
+    of each file gives a warning.
     """
 
     def __init__(self, output_dir: str | Path, max_steps: int, means: Sequence[Mean], log_format: str = "short"):
@@ -77,25 +112,34 @@ class MetricsWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self.max_steps, self._means = folder / "metrics.jsonl", max_steps, means
         self._log_path, self._is_short = folder / "log.txt", log_format == "short"
-        self._events = EventFileWriter(str(folder / "tensorboard"))
+        self._failed: set[Path] = set()
+        self._events_path = folder / "tensorboard"
+        self._events: EventFileWriter | None = None
+        with self._surviving(self._events_path):
+            self._events = EventFileWriter(str(self._events_path))
         self._bar = None
 
     def truncate_after(self, step: int) -> None:
         """Removes the rows after the step that a run continues from, in metrics.jsonl and in TensorBoard.
 
-        The file is replaced as a whole, so a crash leaves the old one or the new one.
+        The file is replaced as a whole, so a crash leaves the old one or the new one. If lines of it are damaged, the
+        old file is kept under another name.
 
         Args:
             step: the last step whose rows stay; 0 removes all rows.
-
-        Raises:
-            ValueError: a line of the file is not a row.
         """
         restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))
+        self._add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))
         if not self.path.exists():
             return
-        remaining = [row for row in read_rows(self.path) if row["step"] <= step]
+        found, damaged = read_good_rows(self.path)
+        if damaged:
+            names = (self.path.with_name(f"{self.path.name}.damaged-{number}") for number in itertools.count(1))
+            aside = next(name for name in names if not name.exists())
+            shutil.copyfile(self.path, aside)
+            lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
+            logger.warning(f"{self.path}: damaged in line {lines}; the file is kept as {aside}, its good lines stay")
+        remaining = [row for row in found if row["step"] <= step]
         temporary = self.path.with_suffix(".jsonl.new")
         with temporary.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in remaining)
@@ -109,7 +153,10 @@ class MetricsWriter:
             if not (sys.stdout.isatty() and logger.isEnabledFor(logging.INFO)):
                 return
             self._bar = tqdm(total=self.max_steps, initial=step - 1, unit="step", file=sys.stdout, dynamic_ncols=True)
-        self._bar.update(step - self._bar.n)
+        try:
+            self._bar.update(step - self._bar.n)
+        except OSError:  # The terminal has gone.
+            self._bar.disable = True
 
     def train(self, row: TrainRow, seconds_left: float = math.nan) -> None:
         """Writes and shows one training step; `seconds_left` to the last step are NaN if they are not known."""
@@ -141,24 +188,23 @@ class MetricsWriter:
         """Ends the progress bar and the TensorBoard file."""
         if self._bar is not None:
             self._bar.close()
-        self._events.close()
+        if self._events:
+            with self._surviving(self._events_path):
+                self._events.close()
 
     def _write(self, row: rows.Row, prefix: str) -> None:
         values = rows.fields(row)
         # JSON has no NaN and no infinity, so they become null.
         finite = {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite, allow_nan=False) + "\n")
+        with self._surviving(self.path):
+            append(self.path, json.dumps(finite, allow_nan=False) + "\n")
         step = values.pop("step")
         shown = [
             summary_pb2.Summary.Value(tag=prefix + _SECTION.sub(r"\1/", name), simple_value=value)
             for name, value in values.items()
             if value is not None
         ]
-        self._events.add_event(
-            event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=shown))
-        )
-        self._events.flush()
+        self._add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=shown)))
 
     def _show(self, short: str, whole: str) -> None:
         """Writes one line to log.txt and to the log, with the local time; a short line has no date."""
@@ -168,5 +214,24 @@ class MetricsWriter:
         logger.info(f"{time.strftime('%H:%M:%S', now)}  {short}" if self._is_short else whole)
 
     def _append_log(self, text: str) -> None:
-        with self._log_path.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+        with self._surviving(self._log_path):
+            append(self._log_path, text + "\n")
+
+    def _add_event(self, event: event_pb2.Event) -> None:
+        if self._events is None:
+            return
+        writer, self._events = self._events, None  # After an error its thread is gone, and it takes nothing more.
+        with self._surviving(self._events_path):
+            writer.add_event(event)
+            writer.flush()
+            self._events = writer
+
+    @contextlib.contextmanager
+    def _surviving(self, path: Path):
+        """Lets an error of a file inside a `with` statement pass; the first error of each file gives a warning."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            if path not in self._failed:
+                logger.warning(f"{path}: can't be written: {error}; training goes on without what is lost there")
+            self._failed.add(path)

@@ -147,8 +147,12 @@ class Reporter:
         if self._writer:
             self._writer.close()
             curve = self._writer.path.with_name("loss_curve.png")
-            loss_curve(self._writer.path, curve, self._run.task.means[0])
-            logger.info(f"loss curve {curve}")
+            try:
+                loss_curve(self._writer.path, curve, self._run.task.means[0])
+            except (OSError, ValueError) as error:  # The disk is full, or no loss was finite.
+                logger.warning(f"there is no loss curve: {error}")
+            else:
+                logger.info(f"loss curve {curve}")
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:

@@ -52,26 +52,31 @@ class Checkpoints:
                 logger.info(line)
         if run.mesh.is_chief:
             folder.sweep(settings.output_dir)
-            aside = folder.set_aside(settings.output_dir, int(run.progress.step))
+            starts_over = settings.resume == "none"
+            aside = folder.set_aside(settings.output_dir, int(run.progress.step), starts_over)
             if aside:
-                logger.info(f"checkpoints of later steps were moved to {aside}")
+                what = "what another run left here was" if starts_over else "checkpoints of later steps were"
+                logger.info(f"{what} moved to {aside}")
         return reader and reader.path
 
     def prepare(self) -> threading.Thread:
         """Lets memory for the first save be prepared in the background; returns the thread."""
         return self.saves.prepare(self._run.pieces_to_save())
 
-    def save(self, last: bool = False) -> None:
+    def save(self, last: bool = False, is_good: bool = True) -> None:
         """Starts to save this moment; every rank must call it.
 
         Args:
             last: nothing is trained before `finish`.
+            is_good: whether the last step was finite. Otherwise the weights may be spoiled although they are finite:
+                the checkpoint replaces no other, and a run goes on from it only if `--resume` names it.
 
         Raises:
             CheckpointError: too many saves in a row have failed, on all ranks alike.
+            NotFiniteError: the state is not finite; on all ranks alike. Nothing is written.
         """
         run = self._run
-        self.saves.start(int(run.progress.step), self.manifest_metadata(), run.tensors_to_save, last)
+        self.saves.start(int(run.progress.step), self.manifest_metadata(), run.tensors_to_save, last, is_good)
 
     def finish(self) -> None:
         """Waits until the last checkpoint is there; every rank must call it.

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from tftrain import devices
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.background import Plan, Save
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.save import Attempt
 from tftrain.config import RunConfig
+from tftrain.exit_codes import NotFiniteError
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import STALL_SHUTDOWN_SECONDS
@@ -72,7 +74,12 @@ class Saves:
         return sum(values.nbytes for values in self._staging.values())
 
     def start(
-        self, step: int, run: Mapping[str, Any], owned: Callable[[], Iterable[TensorData]], last: bool = False
+        self,
+        step: int,
+        run: Mapping[str, Any],
+        owned: Callable[[], Iterable[TensorData]],
+        last: bool = False,
+        is_good: bool = True,
     ) -> None:
         """Starts to write this rank's pieces, or a copy of them; every rank must call it.
 
@@ -84,21 +91,39 @@ class Saves:
             owned: makes this rank's pieces and their elements, flat.
             last: whether the elements stay unchanged until `finish`, so no copy is needed. Otherwise they may change
                 as soon as this function returns.
+            is_good: whether a run may go on from the checkpoint without being told to.
 
         Raises:
             FailedSavesError: too many saves in a row have failed, on all ranks alike.
+            NotFiniteError: an element is not finite; on all ranks alike. Nothing is written.
         """
         self.settle()
-        number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
-        number = int(collectives.gather_numbers(self._mesh.world, number, "save.attempt")[0])
-        attempt = Attempt(Path(self._config.output_dir), step, number, self._mesh.rank, self._mesh.size)
+        # State on a GPU is copied to the host for any save, so training need not wait.
+        copies = not last and self._config.checkpoint_async and (self._config.keeps_copy or devices.has_gpu())
+        mine = self._copies(owned()) if copies else list(owned())
+        attempt = Attempt(
+            Path(self._config.output_dir), step, self._agree(step, mine), self._mesh.rank, self._mesh.size, is_good
+        )
         plan = None
         if self._mesh.is_chief:
             plan = Plan(run, self._config.keep_last, self._config.keep_every, WRITE_SECONDS)
-        mine = self._copies(owned()) if self._config.checkpoint_async and not last else list(owned())
         self._save = Save(attempt, mine, plan)
-        if not self._config.checkpoint_async:
+        if not (copies or last):
             self.settle()
+
+    def _agree(self, step: int, mine: Iterable[TensorData]) -> int:
+        """Returns the number of the attempt, which the chief draws, if every rank's elements are finite."""
+        bad = [piece.name for piece, values in mine if not memory.is_finite(values)]
+        number = secrets.randbits(ATTEMPT_BITS) if self._mesh.is_chief else 0
+        numbers = collectives.gather_numbers(self._mesh.world, -1 if bad else number, "save.attempt")
+        if (numbers < 0).any():
+            ranks = ", ".join(map(str, np.flatnonzero(numbers < 0)))
+            name = f" ({bad[0]})" if bad else ""
+            raise NotFiniteError(
+                f"after step {step} the state on rank {ranks} is not finite{name}; it is not saved, and older "
+                "checkpoints stay as they are"
+            )
+        return int(numbers[0])
 
     def _copies(self, owned: Iterable[TensorData]) -> list[TensorData]:
         if self._preparing:

@@ -235,6 +235,11 @@ def supervises(config: TrainConfig, environ: Mapping[str, str]) -> bool:
     return any(not config.problems(ranks) for ranks in range(1, MAX_RANKS + 1))
 
 
+def is_child(environ: Mapping[str, str]) -> bool:
+    """Returns whether a supervisor has started this process."""
+    return PARENT in environ
+
+
 def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     """Runs this process's command as a child until the run ends for good, and returns its exit code.
 

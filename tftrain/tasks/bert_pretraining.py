@@ -78,6 +78,10 @@ class BertPretraining(Task):
         """Returns global name -> variable of this rank, from the embedding to the heads."""
         return self.model.named_variables()
 
+    def initial_value(self, name: str) -> tf.Tensor:
+        """Returns the initial value of this rank's part of a variable, fp32, before it was rounded."""
+        return self.model.initial_value(name)
+
     @property
     def pieces(self) -> dict[str, Piece]:
         """Global name -> the piece of the whole tensor that this rank's variable holds."""

@@ -79,6 +79,16 @@ class Task(abc.ABC):
     def named_variables(self) -> dict[str, tf.Variable]:
         """Returns global name -> variable of this rank, from the input to the output."""
 
+    @abc.abstractmethod
+    def initial_value(self, name: str) -> tf.Tensor:
+        """Returns the initial value of this rank's part of a variable, fp32, before it was rounded to its dtype.
+
+        Call it before the first update. It may compute the value again, so that nothing keeps a copy.
+
+        Args:
+            name: the variable's global name.
+        """
+
     @property
     @abc.abstractmethod
     def pieces(self) -> dict[str, Piece]:

@@ -6,12 +6,14 @@ import logging
 import math
 from pathlib import Path
 
+import numpy as np
+
 from tftrain import devices
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.identity import identity
-from tftrain.exit_codes import ExitCode
+from tftrain.exit_codes import ExitCode, NotFiniteError
 from tftrain.optim.state import load_weights, weight_restore_buffers
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -21,6 +23,7 @@ from tftrain.report.reporter import Reporter, describe
 from tftrain.run_state import Evaluation, Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.checkpoints import Checkpoints
+from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Task, make_task
@@ -29,6 +32,8 @@ from tftrain.train.evaluate import HeldOut
 from tftrain.train.step import TrainStep
 
 logger = logging.getLogger(__name__)
+
+LARGEST_EXPONENT = 709  # of e in a float64
 
 
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
@@ -44,7 +49,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
 
     Raises:
         DataError, CheckpointError: the message names the file.
-        NotFiniteError: too many steps in a row were not finite; on every rank.
+        NotFiniteError: too many steps in a row, the last step, the last evaluation or the state were not finite; on
+            every rank.
     """
     watchdog, settings = watchdog or Watchdog(mesh.rank, config.run), config.run
     grappler.configure(config.compute)
@@ -78,6 +84,11 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         )
     )
 
+    schedule = SaveSchedule(settings, mesh.is_chief)
+
+    def requests() -> np.ndarray:
+        return np.concatenate([signals.requests(), schedule.requests()])
+
     def stopping(name: str) -> None:
         stopped.enter_context(watchdog.limit(f"stopping after {name}", "preempt_save_seconds", code=ExitCode.NOT_SAVED))
 
@@ -91,19 +102,25 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             timeout = "start_timeout_seconds" if clock.compiles(samples) else "step_timeout_seconds"
             with watchdog.limit(f"step {number}", timeout):
                 if number == done + 1:
-                    rank_checks.before_first_step(step, batch, signals.requests(), mesh)
+                    rank_checks.before_first_step(step, batch, requests(), mesh)
                 with clock.step(samples):
-                    info = step(batch, signals.requests())
-                stop = signals.stop_requested(info.requests.numpy())
+                    info = step(batch, requests())
+                signal_request, save_request = np.split(info.requests.numpy(), 2)
+                stop = signals.stop_requested(signal_request)
                 last = stop or number == settings.max_steps
-                health.observe(number, info, last)
+                is_due = schedule.is_due(number, save_request)
+                health.observe(number, info, last or is_due)
                 reporter.step(number, info, last or due(number, settings.log_every))
             if held_out and not stop and (last or due(number, settings.eval_every)):
                 with clock.pause(), watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds") as limit:
-                    reporter.evaluation(number, held_out(limit.restart))
-            if last or due(number, settings.checkpoint_every):
+                    result = held_out(limit.restart)
+                    reporter.evaluation(number, result)
+                if last:
+                    health.observe_evaluation(number, result)
+            if last or (is_due and not health.problem):
                 with clock.pause(), watchdog.limit(f"the checkpoint of step {number}", "save_timeout_seconds"):
-                    checkpoints.save(last)
+                    checkpoints.save(last, not health.problem)
+                schedule.saved()
             if stop:
                 break
         with watchdog.limit("the last checkpoint", "save_timeout_seconds"):
@@ -112,6 +129,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         return ExitCode.STOPPED
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds"):
         reporter.close()
+    if health.problem:
+        raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
     return ExitCode.DONE
 
 
@@ -135,6 +154,11 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
         logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
         logger.info("--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
+    if not config.run.saves_before_end:
+        logger.info(
+            f"--checkpoint_every={config.run.checkpoint_every} and --checkpoint_minutes=0: there is no checkpoint "
+            "before the end; a run that is killed loses all its steps"
+        )
     logger.info(f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
 
 
@@ -170,7 +194,7 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
     value = result.means[loss.name]
     return {
         "held-out examples": f"{result.examples}",
-        loss.title: f"{value:.4f} nats (perplexity {math.exp(value):.2f})",
+        loss.title: f"{value:.4f} nats (perplexity {math.inf if value > LARGEST_EXPONENT else math.exp(value):.2f})",
         "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",
         "learned from context": f"{result.unigram_nats - value:.4f} nats",
         **{mean.title: f"{result.means[mean.name]:.4f}" for mean in others},

@@ -1,0 +1,87 @@
+"""Master weights start from the initializer's fp32 values, in every precision and layout; the weights round them."""
+
+import dataclasses
+import math
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.train.test_step import BASE, trained
+from tftrain.config import BatchConfig
+from tftrain.parallel import collectives, gradient_reduction
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel_config import ParallelConfig
+from tftrain.run_state import Run
+
+ZERO = {"split_opt_state": True}
+LAYOUTS = {
+    "one rank": (1, {}),
+    "data parallel": (3, {}),
+    "even": (3, {**ZERO, "state_split_strategy": "even"}),
+    "naive": (3, {**ZERO, "state_split_strategy": "naive"}),
+    "greedy": (3, {**ZERO, "state_split_strategy": "greedy:2"}),
+    "tensor parallel": (2, {"tensor_parallel_size": 2}),
+    "tensor parallel and even": (4, {"tensor_parallel_size": 2, **ZERO}),
+}
+
+
+def expected_master(name, shape):
+    """Returns what a master weight must start from: computed here from seed and name, for the whole tensor."""
+    if name.endswith(("bias", "beta")):
+        return np.zeros(shape, np.float32)
+    if name.endswith("gamma"):
+        return np.ones(shape, np.float32)
+    key = tf.constant([BASE.run.seed, zlib.crc32(name.encode())], tf.int64)
+    stddev = BASE.model.initializer_range
+    return tf.random.stateless_truncated_normal(shape, key, stddev=stddev, alg="philox").numpy()
+
+
+def in_precision(precision, **parallel):
+    return dataclasses.replace(
+        BASE,
+        batch=BatchConfig(global_batch_size=12),
+        model=dataclasses.replace(BASE.model, num_hidden_layers=1, ln_dtype="fp32"),
+        compute=dataclasses.replace(BASE.compute, precision=precision),
+        parallel=ParallelConfig(**parallel),
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_masters_are_the_fp32_draws_bit_for_bit(layout, precision, monkeypatch):
+    ranks, parallel = LAYOUTS[layout]
+    monkeypatch.setattr(gradient_reduction, "BUCKET_BYTES", 1024)  # several buckets, larger and smaller than a tensor
+    monkeypatch.setattr(collectives, "broadcast_variables", lambda group, variables: None)
+    # The weights that other ranks own are compared by `tests.train.layouts`, with several processes.
+    if ranks > 1:
+        monkeypatch.setattr("tftrain.optim.state.OptimizerState.publish", lambda self: None)
+    config = in_precision(precision, **parallel).resolve(ranks)
+    counts = {}
+    for rank in range(ranks):
+        run = Run(config, Mesh(rank, ranks, rank, ranks, config.parallel.tensor_parallel_size))
+        for piece, values in run.optimizer.state.tensors_to_save():
+            kind, _, name = piece.name.partition("/")
+            if kind == "master":
+                whole = expected_master(name, piece.whole)
+                block = whole[tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.shape, strict=True))]
+                np.testing.assert_array_equal(values, block.reshape(-1)[piece.start : piece.stop], err_msg=piece.name)
+                counts[name] = counts.get(name, 0) + values.size
+        for name, variable in run.task.named_variables().items():
+            piece = run.task.pieces[name]
+            block = expected_master(name, piece.whole)
+            block = block[tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.shape, strict=True))]
+            np.testing.assert_array_equal(variable, tf.cast(block, variable.dtype), err_msg=name)
+    # The ranks together hold each element once.
+    assert counts == {name: math.prod(run.task.pieces[name].whole) for name in counts}
+    assert counts.keys() == run.task.named_variables().keys()
+
+
+@pytest.mark.parametrize(("precision", "epsilon"), [("bf16", 2**-8), ("fp16", 2**-11)])
+def test_the_second_step_has_the_loss_of_an_fp32_run_up_to_rounding(precision, epsilon):
+    """The first update starts from the same masters, so what differs is the rounding of one forward pass."""
+    (_, infos), (_, exact) = (trained(in_precision(each), steps=2) for each in (precision, "fp32"))
+    for info, expected in zip(infos, exact, strict=True):
+        loss, expected_loss = (float(each.sums[0] / each.sums[1]) for each in (info, expected))
+        assert loss == pytest.approx(expected_loss, rel=epsilon)

@@ -1,0 +1,46 @@
+"""When checkpoints are due: every so many steps, every so many minutes, whichever comes first.
+
+The clocks of hosts differ, and all ranks must save after the same step. So only the chief looks at its clock, and its
+request travels with the next step, like the request of a signal.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from tftrain.config import RunConfig
+
+
+class SaveSchedule:
+    """Decides after each step whether a checkpoint is due; equal on all ranks."""
+
+    def __init__(self, config: RunConfig, is_chief: bool, now: Callable[[], float] = time.monotonic):
+        """Starts the clock.
+
+        Args:
+            config: with `checkpoint_every` and `checkpoint_minutes`.
+            is_chief: whether this rank's clock counts.
+            now: returns seconds.
+        """
+        self._every, self._seconds = config.checkpoint_every, 60 * config.checkpoint_minutes if is_chief else 0.0
+        self._now, self._is_due = now, False
+        self._since = now()
+
+    def requests(self) -> np.ndarray:
+        """Returns this rank's request for the next step, fp32 [1]: 1 if time is up, else 0."""
+        return np.array([self._seconds > 0 and self._now() - self._since >= self._seconds], np.float32)
+
+    def is_due(self, step: int, requests: np.ndarray) -> bool:
+        """Returns whether a checkpoint is due after this step; it stays due until `saved`.
+
+        Args:
+            step: updates so far.
+            requests: fp32 [1], the largest request of all ranks.
+        """
+        self._is_due |= requests[0] > 0 or (self._every > 0 and step % self._every == 0)
+        return bool(self._is_due)
+
+    def saved(self) -> None:
+        """Starts the time until the next checkpoint."""
+        self._is_due, self._since = False, self._now()
