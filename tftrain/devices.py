@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from tftrain.plan import cluster
+from tftrain.units import GB, MIB
 
 
 def has_driver() -> bool:
@@ -29,7 +30,7 @@ def free_gpu_gb() -> list[float]:
     command = [tool, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.split() if done.returncode == 0 else []
-    return [int(line) * 2**20 / 1e9 for line in lines if line.isdigit()]
+    return [int(line) * MIB / GB for line in lines if line.isdigit()]
 
 
 def gpus() -> list:

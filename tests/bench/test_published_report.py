@@ -24,7 +24,8 @@ PUBLISHED = rows.read()
 def test_published_figures_and_changes_are_those_of_the_file():
     found = table.reference(PUBLISHED["large_precision"])
     first, fourth = found["large_precision/01"], found["large_precision/04"]
-    assert (first["published_gb"], first["published_samples_per_sec_per_gpu"]) == (69.4, 32.5)
+    assert first["published_gb"] == pytest.approx(69.4 * 2**30 / 1e9)  # the source counts GiB
+    assert first["published_samples_per_sec_per_gpu"] == 32.5
     assert "published_gb_change_pct" not in first
     assert fourth["published_gb_change_pct"] == pytest.approx(100 * (49.0 / 69.4 - 1))
     assert fourth["published_speed_change_pct"] == pytest.approx(100 * (76.34 / 32.5 - 1))
@@ -110,13 +111,13 @@ def test_measured_planned_and_published_figures_stand_side_by_side(bench, tmp_pa
     assert (third["peak_gb"], third["samples_per_sec"], third["status"]) == (1.5, 16.0, "measured")
     assert (third["peak_gb_change_pct"], third["samples_per_sec_change_pct"]) == (-50, 100)
     assert third["step_spread_pct"] == pytest.approx(100 * 1 / 3)  # quartiles of 1, 1.5 and 2 seconds
-    assert third["published_gb"] == 45.8
+    assert third["published_gb"] == pytest.approx(45.8 * 2**30 / 1e9)
     assert third["planned_gb"] > 0
     assert "samples_per_sec_change_pct" not in found["01"]
     assert "scale 1/8 (" in err
     assert third["scale"].startswith("1/8 (")
     assert found["02"]["status"] == "failed: no such luck"
-    assert found["02"]["published_gb"] == 45.6
+    assert found["02"]["published_gb"] == pytest.approx(45.6 * 2**30 / 1e9)
     assert "large_precision/02 failed: no such luck" in err
     assert "memory: 3 of 3 pairs of rows are in the published order" in err
     assert (tmp_path / "large_precision.png").read_bytes().startswith(b"\x89PNG")
