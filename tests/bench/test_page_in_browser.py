@@ -27,8 +27,8 @@ def chromium(tmp_path_factory):
     """Returns a function that starts Chromium on a file and returns its standard output."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
-        assert os.environ.get("BROWSER") != "1", "BROWSER=1, but there is no Chromium"
-        pytest.skip("there is no Chromium: BROWSER=1 make setup installs it")
+        assert os.environ.get("CHROMIUM") != "1", "CHROMIUM=1, but there is no Chromium"
+        pytest.skip("there is no Chromium: CHROMIUM=1 make setup installs it")
     profile = tmp_path_factory.mktemp("chromium")
     flags = [
         "--headless",
