@@ -139,6 +139,7 @@ def test_the_spread_of_the_base_is_the_range_of_its_runs_in_percent(peaks, speed
     found = table.run_record(Compared(Row("other", "group"), (own,), tuple(base)), is_base=False)
     assert (found.get("base_peak_spread_pct"), found.get("base_spread_pct")) == pytest.approx(expected)
     assert found["samples_per_sec_change_pct"] > 0
+    assert (found["base_spread"] is None) == (expected[1] is None)  # table levers has these columns
 
 
 def test_a_row_that_can_not_fit_is_not_started_and_the_rest_go_on(bench_without_pictures):

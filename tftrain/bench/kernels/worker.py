@@ -77,11 +77,12 @@ def alternate(run: dict[str, Callable[[], Any]], copy: Callable[[], float], step
     return timed
 
 
-def _change(seconds: dict[str, float], tensorflow: dict[str, float]) -> dict[str, float]:
+def _change(seconds: dict[str, float], tensorflow: dict[str, float], repeated: bool) -> dict[str, float | None]:
     """Returns the change of speed against TensorFlow, and the spread between the quartiles of TensorFlow's times."""
+    spread_of_base = 100 * (tensorflow["high"] - tensorflow["low"]) / tensorflow["median"]
     return {
         "speed_change_pct": 100 * (tensorflow["median"] / seconds["median"] - 1),
-        "base_spread_pct": 100 * (tensorflow["high"] - tensorflow["low"]) / tensorflow["median"],
+        "base_spread_pct": spread_of_base if repeated else None,  # one measurement has no spread
     }
 
 
@@ -106,7 +107,7 @@ def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
                 "gb_per_s": rate,
                 "share_of_copy": rate / copy["median"],
                 "speedup_over_tf": tensorflow["median"] / seconds["median"],
-                **(_change(seconds, tensorflow) if name == "fused" else {}),
+                **(_change(seconds, tensorflow, len(timed[name]) > 1) if name == "fused" else {}),
                 "time_us_low": seconds["low"] * 1e6,
                 "time_us_high": seconds["high"] * 1e6,
                 "time_us_min": seconds["min"] * 1e6,

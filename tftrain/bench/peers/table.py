@@ -141,8 +141,10 @@ def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str
     speeds = {name: task.BATCH / time["median"] for name, time in times.items()}
     peers = [speeds[row.name] for row in group if row.name in speeds and row.settings["implementation"] != OURS]
     best = max(peers, default=None)
-    base = next((times[row.name] for row in group if best and speeds.get(row.name) == best), None)
-    base_spread = 100 * (base["high"] - base["low"]) / base["median"] if base else None
+    base = next((row.name for row in group if best and speeds.get(row.name) == best), None)
+    base_spread = None
+    if base and len(seconds[base]) > 1:  # one step has no spread
+        base_spread = 100 * (times[base]["high"] - times[base]["low"]) / times[base]["median"]
     for row in group:
         if row.name in errors:
             yield Outcome(row.name, [], errors[row.name])

@@ -116,8 +116,8 @@ def run_record(compared: alternation.Compared, is_base: bool) -> Record:
     record["step_spread_pct"] = 100 * (steps["high"] - steps["low"]) / steps["median"]
     if compared.base:
         peaks = record["base_peak_gb"]
-        if len(peaks) > 1:  # One run of the base says nothing about its spread.
-            record["base_spread_pct"] = record["base_spread"]
+        record["base_spread_pct"] = record["base_spread"]
+        if record["base_peak_spread"] is not None:
             record["base_peak_spread_pct"] = 100 * record["base_peak_spread"] / statistics.median(peaks)
         if not is_base:
             record["samples_per_sec_change_pct"] = record["samples_per_sec_change"]
