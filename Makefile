@@ -3,6 +3,7 @@
 #   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.12 that works)
 #   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL where CUDA is; GPU=0 goes back
 #   OPS=0                       without the fused ops, and without Bazel
+#   CHROMIUM=1                  with Chromium (as root, with apt), for the test that looks at the reports of tftrain.bench
 #   UPGRADE=1                   with `make lock`: newer versions, not only what pyproject.toml now asks for
 
 SHELL := /bin/bash

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from tftrain.plan import cluster
+from tftrain.units import GB, MIB
 
 
 def has_driver() -> bool:
@@ -31,7 +32,7 @@ def gpu_memory_gb(kind: Literal["free", "total"]) -> list[float]:
     command = [tool, f"--query-gpu=memory.{kind}", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.split() if done.returncode == 0 else []
-    return [int(line) * 2**20 / 1e9 for line in lines if line.isdigit()]
+    return [int(line) * MIB / GB for line in lines if line.isdigit()]
 
 
 def host_memory_gb() -> float:

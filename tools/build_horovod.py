@@ -38,7 +38,7 @@ SOURCE_LIST = "horovod/tensorflow/CMakeLists.txt"
 DROPPED_SOURCE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
 
 # A translation unit that includes TensorFlow's headers takes up to 2 GB to compile.
-GIB_PER_COMPILER = 2
+GB_PER_COMPILER = 2
 
 
 class BuildError(Exception):
@@ -135,8 +135,8 @@ def unpack_source(work: Path) -> Path:
 
 def compiler_jobs() -> int:
     """Returns how many compilers fit the processors and the memory that this process may use."""
-    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 2**30
-    return max(1, min(len(os.sched_getaffinity(0)), int(gib / GIB_PER_COMPILER)))
+    gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 1e9
+    return max(1, min(len(os.sched_getaffinity(0)), int(gb / GB_PER_COMPILER)))
 
 
 def nccl_environment(work: Path) -> dict[str, str]:

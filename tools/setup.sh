@@ -3,7 +3,7 @@
 # and hands over to tools/setup.py. Shell, because a bare machine may have no Python yet; everything else is there.
 #
 # PYTHON=/path/to/python3.x names the Python to use. GPU=1 or GPU=0 chooses the environment; see setup.py. OPS=0 leaves out
-# the fused ops, and Bazel with them.
+# the fused ops, and Bazel with them. CHROMIUM=1 adds Chromium, in which a test looks at the reports of tftrain.bench.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -72,6 +72,9 @@ command -v c++ >/dev/null || command -v g++ >/dev/null || missing="$missing g++"
 if [ "${OPS:-1}" != 0 ]; then
     command -v bazelisk >/dev/null || command -v bazel >/dev/null || missing="$missing bazel-bootstrap"
     [ -d /usr/src/googletest ] || missing="$missing googletest"
+fi
+if [ "${CHROMIUM:-0}" = 1 ]; then
+    command -v chromium >/dev/null || missing="$missing chromium"
 fi
 
 if [ -n "$missing" ]; then

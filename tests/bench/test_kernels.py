@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 
 from tftrain.bench.config import BenchConfig
@@ -50,10 +51,16 @@ def test_the_batch_is_the_smallest_power_of_two_that_moves_the_working_set():
 
 
 def test_figures_follow_from_medians():
-    timed = {"fused": [1.0, 9.0, 2.0], "reference": [6.0] * 3, "tf_nn": [4.0] * 3, "copy": [20e9] * 3}
+    timed = {"fused": [1.0, 9.0, 2.0], "reference": [6.0] * 3, "tf_nn": [3.0, 4.0, 4.5], "copy": [20e9] * 3}
     fused, reference, tf_nn = figures(timed, moved=20 * 10**9)
     assert (fused["time_us"], fused["gb_per_s"], fused["share_of_copy"], fused["speedup_over_tf"]) == (2e6, 10, 0.5, 2)
     assert (reference["speedup_over_tf"], tf_nn["speedup_over_tf"]) == (pytest.approx(4 / 6), 1)
+    assert fused["speed_change_pct"] == 100
+    quartiles = np.quantile(timed["tf_nn"], [0.25, 0.5, 0.75])
+    assert fused["base_spread_pct"] == pytest.approx(100 * (quartiles[2] - quartiles[0]) / quartiles[1])
+    assert "speed_change_pct" not in tf_nn
+    once = figures({name: seconds[:1] for name, seconds in timed.items()}, moved=20 * 10**9)[0]
+    assert once["base_spread_pct"] is None
 
 
 def test_implementations_and_the_copy_take_turns():

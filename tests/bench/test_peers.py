@@ -52,6 +52,8 @@ def test_they_take_turns_and_the_first_step_of_a_turn_is_not_counted(fake, tmp_p
     assert (tmp_path / "log").read_text().splitlines() == warm_up + turns
     assert [record["samples_per_sec"] for record in found.values()] == [4.0, 2.0, 1.0]
     assert [record["ratio_to_best_peer"] for record in found.values()] == [2.0, 1.0, 0.5]
+    assert [record["speed_change_pct"] for record in found.values()] == [100.0, 0.0, -50.0]
+    assert {record["base_spread_pct"] for record in found.values()} == {0.0}  # every step of the best peer took as long
     assert found["tftrain/bf16"]["steps"] == 4
 
 

@@ -12,9 +12,10 @@ from tftrain.bench import host
 from tftrain.bench.published import chart, local_machine, rows, table
 from tftrain.bench.published.local_machine import LocalMachine
 from tftrain.bench.report import render
-from tftrain.bench.table import Outcome
+from tftrain.bench.table import Outcome, Row
 from tftrain.bench.tables import TABLES
 from tftrain.bench.training import run
+from tftrain.bench.training.alternation import Compared
 from tftrain.bench.training.run import Figures, RunError
 from tftrain.plan.system import Constants
 
@@ -24,7 +25,8 @@ PUBLISHED = rows.read()
 def test_published_figures_and_changes_are_those_of_the_file():
     found = table.reference(PUBLISHED["large_precision"])
     first, fourth = found["large_precision/01"], found["large_precision/04"]
-    assert (first["published_gb"], first["published_samples_per_sec_per_gpu"]) == (69.4, 32.5)
+    assert first["published_gb"] == pytest.approx(69.4 * 2**30 / 1e9)  # the source counts GiB
+    assert first["published_samples_per_sec_per_gpu"] == 32.5
     assert "published_gb_change_pct" not in first
     assert fourth["published_gb_change_pct"] == pytest.approx(100 * (49.0 / 69.4 - 1))
     assert fourth["published_speed_change_pct"] == pytest.approx(100 * (76.34 / 32.5 - 1))
@@ -110,16 +112,34 @@ def test_measured_planned_and_published_figures_stand_side_by_side(bench, tmp_pa
     assert (third["peak_gb"], third["samples_per_sec"], third["status"]) == (1.5, 16.0, "measured")
     assert (third["peak_gb_change_pct"], third["samples_per_sec_change_pct"]) == (-50, 100)
     assert third["step_spread_pct"] == pytest.approx(100 * 1 / 3)  # quartiles of 1, 1.5 and 2 seconds
-    assert third["published_gb"] == 45.8
+    assert third["published_gb"] == pytest.approx(45.8 * 2**30 / 1e9)
     assert third["planned_gb"] > 0
     assert "samples_per_sec_change_pct" not in found["01"]
     assert "scale 1/8 (" in err
     assert third["scale"].startswith("1/8 (")
     assert found["02"]["status"] == "failed: no such luck"
-    assert found["02"]["published_gb"] == 45.6
+    assert found["02"]["published_gb"] == pytest.approx(45.6 * 2**30 / 1e9)
     assert "large_precision/02 failed: no such luck" in err
     assert "memory: 3 of 3 pairs of rows are in the published order" in err
     assert (tmp_path / "large_precision.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("peaks", "speeds", "expected"),
+    [
+        ((2.0, 2.2), (8.0, 12.0), (100 * 0.2 / 2.1, 40.0)),
+        ((2.0,), (8.0,), (None, None)),  # one run of the base says nothing about its spread
+    ],
+)
+def test_the_spread_of_the_base_is_the_range_of_its_runs_in_percent(peaks, speeds, expected):
+    own, *base = (
+        Figures((0.1, 0.1), speed, peak, 0, 10**9, 0, {}, 0)
+        for peak, speed in zip((3.0, *peaks), (20.0, *speeds), strict=True)
+    )
+    found = table.run_record(Compared(Row("other", "group"), (own,), tuple(base)), is_base=False)
+    assert (found.get("base_peak_spread_pct"), found.get("base_spread_pct")) == pytest.approx(expected)
+    assert found["samples_per_sec_change_pct"] > 0
+    assert (found["base_spread"] is None) == (expected[1] is None)  # table levers has these columns
 
 
 def test_a_row_that_can_not_fit_is_not_started_and_the_rest_go_on(bench_without_pictures):
@@ -196,7 +216,9 @@ def test_the_page_needs_no_other_file_and_holds_every_row_with_its_note(bench, t
     page = (tmp_path / "large_precision.html").read_text()
     assert not re.search(r"https?://|<script|<link|src=\"(?!data:)|url\(", page)
     for each in PUBLISHED["large_precision"]:
-        assert page.count(f">{each.row.name}<") == 2
+        number = each.row.name.removeprefix("large_precision/")
+        assert page.count(f"<b>{number}</b>") == 2  # a bar of memory and one of speed
+        assert page.count(f">large_<wbr>precision/<wbr>{number}<") == 2  # figures and notes
         assert html.escape(each.note) in page
     assert "failed: no such luck" in page
     assert "Memory: 3 of 3 pairs" in page
@@ -211,6 +233,12 @@ def test_bars_carry_their_figure_and_its_change():
     assert chart.words(record, "peak_gb", ".2f") == ""
     speed = {"planned_samples_per_sec_per_gpu": 2.5, "planned_speed_change_pct": 12.4}
     assert chart.words(speed, "planned_samples_per_sec_per_gpu", ".3g") == "2.5 (+12%)"
+
+
+def test_the_base_beside_a_bar_is_the_one_that_its_change_is_against():
+    record = {"peak_gb": 1.2, "peak_gb_change_pct": -20.0, "planned_gb": "OOM", "published_gb": 40.0}
+    assert chart.base_of(record, "peak_gb") == pytest.approx(1.5)
+    assert chart.base_of(record, "planned_gb") is chart.base_of(record, "published_gb") is None
 
 
 def test_rows_may_be_named_without_their_table():

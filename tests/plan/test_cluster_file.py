@@ -28,6 +28,14 @@ def test_what_is_left_out_is_the_listed_clusters(tmp_path):
     assert found == dataclasses.replace(CLUSTERS["h100"], name="own", network_gbs=12.5)
 
 
+def test_memory_is_in_gb_of_1e9_bytes_unless_an_older_file_states_gib(tmp_path):
+    fields = '{"like": "a100_80gb", "memory_gb": 40'
+    for unit, gb in (("", 40), (', "unit": 1000000000', 40), (', "unit": 1073741824', 40 * 2**30 / 1e9)):
+        assert read(tmp_path / "own.json", fields + unit + "}").memory_gb == pytest.approx(gb)
+    # The listed cluster's own memory is in GB already.
+    assert read(tmp_path / "own.json", '{"like": "v100", "unit": 1073741824}').memory_gb == CLUSTERS["v100"].memory_gb
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -48,6 +56,7 @@ def test_what_is_left_out_is_the_listed_clusters(tmp_path):
         ('{"like": "v100", "memory_gb": 1' + 400 * "0" + "}", "too large"),
         (10**5 * "[", "recursion"),
         ('{"like": "v100", "link_gbs": 0}', "link_gbs is 0"),
+        ('{"like": "v100", "unit": 1024}', "unit=1024"),
         ('{"like": "v100", "curve": null}', "NoneType"),
         ('{"like": "v100", "curve": [[1]]}', "unpack"),
         ('{"like": "v100", "curve": [[1, 0]]}', r"\[1, 0\]"),

@@ -66,11 +66,37 @@ def test_constants_are_of_the_kind_of_the_clusters_figures(capsys, tmp_path):
     assert tflops < CLUSTERS["a64fx"].peak_fp32 * systems()["megatron_cpu"].product_rate
 
 
+def memory_table(capsys, path, memory_gb):
+    """Returns the GB of each kind, and of the peak, of a plan for devices of that memory; and the exit code."""
+    path.write_text(json.dumps({"like": "a100_80gb", "memory_gb": memory_gb}))
+    given = ["--max_seq_length=512", "--precision=bf16", f"--cluster={path}"]
+    code = main(["plan", *BERT, *given])
+    lines = capsys.readouterr().out.partition("memory of the fullest rank")[2].partition("time of a step")[0]
+    found = {name: float(gb) for name, gb in re.findall(r"^  (\w[\w ]*\w) +([\d.]+)$", lines, re.MULTILINE)}
+    return found, found.pop("peak"), code
+
+
+def test_the_kinds_of_memory_add_up_to_the_peak_on_a_device_of_any_size(capsys, tmp_path):
+    whole, total, code = memory_table(capsys, tmp_path / "own.json", 1e3)
+    pieces = whole["fragmentation"]
+    assert (code, pieces > 1) == (0, True)
+    least = total - pieces
+    for memory_gb, peak, fits in (
+        (total + 1, total, True),
+        (least + pieces / 4, least + pieces / 4, True),  # the allocator releases three quarters of the pieces
+        (least - 1, least, False),
+    ):
+        kinds, printed, code = memory_table(capsys, tmp_path / "own.json", memory_gb)
+        assert printed == pytest.approx(peak, abs=0.002)
+        assert sum(kinds.values()) == pytest.approx(printed, abs=0.0005 * (len(kinds) + 1))
+        assert ("fragmentation" in kinds, code) == (fits, 0 if fits else 1)
+
+
 def test_what_does_not_fit_comes_with_levers(capsys):
     assert main(["plan", *BERT, "--max_seq_length=512", "--micro_batch_size=128", "--cluster=v100"]) == 1
     out = capsys.readouterr().out
     assert "Does not fit: " in out
-    assert " of 31.7 GB; the cheapest levers that make it fit are --" in out
+    assert " of 34.0 GB; the cheapest levers that make it fit are --" in out
 
 
 def test_a_reader_that_has_enough_is_no_error():

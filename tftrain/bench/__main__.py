@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import flags, log
-from tftrain.bench import host
+from tftrain.bench import host, page
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import Store, render
 from tftrain.bench.table import Row, Table, groups
@@ -88,8 +88,8 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
     if table.draw and records:
         table.draw(records, path.with_suffix(".png"))
         logger.info(str(path.with_suffix(".png")))
-    if table.page and records:
-        table.page(table, store.outcomes(), path.with_suffix(".html"))
+    if store.outcomes():
+        (table.page or page.write)(table, store.outcomes(), path.with_suffix(".html"))
         logger.info(str(path.with_suffix(".html")))
     return EXIT_FAILED if failed else 0
 

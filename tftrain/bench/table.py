@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tftrain.bench.bars import Panel
 from tftrain.bench.config import BenchConfig
 
 Record = dict[str, Any]
@@ -74,7 +75,11 @@ class Table:
             progress; yields an Outcome for each row.
         draw: writes a picture of the records as png; None: the table has no picture.
         remarks: returns lines on all records together for stderr; None: no remarks.
-        page: writes an html report of the table and its outcomes with the picture; None: no page.
+        page: writes an html report of the table and its outcomes; None: that of `tftrain.bench.page`.
+        panels: the bars of that report.
+        chart_note: what these bars and the spread of their base mean.
+        labels: columns that name a bar; (): all columns of text.
+        base: name of the row that the others are compared with; "" if a record has its own, or there is none.
         settle: fills in the settings that depend on the machine, the scale and the number of ranks; None: no such
             settings.
         row_by_row: whether rows are independent, so that an interrupted group resumes at the next row.
@@ -88,6 +93,10 @@ class Table:
     draw: Callable[[list[Record], Path], None] | None = None
     remarks: Callable[[list[Record]], list[str]] | None = None
     page: "Callable[[Table, list[Outcome], Path], None] | None" = None
+    panels: tuple[Panel, ...] = ()
+    chart_note: str = ""
+    labels: tuple[str, ...] = ()
+    base: str = ""
     settle: Callable[[BenchConfig], BenchConfig] | None = None
     row_by_row: bool = False
 

@@ -1,7 +1,8 @@
 """Machines as data: rates and memory of a device, links between devices, network between nodes.
 
 The figures come from data sheets (NVIDIA V100, A100, H100 and H200; Fujitsu A64FX). The share of them that software
-reaches is a constant of `tftrain.plan.system`.
+reaches is a constant of `tftrain.plan.system`. What data sheets and drivers call GB of memory is GiB: the "80 GB" of an
+A100 are 85.9e9 bytes, of which a program can use 79.3 GiB, 85.1e9 bytes.
 """
 
 import dataclasses
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tftrain.fields import ConfigError, Problem
+from tftrain.units import GB_PER_GIB
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,7 @@ class Cluster:
 
     Attributes:
         name: name of the cluster.
-        memory_gb: memory of a device in `unit`, without the memory that the driver or the system reserves.
-        unit: bytes of a GB as tools for this device print it: 2**30 or 10**9.
+        memory_gb: memory of a device in 1e9 bytes, without the memory that the driver or the system reserves.
         peak_fp32, peak_16bit: TFLOPs of matrix products.
         memory_gbs: memory bandwidth of a device in 1e9 bytes/s, reads and writes together.
         multiprocessors: number of a GPU's multiprocessors; 0 on a CPU.
@@ -33,7 +34,6 @@ class Cluster:
 
     name: str
     memory_gb: float
-    unit: int
     peak_fp32: float
     peak_16bit: float
     memory_gbs: float
@@ -69,20 +69,19 @@ V100, V100_PCIE, V100S = Peaks(15.7, 125.0, None), Peaks(14.0, 112.0, None), Pea
 A100_PEAKS = Peaks(156.0, 312.0, 312.0)
 H100, H100_PCIE, NVL = Peaks(494.5, 989.5, 989.5), Peaks(378.0, 756.0, 756.0), Peaks(417.5, 835.5, 835.5)
 
-GIB = 2**30
-A100 = Cluster("a100_80gb", 79.3, GIB, **A100_PEAKS.of_cluster, memory_gbs=2039, multiprocessors=108, per_node=8,
-               link_gbs=300, network_gbs=50)  # fmt: skip
+A100 = Cluster("a100_80gb", 79.3 * GB_PER_GIB, **A100_PEAKS.of_cluster, memory_gbs=2039, multiprocessors=108,
+               per_node=8, link_gbs=300, network_gbs=50)  # fmt: skip
 CLUSTERS = {
     cluster.name: cluster
     for cluster in (
         A100,
         dataclasses.replace(A100, name="a100_80gb_8_links", network_gbs=100),
         dataclasses.replace(A100, name="a100_80gb_pcie", memory_gbs=1935, link_gbs=32),
-        dataclasses.replace(A100, name="a100_40gb", memory_gb=39.4, memory_gbs=1555),
-        Cluster("v100", 31.7, GIB, V100.fp32, V100.fp16, 900, 80, 8, 150, 25),
-        Cluster("h100", 79.1, GIB, H100.fp32, H100.fp16, 3350, 132, 8, 450, 400),
-        Cluster("h200", 139.8, GIB, H100.fp32, H100.fp16, 4800, 132, 8, 450, 400),
-        Cluster("a64fx", 31.5, GIB, 6.144, 12.288, 1024, 0, 1, 0, 40.8, 2e-6, 64),
+        dataclasses.replace(A100, name="a100_40gb", memory_gb=39.4 * GB_PER_GIB, memory_gbs=1555),
+        Cluster("v100", 31.7 * GB_PER_GIB, V100.fp32, V100.fp16, 900, 80, 8, 150, 25),
+        Cluster("h100", 79.1 * GB_PER_GIB, H100.fp32, H100.fp16, 3350, 132, 8, 450, 400),
+        Cluster("h200", 139.8 * GB_PER_GIB, H100.fp32, H100.fp16, 4800, 132, 8, 450, 400),
+        Cluster("a64fx", 31.5 * GB_PER_GIB, 6.144, 12.288, 1024, 0, 1, 0, 40.8, 2e-6, 64),
     )
 }
 

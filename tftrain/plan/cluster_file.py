@@ -2,7 +2,8 @@
 
     {"like": "a100_80gb", "memory_gb": 47.5, "memory_gbs": 864, "link_gbs": 32, "network_gbs": 12.5}
 
-The fields are those of `Cluster`; `like` names the listed cluster from which the missing fields come.
+The fields are those of `Cluster`; `like` names the listed cluster from which the missing fields come. Files of earlier
+versions state in `unit` how many bytes their GB of memory have.
 """
 
 import dataclasses
@@ -14,10 +15,11 @@ from typing import Any
 from tftrain.fields import ConfigError, Problem
 from tftrain.files import reason
 from tftrain.plan.cluster import CLUSTERS, Cluster
+from tftrain.units import GB, GB_PER_GIB, GIB
 
 SUFFIX = ".json"
-POSITIVE = ("memory_gb", "unit", "peak_fp32", "peak_16bit", "memory_gbs", "per_node", "network_gbs", "aligned")
-COUNTS = ("unit", "multiprocessors", "per_node", "aligned")
+POSITIVE = ("memory_gb", "peak_fp32", "peak_16bit", "memory_gbs", "per_node", "network_gbs", "aligned")
+COUNTS = ("multiprocessors", "per_node", "aligned")
 
 
 def read(path: Path, flag: str, wanted: str) -> Cluster:
@@ -45,10 +47,11 @@ def _cluster(content: Any, name: str) -> Cluster:
     like = fields.pop("like", None)
     if like is not None and like not in list(CLUSTERS):  # `in CLUSTERS` fails on a list, which has no hash
         raise ValueError(f"like={like!r} is none of {', '.join(CLUSTERS)}")
+    unit = fields.pop("unit", GB)
     known = [field.name for field in dataclasses.fields(Cluster)]
     if unknown := [field for field in fields if field not in known]:
         raise ValueError(f"{', '.join(map(repr, unknown))} is none of like, {', '.join(known)}")
-    fields = (dataclasses.asdict(CLUSTERS[like]) if like else {"unit": 10**9}) | fields
+    fields = (dataclasses.asdict(CLUSTERS[like]) if like else {}) | fields
     needed = [field.name for field in dataclasses.fields(Cluster) if field.default is dataclasses.MISSING]
     if missing := [field for field in needed if field not in fields]:
         raise ValueError(f"without `like` it needs {', '.join(missing)} too")
@@ -57,6 +60,10 @@ def _cluster(content: Any, name: str) -> Cluster:
     for field, value in fields.items():
         if field not in ("name", "curve"):
             _check(field, value)
+    if unit not in (GB, GIB):
+        raise ValueError(f"unit={unit!r} is neither {GB} nor {GIB}; without it, memory_gb is in 1e9 bytes")
+    if unit == GIB and "memory_gb" in content:
+        fields["memory_gb"] *= GB_PER_GIB
     if fields["per_node"] > 1 and not fields["link_gbs"]:
         raise ValueError("link_gbs is 0, though a node has several devices")
     return Cluster(**fields | {"curve": tuple(_point(each) for each in fields.get("curve", ()))})

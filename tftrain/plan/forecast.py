@@ -10,6 +10,7 @@ from tftrain.plan.memory import Memory
 from tftrain.plan.system import Constants
 from tftrain.plan.timing import StepTime
 from tftrain.plan.workload import Workload, from_config
+from tftrain.units import GB
 
 
 class Forecast(NamedTuple):
@@ -17,7 +18,7 @@ class Forecast(NamedTuple):
 
     Attributes:
         work, cluster, constants: the workload, the machine, and the constants of the software.
-        memory: of the fullest rank.
+        memory: of the fullest rank, with the fragmentation that the cluster's devices have space for.
         time: of an update.
     """
 
@@ -34,8 +35,8 @@ class Forecast(NamedTuple):
 
     @property
     def gb(self) -> float:
-        """Peak memory of the fullest rank, in the cluster's unit."""
-        return self.memory.peak_gb(self.cluster)
+        """Peak memory of the fullest rank in GB."""
+        return self.memory.total / GB
 
     @property
     def seconds(self) -> float:
@@ -70,7 +71,8 @@ def forecast(work: Workload, cluster: Cluster, constants: Constants) -> Forecast
         cluster: the machine.
         constants: those of the software.
     """
-    return Forecast(work, cluster, constants, memory.estimate(work, constants), timing.step(work, cluster, constants))
+    needed = memory.estimate(work, constants).on(cluster)
+    return Forecast(work, cluster, constants, needed, timing.step(work, cluster, constants))
 
 
 def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constants) -> Forecast:

@@ -17,6 +17,7 @@ from tftrain.fields import ConfigError, Problem
 from tftrain.files import reason
 from tftrain.plan import cluster_file
 from tftrain.plan.cluster import Cluster
+from tftrain.units import GB
 
 NAME = "this_machine"
 SIZES = (64, 128, 256, 512, 1024, 2048)
@@ -64,8 +65,7 @@ def measure(path: Path) -> str:
     best = max(rates.values())
     cluster = Cluster(
         name=NAME,
-        memory_gb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
-        unit=10**9,
+        memory_gb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB,
         peak_fp32=best,
         peak_16bit=best * half_precision_gain(),
         memory_gbs=copy_rate(),

@@ -15,6 +15,7 @@ from tftrain.plan.blocks import Part, SavedTensor, total
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
+from tftrain.units import GB
 
 PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its denominator
 BUCKET = 2**26  # numbers that travel between ranks at a time
@@ -57,14 +58,14 @@ class Memory(NamedTuple):
         """The total without fragmentation."""
         return self.total - self.fragmentation
 
-    def peak_gb(self, cluster: Cluster) -> float:
-        """Returns the peak in the cluster's unit; fragmentation is cut at the memory of a device."""
-        limit = cluster.memory_gb * cluster.unit
-        return max(self.minimum, min(self.total, limit)) / cluster.unit
+    def on(self, cluster: Cluster) -> "Memory":
+        """Returns the memory with the fragmentation that a device has space for; its total is the peak."""
+        free = max(0.0, cluster.memory_gb * GB - self.minimum)
+        return self._replace(fragmentation=min(self.fragmentation, free))
 
     def fits(self, cluster: Cluster) -> bool:
         """Whether a device has that much memory."""
-        return self.minimum <= cluster.memory_gb * cluster.unit
+        return self.minimum <= cluster.memory_gb * GB
 
 
 def estimate(work: Workload, constants: Constants) -> Memory:
@@ -97,7 +98,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         activations=activations,
         temporaries=(4 * owned if half else 0.0) + plain_update + constants.state_slack * weights,
         communication=min(weights, BUCKET) * ITEM_BYTES[work.wire] if work.dp > 1 else 0.0,
-        reserve=constants.reserve_gb * 1e9,
+        reserve=constants.reserve_gb * GB,
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
     )

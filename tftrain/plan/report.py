@@ -7,6 +7,7 @@ from tftrain.plan.forecast import Forecast, products_by_shape
 from tftrain.plan.levers import Suggestion
 from tftrain.plan.search import SearchResult
 from tftrain.plan.workload import Workload
+from tftrain.units import GB
 
 SECONDS_PER_DAY = 86400
 
@@ -59,14 +60,18 @@ def division(work: Workload) -> str:
 
 
 def memory_lines(plan: Forecast) -> list[str]:
-    """Returns the memory by kind, and the activations by tensor, in the unit of the cluster."""
-    unit = plan.cluster.unit
+    """Returns the memory by kind, which adds up to the peak, and the activations by tensor.
+
+    Fragmentation has a line where the peak has some: a device that is full without it has none.
+    """
     lines = [f"{'memory of the fullest rank':32}{'GB':>18}"]
     for kind, size in zip(plan.memory._fields[:-1], plan.memory[:-1], strict=True):
-        lines.append(f"  {kind.replace('_', ' '):30}{size / unit:>18.3f}")
+        if kind == "fragmentation" and not size:
+            continue
+        lines.append(f"  {kind.replace('_', ' '):30}{size / GB:>18.3f}")
         if kind == "activations":
             shown = sorted(plan.memory.tensors, key=lambda tensor: -tensor[1])
-            lines += [f"    {name:40}{size / unit:>8.3f}" for name, size in shown]
+            lines += [f"    {name:40}{size / GB:>8.3f}" for name, size in shown]
     return [*lines, f"  {'peak':30}{plan.gb:>18.3f}"]
 
 
@@ -93,8 +98,8 @@ def verdict(plan: Forecast, suggestions: Sequence[Suggestion]) -> str:
     """Returns whether it fits, and the suggestions that make it fit."""
     limit = plan.cluster.memory_gb
     if plan.fits:
-        return f"Fits: {plan.gb:.1f} of {limit:g} GB."
-    needs = f"Does not fit: {plan.gb:.1f} of {limit:g} GB"
+        return f"Fits: {plan.gb:.1f} of {limit:.1f} GB."
+    needs = f"Does not fit: {plan.gb:.1f} of {limit:.1f} GB"
     if not suggestions:
         return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
     shown = [

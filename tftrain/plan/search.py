@@ -71,7 +71,7 @@ def search(
         needed = memory.estimate(candidate, constants)
         if needed.fits(cluster):
             seconds = timing.step(candidate, cluster, constants)
-            fitting.append(Forecast(candidate, cluster, constants, needed, seconds))
+            fitting.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds))
     return SearchResult(count, sorted(fitting, key=lambda plan: plan.seconds))
 
 

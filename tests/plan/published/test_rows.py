@@ -31,6 +31,12 @@ def test_a_held_out_row_has_a_workload_and_no_figures(reference):
     assert row.reference_seconds is None
 
 
+def test_memory_in_gib_of_a_source_becomes_gb(reference):
+    # As published: 69.4 and 67 GB of tools that print GiB, and 16622.7 MiB.
+    for name, gib in (("large_precision/01", 69.4), ("gpt_best_tflops_fp16/01", 67), ("a64fx_30b/02", 16622.7 / 1024)):
+        assert reference[name].reference.gb == pytest.approx(gib * 1.073741824), name
+
+
 def test_out_of_memory_is_not_a_figure(reference):
     found = reference["gpt_low_tp/08"].reference
     assert (found.gb, found.out_of_memory, found.ran) == (None, True, False)

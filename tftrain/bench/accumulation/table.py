@@ -6,6 +6,7 @@ All rows accumulate the same gradients in one process. `--steps` has no effect: 
 from collections.abc import Callable, Iterator
 
 from tftrain.bench import host
+from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Column, Outcome, Record, Row, Table
 from tftrain.bench.worker import Worker, WorkerError
@@ -68,4 +69,7 @@ ACCUMULATION = Table(
     COLUMNS,
     rows(),
     measure,
+    panels=(Panel("Relative error of the sum", (Series("relative_error"),), ".1e"),),
+    labels=("dtype", "micro_batches", "loss_scale"),
+    chart_note="A bar is the error of a sum of that many micro-batches, and its label is the same number.",
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tftrain.bench import host
+from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Column, Outcome, Record, Row, Table
 from tftrain.bench.worker import Worker, WorkerError
@@ -108,4 +109,6 @@ CHECKPOINT = Table(
     COLUMNS,
     rows(),
     measure,
+    panels=(Panel("Seconds", (Series("seconds"),), ".3f", " s"),),
+    chart_note="A bar is the median time of an operation, and its label is the same number.",
 )

@@ -77,6 +77,15 @@ def alternate(run: dict[str, Callable[[], Any]], copy: Callable[[], float], step
     return timed
 
 
+def _change(seconds: dict[str, float], tensorflow: dict[str, float], repeated: bool) -> dict[str, float | None]:
+    """Returns the change of speed against TensorFlow, and the spread between the quartiles of TensorFlow's times."""
+    spread_of_base = 100 * (tensorflow["high"] - tensorflow["low"]) / tensorflow["median"]
+    return {
+        "speed_change_pct": 100 * (tensorflow["median"] / seconds["median"] - 1),
+        "base_spread_pct": spread_of_base if repeated else None,  # one measurement has no spread
+    }
+
+
 def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
     """Returns the records of one pass, one for each implementation.
 
@@ -87,7 +96,7 @@ def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
     timed = dict(timed)
     copy = {name: value / 1e9 for name, value in spread(timed.pop("copy")).items()}
     times = {name: spread(seconds) for name, seconds in timed.items()}
-    tensorflow = min(time["median"] for name, time in times.items() if name != "fused")
+    tensorflow = min((time for name, time in times.items() if name != "fused"), key=lambda time: time["median"])
     records = []
     for name, seconds in times.items():
         rate = moved / seconds["median"] / 1e9
@@ -97,7 +106,8 @@ def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
                 "time_us": seconds["median"] * 1e6,
                 "gb_per_s": rate,
                 "share_of_copy": rate / copy["median"],
-                "speedup_over_tf": tensorflow / seconds["median"],
+                "speedup_over_tf": tensorflow["median"] / seconds["median"],
+                **(_change(seconds, tensorflow, len(timed[name]) > 1) if name == "fused" else {}),
                 "time_us_low": seconds["low"] * 1e6,
                 "time_us_high": seconds["high"] * 1e6,
                 "time_us_min": seconds["min"] * 1e6,

@@ -1,9 +1,10 @@
-"""The picture of table `levers`: memory and speed of every row, and those of the base row as a line.
+"""The picture of table `levers`: memory and speed of every row, and beside them those of the base row.
 
-The band around the line is the range of the base's own measurements; a bar that ends inside it shows no measurable
-change.
+A dashed line across a bar is the base that its change is against, as it ran just before and after the row, in a band
+from its smallest to its largest figure; a bar that ends inside the band shows no measurable change.
 """
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     """Draws two bars for each row: peak memory, with the state in a darker colour, and samples/s.
 
     Args:
-        records: of table `levers`; the line is drawn where the base is among them.
+        records: of table `levers`.
         path: the png to write, 1760 pixels wide.
     """
     from matplotlib.figure import Figure
@@ -31,17 +32,19 @@ def draw(records: Sequence[Record], path: Path) -> None:
     memory.barh(positions, [record["peak_gb"] for record in records], BAR, color=REST, label="peak")
     memory.barh(positions, state, BAR, color=STATE, label="weights, master weights, moments")
     speed.barh(positions, [record["samples_per_sec"] for record in records], BAR, color=SPEED)
-    base = next((record for record in records if record["row"] == BASE), {})
     for axes, name, digits in ((memory, "peak_gb", 2), (speed, "samples_per_sec", 1)):
-        widest = max(record[name] for record in records)
+        widest = max(max([record[name], *record.get(f"base_{name}", ())]) for record in records)
         axes.set_xlim(0, 1.22 * widest)
         for position, record in zip(positions, records, strict=True):
             words = label(record, name, digits)
-            axes.text(record[name] + 0.014 * widest, position, words, va="center", fontsize=8, zorder=3, bbox=PAPER)
-        if base:
-            runs = base.get(f"base_{name}", [base[name]])
-            axes.axvspan(min(runs), max(runs), color=LINE, alpha=0.14, linewidth=0)
-            axes.axvline(base[name], color=LINE, linewidth=1, linestyle="--", label=f"{BASE}, and its spread")
+            runs = record.get(f"base_{name}") or [record[name]]
+            end = max([record[name], *runs]) + 0.014 * widest
+            axes.text(end, position, words, va="center", fontsize=8, zorder=3, bbox=PAPER)
+            if record["row"] != BASE:
+                low, high, middle = min(runs), max(runs), statistics.median(runs)
+                axes.barh(position, high - low, 0.95, left=low, color=LINE, alpha=0.18, linewidth=0)
+                named = {"label": f"{BASE}, and its spread"} if position == len(records) - 1 else {}
+                axes.vlines(middle, position - 0.48, position + 0.48, LINE, "--", linewidth=1, **named)
         axes.margins(y=0.015)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color="#dddddd", linewidth=0.8)

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator
 
+from tftrain.bench.bars import MEANING, Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.levers.chart import draw
 from tftrain.bench.levers.rows import BASE, MODEL, ROWS
@@ -26,6 +27,9 @@ COLUMNS = (
     Column("peak_gb_change", 3),
     Column("base_peak_spread", 3),
 )
+
+GB_SERIES = Series("peak_gb_change", spread="base_peak_spread")
+SPEED_SERIES = Series("samples_per_sec_change", spread="base_spread")
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
@@ -65,4 +69,10 @@ LEVERS = Table(
     ROWS,
     measure,
     draw,
+    panels=(
+        Panel("Peak memory of the fullest rank: change, GB", (GB_SERIES,), "+.3f", " GB", better=-1),
+        Panel("Samples/s of all ranks: change, %", (SPEED_SERIES,), "+.1f", " %", better=1),
+    ),
+    chart_note=MEANING.format(base="the base row", spread="the range of its runs just before and after the row"),
+    base=BASE,
 )

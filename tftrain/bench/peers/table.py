@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tftrain.bench import host
+from tftrain.bench.bars import MEANING, Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task
 from tftrain.bench.report import spread
@@ -140,6 +141,10 @@ def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str
     speeds = {name: task.BATCH / time["median"] for name, time in times.items()}
     peers = [speeds[row.name] for row in group if row.name in speeds and row.settings["implementation"] != OURS]
     best = max(peers, default=None)
+    base = next((row.name for row in group if best and speeds.get(row.name) == best), None)
+    base_spread = None
+    if base and len(seconds[base]) > 1:  # one step has no spread
+        base_spread = 100 * (times[base]["high"] - times[base]["low"]) / times[base]["median"]
     for row in group:
         if row.name in errors:
             yield Outcome(row.name, [], errors[row.name])
@@ -150,6 +155,8 @@ def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str
             "dtype": row.settings["precision"],
             "samples_per_sec": speed,
             "ratio_to_best_peer": speed / best if best else None,
+            "speed_change_pct": 100 * (speed / best - 1) if best else None,
+            "base_spread_pct": base_spread,
             "samples_per_sec_low": task.BATCH / time["high"],
             "samples_per_sec_high": task.BATCH / time["low"],
             "steps": len(seconds[row.name]),
@@ -170,4 +177,10 @@ PEERS = Table(
     COLUMNS,
     rows(),
     measure,
+    panels=(
+        Panel("Samples/s: change, %", (Series("speed_change_pct", spread="base_spread_pct"),), "+.1f", " %", better=1),
+    ),
+    chart_note=MEANING.format(
+        base="the fastest peer in the same number format", spread="the distance between the quartiles of its steps"
+    ),
 )

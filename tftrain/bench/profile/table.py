@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task
 from tftrain.bench.table import Column, Outcome, Row, Table
@@ -35,4 +36,6 @@ PROFILE = Table(
     COLUMNS,
     tuple(Row(dtype, dtype, {"precision": dtype}) for dtype in ("bf16", "fp32")),
     measure,
+    panels=(Panel("Thread time of a step, ms", (Series("thread_ms"),), ".1f", " ms"),),
+    chart_note="A bar is the thread time of a kind of operation in one step, and its label is the same number.",
 )

@@ -1,7 +1,8 @@
 """The picture of a published table: memory and speed of every row, published, planned and measured.
 
 Published and planned figures are of the same machine and share an axis; figures measured here have their own. A dashed
-line marks the base row. A table with too many rows for bars has points: planned over published samples/s.
+line across a bar marks the base that its change is against: for figures measured here, the base row as it ran just
+before and after. A table with too many rows for bars has points: planned over published samples/s.
 """
 
 import textwrap
@@ -61,19 +62,23 @@ def figure(records: Sequence[Record]):
 
 def _bars(axes, title: str, form: str, series, height: float, records: Sequence[Record]) -> None:
     """Draws one panel; `series` holds a column, its colour, its name and its offset from the row's middle."""
-    values = [number(record, column) or 0.0 for column, *_ in series for record in records]
+    values = [
+        each or 0.0
+        for column, *_ in series
+        for record in records
+        for each in (number(record, column), base_of(record, column))
+    ]
     widest = max(values, default=0.0) or 1.0
     for column, colour, name, beside in series:
         positions = [position + beside for position in range(len(records))]
         axes.barh(positions, [number(record, column) or 0.0 for record in records], height, color=colour, label=name)
         for position, record in zip(positions, records, strict=True):
             shown = words(record, column, form)
-            axes.text(
-                (number(record, column) or 0.0) + 0.012 * widest, position, shown, va="center", fontsize=7, bbox=PAPER
-            )
-        base = number(records[0], column) if _is_base(records[0]) else None
-        if base:
-            axes.axvline(base, color=colour, linewidth=0.9, linestyle="--", alpha=0.8)
+            ends = number(record, column) or 0.0, base_of(record, column) or 0.0
+            axes.text(max(ends) + 0.012 * widest, position, shown, va="center", fontsize=7, bbox=PAPER)
+            if ends[1]:
+                reach = 0.62 * height
+                axes.vlines(ends[1], position - reach, position + reach, GREY, "--", linewidth=0.9)
     axes.set_xlim(0, 1.28 * widest)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
     axes.margins(y=0.01)
@@ -122,11 +127,13 @@ def change_of(column: str) -> str:
     return column.replace("samples_per_sec_per_gpu", "speed") + "_change_pct"
 
 
+def base_of(record: Record, column: str) -> float | None:
+    """Returns the figure of the base that a figure's change is against; None without a change."""
+    value, change = number(record, column), record.get(change_of(column))
+    return None if value is None or change is None else value / (1 + change / 100)
+
+
 def number(record: Record, column: str) -> float | None:
     """Returns a figure; None if it is missing or the row did not fit."""
     value = record.get(column)
     return float(value) if isinstance(value, float | int) else None
-
-
-def _is_base(record: Record) -> bool:
-    return record.get("planned_gb_change_pct") is None and record.get("planned_speed_change_pct") is None

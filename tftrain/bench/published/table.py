@@ -7,6 +7,7 @@ figures.
 
 import dataclasses
 import functools
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from tftrain.bench.config import BenchConfig
@@ -35,6 +36,7 @@ COLUMNS = (
     Column("samples_per_sec_change_pct", 1),
     Column("step_spread_pct", 1),
     Column("base_spread_pct", 1),
+    Column("base_peak_spread_pct", 1),
     Column("planned_gb", 2),
     Column("planned_gb_change_pct", 1),
     Column("planned_samples_per_sec_per_gpu", 3),
@@ -115,6 +117,8 @@ def run_record(compared: alternation.Compared, is_base: bool) -> Record:
     if compared.base:
         peaks = record["base_peak_gb"]
         record["base_spread_pct"] = record["base_spread"]
+        if record["base_peak_spread"] is not None:
+            record["base_peak_spread_pct"] = 100 * record["base_peak_spread"] / statistics.median(peaks)
         if not is_base:
             record["samples_per_sec_change_pct"] = record["samples_per_sec_change"]
             record["peak_gb_change_pct"] = _change(record["peak_gb"], sum(peaks) / len(peaks))

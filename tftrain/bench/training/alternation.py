@@ -98,8 +98,8 @@ def record(compared: Compared) -> Record:
     Returns:
         peak_gb, peak_rank, state_gb_per_rank and samples_per_sec. With several runs, spread: their range in percent. If
         the base has figures, samples_per_sec_change (percent) and peak_gb_change against the medians of
-        `compared.base`, and the ranges of those: base_spread in percent, base_peak_spread in GB. For json also the
-        seconds of the steps, the memory by kind, and the base's figures.
+        `compared.base`, and the ranges of those: base_spread in percent, base_peak_spread in GB; None for a single
+        figure. For json also the seconds of the steps, the memory by kind, and the base's figures.
     """
     figures, base = compared.figures, compared.base
     found = {
@@ -120,8 +120,8 @@ def record(compared: Compared) -> Record:
         found |= {
             "samples_per_sec_change": 100 * (figures.samples_per_sec / speed - 1),
             "peak_gb_change": figures.peak_gb - peak,
-            "base_spread": _spread(speeds),
-            "base_peak_spread": max(peaks) - min(peaks),
+            "base_spread": _spread(speeds) if len(base) > 1 else None,
+            "base_peak_spread": max(peaks) - min(peaks) if len(base) > 1 else None,
             "base_samples_per_sec": speeds,
             "base_peak_gb": peaks,
         }

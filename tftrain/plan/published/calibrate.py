@@ -19,6 +19,7 @@ from tftrain.plan import memory, timing
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.published.row import Row
 from tftrain.plan.system import Constants
+from tftrain.units import GB
 
 DEVICE = ("product_rate", "misaligned", "misaligned_batch", "memory_rate", "link_rate")
 MEMORY = ("reserve_gb", "fragmentation", "state_slack")
@@ -101,8 +102,7 @@ def log_seconds(row: Row, chosen: Constants) -> float:
 
 def log_memory(row: Row, chosen: Constants) -> float:
     """Returns log(planned memory / published memory)."""
-    cluster = CLUSTERS[row.cluster]
-    return math.log(memory.estimate(row.workload, chosen).total / cluster.unit / row.reference.gb)
+    return math.log(memory.estimate(row.workload, chosen).total / GB / row.reference.gb)
 
 
 def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Sequence[str]) -> Fit:

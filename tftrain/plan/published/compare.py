@@ -10,6 +10,7 @@ from tftrain.plan import flops, memory, timing
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.published.row import Row
 from tftrain.plan.system import systems
+from tftrain.units import GB
 
 MIN_DIFFERENCE = 0.05  # runs of one configuration differ by less in the mean, and by more at most: see `repeats`
 COLUMNS = (
@@ -33,7 +34,7 @@ class Planned(NamedTuple):
 
     Attributes:
         row: the published row.
-        gb: planned peak memory of the fullest device, in the unit of the source.
+        gb: planned peak memory of the fullest device in GB.
         fits: whether the plan fits a device.
         seconds: planned seconds of an iteration.
         samples_per_sec_per_gpu, tflops_per_gpu: planned, by the formulas of the source.
@@ -106,7 +107,7 @@ def plan(row: Row) -> Planned:
     seconds = timing.step(work, cluster, constants).total
     return Planned(
         row,
-        needed.peak_gb(cluster),
+        needed.on(cluster).total / GB,
         needed.fits(cluster),
         seconds,
         row.counted * work.global_batch / (seconds * work.ranks),
@@ -212,7 +213,7 @@ def cells(each: Planned) -> list[str]:
         f"{each.seconds:.6g}",
         f"{each.tflops_per_gpu:.2f}",
         "yes" if each.fits else "OOM",
-        "OOM" if published.out_of_memory else _shown(published.gb),
+        "OOM" if published.out_of_memory else _shown(published.gb, ".2f"),
         _shown(published.samples_per_sec_per_gpu),
         _shown(published.sec_per_iteration),
         _shown(published.tflops_per_gpu),

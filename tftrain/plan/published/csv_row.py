@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from tftrain.units import GB, GIB
+
 MAX_WHOLE = 10**9
 
 
@@ -59,6 +61,19 @@ class CsvRow:
         if not 0 < value < math.inf:
             raise ValueError(f"{column}={cell}: expected a number above 0, OOM, or nothing")
         return value
+
+    def memory(self, column: str, unit: int = GIB) -> float | None:
+        """Returns a measured memory in GB of 1e9 bytes; None for an empty cell and for OOM.
+
+        Args:
+            column: its name.
+            unit: bytes of the column's unit. What the sources call GB is GiB, as their tools print it.
+
+        Raises:
+            ValueError: there is no such column, or it holds no number above 0.
+        """
+        figure = self.figure(column)
+        return None if figure is None else figure * unit / GB
 
     def choice(self, column: str, choices: Sequence[str]) -> str:
         """Returns a cell whose text is one of `choices`.

@@ -105,7 +105,7 @@ def read(cells: CsvRow) -> Row:
         nodes=nodes,
         cluster="v100" if unstated else "a100_80gb",
         system="encoder",
-        reference=Reference(cells.figure("max_gb"), cells.text("max_gb") == "OOM", cells.figure(speed)),
+        reference=Reference(cells.memory("max_gb"), cells.text("max_gb") == "OOM", cells.figure(speed)),
         formula="exact",
         speed=speed,
         counted=counted,

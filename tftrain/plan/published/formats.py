@@ -10,6 +10,7 @@ from tftrain.plan.published import encoder_format
 from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.row import Reference, Row
 from tftrain.plan.workload import Workload
+from tftrain.units import MIB
 
 GPT2_VOCAB = 50_257  # the sweep states none: see `_sweep`
 CPU_VOCAB = 51_200  # reproduces the published TFLOPs
@@ -74,7 +75,7 @@ def _topology(cells: CsvRow) -> Row:
     precision, nodes = cells.choice("precision", tuple(ITEM_BYTES)), cells.whole("nodes")
     workload = _decoder(cells, cells.whole("vocab"), precision, "full", cells.whole("zero_stage", minimum=0, maximum=3))
     reference = Reference(
-        cells.figure("max_gb"),
+        cells.memory("max_gb"),
         cells.text("max_gb") == "OOM",
         sec_per_iteration=cells.figure("sec_per_iteration"),
         tflops_per_gpu=cells.figure("tflops_per_gpu"),
@@ -128,10 +129,9 @@ def _cpu_nodes(cells: CsvRow) -> Row:
     seconds = cells.figure("sec_per_iteration")
     if seconds and seconds > LONGEST_SECONDS:
         seconds /= 1e3
-    mib = cells.figure("max_mib")
-    oom = cells.note() == "OOM"
+    peak, oom = cells.memory("max_mib", MIB), cells.note() == "OOM"
     reference = Reference(
-        mib / 1024 if mib and not oom else None,
+        None if oom else peak,
         oom,
         sec_per_iteration=seconds,
         tflops_per_gpu=cells.figure("tflops_per_gpu"),

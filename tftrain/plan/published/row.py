@@ -10,7 +10,7 @@ class Reference(NamedTuple):
     """The measured figures; None if not stated.
 
     Attributes:
-        gb: peak memory of the fullest measured device.
+        gb: peak memory of the fullest measured device in GB of 1e9 bytes; the sources count GiB.
         out_of_memory: whether the run did not fit.
         samples_per_sec_per_gpu, sec_per_iteration, tflops_per_gpu: as published.
     """

@@ -1,0 +1,173 @@
+"""Bars in HTML: a panel for each figure, a line for each record, and at the end of each bar the number that it shows.
+
+A bar and its label come from one number. A change that is no larger than the spread of the base is noise: its bar is
+pale, its label has no colour, and the spread is a band around zero.
+"""
+
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Record = Mapping[str, Any]
+MEANING = (
+    "A bar is a change against {base}, and its label is the same number. The grey band is the spread of the base: "
+    "{spread}. A change inside the band may be chance: its bar is pale and its label has no colour. Outside it, green "
+    "is better and red is worse. Where the base has no known spread, there is no band and no colour."
+)
+
+
+@dataclass(frozen=True)
+class Series:
+    """The bars of one column.
+
+    Attributes:
+        column: entry of a record: the length of the bar and its label.
+        name: in the legend, for a panel with several series.
+        spread: entry of a record with the spread of the base, in the column's unit, or that spread itself; None: the
+            spread is unknown, so no change is called better or worse.
+        kind: measured, planned or published, which chooses the colour.
+        figure: entry of a record whose text, such as OOM, stands where there is no number.
+    """
+
+    column: str
+    name: str = ""
+    spread: str | float | None = None
+    kind: str = "measured"
+    figure: str = ""
+
+    def value(self, record: Record) -> float | None:
+        """Returns the record's number; None without one."""
+        return _number(record.get(self.column))
+
+    def spread_of(self, record: Record) -> float | None:
+        """Returns the spread of the base that the record is compared with; None if it is unknown."""
+        return _number(record.get(self.spread)) if isinstance(self.spread, str) else self.spread
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Bars with one axis.
+
+    Attributes:
+        title: the figure and its unit.
+        series: a bar of each record for each of them.
+        form: format of a number, such as "+.1f".
+        unit: follows the number.
+        better: the sign of a better change, 1 or -1; 0: the numbers are no changes.
+    """
+
+    title: str
+    series: tuple[Series, ...]
+    form: str
+    unit: str = ""
+    better: int = 0
+
+    def verdict(self, series: Series, record: Record) -> str:
+        """Returns what a record's change is: "better", "worse", "noise", or "" if there is nothing to say.
+
+        Change and spread are compared as they are printed, so that no change is marked beside an equal spread.
+        """
+        value, spread = series.value(record), series.spread_of(record)
+        if not self.better or value is None or spread is None:
+            return ""
+        if abs(float(f"{value:{self.form}}")) <= float(f"{spread:{self.form}}"):
+            return "noise"
+        return "better" if (value > 0) == (self.better > 0) else "worse"
+
+    def text(self, value: float) -> str:
+        """Returns a number as it is printed."""
+        shown = f"{value:{self.form}}"
+        if not float(shown):
+            shown = shown.lstrip("+-")
+        return shown.replace("-", "\N{MINUS SIGN}") + self.unit
+
+
+def chart(
+    panels: Sequence[Panel], records: Sequence[Record], name: Callable[[Record], tuple[str, str]], base: str = ""
+) -> str:
+    """Returns the chart, without series that no record has.
+
+    Args:
+        panels: next to each other, or one below the other on a narrow page.
+        records: from top to bottom.
+        name: returns a record's name and its settings.
+        base: name of the record that the others are compared with; "" for none.
+    """
+    parts = []
+    for panel in panels:
+        series = [each for each in panel.series if any(each.value(record) is not None for record in records)]
+        if series:
+            parts.append(_panel(panel, series, records, name, base))
+    return f'<div class="panels">{"".join(parts)}</div>' if parts else ""
+
+
+def _panel(panel: Panel, series: Sequence[Series], records, name, base: str) -> str:
+    numbers = [(each.value(record), each.spread_of(record)) for each in series for record in records]
+    values = [value for value, _ in numbers if value is not None]
+    bands = [spread for value, spread in numbers if panel.better and value is not None and spread is not None]
+    low, high = min(0.0, *values, *(-spread for spread in bands)), max(0.0, *values, *bands)
+    scale = _Scale(low, high if high > low else low + 1.0)
+    rows = "".join(_row(panel, series, record, name(record), base, scale) for record in records)
+    signed = " signed" if low < 0 else ""
+    head = f"<h3>{html.escape(panel.title)}</h3>{_legend(series)}"
+    return f'<section class="panel">{head}<div class="rows{signed}">{rows}</div></section>\n'
+
+
+@dataclass(frozen=True)
+class _Scale:
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        """Returns the place of a value in percent of the axis."""
+        return 100 * (value - self.low) / (self.high - self.low)
+
+
+def _legend(series: Sequence[Series]) -> str:
+    if len(series) < 2:
+        return ""
+    keys = "".join(f'<span><i class="key {each.kind}"></i>{html.escape(each.name)}</span>' for each in series)
+    return f'<p class="legend">{keys}</p>'
+
+
+def _row(panel: Panel, series: Sequence[Series], record: Record, named: tuple[str, str], base: str, scale) -> str:
+    name, settings = map(words, named)
+    is_base = bool(base) and named[0] == base
+    zero = f"left:{scale.at(0):.3f}%"
+    lines = f'<div class="line"><span class="label" style="{zero}">base</span></div>'
+    if not is_base:
+        lines = "".join(_line(panel, each, record, scale) for each in series)
+    shown = "" if is_base else f' <span class="settings">{settings}</span>'
+    text = f'<div class="name"><b>{name}</b>{shown}</div>'
+    zero = f'<i class="zero" style="{zero}"></i>'
+    return f'<div class="row{" base" if is_base else ""}">{text}<div class="lines">{zero}{lines}</div></div>\n'
+
+
+def _line(panel: Panel, series: Series, record: Record, scale: _Scale) -> str:
+    value, spread, zero = series.value(record), series.spread_of(record), scale.at(0)
+    if value is None:
+        figure = record.get(series.figure)
+        word = html.escape(figure) if isinstance(figure, str) else "\N{EN DASH}"
+        return f'<div class="line {series.kind}"><span class="label" style="left:{zero:.3f}%">{word}</span></div>'
+    verdict = panel.verdict(series, record)
+    band = ""
+    if panel.better and isinstance(series.spread, str) and spread is not None:
+        left = scale.at(-spread)
+        band = f'<i class="band" style="left:{left:.3f}%;width:{scale.at(spread) - left:.3f}%"></i>'
+    start, end = sorted((zero, scale.at(value)))
+    bar = f'<i class="bar" style="left:{start:.3f}%;width:{end - start:.3f}%"></i>'
+    side = f"left:{end:.3f}%" if value >= 0 else f"right:{100 - start:.3f}%"
+    label = f'<span class="label" style="{side}" data-value="{value:.6g}">{panel.text(value)}</span>'
+    return f'<div class="line {series.kind} {verdict}">{band}{bar}{label}</div>'
+
+
+def words(text: str) -> str:
+    """Returns text as HTML that breaks between words, and after an underscore or a slash."""
+    parts = re.sub(r"([_/])", r"\1<wbr>", html.escape(text)).split()
+    return " ".join(f'<span class="word">{part}</span>' if "-" in part or "<wbr>" in part else part for part in parts)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, float | int) and not isinstance(value, bool) else None

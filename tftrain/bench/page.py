@@ -1,0 +1,93 @@
+"""The report of a table as one HTML file that needs no other: what was measured, a chart, figures, why rows failed."""
+
+import datetime
+import html
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tftrain.bench import host
+from tftrain.bench.bars import Panel, Series, chart, words
+from tftrain.bench.page_style import STYLE
+from tftrain.bench.table import Column, Outcome, Record, Table
+
+
+def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
+    """Writes the page of a table.
+
+    Args:
+        table: the table, with its panels.
+        outcomes: outcomes of its rows, in order.
+        path: the file.
+    """
+    records = [record for outcome in outcomes for record in outcome.records]
+    named = [column for column in table.columns if _in_label(table, column)]
+    charted = {each.column for panel in table.panels for each in panel.series}
+    drawn = [record for record in records if charted & set(record)]
+    bars = chart(table.panels, drawn, lambda record: _name(record, named), table.base)
+    failures = [(outcome.row, outcome.error) for outcome in outcomes if outcome.error]
+    parts = [
+        f'<p class="note">{html.escape(table.chart_note)}</p>{bars}' if bars else "",
+        f"<h2>Figures</h2>\n{figures(table, records)}" if records else "",
+        *(f'<p class="failed">{words(row)}: {html.escape(error or "")}</p>' for row, error in failures),
+    ]
+    path.write_text(document(table.name, table.about, parts), encoding="utf-8")
+
+
+def document(title: str, about: str, parts: Sequence[str]) -> str:
+    """Returns a page.
+
+    Args:
+        title: its heading.
+        about: one line of text below it.
+        parts: HTML.
+    """
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    about = f"{about[:1].upper()}{about[1:]}. Made {now}; {host.load()}."
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
+<h1>{html.escape(title)}</h1><p class="about">{html.escape(about)}</p>
+{"".join(parts)}
+</body></html>
+"""
+
+
+def figures(table: Table, records: Sequence[Record]) -> str:
+    """Returns the table with all columns that some record has."""
+    columns = [column for column in table.columns if any(record.get(column.name) is not None for record in records)]
+    marks = {each.column: _verdicts(panel, each) for panel in table.panels for each in panel.series}
+    head = "".join(f'<th class="{_kind(column)}">{words(column.name)}</th>' for column in columns)
+    lines = []
+    for record in records:
+        kinds = (f"{_kind(column)} {marks.get(column.name, _no_verdict)(record)}" for column in columns)
+        cells = "".join(
+            f'<td class="{kind.strip()}">{words(column.show(record))}</td>'
+            for kind, column in zip(kinds, columns, strict=True)
+        )
+        base = ' class="base"' if table.base and record.get("row") == table.base else ""
+        lines.append(f"<tr{base}>{cells}</tr>\n")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{''.join(lines)}</tbody></table>\n"
+
+
+def _in_label(table: Table, column: Column) -> bool:
+    return column.name in table.labels if table.labels else column.digits is None
+
+
+def _name(record: Record, columns: Sequence[Column]) -> tuple[str, str]:
+    """Returns a record's first column of text, and its other columns; numbers with the name of their column."""
+    shown = [(column.digits is not None, column.name, column.show(record)) for column in columns]
+    ordered = sorted((each for each in shown if each[2] != "-"), key=lambda each: each[0])  # text before numbers
+    first, *others = (f"{name}={text}" if number else text for number, name, text in ordered)
+    return first, ", ".join(others)
+
+
+def _kind(column: Column) -> str:
+    return "text" if column.digits is None else "number"
+
+
+def _verdicts(panel: Panel, series: Series) -> Callable[[Record], str]:
+    return lambda record: panel.verdict(series, record)
+
+
+def _no_verdict(_record: Record) -> str:
+    return ""
