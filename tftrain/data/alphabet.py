@@ -1,11 +1,13 @@
 """The single characters of a WordPiece vocabulary.
 
 A word with a character that the vocabulary lacks is [UNK] as a whole. So the characters that make up COVERAGE of the
-text come first, and words get the places that are left. A character has up to two tokens: "c" where it begins a word,
-and "##c" inside a word. Only those that occur are added. An ideograph or a punctuation mark is a word of its own, so it
-has one.
+text, and spell COVERAGE of its words, come first. Words get the places that are left. A character has up to two tokens:
+"c" where it begins a word, and "##c" inside a word. Only those that occur are added. An ideograph or a punctuation mark
+is a word of its own, so it has one.
 """
 
+import bisect
+import itertools
 from collections import Counter
 from typing import NamedTuple
 
@@ -25,7 +27,8 @@ class Alphabet(NamedTuple):
         tokens: their tokens, in the same order.
         different: number of different characters of the text.
         share: share of the text, in characters, that the chosen ones make up.
-        vocab_size: the smallest vocabulary, including the special tokens, that holds the characters of COVERAGE.
+        vocab_size: the smallest vocabulary, including the special tokens, that holds the characters of COVERAGE of the
+            text and of its words.
     """
 
     characters: tuple[str, ...]
@@ -49,22 +52,38 @@ def choose_alphabet(counts: Counter, vocab_size: int) -> Alphabet:
             begins[word[0]] += count
             for character in word[1:]:
                 inside[character] += count
-    total, covered, needed = begins.total() + inside.total(), 0, len(SPECIAL_TOKENS)
-    chosen, tokens, chosen_count, full = [], [], 0, False
     both = begins + inside
-    for character in sorted(both, key=lambda character: (-both[character], character)):
+    ranked = sorted(both, key=lambda character: (-both[character], character))
+    required = _required(counts, both, ranked)
+    chosen, tokens, needed = 0, [], len(SPECIAL_TOKENS)
+    for number, character in enumerate(ranked):
         forms = [character] * (character in begins) + [f"##{character}"] * (character in inside)
-        required = covered < COVERAGE * total
-        if required:
+        if number < required:
             needed += len(forms)
-            covered += both[character]
-        limit = vocab_size - len(SPECIAL_TOKENS) if required else vocab_size * _SHARE_OF_CHARACTERS
-        full = full or len(tokens) + len(forms) > limit
-        if not full:
-            chosen.append(character)
+        limit = vocab_size - len(SPECIAL_TOKENS) if number < required else vocab_size * _SHARE_OF_CHARACTERS
+        if chosen == number and len(tokens) + len(forms) <= limit:
+            chosen += 1
             tokens += forms
-            chosen_count += both[character]
-    return Alphabet(tuple(chosen), tuple(tokens), len(both), chosen_count / max(total, 1), needed)
+    characters = tuple(ranked[:chosen])
+    share = sum(both[character] for character in characters) / max(both.total(), 1)
+    return Alphabet(characters, tuple(tokens), len(ranked), share, needed)
+
+
+def _required(counts: Counter, characters: Counter, ranked: list[str]) -> int:
+    """Returns how many of the ranked characters make up COVERAGE of the text and spell COVERAGE of its words."""
+    rank = {character: number for number, character in enumerate(ranked)}
+    # A word is lost if its rarest character is.
+    words = [0] * len(ranked)
+    for word, count in counts.items():
+        if len(word) <= LONGEST_WORD:
+            words[max(map(rank.__getitem__, word))] += count
+    return max(_reached(words), _reached([characters[character] for character in ranked]))
+
+
+def _reached(shares: list[int]) -> int:
+    """Returns the smallest number of first entries whose sum is COVERAGE of all."""
+    sums, limit = list(itertools.accumulate(shares)), COVERAGE * sum(shares)
+    return bisect.bisect_left(sums, limit) + 1 if sums else 0
 
 
 def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int) -> list[str]:

@@ -113,7 +113,9 @@ def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, pro
     )
     # A threshold gives about as many tokens as words reach it. The first guess is the count of the word at that rank.
     threshold = words[min(vocab_size, len(words)) - 1][1]
-    enough, too_few = _Trial(0, 0, []), _Trial(words[0][1] + 1, 0, [])
+    # No token occurs more often than all characters.
+    highest = sum(len(word) * count for word, count in words) + 1
+    enough, too_few = _Trial(0, 0, []), _Trial(highest, 0, [])
     while too_few.threshold - enough.threshold > 1:
         threshold = min(max(threshold, enough.threshold + 1), too_few.threshold - 1)
         tokens = learner.learn_with_thresh(words, threshold, params)
