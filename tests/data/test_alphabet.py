@@ -103,6 +103,12 @@ def test_smaller_vocabulary_is_explained_by_what_the_text_has():
     assert vocabulary_warnings(counts, learned, len(learned)) == []
 
 
+def test_space_that_words_leave_is_for_the_rare_characters():
+    counts = Counter({"\u4e00": 100_000, "\u4e8c": 1, "\u4e09a": 1} | {chr(0x5000 + number): 1 for number in range(40)})
+    learned = learn_wordpiece(counts, 64, lambda: None)
+    assert set(learned.tokens) == {*SPECIAL_TOKENS, *"".join(counts).replace("a", ""), "##a", "\u4e09a"}
+
+
 def test_words_too_long_for_any_token_give_no_characters():
     counts = Counter({"\u4e00" * 101: 50, "ab": 1})
     assert choose_alphabet(counts, 500).characters == ("a", "b")

@@ -16,7 +16,7 @@ from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 COVERAGE = 0.9995
 # Rarer characters are added too, up to this share of the vocabulary.
-_SHARE_OF_CHARACTERS = 1 / 8
+SHARE_OF_RARE = 1 / 8
 
 
 class Alphabet(NamedTuple):
@@ -38,12 +38,13 @@ class Alphabet(NamedTuple):
     vocab_size: int
 
 
-def choose_alphabet(counts: Counter, vocab_size: int) -> Alphabet:
+def choose_alphabet(counts: Counter, vocab_size: int, share_of_rare: float = SHARE_OF_RARE) -> Alphabet:
     """Chooses the most frequent characters of a text.
 
     Args:
         counts: count of each word. Words of more than LONGEST_WORD characters are left out: they are [UNK] anyway.
         vocab_size: tokens of the vocabulary, including the special tokens. It limits the number of characters.
+        share_of_rare: characters beyond COVERAGE are added up to this share of the vocabulary.
     """
     begins: Counter = Counter()
     inside: Counter = Counter()
@@ -60,7 +61,9 @@ def choose_alphabet(counts: Counter, vocab_size: int) -> Alphabet:
         forms = [character] * (character in begins) + [f"##{character}"] * (character in inside)
         if number < required:
             needed += len(forms)
-        limit = vocab_size - len(SPECIAL_TOKENS) if number < required else vocab_size * _SHARE_OF_CHARACTERS
+        limit = vocab_size - len(SPECIAL_TOKENS)
+        if number >= required:
+            limit = min(limit, vocab_size * share_of_rare)
         if chosen == number and len(tokens) + len(forms) <= limit:
             chosen += 1
             tokens += forms

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import sentencepiece
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-from tftrain.data.alphabet import choose_alphabet
+from tftrain.data.alphabet import Alphabet, choose_alphabet
 from tftrain.data.errors import DataError
 from tftrain.data.normalization import LONGEST_WORD
 from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary, check_tokens
@@ -51,6 +51,15 @@ def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], Non
     alphabet = choose_alphabet(counts, vocab_size)
     if not alphabet.characters:
         raise DataError("the text has no words to learn a vocabulary from")
+    vocabulary = _learn_with(alphabet, counts, vocab_size, progress)
+    if len(vocabulary) < vocab_size and len(alphabet.characters) < alphabet.different:
+        # There is space for the rare characters too, and for the words that have them.
+        vocabulary = _learn_with(choose_alphabet(counts, vocab_size, 1.0), counts, vocab_size, progress)
+    return vocabulary
+
+
+def _learn_with(alphabet: Alphabet, counts: Counter, vocab_size: int, progress: Callable[[], None]) -> Vocabulary:
+    """Learns a vocabulary whose characters are those of an alphabet."""
     first = (*SPECIAL_TOKENS, *alphabet.tokens)
     words = _learner_words(counts, set(alphabet.characters), max(30_000, 4 * vocab_size))
     pieces = _learn_pieces(words, len(first), vocab_size, progress) if words and len(first) < vocab_size else []
