@@ -28,6 +28,12 @@ class PrepareConfig:
         None, "Tokens of the learned vocabulary; by default 30522.", minimum=64, maximum=1 << 20
     )
     lower_case: bool = flag(True, "Lower-case the text and strip its accents.")
+    normalization: str | None = flag(
+        None,
+        "What words are: bert as the original BERT and its vocabularies have it, nfkc with NFKC case folding; by "
+        "default bert. A sentencepiece model has nfkc.",
+        choices=("bert", "nfkc"),
+    )
     max_seq_length: int = flag(128, "Tokens of an example, [CLS] and both [SEP] included.", minimum=8, maximum=1 << 16)
     short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
     masking: str = flag(
@@ -54,6 +60,11 @@ class PrepareConfig:
         1, "Seed of the split, the mixture of documents, the pairs and static masks.", minimum=0, maximum=2**31 - 1
     )
 
+    @property
+    def resolved_normalization(self) -> str:
+        """The value of `normalization`, or its default."""
+        return self.normalization or ("bert" if self.tokenizer_type == "wordpiece" else "nfkc")
+
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
         found = field_problems(self)
@@ -63,6 +74,9 @@ class PrepareConfig:
             found.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
             found.append(Problem("vocab_size", self.vocab_size, "expected nothing, as vocab_file is given"))
+        if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
+            expected = "expected nfkc or nothing with tokenizer_type=sentencepiece, whose models normalize the text"
+            found.append(Problem("normalization", self.normalization, expected))
         if self.masking == "dynamic":
             for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
                 if getattr(self, name) != getattr(PrepareConfig, name):

@@ -54,6 +54,8 @@ def _example_class():
 
 
 _Example = _example_class()
+# The names that tf-models' version 2 gives to features of the original BERT.
+_ORIGINAL_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids"}
 
 
 def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
@@ -70,7 +72,7 @@ def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
 
 
 def decode(payload: bytes, where: str) -> dict[str, list]:
-    """Returns the features of a serialized tf.train.Example.
+    """Returns the features of a serialized tf.train.Example, by their original names.
 
     Args:
         payload: one record.
@@ -87,7 +89,7 @@ def decode(payload: bytes, where: str) -> dict[str, list]:
 
 
 def canonical(payload: bytes, where: str) -> bytes:
-    """Returns a tf.train.Example, serialized again by protobuf without unknown fields.
+    """Returns a tf.train.Example, serialized again by protobuf without unknown fields, with the original names.
 
     Args:
         payload: one record.
@@ -107,4 +109,9 @@ def _parse(payload: bytes, where: str):
         example.ParseFromString(payload)
     except DecodeError as error:
         raise DataError(f"{where}: the record is no tf.train.Example; expected BERT pre-training features") from error
+    features = example.features.feature
+    for name, original in _ORIGINAL_NAMES.items():
+        if name in features and original not in features:
+            features[original].CopyFrom(features[name])
+            del features[name]
     return example

@@ -47,6 +47,8 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     vocab_sha256: str
     tokenizer_file: str | None
     lower_case: bool
+    # Manifests without this field are of preparations that had no other.
+    normalization: Literal["bert", "nfkc"] = "nfkc"
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
     max_predictions_per_seq: Annotated[int, Meta(ge=1, le=1 << 16)] | None
     documents: Count
@@ -66,6 +68,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
         vocab_size, vocab_sha256: number of tokens and SHA-256 (hexadecimal) of the vocabulary.
         tokenizer_file: the name of the sentencepiece model in the folder, or None.
         lower_case: whether the text was lower-cased.
+        normalization: "bert" or "nfkc", as `tokenization.word_splitter` describes them.
         max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP].
         max_predictions_per_seq: maximum number of masked tokens of a static example; None if masking is dynamic.
         documents, tokens: numbers of documents and tokens in the text of both splits. A token counts once, even if

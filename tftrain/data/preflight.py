@@ -3,8 +3,9 @@
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.example import decode
+from tftrain.data.gzip_records import first_record
 from tftrain.data.manifest import Manifest, read_manifest
-from tftrain.data.records import RecordSet, match_files
+from tftrain.data.records import match_files
 from tftrain.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, predictions, synthetic
 from tftrain.fields import Problem, field_problems
 
@@ -54,13 +55,13 @@ def standard_sizes(paths: list[str]) -> tuple[int, int]:
     Raises:
         DataError: the file cannot be read, or the record is not a BERT pre-training example.
     """
-    records = RecordSet(paths[:1])
-    where = records.place(0)
-    features = decode(records.read(0), where)
+    payload, where = first_record(paths[0])
+    features = decode(payload, where)
     missing = [name for name in STANDARD_FEATURES if not features.get(name)]
     if missing:
         raise DataError(
-            f"{where}: the record lacks {', '.join(missing)}; expected the original BERT pre-training features"
+            f"{where}: the record lacks {', '.join(missing)}; expected the original BERT pre-training features, or "
+            "tf-models' names of them"
         )
     length, slots = len(features["input_ids"]), len(features["masked_lm_positions"])
     if slots > length:

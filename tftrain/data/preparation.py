@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tftrain.data import builtin_corpus, manifest
+from tftrain.data.alphabet import vocabulary_warnings
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import Manifest, Shard
 from tftrain.data.records import match_files
@@ -118,7 +119,7 @@ def _read_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
     if not config.vocab_file:
         return None
     if config.tokenizer_type == "wordpiece":
-        return _Tokenizer(read_vocabulary(config.vocab_file, config.tokenizer_type), None)
+        return _Tokenizer(_read_wordpiece(config), None)
     from tftrain.data.vocabulary_learner import sentencepiece_vocabulary
 
     try:
@@ -126,6 +127,21 @@ def _read_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
     except OSError as error:
         raise DataError(f"{config.vocab_file}: {error.strerror}; expected a sentencepiece model") from error
     return _Tokenizer(sentencepiece_vocabulary(model, config.vocab_file), model)
+
+
+def _read_wordpiece(config: PrepareConfig) -> Vocabulary:
+    """Reads a WordPiece vocabulary. Warns if some of its words do not fit --normalization and --lower_case."""
+    from tftrain.data.tokenization import unreachable_words
+
+    vocabulary = read_vocabulary(config.vocab_file, config.tokenizer_type)
+    normalization, lower_case = config.resolved_normalization, config.lower_case
+    if unreachable := unreachable_words(vocabulary, lower_case, normalization):
+        logger.warning(
+            f"{config.vocab_file}: {len(unreachable)} whole words of it, such as {', '.join(unreachable[:5])}, never "
+            f"occur with --normalization={normalization} --lower_case={str(lower_case).lower()}, which change or split "
+            "them; use the flags that the vocabulary was made with"
+        )
+    return vocabulary
 
 
 def _spool(config: PrepareConfig, work: str, inputs: list[str], workers: Workers) -> tuple[Spool, int]:
@@ -188,7 +204,7 @@ def _learn(config: PrepareConfig, work: str, spool: Spool, workers: Workers) -> 
     from tftrain.data import shards, vocabulary_learner
 
     tasks = [
-        shards.CountTask(spool, chunk, config.tokenizer_type, config.lower_case)
+        shards.CountTask(spool, chunk, config.tokenizer_type, config.lower_case, config.resolved_normalization)
         for chunk in spool.chunks()
         if chunk.split == "train"
     ]
@@ -203,7 +219,10 @@ def _learn(config: PrepareConfig, work: str, spool: Spool, workers: Workers) -> 
             tokenizer = _Tokenizer(vocabulary_learner.learn_wordpiece(counts, size, progress.advance), None)
         else:
             tokenizer = _Tokenizer(*vocabulary_learner.learn_sentencepiece(counts, size, config.lower_case, work))
-    if len(tokenizer.vocabulary) < size:
+    if config.tokenizer_type == "wordpiece":
+        for warning in vocabulary_warnings(counts, tokenizer.vocabulary, size):
+            logger.warning(warning)
+    elif len(tokenizer.vocabulary) < size:
         logger.warning(
             f"the vocabulary has {len(tokenizer.vocabulary)} tokens, not {size}: the text has too few different words"
         )
@@ -251,6 +270,7 @@ def _write(
         vocab_sha256=manifest.file_sha256(os.path.join(work, VOCAB_FILE)),
         tokenizer_file=None if tokenizer.model is None else MODEL_FILE,
         lower_case=config.lower_case,
+        normalization=config.resolved_normalization,
         max_seq_length=config.max_seq_length,
         max_predictions_per_seq=slots,
         documents=documents,

@@ -27,6 +27,8 @@ from tftrain.data.errors import DataError
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _FRAME = _HEADER.size + _FOOTER.size
+HEADER_BYTES, FOOTER_BYTES = _HEADER.size, _FOOTER.size
+GZIP_MAGIC = b"\x1f\x8b"
 _OPEN_FILES = 128
 _INDEX_IN_MEMORY = 1 << 20
 # The largest valid example (2^16 tokens in the standard format) needs a third of this.
@@ -53,7 +55,7 @@ def write_records(path: str, payloads: Iterable[bytes]) -> int:
             record = frame(payload)
             file.write(record)
             offsets.append(offsets[-1] + len(record))
-    _write_index(path, np.array(offsets, np.uint64))
+    write_index(path, np.array(offsets, np.uint64))
     return len(offsets) - 1
 
 
@@ -75,7 +77,7 @@ def match_files(pattern: str, flag: str) -> list[str]:
     return paths
 
 
-def load_offsets(path: str) -> np.ndarray:
+def load_offsets(path: str, name: str | None = None) -> np.ndarray:
     """Returns the byte offset of each record of a file.
 
     The offsets come from the index file `path + ".index"`. If the index is missing or does not match the file, the file
@@ -83,6 +85,7 @@ def load_offsets(path: str) -> np.ndarray:
 
     Args:
         path: a TFRecord file.
+        name: what an error message calls the file; by default the path.
 
     Returns:
         uint64 [records + 1] byte offsets. The last one is the size of the file.
@@ -93,21 +96,21 @@ def load_offsets(path: str) -> np.ndarray:
     try:
         size = os.path.getsize(path)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; expected a TFRecord file that can be read") from error
+        raise DataError(f"{name or path}: {error.strerror}; expected a TFRecord file that can be read") from error
     if size == 0:
-        raise DataError(f"{path}: byte 0: the file is empty; copy it again, or leave it out")
+        raise DataError(f"{name or path}: byte 0: the file is empty; copy it again, or leave it out")
     offsets = _read_index(path, size)
     if offsets is None:
-        offsets = scan(path)
+        offsets = scan(path, name)
         with contextlib.suppress(OSError):
-            _write_index(path, offsets)
+            write_index(path, offsets)
     return offsets
 
 
-def scan(path: str) -> np.ndarray:
+def scan(path: str, name: str | None = None) -> np.ndarray:
     """Reads all record headers of a file. Returns the offsets and raises errors as `load_offsets`."""
     offsets = array.array("Q", [0])
-    with _OpenFile(path) as file:
+    with _OpenFile(path, name) as file:
         while offsets[-1] < file.size:
             begin = offsets[-1]
             offsets.append(begin + _FRAME + _payload_length(file, begin))
@@ -117,10 +120,15 @@ def scan(path: str) -> np.ndarray:
 class RecordSet:
     """The records of several files, numbered consecutively in file order. Reads are thread-safe."""
 
-    def __init__(self, paths: Sequence[str]):
-        """Loads the index of each file. Raises DataError as `load_offsets`."""
-        self.paths = list(paths)
-        self._offsets = [load_offsets(path) for path in self.paths]
+    def __init__(self, paths: Sequence[str], names: Sequence[str] | None = None):
+        """Loads the index of each file. Raises DataError as `load_offsets`.
+
+        Args:
+            paths: TFRecord files.
+            names: what error messages call the files; by default their paths.
+        """
+        self.paths, self._names = list(paths), list(names or paths)
+        self._offsets = [load_offsets(path, name) for path, name in zip(self.paths, self._names, strict=True)]
         self._ends = list(itertools.accumulate(len(offsets) - 1 for offsets in self._offsets))
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
         self._lock = Lock()
@@ -136,7 +144,7 @@ class RecordSet:
     def place(self, number: int) -> str:
         """Returns "path: byte offset" of a record, for error messages."""
         shard, offset, _ = self._find(number)
-        return f"{self.paths[shard]}: byte {offset}"
+        return f"{self._names[shard]}: byte {offset}"
 
     def read(self, number: int) -> bytes:
         """Returns the payload of a record.
@@ -151,14 +159,14 @@ class RecordSet:
         # Checked first, because the length in the index may be wrong.
         if _payload_length(file, offset) != size - _FRAME:
             raise DataError(
-                f"{file.path}: byte {offset}: the record has another length than {file.path}.index says; "
+                f"{file.name}: byte {offset}: the record has another length than {file.path}.index says; "
                 "remove that index, it is made anew"
             )
         record = file.pread(size, offset)
         payload, (crc,) = record[_HEADER.size : -_FOOTER.size], _FOOTER.unpack(record[-_FOOTER.size :])
         if masked_crc(payload) != crc:
             raise DataError(
-                f"{file.path}: byte {offset}: the record's checksum does not fit its {len(payload)} bytes: "
+                f"{file.name}: byte {offset}: the record's checksum does not fit its {len(payload)} bytes: "
                 "the file is damaged; copy or prepare it again"
             )
         return payload
@@ -179,7 +187,7 @@ class RecordSet:
         """
         with self._lock:
             if shard not in self._open:
-                self._open[shard] = _OpenFile(self.paths[shard])
+                self._open[shard] = _OpenFile(self.paths[shard], self._names[shard])
                 if len(self._open) > _OPEN_FILES:
                     self._open.popitem(last=False)
             self._open.move_to_end(shard)
@@ -189,15 +197,15 @@ class RecordSet:
 class _OpenFile:
     """A file descriptor that closes with its last reference."""
 
-    def __init__(self, path: str):
-        self.path, self._descriptor = path, -1
+    def __init__(self, path: str, name: str | None = None):
+        self.path, self.name, self._descriptor = path, name or path, -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             status = os.fstat(self._descriptor)
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror}; expected a TFRecord file that can be read") from error
+            raise DataError(f"{self.name}: {error.strerror}; expected a TFRecord file that can be read") from error
         if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: not a regular file; expected a TFRecord file")
+            raise DataError(f"{self.name}: not a regular file; expected a TFRecord file")
         self.size = status.st_size
 
     def __enter__(self) -> "_OpenFile":
@@ -219,7 +227,7 @@ class _OpenFile:
         try:
             data = os.pread(self._descriptor, size, offset)
         except OSError as error:
-            raise DataError(f"{self.path}: byte {offset}: {error.strerror}") from error
+            raise DataError(f"{self.name}: byte {offset}: {error.strerror}") from error
         if len(data) != size:
             self.size = os.fstat(self._descriptor).st_size
             raise _cut_short(self, offset, size)
@@ -234,20 +242,38 @@ def _payload_length(file: _OpenFile, offset: int) -> int:
     """
     if file.size - offset < _FRAME:
         raise _cut_short(file, offset, _FRAME)
-    header = file.pread(_HEADER.size, offset)
-    length, crc = _HEADER.unpack(header)
-    if masked_crc(header[:8]) != crc:
-        if offset == 0 and header.startswith(b"\x1f\x8b"):
-            raise DataError(f"{file.path}: byte 0: this is gzip, not plain TFRecord; uncompress it first (gunzip)")
-        raise DataError(
-            f"{file.path}: byte {offset}: the checksum of the record's length does not fit: not a TFRecord "
-            "file, or a damaged one; copy or prepare it again"
-        )
+    length = checked_length(file.pread(_HEADER.size, offset), file.name, offset)
     if length > file.size - offset - _FRAME:
         raise _cut_short(file, offset, length + _FRAME)
+    return check_size(length, file.name, offset)
+
+
+def checked_length(header: bytes, name: str, offset: int) -> int:
+    """Returns the payload length that the first HEADER_BYTES of a record state.
+
+    Args:
+        header: the bytes.
+        name, offset: the file and the byte offset of the record, for the error message.
+
+    Raises:
+        DataError: the checksum does not match.
+    """
+    length, crc = _HEADER.unpack(header)
+    if masked_crc(header[:8]) != crc:
+        if offset == 0 and header.startswith(GZIP_MAGIC):
+            raise DataError(f"{name}: byte 0: this is gzip, not plain TFRecord; uncompress it first (gunzip)")
+        raise DataError(
+            f"{name}: byte {offset}: the checksum of the record's length does not fit: not a TFRecord "
+            "file, or a damaged one; copy or prepare it again"
+        )
+    return length
+
+
+def check_size(length: int, name: str, offset: int) -> int:
+    """Returns the payload length of a record. Raises DataError if no valid example is so long."""
     if length > LONGEST_RECORD:
         raise DataError(
-            f"{file.path}: byte {offset}: the record has {length} bytes; expected an example of at most "
+            f"{name}: byte {offset}: the record has {length} bytes; expected an example of at most "
             f"{LONGEST_RECORD}; prepare the data again"
         )
     return length
@@ -255,7 +281,7 @@ def _payload_length(file: _OpenFile, offset: int) -> int:
 
 def _cut_short(file: _OpenFile, offset: int, size: int) -> DataError:
     return DataError(
-        f"{file.path}: byte {offset}: the record is cut short: it has {size} bytes or more and the file ends "
+        f"{file.name}: byte {offset}: the record is cut short: it has {size} bytes or more and the file ends "
         f"{file.size - offset} bytes after its beginning; copy or prepare it again"
     )
 
@@ -302,7 +328,7 @@ def _index_header(count: int) -> bytes:
     return header.getvalue()
 
 
-def _write_index(path: str, offsets: np.ndarray) -> None:
+def write_index(path: str, offsets: np.ndarray) -> None:
     """Writes the index of a file atomically: another process sees the whole index or none."""
     folder, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tftrain.data.example import encode
 from tftrain.data.masking import Masking, stream_key
+from tftrain.data.normalization import cut_spaceless
 from tftrain.data.pairs import Document, Pair, make_pairs
 from tftrain.data.records import write_records
 from tftrain.data.sentences import split_sentences
@@ -27,6 +28,7 @@ class CountTask(NamedTuple):
     chunk: Chunk
     tokenizer_type: str
     lower_case: bool
+    normalization: str
 
 
 class ShardTask(NamedTuple):
@@ -60,13 +62,13 @@ class ShardResult(NamedTuple):
 def count_chunk(task: CountTask) -> Counter:
     """Counts the words of a chunk."""
     sentences = [sentence for document in task.spool.read(task.chunk) for sentence in _sentences(document)]
-    return count_words(sentences, task.tokenizer_type, task.lower_case)
+    return count_words(sentences, task.tokenizer_type, task.lower_case, task.normalization)
 
 
 def write_shard(task: ShardTask) -> ShardResult:
     """Writes the examples of a chunk and their index, in random order. Without examples, no file is written."""
     config, chunk = task.config, task.chunk
-    tokenizer = Tokenizer(task.vocabulary, config.lower_case, task.model)
+    tokenizer = Tokenizer(task.vocabulary, config.lower_case, task.model, config.resolved_normalization)
     documents = _tokenize(task.spool.read(chunk), tokenizer)
     tokens = sum(len(sentence) for document in documents for sentence in document)
     split = int(chunk.split == "eval")
@@ -96,7 +98,7 @@ def write_shard(task: ShardTask) -> ShardResult:
 
 
 def _sentences(document: list[str]) -> list[str]:
-    return [sentence for paragraph in document for sentence in split_sentences(paragraph)]
+    return [cut_spaceless(sentence) for paragraph in document for sentence in split_sentences(paragraph)]
 
 
 def _tokenize(documents: list[list[str]], tokenizer: Tokenizer) -> list[Document]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tftrain.config import DataConfig
 from tftrain.data.errors import DataError
 from tftrain.data.example import canonical
+from tftrain.data.gzip_records import uncompressed_copies
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.masking import Masking, random_block, stream_key
 from tftrain.data.preflight import SEGMENTS, manifest_predictions, standard_sizes
@@ -246,7 +247,8 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int) -> Exa
     if pattern is None:
         raise DataError(f"--{flag} is not given; expected a glob of TFRecords for the {split} split")
     paths = match_files(pattern, flag)
-    return StaticSource(RecordSet(paths), *standard_sizes(paths), vocab_size)
+    sizes = standard_sizes(paths)
+    return StaticSource(RecordSet(*uncompressed_copies(paths)), *sizes, vocab_size)
 
 
 def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int) -> ExampleSource:

@@ -15,7 +15,7 @@ MAX_BYTES = 32 << 20
 MAX_TOKENS = 1 << 20
 # Bytes of UTF-8. tensorflow-text refuses longer tokens.
 LONGEST_TOKEN = 256
-_UNUSED = "[unused"
+UNUSED_PREFIX = "[unused"
 _IMPOSSIBLE = re.compile(r"[\x00\r\n]")
 
 
@@ -63,7 +63,7 @@ class Vocabulary:
             [
                 number
                 for number, token in enumerate(self.tokens)
-                if token not in special and not token.startswith(_UNUSED)
+                if token not in special and not token.startswith(UNUSED_PREFIX)
             ],
             np.int32,
         )
@@ -122,7 +122,7 @@ def check_tokens(tokens: tuple[str, ...], path: str) -> None:
         seen: set[str] = set()
         line, token = next((n, t) for n, t in enumerate(tokens, 1) if t in seen or seen.add(t))
         raise DataError(f"{path}: line {line}: the token {token!r} occurs for the second time")
-    if all(token in SPECIAL_TOKENS or token.startswith(_UNUSED) for token in tokens):
+    if all(token in SPECIAL_TOKENS or token.startswith(UNUSED_PREFIX) for token in tokens):
         raise DataError(f"{path}: the vocabulary holds nothing but the special tokens and unused ones")
 
 
