@@ -1,7 +1,12 @@
 """A state that is not finite, or that gives no finite loss, never takes the place of a good checkpoint."""
 
+import os
+import signal
+import time
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.distributed import run_ranks
@@ -113,3 +118,23 @@ def test_weights_that_are_spoiled_end_the_run_at_the_next_save(good, tmp_path, m
     with pytest.raises(NotFiniteError, match=r"after step 2 the state on rank 0 is not finite \(adam_v/.*not saved"):
         loop.train(configured(*settings), Mesh())
     assert folder.find(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_after_a_bad_step_keeps_its_state_beside_the_good_checkpoints(tmp_path, monkeypatch):
+    class Bad(loop.TrainStep):
+        """From step 3 on, no step is finite; then a signal arrives."""
+
+        def __call__(self, batch, requests):
+            step = int(self._run.progress.step) + 1
+            info = super().__call__(batch, requests)
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.3)
+            return info._replace(is_nan=tf.constant(True)) if step >= 3 else info
+
+    monkeypatch.setattr(loop, "TrainStep", Bad)
+    settings = configured(*SETTINGS, f"--output_dir={tmp_path}", "--max_steps=8")
+    assert loop.train(settings, Mesh()) == ExitCode.STOPPED
+    names = {path.name for path in folder.checkpoint_folder(tmp_path).iterdir()}
+    assert names == {"step_00000002", "not_finite_step_00000004"}

@@ -58,13 +58,20 @@ class Health:
             NotFiniteError: `max_nan_steps` consecutive steps were not finite; on every rank at the same step.
         """
         self._waiting.append((step, info))
-        while len(self._waiting) > (0 if at_once else 1):
-            self._check(*self._waiting.pop(0))
+        self._check_all_but(0 if at_once else 1)
+
+    def settle(self) -> None:
+        """Checks every step that waits, so that `problem` is that of the last one; raises what `observe` does."""
+        self._check_all_but(0)
 
     def observe_evaluation(self, step: int, result: Evaluation) -> None:
         """Checks the held-out loss after a step, which the training loss of that step says nothing about."""
         if result.examples and not math.isfinite(result.means["loss"]):
             self.problem = f"the held-out loss after step {step} is not"
+
+    def _check_all_but(self, count: int) -> None:
+        while len(self._waiting) > count:
+            self._check(*self._waiting.pop(0))
 
     def _check(self, step: int, info: StepInfo) -> None:
         if not info.is_nan.numpy():

@@ -108,9 +108,10 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                 signal_request, save_request = np.split(info.requests.numpy(), 2)
                 stop = signals.stop_requested(signal_request)
                 last = stop or number == settings.max_steps
-                is_due = schedule.is_due(number, save_request)
-                health.observe(number, info, last or is_due)
+                health.observe(number, info, last)
                 reporter.step(number, info, last or due(number, settings.log_every))
+                if is_due := schedule.is_due(number, save_request):
+                    health.settle()
             if held_out and not stop and (last or due(number, settings.eval_every)):
                 with clock.pause(), watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds") as limit:
                     result = held_out(limit.restart)
