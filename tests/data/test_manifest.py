@@ -28,7 +28,10 @@ def folder(tmp_path):
             max_seq_length=16,
             max_predictions_per_seq=None,
             documents=2,
-            tokens=30,
+            tokens_read=30,
+            tokens_in_examples=25,
+            tokens_dropped={"duplicate_paragraph": 5},
+            unk_share=0.5,
             seed=1,
             splits={"train": [Shard("train-0", 3, 5)], "eval": []},
         )
