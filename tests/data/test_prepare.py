@@ -39,12 +39,23 @@ def examples(folder, split="train"):
 
 
 @pytest.mark.slow
-def test_output_is_the_same_for_any_number_of_workers(prepare_config, tmp_path, monkeypatch):
+def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "_TASK_BYTES", 1000)
-    changes = {"vocab_file": None, "vocab_size": 100, "masking": "static", "dupe_factor": 2, "whole_word_masking": True}
+    # Two files and a part of a third one repeat what others have.
+    for number, seed in enumerate((0, 1, 0, 2)):
+        (tmp_path / f"text{number}").write_text(corpora.text(40 if number < 3 else 60, seed=seed))
+    changes = {"input_files": (str(tmp_path / "text*"), str(corpus / "*.txt"))}
+    changes |= {
+        "vocab_file": None,
+        "vocab_size": 100,
+        "masking": "static",
+        "dupe_factor": 2,
+        "whole_word_masking": True,
+    }
     for count in (1, 3):
         prepare(prepare_config(tmp_path / str(count), num_workers=count, **changes))
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    assert read_manifest(str(tmp_path / "1")).tokens_dropped["duplicate_paragraph"] > 10_000
 
 
 def test_manifest_says_what_is_there(prepared):

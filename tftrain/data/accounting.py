@@ -3,8 +3,7 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tftrain.data.errors import DataError
@@ -31,25 +30,25 @@ class Accounting(NamedTuple):
     """The tokens and examples of a text.
 
     Attributes:
+        unknown_words: characters and words that became [UNK], from a sample of the text.
         documents: number of documents that are not empty after duplicates are dropped.
         tokens_read: number of tokens of the whole text.
         tokens_in_examples: tokens of the text that occur in an example. A token counts once.
         duplicate_tokens: tokens of paragraphs that occur earlier in the corpus.
         lone_tokens: documents of one token, which cannot be divided into two segments, in no example.
         unknown_tokens: how many of `tokens_in_examples` are [UNK].
-        unknown_words: characters and words that became [UNK], from a sample of the text.
         examples: number of examples.
         random_next: how many of them have a random second segment.
         shown: some examples.
     """
 
+    unknown_words: Counter
     documents: int = 0
     tokens_read: int = 0
     tokens_in_examples: int = 0
     duplicate_tokens: int = 0
     lone_tokens: int = 0
     unknown_tokens: int = 0
-    unknown_words: Mapping[str, int] = MappingProxyType({})
     examples: int = 0
     random_next: int = 0
     shown: Sequence[DecodedExample] = ()
@@ -73,7 +72,7 @@ class Accounting(NamedTuple):
 def total(parts: Iterable[Accounting]) -> Accounting:
     """Returns the accounting of several texts together."""
     columns = dict(zip(Accounting._fields, zip(*parts, strict=True), strict=True))
-    words = sum(map(Counter, columns.pop("unknown_words")), Counter())
+    words = sum(columns.pop("unknown_words"), Counter())
     shown = [example for examples in columns.pop("shown") for example in examples][:_EXAMPLES_SHOWN]
     return Accounting(**{name: sum(counts) for name, counts in columns.items()}, unknown_words=words, shown=shown)
 
@@ -97,7 +96,7 @@ def check(accounting: Accounting, config: PrepareConfig) -> None:
     if share < _FEW_TOKENS_USED:
         logger.warning(f"only {unused}; {remedy}")
     if accounting.unk_share > _MANY_UNKNOWN:
-        words = [word[:_LONGEST_WORD] for word, _ in Counter(accounting.unknown_words).most_common(_UNKNOWN_SHOWN)]
+        words = [word[:_LONGEST_WORD] for word, _ in accounting.unknown_words.most_common(_UNKNOWN_SHOWN)]
         logger.warning(
             f"{accounting.unk_share:.1%} of the tokens are [UNK], most often for {' '.join(words)}; "
             + (

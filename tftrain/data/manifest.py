@@ -227,8 +227,8 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
             f"{path}: its format is {strict_json.shown(file_format)}, this version reads {FORMAT}; "
             "prepare the data again"
         )
-    if file_format == 1:
-        content |= {"tokens_read": content.pop("tokens", None)}
+    if file_format == 1 and "tokens" in content:
+        content |= {"tokens_read": content.pop("tokens")}
         content |= {"tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}
     try:
         fields = strict_json.convert(content, _Fields)

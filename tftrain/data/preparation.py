@@ -189,7 +189,8 @@ def _find_duplicates(spool: Spool, workers: Workers) -> None:
     tasks = [BucketTask(spool.index, bucket, folders) for bucket in range(spool.index.buckets)]
     found = sum(workers.run("find duplicate paragraphs", find_duplicates, tasks))
     shutil.rmtree(spool.index.folder)
-    logger.info(f"{found} paragraphs occur earlier in the corpus and are dropped (--deduplicate=none keeps them)")
+    if found:
+        logger.info(f"{found} paragraphs occur earlier in the corpus and are dropped (--deduplicate=none keeps them)")
 
 
 def _file_tasks(spool: Spool, paths: list[str], separator: str) -> list[FilesTask]:
@@ -298,8 +299,8 @@ def _account(config: PrepareConfig, chunks: list[Chunk], results: list[Accountin
         examples = sum(result.examples for chunk, result in zip(chunks, results, strict=True) if chunk.split == split)
         if not examples and (split == "train" or config.eval_fraction):
             raise DataError(
-                f"{_source(config)}: the {name} split has no example; expected a document of two tokens or more that is "
-                "no duplicate; use more text"
+                f"{_source(config)}: the {name} split has no example; expected a document of two tokens or more "
+                "that is no duplicate; use more text"
             )
     return whole
 

@@ -33,18 +33,21 @@ _UNSPACED = _WIDE_STOPS + (
     r"\U00016d6e\U00016d6f\U00016e98\U0001bc9f\U0001da88"
 )
 _CLOSING = r"""["'\u201d\u2019\u00bb\u203a)\]}\u300d\u300f\u3011\u300b\u3009\u3015\uff02\uff07\uff09\uff3d\uff5d]*"""
+# German closes with marks that open in other languages. They close a sentence only directly after a mark with a space.
+_CLOSING_BEFORE_SPACE = _CLOSING.replace("[", "[\u00ab\u201c", 1)
 # An opening mark may have a space after it, as the dash of a dialogue has.
 _OPENING = r"""(?:["'\u201c\u2018\u201e\u201a\u00ab\u00bb\u2039\u203a(\[{\u00bf\u00a1\u2013\u2014-]\s?)*"""
 _THAI_OR_LAO = r"\u0e00-\u0eff"
-# These marks repeat or shorten the word before them, and a space comes before them within a sentence.
+# These marks repeat or shorten the word before them. Spaces around them are within a sentence.
 _REPETITION = r"\u0e2f\u0e46\u0eaf\u0ec6"
 _END = re.compile(
-    rf"[{_SPACED}]+{_CLOSING}\s+(?={_OPENING}(?P<next>[^\W_]))|[{_UNSPACED}][{_UNSPACED}{_SPACED}]*{_CLOSING}\s*(?=\S)"
+    rf"[{_SPACED}]+{_CLOSING_BEFORE_SPACE}\s+(?={_OPENING}(?P<next>[^\W_]))"
+    rf"|[{_UNSPACED}][{_UNSPACED}{_SPACED}]*{_CLOSING}\s*(?=\S)"
 )
-# The same for text of ASCII characters, which is searched five times as fast.
+# The same for text of ASCII characters, which is searched faster.
 _ASCII_END = re.compile(r"""[.!?]+["')\]}]*\s+(?=(?:["'(\[{-]\s?)*(?P<next>[A-Za-z0-9]))""")
-_THAI_OR_LAO_END = re.compile(rf"(?<=[{_THAI_OR_LAO}])\s+(?=[{_THAI_OR_LAO}])(?![{_REPETITION}])")
-_STOP_AND_SPACE = re.compile(rf"[{_SPACED}]+{_CLOSING}\s+(?=\S)")
+_THAI_OR_LAO_END = re.compile(rf"(?<=[{_THAI_OR_LAO}])(?<![{_REPETITION}])\s+(?=[{_THAI_OR_LAO}])(?![{_REPETITION}])")
+_STOP_AND_SPACE = re.compile(rf"[{_SPACED}]+{_CLOSING_BEFORE_SPACE}\s+(?=\S)")
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\[])(?:[A-Za-z]|[A-Za-z]\.[A-Za-z]|etc|cf|vs|al|resp|approx|fig|eq|eqs|sec|ch|vol|pp|ed|"
     r"mr|mrs|ms|dr|prof|st|jr|sr|inc|ltd|co|corp|dept|gen|gov|col|capt|sgt|rev|jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|"
