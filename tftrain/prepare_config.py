@@ -24,7 +24,7 @@ class PrepareConfig:
     )
     deduplicate: str = flag(
         "paragraph",
-        "Keep a paragraph of at least 40 bytes only once in the corpus; or keep all text.",
+        "Keep a paragraph of at least 32 bytes only once in the corpus; or keep all text.",
         choices=("paragraph", "none"),
     )
     min_tokens_used: float = flag(

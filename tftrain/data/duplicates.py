@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Shorter paragraphs, such as headings and "Yes.", are never duplicates. In UTF-8, 40 bytes are about 7 English words or
-# 13 Chinese characters.
-MIN_BYTES = 40
+# Shorter paragraphs, such as headings and "Yes.", are never duplicates. In UTF-8, 32 bytes are about 5 English words or
+# 10 Chinese characters.
+MIN_BYTES = 32
 _ROW = np.dtype([("hash", "<u8", 2), ("file", "<u4"), ("document", "<u4"), ("paragraph", "<u4"), ("chunk", "<u4")])
 _PLACE_AND_CHUNK = struct.Struct("<4I")
 _PLACE = np.dtype([("file", "<u4"), ("document", "<u4"), ("paragraph", "<u4")])
-# A bucket has at most 32 bytes for every 40 bytes of text, and usually a fifth of that.
+# A bucket has at most as many bytes as the text, and usually a fifth of that.
 _TEXT_BYTES_PER_BUCKET = 256 << 20
 _DUPLICATES = "duplicates-"
 

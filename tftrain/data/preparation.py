@@ -190,7 +190,7 @@ def _find_duplicates(spool: Spool, workers: Workers) -> None:
     found = sum(workers.run("find duplicate paragraphs", find_duplicates, tasks))
     shutil.rmtree(spool.index.folder)
     if found:
-        logger.info(f"{found} paragraphs occur earlier in the corpus and are dropped (--deduplicate=none keeps them)")
+        logger.info(f"duplicate paragraphs dropped: {found:,} (--deduplicate=none keeps them)")
 
 
 def _file_tasks(spool: Spool, paths: list[str], separator: str) -> list[FilesTask]:
