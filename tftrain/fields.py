@@ -19,8 +19,13 @@ class Problem(NamedTuple):
     expected: str
 
     def __str__(self) -> str:
-        value = str(self.value).lower() if isinstance(self.value, bool) else one_line(str(self.value), _MAX_VALUE)
-        given = "" if self.value is None else f"={value}"
+        value = self.value
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, tuple):
+            value = ",".join(value)
+        value = one_line(str(value), _MAX_VALUE)
+        given = "" if self.value in (None, ()) else f"={value}"
         return one_line(f"--{self.flag}{given}: {self.expected}" if self.flag else f"{value}: {self.expected}")
 
 
@@ -43,7 +48,8 @@ def flag(default: Any, help: str, *, choices=None, minimum=None, maximum=None, a
     """Declares a dataclass field that is also a flag.
 
     Args:
-        default: the value without the flag. None means that the value follows from others; the help explains how.
+        default: the value without the flag. None means that the value follows from others; the help explains how. A
+            field of the type tuple[str, ...] has the values of all occurrences of its flag.
         help: one sentence for `--help` and the documentation.
         choices: the allowed values, if there are only a few.
         minimum, maximum: inclusive bounds of a number.

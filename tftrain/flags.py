@@ -97,19 +97,20 @@ def help_text(config_class: type, program: str) -> str:
         lines += ["", (section.__doc__ or "").strip().split("\n")[0]]
         for field in dataclasses.fields(section):
             choices = field.metadata["choices"]
-            kind = "|".join(map(str, choices)) if choices else _base_type(section, field.name).__name__
+            base = _base_type(section, field.name)
+            kind = "|".join(map(str, choices)) if choices else "str" if base is tuple else base.__name__
             default = getattr(section, field.name)
-            shown = "" if default is None else f" (default {str(default).lower() if kind == 'bool' else default})"
+            shown = "" if default in (None, ()) else f" (default {str(default).lower() if kind == 'bool' else default})"
             lines.append(f"  --{field.name}={kind}{shown}\n      {field.metadata['help']}")
     return "\n".join(lines)
 
 
 def _base_type(section: Any, name: str) -> type:
-    """Returns int for both `int` and `int | None`."""
+    """Returns int for both `int` and `int | None`, and tuple for `tuple[str, ...]`."""
     hint = typing.get_type_hints(section.__class__)[name]
     if isinstance(hint, types.UnionType):
         hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
-    return hint
+    return typing.get_origin(hint) or hint
 
 
 _INT64 = flags.IntegerParser(-(1 << 63), (1 << 63) - 1)
@@ -137,6 +138,11 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
             description = field.metadata["help"]
             if kind is bool:
                 made = collecting(flags.BooleanFlag, _EXPECTED[bool])(field.name, default, description)
+            elif kind is tuple:
+                # Every occurrence of the flag adds a value; the values stay as they were typed.
+                made = flags.MultiFlag(
+                    _PARSERS[str], flags.ArgumentSerializer(), field.name, list(default), description
+                )
             else:
                 made = collecting(flags.Flag, _EXPECTED.get(kind, ""))(
                     _PARSERS[kind], flags.ArgumentSerializer(), field.name, default, description
@@ -146,8 +152,9 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
 
 
 def _fill(section: Any, values: flags.FlagValues) -> Any:
+    given = {field.name: values[field.name].value for field in dataclasses.fields(section)}
     return dataclasses.replace(
-        section, **{field.name: values[field.name].value for field in dataclasses.fields(section)}
+        section, **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     )
 
 

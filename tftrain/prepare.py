@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         logger.error("interrupted; nothing was left in the output folder")
         return EXIT_INTERRUPTED
     logger.info(
-        f"{config.output_dir}: {result.documents} documents, {result.tokens} tokens, vocabulary of "
+        f"{config.output_dir}: {result.documents} documents, {result.tokens_read} tokens, vocabulary of "
         f"{result.vocab_size}, {result.examples('train')} training and {result.examples('eval')} held-out examples of "
         f"{result.max_seq_length} tokens"
     )

@@ -9,7 +9,9 @@ from tftrain.fields import Problem, field_problems, flag
 class PrepareConfig:
     """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
 
-    input_files: str | None = flag(None, "Glob of UTF-8 text files, plain or .gz.")
+    input_files: tuple[str, ...] = flag(
+        (), "UTF-8 text files, plain or .gz: files, folders and globs; with commas, or the flag several times."
+    )
     builtin_corpus: bool = flag(
         False, "Use the English documentation inside a fixed list of installed Python packages."
     )
@@ -19,6 +21,17 @@ class PrepareConfig:
         "Blank lines part documents, whose lines are paragraphs; or a file is a document, and blank "
         "lines part its paragraphs.",
         choices=("blank_line", "file"),
+    )
+    deduplicate: str = flag(
+        "paragraph",
+        "Keep a paragraph of at least 32 bytes only once in the corpus; or keep all text.",
+        choices=("paragraph", "none"),
+    )
+    min_tokens_used: float = flag(
+        0.9,
+        "Refuse the text if a smaller share of its tokens, without duplicates, is in examples.",
+        minimum=0,
+        maximum=1,
     )
     output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
     overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")

@@ -23,8 +23,10 @@ def prepare_config(corpus):
     """Returns a configuration for the small corpus, which each test changes as it needs."""
 
     def make(output_dir, **changes):
+        if isinstance(changes.get("input_files"), str):
+            changes["input_files"] = (changes["input_files"],)
         config = PrepareConfig(
-            input_files=str(corpus / "*.txt"),
+            input_files=(str(corpus / "*.txt"),),
             output_dir=str(output_dir),
             max_seq_length=32,
             vocab_file=str(corpus / "vocab.vocab"),

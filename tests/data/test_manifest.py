@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 
+import msgspec
 import pytest
 
 from tftrain.data import manifest
@@ -28,7 +29,10 @@ def folder(tmp_path):
             max_seq_length=16,
             max_predictions_per_seq=None,
             documents=2,
-            tokens=30,
+            tokens_read=30,
+            tokens_in_examples=25,
+            tokens_dropped={"duplicate_paragraph": 5},
+            unk_share=0.5,
             seed=1,
             splits={"train": [Shard("train-0", 3, 5)], "eval": []},
         )
@@ -55,6 +59,17 @@ def test_what_was_written_is_read(folder):
     assert found.examples("train") == 3
     assert found.examples("eval") == 0
     assert found == read_manifest(str(folder))
+
+
+def test_format_1_is_read_without_the_accounting(folder):
+    found = read_manifest(str(folder))
+    path = folder / manifest.NAME
+    content = json.loads(path.read_text()) | {"format": 1, "tokens": 30}
+    for name in ("tokens_read", "tokens_in_examples", "tokens_dropped", "unk_share"):
+        del content[name]
+    path.write_text(json.dumps(content))
+    expected = {"tokens_read": 30, "tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}
+    assert read_manifest(str(folder)) == msgspec.structs.replace(found, **expected)
 
 
 def test_folder_without_a_manifest_says_how_to_make_one(tmp_path):
@@ -95,6 +110,8 @@ def test_what_is_no_manifest_is_refused(folder, content, match):
         ({"max_seq_length": 16.0}, "max_seq_length is 16.0"),
         ({"max_seq_length": float("nan")}, "not JSON .NaN is not a number"),
         ({"seed": -1}, "seed is -1"),
+        ({"unk_share": 1.5}, "unk_share is 1.5: Expected `float` <= 1"),
+        ({"tokens_dropped": {"duplicate_paragraph": -5}}, "Expected `int` >= 0"),
         ({"lower_case": 1}, "lower_case is 1: Expected `bool`"),
         ({"vocab_sha256": None}, "vocab_sha256 is None: Expected `str`"),
         ({"max_predictions_per_seq": 5}, "max_predictions_per_seq is 5 with masking dynamic"),

@@ -39,12 +39,23 @@ def examples(folder, split="train"):
 
 
 @pytest.mark.slow
-def test_output_is_the_same_for_any_number_of_workers(prepare_config, tmp_path, monkeypatch):
+def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "_TASK_BYTES", 1000)
-    changes = {"vocab_file": None, "vocab_size": 100, "masking": "static", "dupe_factor": 2, "whole_word_masking": True}
+    # Two files and a part of a third one repeat what others have.
+    for number, seed in enumerate((0, 1, 0, 2)):
+        (tmp_path / f"text{number}").write_text(corpora.text(40 if number < 3 else 60, seed=seed))
+    changes = {"input_files": (str(tmp_path / "text*"), str(corpus / "*.txt"))}
+    changes |= {
+        "vocab_file": None,
+        "vocab_size": 100,
+        "masking": "static",
+        "dupe_factor": 2,
+        "whole_word_masking": True,
+    }
     for count in (1, 3):
         prepare(prepare_config(tmp_path / str(count), num_workers=count, **changes))
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    assert read_manifest(str(tmp_path / "1")).tokens_dropped["duplicate_paragraph"] > 10_000
 
 
 def test_manifest_says_what_is_there(prepared):
@@ -62,7 +73,7 @@ def test_manifest_says_what_is_there(prepared):
     listed = {shard.file for shards in manifest.splits.values() for shard in shards}
     assert set(os.listdir(prepared)) == {"manifest.json", "vocab.txt", *listed, *(name + ".index" for name in listed)}
     # A word a token, but for four words in two or three pieces and the full stops.
-    assert 120 * 12 * 9 < manifest.tokens < 120 * 12 * 14
+    assert 120 * 12 * 9 < manifest.tokens_read < 120 * 12 * 14
 
 
 def test_static_records_have_the_standard_features(prepared_static):
@@ -115,7 +126,7 @@ def test_gzip_files_give_the_same_examples(prepare_config, corpus, prepared, tmp
     prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "*.gz")))
     # The number of chunks follows from the compressed sizes, so the examples are others; the text is the same.
     one, other = read_manifest(str(tmp_path / "out")), read_manifest(prepared)
-    assert (one.documents, one.tokens) == (other.documents, other.tokens)
+    assert (one.documents, one.tokens_read) == (other.documents, other.tokens_read)
 
 
 def test_sentencepiece_end_to_end(prepare_config, tmp_path):
@@ -136,9 +147,9 @@ def test_sentencepiece_end_to_end(prepare_config, tmp_path):
 def test_builtin_corpus(prepare_config, tmp_path, monkeypatch):
     files = preparation.builtin_corpus.list_files()[:400]
     monkeypatch.setattr(preparation.builtin_corpus, "list_files", lambda: files)
-    made = prepare(prepare_config(tmp_path / "out", input_files=None, builtin_corpus=True, builtin_corpus_mb=0.1))
+    made = prepare(prepare_config(tmp_path / "out", input_files=(), builtin_corpus=True, builtin_corpus_mb=0.1))
     assert made.documents > 10
-    assert made.tokens > 10_000
+    assert made.tokens_read > 10_000
 
 
 def test_documents_are_spread_evenly_over_chunks(tmp_path):
@@ -369,5 +380,5 @@ def test_an_interrupt_ends_the_workers_and_leaves_nothing(tmp_path):
 def test_manifest_is_json_that_others_can_read(prepared):
     with open(os.path.join(prepared, "manifest.json"), encoding="utf-8") as file:
         content = json.load(file)
-    assert content["format"] == 1
+    assert content["format"] == 2
     assert sum(shard["examples"] for shard in content["splits"]["eval"]) == len(examples(prepared, "eval"))

@@ -210,7 +210,10 @@ class DataManifest(Target):
                 max_seq_length=LENGTH,
                 max_predictions_per_seq=None,
                 documents=3,
-                tokens=100,
+                tokens_read=100,
+                tokens_in_examples=90,
+                tokens_dropped={"duplicate_paragraph": 10},
+                unk_share=0.25,
                 seed=1,
                 splits=splits,
             )
@@ -283,13 +286,10 @@ class SentencepieceModel(Target):
     name, clean = "sentencepiece", (DataError,)
 
     def begin(self):
-        import tempfile
-
         from tftrain.data.vocabulary_learner import learn_sentencepiece
 
         counts = Counter({f"w{number}{c}": 1 + number for number in range(40) for c in "abcdefghij"})
-        with tempfile.TemporaryDirectory() as folder:
-            _, self._model = learn_sentencepiece(counts, 80, True, folder)
+        _, self._model = learn_sentencepiece(counts, 80, True)
 
     def damage(self, rng, folder):
         model = self._model

@@ -17,6 +17,7 @@ from tftrain.data.errors import DataError
 _BLOCK = 1 << 20
 # Longer paragraphs are split between words. This bounds the memory for one line of input.
 LONGEST_PARAGRAPH = 1 << 16
+_OTHER_SPACES = "\t\u00a0\u2003\u3000"
 
 
 def read_documents(path: str, separator: str) -> Iterator[list[str]]:
@@ -85,6 +86,8 @@ def _cut(line: str) -> Iterator[str]:
 
 def _cut_once(line: str) -> tuple[str, str]:
     end = line.rfind(" ", 1, LONGEST_PARAGRAPH)
+    if end < 0:
+        end = max(line.rfind(space, 1, LONGEST_PARAGRAPH) for space in _OTHER_SPACES)
     end = LONGEST_PARAGRAPH if end < 0 else end
     return line[:end], line[end:]
 

@@ -19,7 +19,9 @@ from tftrain.data.errors import DataError
 from tftrain.files import read_small
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
+# Format 1 lacks the fields that account for tokens.
+_READABLE_FORMATS = (1, FORMAT)
 MAX_BYTES = 16 << 20
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 
@@ -52,7 +54,10 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
     max_predictions_per_seq: Annotated[int, Meta(ge=1, le=1 << 16)] | None
     documents: Count
-    tokens: Count
+    tokens_read: Count
+    tokens_in_examples: Count | None
+    tokens_dropped: dict[str, Count] | None
+    unk_share: Annotated[float, Meta(ge=0, le=1)] | None
     seed: Count
     splits: dict[str, Any]
 
@@ -71,8 +76,11 @@ class Manifest(_Fields, frozen=True, kw_only=True):
         normalization: "bert" or "nfkc", as `tokenization.word_splitter` describes them.
         max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP].
         max_predictions_per_seq: maximum number of masked tokens of a static example; None if masking is dynamic.
-        documents, tokens: numbers of documents and tokens in the text of both splits. A token counts once, even if
-            several examples contain it.
+        documents, tokens_read: numbers of documents and tokens in the text of both splits.
+        tokens_in_examples: tokens of the text that occur in an example. A token counts once, even if several examples
+            contain it. It is None in manifests of format 1, as are the next two fields.
+        tokens_dropped: numbers of the other tokens, by reason.
+        unk_share: share of [UNK] in the tokens in examples.
         seed: seed of the preparation.
         splits: the shards of "train" and "eval", in order. "eval" may be empty.
     """
@@ -216,12 +224,15 @@ def _inside(path: str, folder: str, name: str) -> str:
 def _from_json(path: str, folder: str, content: Any) -> Manifest:
     if not isinstance(content, dict) or "format" not in content:
         raise DataError(f"{path}: not a manifest of tftrain.prepare; prepare the data again")
-    if content["format"] != FORMAT:
+    file_format = content.pop("format")
+    if isinstance(file_format, bool) or file_format not in _READABLE_FORMATS:
         raise DataError(
-            f"{path}: its format is {strict_json.shown(content['format'])}, this version reads {FORMAT}; "
+            f"{path}: its format is {strict_json.shown(file_format)}, this version reads {FORMAT}; "
             "prepare the data again"
         )
-    del content["format"]
+    if file_format == 1 and "tokens" in content:
+        content |= {"tokens_read": content.pop("tokens")}
+        content |= {"tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}
     try:
         fields = strict_json.convert(content, _Fields)
         splits = strict_json.convert(fields.splits, _Splits, "splits")

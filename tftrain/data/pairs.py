@@ -1,99 +1,164 @@
 """Sentence pairs for masked-LM and next-sentence training (BERT, arXiv 1810.04805, section 3.1 and appendix A.2).
 
-A pair consists of two segments, A and B, which are runs of sentences and fill a sequence. In half of the pairs B
-follows A in the same document. In the others B comes from another document, and the sentences after A go into the next
-pair. A small share of the pairs has a random, smaller length, so training includes short sequences.
+A pair consists of two segments, A and B, which fill a sequence. In half of the pairs B follows A in the same document.
+In the others B comes from another document, and the text after A goes into the next pair. A small share of the pairs
+has a random, smaller length, so training includes short sequences.
+
+A document is a stream of tokens. A pair takes as many tokens as fit, or the tokens up to the document's end, and the
+next pair goes on where it ends. So a sentence that is longer than a sequence is cut, and every token is in some pair.
+
+Nothing but the text tells a model the label. The lengths of A and B are drawn before the label. A random B has exactly
+as many tokens as the B that it replaces, and like it begins at the start of a sentence or not, and ends at the end of
+one or not.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.data.vocabulary import Vocabulary
-
-Document = list[list[int]]
 _RANDOM_NEXT = 0.5
+# Random sentences that are examined for a random B. One in 20 fits as a rule, if B ends at the end of a sentence.
+_CANDIDATES = 64
 
 
 class Pair(NamedTuple):
-    """One example before masking.
+    """One example before masking, as positions in `TokenizedText.tokens`.
 
     Attributes:
-        input_ids: [CLS] A [SEP] B [SEP].
-        second_segment_start: position of the first token of B.
+        first, first_end: first position of A, and the position after its last token.
+        second, second_end: the same of B.
         next_sentence_label: 1 if B is random, 0 if it follows A.
     """
 
-    input_ids: list[int]
-    second_segment_start: int
+    first: int
+    first_end: int
+    second: int
+    second_end: int
     next_sentence_label: int
 
 
+class TokenizedText(NamedTuple):
+    """Documents as one stream of tokens. No document and no sentence is empty.
+
+    Attributes:
+        tokens: int32 [tokens] token ids.
+        sentences: int64 [sentences + 1] first position of each sentence; the last element is the number of tokens.
+        documents: int64 [documents + 1] first position of each document; the last element is the number of tokens.
+    """
+
+    tokens: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+
+    @classmethod
+    def join(cls, documents: Sequence[Sequence[np.ndarray]]) -> "TokenizedText":
+        """Joins documents, given as the token ids of each sentence. Leaves out empty sentences and documents."""
+        lengths = [[len(sentence) for sentence in document if len(sentence)] for document in documents]
+        sentences = [sentence for document in documents for sentence in document]
+        return cls(
+            np.concatenate([np.zeros(0, np.int32), *sentences]).astype(np.int32),
+            np.cumsum([0, *chain.from_iterable(lengths)]),
+            np.cumsum([0, *(sum(sizes) for sizes in lengths if sizes)]),
+        )
+
+
 def make_pairs(
-    documents: Sequence[Document],
-    vocabulary: Vocabulary,
-    max_seq_length: int,
-    short_seq_prob: float,
-    rng: np.random.Generator,
+    text: TokenizedText, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator
 ) -> Iterator[Pair]:
-    """Yields the pairs of a list of documents.
+    """Yields the pairs of a text. They contain every token, except documents of one token.
+
+    If the text has one document, all pairs are consecutive.
 
     Args:
-        documents: sentences as token ids. No document and no sentence is empty.
-        vocabulary: defines the ids of [CLS] and [SEP].
+        text: the documents.
         max_seq_length: maximum number of tokens of a pair, including [CLS] and both [SEP]; at least 8.
         short_seq_prob: share of the pairs with a random length.
         rng: source of all random choices.
     """
-    cls, sep = vocabulary.id("[CLS]"), vocabulary.id("[SEP]")
     max_tokens = max_seq_length - 3
-    for number, document in enumerate(documents):
-        begin = 0
-        while begin < len(document):
+    source = _RandomSegments(text, rng)
+    boundaries = text.sentences.tolist()
+    for document, (start, stop) in enumerate(pairwise(text.documents.tolist())):
+        if stop - start < 2:
+            continue
+        inner = boundaries[bisect_right(boundaries, start) : bisect_left(boundaries, stop)]
+        longest_second = source.longest_other(document)
+        begin = start
+        while begin < stop:
             length = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_seq_prob else max_tokens
-            end = _run_end(document, begin, length)
-            middle = int(rng.integers(begin + 1, end)) if end - begin > 1 else end
-            first = _joined(document[begin:middle])
-            random_next = len(documents) > 1 and (middle == end or rng.random() < _RANDOM_NEXT)
-            if random_next:
-                second, begin = _random_run(documents, number, length - len(first), rng), middle
+            end = min(begin + length, stop)
+            if end == stop and begin > start and (not inner or inner[-1] <= begin):
+                # No sentence ends inside the rest of the document, so the pair begins one sentence earlier.
+                begin = max(min(begin, inner[-2] if len(inner) > 1 else start), end - length)
+            middle = _border(inner, begin, end, longest_second, rng)
+            if longest_second and rng.random() < _RANDOM_NEXT:
+                second = source.draw(document, middle, end)
+                yield Pair(begin, middle, second, second + end - middle, 1)
+                begin = middle
             else:
-                second, begin = _joined(document[middle:end]), end
-            if not second:
-                # There is one sentence and no other document: the halves of the sentence are the segments.
-                first, second = first[: len(first) // 2], first[len(first) // 2 :]
-            if first and second:
-                first, second = _fit(first, second, max_tokens, rng)
-                yield Pair([cls, *first, sep, *second, sep], len(first) + 2, int(random_next))
+                yield Pair(begin, middle, middle, end, 0)
+                begin = end
 
 
-def _run_end(document: Document, begin: int, length: int) -> int:
-    """Returns the end of the shortest run of sentences from `begin` with `length` tokens, or the document's end."""
-    total = 0
-    for end in range(begin, len(document)):
-        total += len(document[end])
-        if total >= length:
-            return end + 1
-    return len(document)
+def _border(inner: list[int], begin: int, end: int, longest_second: int, rng: np.random.Generator) -> int:
+    """Returns the position of the first token of B: the start of a sentence, if one starts inside.
+
+    B has at most `longest_second` tokens, if this is not 0, because no other document has more for a random B.
+    """
+    lowest = max(begin + 1, end - longest_second) if longest_second else begin + 1
+    low, high = bisect_left(inner, lowest), bisect_left(inner, end)
+    return inner[int(rng.integers(low, high))] if low < high else int(rng.integers(lowest, end))
 
 
-def _random_run(documents: Sequence[Document], own: int, length: int, rng: np.random.Generator) -> list[int]:
-    other = int(rng.integers(len(documents) - 1))
-    document = documents[other + (other >= own)]
-    begin = int(rng.integers(len(document)))
-    return _joined(document[begin : _run_end(document, begin, max(length, 1))])
+class _RandomSegments:
+    """Draws segments from other documents."""
 
+    def __init__(self, text: TokenizedText, rng: np.random.Generator):
+        self._text, self._rng = text, rng
+        self._is_boundary = np.zeros(len(text.tokens) + 1, bool)
+        self._is_boundary[text.sentences] = True
+        self._sizes = np.diff(text.documents)
+        self._by_size = np.argsort(self._sizes, kind="stable")
+        self._sorted_sizes = self._sizes[self._by_size]
 
-def _fit(first: list[int], second: list[int], max_tokens: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
-    """Removes tokens from a random end of the longer segment until both fit into `max_tokens`."""
-    spans = [[0, len(first)], [0, len(second)]]
-    excess = max(0, len(first) + len(second) - max_tokens)
-    for cut_front in rng.random(excess) < 0.5:
-        longer = spans[0] if spans[0][1] - spans[0][0] > spans[1][1] - spans[1][0] else spans[1]
-        longer[0 if cut_front else 1] += 1 if cut_front else -1
-    return first[slice(*spans[0])], second[slice(*spans[1])]
+    def longest_other(self, document: int) -> int:
+        """Returns the number of tokens of the longest other document; 0 if there is none."""
+        if len(self._sizes) < 2:
+            return 0
+        longest = self._by_size[-1]
+        return int(self._sorted_sizes[-2] if longest == document else self._sorted_sizes[-1])
 
+    def draw(self, document: int, middle: int, end: int) -> int:
+        """Returns the first position of a random segment that can replace [middle, end) of a document.
 
-def _joined(sentences: Document) -> list[int]:
-    return [token for sentence in sentences for token in sentence]
+        The segment has the same number of tokens, which is at most `longest_other`, and is inside one other document.
+        """
+        text, length = self._text, end - middle
+        if self._is_boundary[middle]:
+            starts = text.sentences[self._rng.integers(0, len(text.sentences) - 1, _CANDIDATES)]
+        else:
+            starts = self._rng.integers(0, len(text.tokens), _CANDIDATES)
+        owners = np.searchsorted(text.documents, starts, side="right") - 1
+        inside = (owners != document) & (starts + length <= text.documents[owners + 1])
+        starts = starts[inside]
+        is_boundary = self._is_boundary
+        alike = starts[
+            (is_boundary[starts] == is_boundary[middle]) & (is_boundary[starts + length] == is_boundary[end])
+        ]
+        if len(alike):
+            return int(alike[0])
+        if len(starts):
+            return int(starts[0])
+        return self._draw_from_long_documents(document, length)
+
+    def _draw_from_long_documents(self, document: int, length: int) -> int:
+        """Draws a document that has enough tokens, and in it the start of a sentence before enough tokens."""
+        text = self._text
+        long_enough = self._by_size[np.searchsorted(self._sorted_sizes, length) :]
+        other = int(self._rng.choice(long_enough[long_enough != document]))
+        begin, last = int(text.documents[other]), int(text.documents[other + 1]) - length
+        low, high = np.searchsorted(text.sentences, begin), np.searchsorted(text.sentences, last, side="right")
+        return int(text.sentences[self._rng.integers(low, high)])

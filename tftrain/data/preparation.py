@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tftrain.data import builtin_corpus, manifest
+from tftrain.data import accounting, builtin_corpus, input_files, manifest
+from tftrain.data.accounting import Accounting
 from tftrain.data.alphabet import vocabulary_warnings
+from tftrain.data.duplicates import BucketTask, ParagraphIndex, find_duplicates
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import Manifest, Shard
-from tftrain.data.records import match_files
-from tftrain.data.spool import FilesTask, Spool, spool_files
+from tftrain.data.spool import Chunk, FilesTask, Spool, spool_files
 from tftrain.data.vocabulary import MAX_BYTES, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.data.workers import Stage, Workers
 from tftrain.data_sizes import predictions
@@ -63,15 +64,16 @@ def prepare(config: PrepareConfig) -> Manifest:
     """
     _check_output(config)
     tokenizer_from_file = _read_tokenizer(config)
-    inputs = [] if config.builtin_corpus else match_files(config.input_files, "input_files")
+    inputs = [] if config.builtin_corpus else input_files.list_files(config.input_files)
     work = os.path.join(config.output_dir, UNFINISHED)
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)
-    os.makedirs(os.path.join(work, "spool"))
+    for name in ("spool", "paragraphs"):
+        os.makedirs(os.path.join(work, name))
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
             spool, documents = _spool(config, work, inputs, workers)
-            tokenizer = tokenizer_from_file or _learn(config, work, spool, workers)
+            tokenizer = tokenizer_from_file or _learn(config, spool, workers)
             new_manifest = _write(config, work, spool, documents, tokenizer, workers)
         with _signals_ignored():
             return _publish(config, work, new_manifest)
@@ -163,7 +165,9 @@ def _spool(config: PrepareConfig, work: str, inputs: list[str], workers: Workers
         counts = Counter()
         for part in workers.run("read documents", spool_files, _file_tasks(spool, inputs, config.document_separator)):
             counts.update(part)
-    source = "--builtin_corpus" if config.builtin_corpus else f"--input_files={config.input_files}"
+        if spool.index:
+            _find_duplicates(spool, workers)
+    source = _source(config)
     if not counts.total():
         raise DataError(f"{source}: no document in {len(inputs)} files; expected text")
     for split, name in (("train", "training"), ("eval", "held-out")):
@@ -176,6 +180,10 @@ def _spool(config: PrepareConfig, work: str, inputs: list[str], workers: Workers
     return spool, counts.total()
 
 
+def _source(config: PrepareConfig) -> str:
+    return "--builtin_corpus" if config.builtin_corpus else f"--input_files={','.join(config.input_files)}"
+
+
 def _text_size(path: str) -> int:
     return os.path.getsize(path) * (_GZIP_RATIO if path.endswith(".gz") else 1)
 
@@ -185,7 +193,20 @@ def _make_spool(config: PrepareConfig, work: str, total_bytes: int) -> Spool:
     small = min(_SMALL_CHUNKS, -(-total_bytes // _SMALL_CHUNK_BYTES))
     train = max(1, large, small)
     held_out = max(1, -int(-large * config.eval_fraction // 1))
-    return Spool(os.path.join(work, "spool"), config.seed, config.eval_fraction, train, held_out)
+    index = None
+    # The built-in corpus has no duplicates.
+    if config.deduplicate == "paragraph" and not config.builtin_corpus:
+        index = ParagraphIndex.for_text(os.path.join(work, "paragraphs"), total_bytes)
+    return Spool(os.path.join(work, "spool"), config.seed, config.eval_fraction, train, held_out, index)
+
+
+def _find_duplicates(spool: Spool, workers: Workers) -> None:
+    folders = [spool.chunk_folder(chunk) for chunk in spool.chunks()]
+    tasks = [BucketTask(spool.index, bucket, folders) for bucket in range(spool.index.buckets)]
+    found = sum(workers.run("find duplicate paragraphs", find_duplicates, tasks))
+    shutil.rmtree(spool.index.folder)
+    if found:
+        logger.info(f"duplicate paragraphs dropped: {found:,} (--deduplicate=none keeps them)")
 
 
 def _file_tasks(spool: Spool, paths: list[str], separator: str) -> list[FilesTask]:
@@ -199,7 +220,7 @@ def _file_tasks(spool: Spool, paths: list[str], separator: str) -> list[FilesTas
     return tasks
 
 
-def _learn(config: PrepareConfig, work: str, spool: Spool, workers: Workers) -> _Tokenizer:
+def _learn(config: PrepareConfig, spool: Spool, workers: Workers) -> _Tokenizer:
     """Learns the vocabulary from the training split."""
     from tftrain.data import shards, vocabulary_learner
 
@@ -218,7 +239,7 @@ def _learn(config: PrepareConfig, work: str, spool: Spool, workers: Workers) -> 
         if config.tokenizer_type == "wordpiece":
             tokenizer = _Tokenizer(vocabulary_learner.learn_wordpiece(counts, size, progress.advance), None)
         else:
-            tokenizer = _Tokenizer(*vocabulary_learner.learn_sentencepiece(counts, size, config.lower_case, work))
+            tokenizer = _Tokenizer(*vocabulary_learner.learn_sentencepiece(counts, size, config.lower_case))
     if config.tokenizer_type == "wordpiece":
         for warning in vocabulary_warnings(counts, tokenizer.vocabulary, size):
             logger.warning(warning)
@@ -245,6 +266,7 @@ def _write(
     ]
     results = list(workers.run("write records", shards.write_shard, tasks))
     _warn_of_single_documents(config, [result.documents for result in results])
+    tokens = _account(config, chunks, results)
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
     for split, split_shards in splits.items():
         nonempty = [
@@ -274,10 +296,33 @@ def _write(
         max_seq_length=config.max_seq_length,
         max_predictions_per_seq=slots,
         documents=documents,
-        tokens=sum(result.tokens for result in results),
+        tokens_read=tokens.tokens_read,
+        tokens_in_examples=tokens.tokens_in_examples,
+        tokens_dropped=tokens.tokens_dropped,
+        unk_share=tokens.unk_share,
         seed=config.seed,
         splits=splits,
     )
+
+
+def _account(config: PrepareConfig, chunks: list[Chunk], results: list[Accounting]) -> Accounting:
+    """Logs the accounting of the whole text and returns it.
+
+    Raises:
+        DataError: too little of the text is in examples, or a split has none.
+    """
+    whole = accounting.total(results)
+    for line in accounting.table(whole):
+        logger.info(line)
+    accounting.check(whole, config)
+    for split, name in (("train", "training"), ("eval", "held-out")):
+        examples = sum(result.examples for chunk, result in zip(chunks, results, strict=True) if chunk.split == split)
+        if not examples and (split == "train" or config.eval_fraction):
+            raise DataError(
+                f"{_source(config)}: the {name} split has no example; expected a document of two tokens or more "
+                "that is no duplicate; use more text"
+            )
+    return whole
 
 
 def _warn_of_single_documents(config: PrepareConfig, documents: list[int]) -> None:

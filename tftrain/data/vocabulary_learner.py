@@ -4,8 +4,8 @@ Both learners read only the distinct words and their counts. So the memory depen
 the result does not depend on the number of worker processes.
 """
 
+import io
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -157,31 +157,28 @@ def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) 
     return round(last.threshold * (last.size / size) ** 1.4)
 
 
-def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool, folder: str) -> tuple[Vocabulary, bytes]:
+def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:
     """Trains a sentencepiece unigram model (Kudo 2018, arXiv 1804.10959).
 
     Args:
         counts: count of each word; words are separated by spaces.
         vocab_size: requested number of pieces, including the special tokens.
         lower_case: whether the model folds case.
-        folder: folder for temporary files.
 
     Returns:
-        The vocabulary and the serialized model.
+        The vocabulary and the serialized model, which contains no path.
 
     Raises:
         DataError: the text is too small for so many pieces.
     """
-    path, model = os.path.join(folder, "words.tsv"), os.path.join(folder, "words")
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-            file.write(f"{word}\t{count}\n")
+    words = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    model = io.BytesIO()
     pad, unk, cls, sep, mask = SPECIAL_TOKENS
     try:
         sentencepiece.SentencePieceTrainer.train(
-            input=path,
+            sentence_iterator=(f"{word}\t{count}" for word, count in words),
             input_format="tsv",
-            model_prefix=model,
+            model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,
             pad_id=0,
@@ -205,9 +202,8 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool, fold
             f"--vocab_size={vocab_size}: sentencepiece cannot learn so many pieces from {len(counts)} different "
             f"words ({reason}); use a smaller --vocab_size or more text"
         ) from error
-    with open(model + ".model", "rb") as file:
-        content = file.read()
-    return sentencepiece_vocabulary(content, model + ".model"), content
+    content = model.getvalue()
+    return sentencepiece_vocabulary(content, "the learned sentencepiece model"), content
 
 
 def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:

@@ -1,0 +1,114 @@
+"""Finds the paragraphs that occur more than once in a corpus, with bounded memory.
+
+While the documents are read, each worker appends a row for every paragraph to a bucket on disk. A row has a hash of the
+paragraph and its place in the corpus. The hash selects the bucket, so equal paragraphs are in the same bucket. Then
+each bucket is sorted alone. All rows of a hash except the first place in the corpus are duplicates. They are written to
+files of their chunks. The result does not depend on the number of workers.
+"""
+
+import hashlib
+import os
+import struct
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+# Shorter paragraphs, such as headings and "Yes.", are never duplicates. In UTF-8, 32 bytes are about 5 English words or
+# 10 Chinese characters.
+MIN_BYTES = 32
+_ROW = np.dtype([("hash", "<u8", 2), ("file", "<u4"), ("document", "<u4"), ("paragraph", "<u4"), ("chunk", "<u4")])
+_PLACE_AND_CHUNK = struct.Struct("<4I")
+_PLACE = np.dtype([("file", "<u4"), ("document", "<u4"), ("paragraph", "<u4")])
+# A bucket has at most as many bytes as the text, and usually a fifth of that.
+_TEXT_BYTES_PER_BUCKET = 256 << 20
+_DUPLICATES = "duplicates-"
+
+
+@dataclass(frozen=True)
+class ParagraphIndex:
+    """The folder of the buckets.
+
+    Attributes:
+        folder: an existing folder.
+        buckets: number of buckets.
+    """
+
+    folder: str
+    buckets: int
+
+    @classmethod
+    def for_text(cls, folder: str, text_bytes: int) -> "ParagraphIndex":
+        """Returns an index whose buckets fit into memory, for text of about `text_bytes` bytes."""
+        return cls(folder, 1 + text_bytes // _TEXT_BYTES_PER_BUCKET)
+
+
+class Rows:
+    """The rows of a worker that are not on disk yet."""
+
+    def __init__(self, index: ParagraphIndex):
+        self._index = index
+        self._buckets: dict[int, bytearray] = defaultdict(bytearray)
+
+    def add(self, file: int, document: int, paragraphs: list[str], chunk: int) -> None:
+        """Adds the paragraphs of a document that have at least MIN_BYTES bytes.
+
+        Args:
+            file, document: number of the file, and of the document in it.
+            paragraphs: the text, without line breaks and repeated spaces.
+            chunk: number of the document's chunk among all chunks.
+        """
+        for number, paragraph in enumerate(paragraphs):
+            text = paragraph.casefold().encode()
+            if len(text) >= MIN_BYTES:
+                digest = hashlib.blake2b(text, digest_size=16).digest()
+                row = digest + _PLACE_AND_CHUNK.pack(file, document, number, chunk)
+                self._buckets[int.from_bytes(digest[8:], "little") % self._index.buckets] += row
+
+    def flush(self) -> None:
+        """Appends the rows to the files of this process."""
+        for bucket, rows in self._buckets.items():
+            folder = os.path.join(self._index.folder, str(bucket))
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, str(os.getpid())), "ab") as file:
+                file.write(rows)
+        self._buckets.clear()
+
+
+class BucketTask(NamedTuple):
+    """The arguments of `find_duplicates`: the index, one of its buckets, and the folder of each chunk."""
+
+    index: ParagraphIndex
+    bucket: int
+    chunk_folders: list[str]
+
+
+def find_duplicates(task: BucketTask) -> int:
+    """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates."""
+    folder = os.path.join(task.index.folder, str(task.bucket))
+    if not os.path.isdir(folder):
+        return 0
+    rows = np.concatenate([np.fromfile(os.path.join(folder, name), _ROW) for name in os.listdir(folder)])
+    # Few paragraphs occur twice, so the second sort has few rows.
+    rows = rows[np.argsort(rows["hash"][:, 0])]
+    same = rows["hash"][1:, 0] == rows["hash"][:-1, 0]
+    rows = rows[np.append(same, False) | np.append(False, same)]
+    keys = (rows["paragraph"], rows["document"], rows["file"], rows["hash"][:, 1], rows["hash"][:, 0])
+    rows = rows[np.lexsort(keys)]
+    rows = rows[1:][(rows["hash"][1:] == rows["hash"][:-1]).all(axis=1)]
+    for chunk in np.unique(rows["chunk"]):
+        places = rows[rows["chunk"] == chunk]
+        with open(os.path.join(task.chunk_folders[chunk], f"{_DUPLICATES}{os.getpid()}"), "ab") as file:
+            file.write(np.stack([places[name] for name in _PLACE.names], axis=1).astype("<u4").tobytes())
+    return len(rows)
+
+
+def read_duplicates(chunk_folder: str) -> dict[tuple[int, int], set[int]]:
+    """Returns the numbers of the duplicate paragraphs of a chunk, by the numbers of file and document."""
+    found: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for name in os.listdir(chunk_folder) if os.path.isdir(chunk_folder) else ():
+        if name.startswith(_DUPLICATES):
+            for file, document, paragraph in np.fromfile(os.path.join(chunk_folder, name), _PLACE).tolist():
+                found[file, document].add(paragraph)
+    return found
