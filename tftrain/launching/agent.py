@@ -48,17 +48,21 @@ class Agent:
         self._ranks: list[Rank] = []
 
     def serve(self) -> None:
-        """Serves the launcher until it closes the connection and every rank has ended."""
+        """Serves the launcher until every rank has ended."""
         hello = self._receive()
         if hello is None:
             return
         try:
+            if hello["is_parallel"]:
+                check_host_name()
             self.send({"ready": interface(hello["address"], hello["port"], hello["interfaces"])})
             job = self._receive()
             if job is None:
                 return
             for number, environ in job["ranks"].items():
-                self._start(int(number), job, environ)
+                self._ranks.append(self._start(int(number), job, environ))
+            for rank in self._ranks:
+                rank.watch()
         except (OSError, LookupError) as error:
             self.send({"failed": str(error)})
         else:
@@ -74,14 +78,19 @@ class Agent:
             while line:
                 line = line[os.write(self._output, line) :]
 
+    def rank_ended(self) -> None:
+        """Ends the agent after the last rank; a network that is down may never close the input."""
+        if all(rank.has_ended for rank in self._ranks):
+            os._exit(0)
+
     def _receive(self) -> dict[str, Any] | None:
         """Returns the next message; None at the end of the input."""
         line = self._commands.readline()
         return messages.decode(line)[1] if line.endswith(b"\n") else None
 
-    def _start(self, number: int, job: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    def _start(self, number: int, job: Mapping[str, Any], environ: Mapping[str, str]) -> "Rank":
         environ = {**os.environ, **job["environ"], **environ}
-        self._ranks.append(Rank(number, job["command"], environ, job["terminals"], self))
+        return Rank(number, job["command"], environ, job["terminals"], self)
 
     def _end(self, save_seconds: float) -> None:
         last = time.monotonic() + save_seconds
@@ -92,11 +101,15 @@ class Agent:
         for rank in self._ranks:
             rank.send_signal(signal.SIGKILL)
         for rank in self._ranks:
-            rank.join(None)
+            rank.join()
 
 
 class Rank:
-    """The process of one rank."""
+    """The process of one rank.
+
+    Attributes:
+        has_ended: whether it has ended and its exit code is sent.
+    """
 
     def __init__(
         self,
@@ -116,7 +129,7 @@ class Rank:
             agent: sends the output and the exit code.
         """
         self._number, self._agent = number, agent
-        self._lock, self._ended = threading.Lock(), False
+        self._lock, self._is_reaped, self.has_ended = threading.Lock(), False, False
         streams = {name: Stream(terminals[name]) for name in ("stdout", "stderr")}
         try:
             self._process = subprocess.Popen(
@@ -131,19 +144,23 @@ class Rank:
         finally:
             for stream in streams.values():
                 os.close(stream.writer)
-        pumps = [self._pump(name, stream) for name, stream in streams.items()]
-        self._waiter = threading.Thread(target=self._wait, args=(pumps,), daemon=True)
+        self._streams = streams
+        self._waiter = threading.Thread(target=self._wait, daemon=True)
+
+    def watch(self) -> None:
+        """Begins to send what the process prints, and in the end its exit code."""
         self._waiter.start()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal if the process still runs; SIGKILL goes to its whole process group."""
         with self._lock:
-            if not self._ended:
+            if not self._is_reaped:
                 (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
 
-    def join(self, seconds: float | None) -> None:
+    def join(self, seconds: float | None = None) -> None:
         """Waits until the process has ended and its exit code is sent, at most so long."""
-        self._waiter.join(None if seconds is None else max(0, seconds))
+        if self._waiter.is_alive():
+            self._waiter.join(None if seconds is None else max(0, seconds))
 
     def _pump(self, name: str, stream: Stream) -> threading.Thread:
         def emit(data: bytes) -> None:
@@ -153,17 +170,35 @@ class Rank:
         pump.start()
         return pump
 
-    def _wait(self, pumps: Sequence[threading.Thread]) -> None:
+    def _wait(self) -> None:
+        pumps = [self._pump(name, stream) for name, stream in self._streams.items()]
         # Until the process is reaped, its number and its group's can't be given to another process.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
-            self._ended = True
+            self._is_reaped = True
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             code = self._process.wait()
         for pump in pumps:
             pump.join(OUTPUT_SECONDS)
         self._agent.send({"rank": self._number, "code": code if code >= 0 else 128 - code})
+        self.has_ended = True
+        self._agent.rank_ended()
+
+
+def check_host_name() -> None:
+    """Checks that the host's own name has an address.
+
+    Raises:
+        LookupError: it has none. Gloo would end the process by SIGABRT or SIGSEGV.
+    """
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        raise LookupError(
+            f"its own name, {name}, has no address, which Gloo needs; expected a line with it in /etc/hosts"
+        ) from error
 
 
 def interface(address: str, port: int, allowed: Sequence[str]) -> str:

@@ -135,8 +135,15 @@ class _Job:
             connection = Connection(host, config, self._events, self._output)
             self._connections.append(connection)
             logger.debug(f"{host.name}: ranks {[slot.rank for slot in host.slots]}: {' '.join(connection.command)}")
-            hello = {"address": host.launcher_address, "port": port, "interfaces": interfaces}
-            connection.send({**hello, "save_seconds": self._limits.save})
+            connection.send(
+                {
+                    "address": host.launcher_address,
+                    "port": port,
+                    "interfaces": interfaces,
+                    "is_parallel": len(self._hosts_of_ranks) > 1,
+                    "save_seconds": self._limits.save,
+                }
+            )
         while waiting := [connection for connection in self._connections if not connection.interface]:
             event = self._next(last)
             if event is None:
