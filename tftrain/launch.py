@@ -7,12 +7,13 @@ everything at once.
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from tftrain import flagfile, flags, log, run
 from tftrain.config import TrainConfig
-from tftrain.exit_codes import RunError
+from tftrain.exit_codes import ExitCode, RunError
 from tftrain.fields import ConfigError, Problem
 from tftrain.launching.config import LaunchConfig, split
 from tftrain.parallel.launcher import Launch
@@ -42,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
     except RunError as error:
         logger.error(error)
         return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.SIGNALLED + signal.SIGINT
 
 
 def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem]) -> int:
@@ -66,11 +69,15 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     except ImportError as error:
         raise RunError(f"Horovod can't be imported ({error}); `make setup` builds it") from error
     log.configure(level="debug" if config.verbose else "info", program=PROGRAM)
-    places = hosts.assign(config)
+    try:
+        places = hosts.assign(config)
+    except ConfigError as error:
+        raise ConfigError([*error.problems, *misread]) from error
     size = sum(len(host.slots) for host in places)
     if problems := run_problems(train_config, misread, places[0].is_local, size):
         raise ConfigError(problems)
-    gloo_timeout = float(os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS") or GLOO_TIMEOUT_SECONDS)
+    given = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
+    gloo_timeout = int(given) if given.isdecimal() else GLOO_TIMEOUT_SECONDS
     limits = job.Limits(
         save=train_config.run.preempt_save_seconds + MARGIN_SECONDS, connected=gloo_timeout + MARGIN_SECONDS
     )

@@ -32,6 +32,10 @@ def test_ranks_fill_the_hosts_in_order():
     ]
 
 
+def test_an_address_of_loopback_is_here():
+    assert places(hosts="127.0.1.1:2") == [("127.0.1.1", [0, 1], True, "127.0.0.1")]
+
+
 def test_all_slots_are_taken_by_default():
     (host,) = hosts.assign(LaunchConfig(hosts="localhost:4"))
     assert [slot.rank for slot in host.slots] == [0, 1, 2, 3]

@@ -49,7 +49,9 @@ def assign(config: LaunchConfig) -> list[Host]:
     by_host: dict[str, list[SlotInfo]] = {}
     for slot in get_host_assignments(given, size, size):
         by_host.setdefault(slot.hostname, []).append(slot)
-    remote = network.filter_local_addresses(list(by_host))
+    # The own name of a host is often an address of loopback, such as 127.0.1.1.
+    elsewhere = network.filter_local_addresses(list(by_host))
+    remote = [name for name in elsewhere if not (network.resolve_host_address(name) or "").startswith("127.")]
     addresses = {name: _address_towards(name) for name in remote}
     own = next(iter(addresses.values()), "127.0.0.1")
     return [Host(name, tuple(slots), name not in remote, addresses.get(name, own)) for name, slots in by_host.items()]
