@@ -83,6 +83,7 @@ def test_a_signal_to_one_rank_leaves_the_others_the_time_to_save(tmp_path):
     ("script", "expected"),
     [
         ("sys.exit(0)", 0),
+        ("sys.exit(255)", 255),
         ("run(0.2 * rank); sys.exit([80, 76][rank])", 76),
         # Rank 1 neither ends by itself nor by SIGTERM.
         ("listen(signal.SIGTERM); rank or sys.exit(80); run(15)", 77),
@@ -116,8 +117,10 @@ def test_what_a_rank_leaves_behind_is_ended_with_it(tmp_path):
         wait_for_end(job.pid("child", 0), 1)
 
 
-@pytest.mark.parametrize("victim", ["launcher", "agent"])
-def test_ranks_save_and_end_if_the_launcher_or_its_agent_is_killed(tmp_path, victim):
+@pytest.mark.parametrize(
+    ("victim", "number"), [("launcher", signal.SIGKILL), ("launcher", signal.SIGHUP), ("agent", signal.SIGKILL)]
+)
+def test_ranks_save_and_end_if_the_launcher_or_its_agent_is_killed(tmp_path, victim, number):
     script = """
 signal.signal(signal.SIGTERM, lambda *_: heard.append(signal.SIGTERM))
 note("rank")
@@ -129,7 +132,7 @@ note("saved")
 """
     with started(tmp_path, script) as job:
         job.wait_for("runs", 2)
-        os.kill(job.process.pid if victim == "launcher" else job.pid("agent", 0), signal.SIGKILL)
+        os.kill(job.process.pid if victim == "launcher" else job.pid("agent", 0), number)
         for rank in (0, 1):
             wait_for_end(job.pid("rank", rank))
             assert (tmp_path / f"saved_{rank}").exists()

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # Codes of ranks that stop because of a signal: others may still write the checkpoint.
 STOPPING = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
+# Names of the signals by the exit codes of processes that they end.
+SIGNALS = {ExitCode.SIGNALLED + number: number.name for number in signal.Signals}
 CLOSE_SECONDS = 2
 
 
@@ -216,9 +218,9 @@ class _Job:
         self._ended[rank] = Ended(code, self._by_launcher)
         if code == ExitCode.DONE or self._steps:
             return
-        if code > ExitCode.SIGNALLED:
-            name = signal.Signals(code - ExitCode.SIGNALLED).name
-            logger.warning(f"rank {rank} on {self._hosts_of_ranks[rank].name} was ended by {name}")
+        if code in SIGNALS:
+            # Such a rank says nothing itself.
+            logger.warning(f"rank {rank} on {self._hosts_of_ranks[rank].name} was ended by {SIGNALS[code]}")
         if code in STOPPING:
             self._plan(self._limits.save, None)
         else:
