@@ -47,9 +47,9 @@ def test_a_second_ctrl_c_ends_everything_at_once(tmp_path):
         begin = time.monotonic()
         job.press_ctrl_c()
         assert job.code() == 128 + signal.SIGINT, job.everything()
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 5
         for rank in (0, 1):
-            wait_for_end(job.pid("rank", rank), 1)
+            wait_for_end(job.pid("rank", rank), 5)
 
 
 def test_a_rank_that_ignores_signals_is_killed_after_the_time_to_save(tmp_path):
@@ -114,7 +114,7 @@ def test_what_a_rank_leaves_behind_is_ended_with_it(tmp_path):
     script = "note('child', subprocess.Popen(['sleep', '60']).pid)"
     with started(tmp_path, script, ranks=1) as job:
         assert job.code() == 0
-        wait_for_end(job.pid("child", 0), 1)
+        wait_for_end(job.pid("child", 0), 5)
 
 
 @pytest.mark.parametrize(

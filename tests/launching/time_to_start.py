@@ -1,4 +1,4 @@
-"""Seconds until ranks start under each launcher: `python -m tests.launching.time_to_start`.
+"""Seconds until ranks start under each launcher: `python -m tests.launching.time_to_start [ROUNDS]`.
 
 The first column is the time until rank 0 runs, as a process that does nothing but print; the second is the time until
 the first line of a training. Each is the shortest of some starts, which take turns so that other work on the machine
@@ -40,7 +40,7 @@ def seconds_until(text: str, command: Sequence[str], folder: str) -> float:
     return found
 
 
-def main() -> None:
+def main(rounds: int = ROUNDS) -> None:
     python = sys.executable
     with tempfile.TemporaryDirectory() as folder:
         train = ("-m", "tftrain.run", *FLAGS, f"--output_dir={folder}")
@@ -53,7 +53,7 @@ def main() -> None:
             "horovodrun --gloo -np 2": ((*HOROVODRUN, python, "-c", PRINTS), (*HOROVODRUN, python, *train)),
         }
         shortest = {}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, commands in rows.items():
                 for text, command in zip(("rank 0 runs", "model "), commands, strict=True):
                     seconds = seconds_until(text, command, folder)
@@ -64,4 +64,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))
