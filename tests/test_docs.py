@@ -26,6 +26,7 @@ OTHER = {
         *("num-proc", "reset-limit", "start-timeout"),
     },
     "mpirun": {"oversubscribe"},
+    "timeout": {"preserve-status"},
     "slurm": {"batch", "kill-on-bad-exit", "mpi", "ntasks", "ntasks-per-node", "requeue", "signal", "time"},
     "bazel": {"action_env", "config"},
     "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler"},
