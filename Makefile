@@ -26,8 +26,7 @@ setup: ## Make .venv: locked packages, Horovod, the project itself, the fused op
 	@PYTHON="$(PYTHON)" GPU="$(GPU)" OPS="$(OPS)" sh tools/setup.sh
 
 train: setup $(QUICKSTART)/data/manifest.json ## Train a small BERT on two ranks, then evaluate it
-	@# The launcher loads TensorFlow to see what Horovod was built for; its greetings are of no use here.
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/horovodrun --gloo -np $(RANKS) $(BIN)/python -m tftrain.run --flagfile=configs/quickstart.flags
+	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/quickstart.flags
 	$(BIN)/python -m tftrain.run --flagfile=configs/quickstart.flags --mode=evaluate
 
 $(QUICKSTART)/data/manifest.json: | setup

@@ -9,6 +9,7 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.config import TrainConfig
 from tftrain.fields import sections
+from tftrain.launching.config import LaunchConfig
 from tftrain.plan.config import PlanConfig
 from tftrain.prepare_config import PrepareConfig
 
@@ -22,9 +23,10 @@ OTHER = {
     "absl": {"flagfile", "help"},
     "horovodrun": {
         *("blacklist-cooldown-range", "gloo", "host-discovery-script", "max-np", "min-np", "network-interfaces"),
-        *("reset-limit", "start-timeout"),
+        *("num-proc", "reset-limit", "start-timeout"),
     },
     "mpirun": {"oversubscribe"},
+    "timeout": {"preserve-status"},
     "slurm": {"batch", "kill-on-bad-exit", "mpi", "ntasks", "ntasks-per-node", "requeue", "signal", "time"},
     "bazel": {"action_env", "config"},
     "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler"},
@@ -42,7 +44,9 @@ def names(config_class: type) -> set[str]:
 
 
 def flags_of_programs() -> set[str]:
-    found = set().union(*OTHER.values(), *map(names, (TrainConfig, PrepareConfig, PlanConfig, BenchConfig)))
+    found = set().union(
+        *OTHER.values(), *map(names, (TrainConfig, LaunchConfig, PrepareConfig, PlanConfig, BenchConfig))
+    )
     return found | {f"no{name}" for name in found}
 
 
@@ -86,7 +90,10 @@ def test_flags_exist(text):
     assert named - flags_of_programs() == set()
 
 
-@pytest.mark.parametrize(("program", "config"), [("tftrain.run", TrainConfig), ("tftrain.prepare", PrepareConfig)])
+@pytest.mark.parametrize(
+    ("program", "config"),
+    [("tftrain.run", TrainConfig), ("tftrain.launch", LaunchConfig), ("tftrain.prepare", PrepareConfig)],
+)
 def test_readme_has_every_flag_of_a_program_in_its_table(program, config):
     readme = (ROOT / "README.md").read_text()
     table = re.search(rf"\| purpose \| flags of `{re.escape(program)}` \|\n((?:\|.*\n)+)", readme)[1]

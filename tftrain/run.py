@@ -1,4 +1,4 @@
-"""Trains or evaluates an encoder: `python -m tftrain.run --flagfile=configs/X.flags`, alone or under horovodrun.
+"""Trains or evaluates an encoder: `python -m tftrain.run --flagfile=configs/X.flags`, alone or under `tftrain.launch`.
 
 Exit codes, of which docs/reliability.md says more:
     0   done

@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-# horovodrun over Gloo, Open MPI's mpirun, and Slurm's srun (whose step variables exist only inside srun).
+# tftrain.launch and horovodrun over Gloo, Open MPI's mpirun, Slurm's srun (whose step variables exist only inside it).
 _LAUNCHERS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),

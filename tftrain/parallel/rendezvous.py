@@ -1,4 +1,4 @@
-"""Messages between ranks before Horovod starts, through the key-value store that horovodrun provides for Gloo.
+"""Messages between ranks before Horovod starts, through the key-value store of tftrain.launch or horovodrun.
 
 Horovod creates its process sets when it starts, before any collective can run. If ranks request different sets, they
 wait for each other until Gloo times out, and every process aborts without giving a reason. So the ranks compare their
@@ -21,7 +21,7 @@ STORE_ERRORS = (OSError, http.client.HTTPException)
 
 
 class Store:
-    """The key-value store of horovodrun; every method may raise STORE_ERRORS."""
+    """The key-value store of the launcher; every method may raise STORE_ERRORS."""
 
     def __init__(self, address: str, scope: str = "tftrain"):
         """Prepares for requests to the server at `host:port`; `scope` is the name space."""

@@ -33,15 +33,21 @@ class Signals:
         received: the number of the first signal, 0 before.
     """
 
-    def __init__(self, on_request: Callable[[str], None], end: Callable[[int], None] = os._exit):
+    def __init__(
+        self,
+        on_request: Callable[[str], None],
+        end: Callable[[int], None] = os._exit,
+        plan: str = "the run finishes this step, saves, and ends",
+    ):
         """Prepares to listen.
 
         Args:
             on_request: called once, possibly from another thread, with the name of the first signal.
             end: ends the process with a code.
+            plan: what the first signal leads to, for the log.
         """
         self.received = 0
-        self._on_request, self._end = on_request, end
+        self._on_request, self._end, self._plan = on_request, end, plan
         self._lock = threading.Lock()
         self._reader, self._writer = socket.socketpair()
         self._forced_at: float | None = None
@@ -79,7 +85,7 @@ class Signals:
                 return
             self.received = number
         name = signal.Signals(number).name
-        logger.warning(f"{receiver} {name}: the run finishes this step, saves, and ends")
+        logger.warning(f"{receiver} {name}: {self._plan}")
         self._on_request(name)
 
     def _listen(self) -> None:

@@ -1,0 +1,170 @@
+"""Jobs of the launcher whose ranks are small scripts: no TensorFlow, so a job takes a fraction of a second."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tftrain.launching.config import LaunchConfig
+from tftrain.launching.job import Limits
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 20
+LIMITS = Limits(save=10, connected=1.5, starting=1.5, terminate=0.7, kill=3)
+
+# What the scripts of ranks use.
+PRELUDE = """
+import os, signal, subprocess, sys, time
+rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+heard = []
+def listen(*numbers, code=None):
+    def hear(number, _):
+        heard.append(number)
+        say(f"heard {signal.Signals(number).name}")
+        if code is not None:
+            time.sleep(0.2)
+            os._exit(code)
+    for number in numbers:
+        signal.signal(number, hear)
+def say(words, file=sys.stdout):
+    file.write(f"rank {rank} {words}\\n")
+    file.flush()
+def note(name, number=os.getpid()):
+    with open(os.path.join(os.environ["NOTES"], f"{name}_{rank}"), "w") as file:
+        file.write(str(number))
+def run(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.05)
+"""
+
+# The program in the place of tftrain.launch: it starts a script where that starts tftrain.run.
+PROGRAM = """
+import json, sys
+from tftrain import log
+from tftrain.exit_codes import RunError
+from tftrain.launching import hosts, job
+from tftrain.launching.config import LaunchConfig
+options, limits, command = json.loads(sys.argv[1])
+config = LaunchConfig(**options)
+log.configure(program="tftrain.launch", level="debug" if config.verbose else "info")
+try:
+    sys.exit(job.run(hosts.assign(config), command, config, job.Limits(*limits)))
+except RunError as error:
+    log.logging.getLogger("tftrain").error(error)
+    sys.exit(error.exit_code)
+"""
+
+
+@dataclasses.dataclass
+class FakeJob:
+    """A launcher that runs.
+
+    Attributes:
+        process: the launcher; it leads a process group, as a terminal's foreground job does.
+        notes: the folder in which ranks leave notes.
+    """
+
+    process: subprocess.Popen
+    notes: Path
+
+    def output(self, stream: str = "stdout") -> str:
+        """Returns what the launcher has printed so far."""
+        return (self.notes / stream).read_text(errors="replace")
+
+    def wait_for(self, text: str, count: int = 1, stream: str = "stdout") -> None:
+        """Waits until a text has been printed `count` times."""
+        end = time.monotonic() + SECONDS
+        while self.output(stream).count(text) < count:
+            assert self.process.poll() is None, f"ended before {text!r}:\n{self.everything()}"
+            assert time.monotonic() < end, f"{text!r} was not printed:\n{self.everything()}"
+            time.sleep(0.02)
+
+    def code(self) -> int:
+        """Waits for the end of the launcher and returns its exit code."""
+        try:
+            return self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the launcher still runs:\n{self.everything()}") from None
+
+    def press_ctrl_c(self) -> None:
+        """Sends SIGINT to the foreground process group, as a terminal does."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def pid(self, name: str, rank: int) -> int:
+        """Returns the number in a rank's note."""
+        return int((self.notes / f"{name}_{rank}").read_text())
+
+    def everything(self) -> str:
+        return f"stdout:\n{self.output()}\nstderr:\n{self.output('stderr')}"
+
+
+def command_of(
+    script: str, ranks: int = 2, limits: Limits = LIMITS, options: Mapping[str, object] | None = None
+) -> list[str]:
+    """Returns the command of a launcher whose ranks run a script."""
+    config = dataclasses.asdict(LaunchConfig(num_proc=ranks, **(options or {})))
+    return [sys.executable, "-c", PROGRAM, json.dumps([config, limits, [sys.executable, "-c", PRELUDE + script]])]
+
+
+def environment(notes: Path, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "NOTES": str(notes), **(environ or {})}
+
+
+@contextlib.contextmanager
+def started(
+    notes: Path,
+    script: str,
+    ranks: int = 2,
+    limits: Limits = LIMITS,
+    options: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> Iterator[FakeJob]:
+    """Starts a job and yields it; kills the launcher at the end.
+
+    Args:
+        notes: a folder for notes and output.
+        script: of every rank.
+        ranks: how many.
+        limits: of the job.
+        options: of the launcher.
+        environ: further environment variables.
+        prefix: a command that starts the launcher.
+    """
+    with (notes / "stdout").open("wb") as stdout, (notes / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            [*prefix, *command_of(script, ranks, limits, options)],
+            cwd=ROOT,
+            env=environment(notes, environ),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    try:
+        yield FakeJob(process, notes)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_running(pid: int) -> bool:
+    """Returns whether a process runs; one that has ended and is not reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for_end(pid: int, seconds: float = SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while is_running(pid):
+        assert time.monotonic() < end, f"process {pid} still runs"
+        time.sleep(0.02)

@@ -1,0 +1,37 @@
+"""The agent of a host: what it checks before a rank starts."""
+
+import socket
+
+import pytest
+
+from tftrain.launching import agent
+
+
+@pytest.fixture
+def server():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()
+
+
+def test_the_interface_is_that_of_the_route_to_the_launcher(server):
+    assert agent.interface(*server, []) == "lo"
+
+
+def test_the_first_given_interface_that_is_there_is_taken(server):
+    assert agent.interface(*server, ["nosuch0", "lo"]) == "lo"
+
+
+def test_a_launcher_that_can_not_be_reached_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address, port = closed.getsockname()
+    with pytest.raises(
+        OSError, match=f"can't connect to the launcher at 127.0.0.1:{port}: Connection refused; expected"
+    ):
+        agent.interface(address, port, [])
+
+
+def test_a_host_whose_own_name_has_no_address_is_refused(monkeypatch):
+    agent.check_host_name()
+    monkeypatch.setattr(socket, "gethostname", lambda: "nosuch.invalid")
+    with pytest.raises(LookupError, match=r"its own name, nosuch\.invalid, has no address, which Gloo needs"):
+        agent.check_host_name()

@@ -1,0 +1,114 @@
+"""Other hosts: a script in the place of ssh runs the command here."""
+
+import os
+import socket
+import sys
+
+import pytest
+
+from tests.launching.fakes import started
+from tftrain.exit_codes import ExitCode
+
+HOST = "192.0.2.7"
+SSH = """#!/bin/sh
+for last; do :; done
+echo "$@" >> "$NOTES/ssh"
+cd /
+exec env -i PATH="$PATH" NOTES="$NOTES" sh -c "$last"
+"""
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    """Returns a function that puts a script into the place of ssh and returns the environment for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        try:
+            unsent.connect((HOST, 9))
+        except OSError:
+            pytest.skip("this machine has no network address but 127.0.0.1")
+
+    def install(script=SSH):
+        path = tmp_path / "bin" / "ssh"
+        path.parent.mkdir()
+        path.write_text(script)
+        path.chmod(0o755)
+        return {"PATH": f"{path.parent}:{os.environ['PATH']}"}
+
+    return install
+
+
+def test_ranks_of_another_host_have_folder_environment_and_signals(tmp_path, ssh):
+    script = """
+listen(signal.SIGINT, code=75)
+names = ("WORD", "CUDA_VISIBLE_DEVICES", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_CONTROLLER")
+say(f"{os.getcwd()} {[os.environ.get(name) for name in names]}")
+run(15)
+"""
+    environ = {**ssh(), "WORD": 'it\'s "$HOME"', "CUDA_VISIBLE_DEVICES": "0"}
+    options = {"hosts": f"localhost:1,{HOST}:2", "ssh_port": 2222, "ssh_identity_file": "/a key"}
+    with started(tmp_path, script, 3, options=options, environ=environ) as job:
+        job.wait_for("HOME", 3)
+        job.press_ctrl_c()
+        assert job.code() == 75, job.everything()
+        lines = sorted(job.output().splitlines())
+    word = "'it\\'s \"$HOME\"'"
+    assert lines[0::2] == [
+        f"rank 0 {os.getcwd()} [{word}, '0', '0', '3', 'gloo']",
+        f"rank 1 {os.getcwd()} [{word}, None, '0', '3', 'gloo']",
+        f"rank 2 {os.getcwd()} [{word}, None, '1', '3', 'gloo']",
+    ]
+    (call,) = (tmp_path / "ssh").read_text().splitlines()
+    assert f" {HOST} -p 2222 -i /a key " in call
+
+
+def test_lines_of_a_login_script_are_passed_on_as_errors(tmp_path, ssh):
+    environ = ssh(SSH.replace("cd /", "echo welcome; echo -n to; echo it >&2"))
+    with started(tmp_path, "say('runs')", 1, options={"hosts": f"{HOST}:1"}, environ=environ) as job:
+        assert job.code() == 0, job.everything()
+        assert job.output() == "rank 0 runs\n"
+        assert sorted(job.output("stderr").splitlines()) == ["it", "to", "welcome"]
+
+
+def test_a_host_that_refuses_is_one_line_and_no_rank_starts(tmp_path, ssh):
+    environ = ssh("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
+    options = {"hosts": f"localhost:1,{HOST}:1"}
+    with started(tmp_path, "say('runs')", options=options, environ=environ) as job:
+        assert job.code() == ExitCode.FAILED
+        assert job.output() == ""
+        assert job.output("stderr") == (
+            f"Permission denied (publickey).\ntftrain.launch: {HOST}: the launcher's agent ended with 255 before it "
+            "answered; expected ssh without a password, and on that host this folder, "
+            f"{os.getcwd()}, and this interpreter, {sys.executable}\n"
+        )
+
+
+def test_a_host_that_does_not_answer_ends_the_start(tmp_path, ssh):
+    environ, options = ssh("#!/bin/sh\nexec sleep 30\n"), {"hosts": f"{HOST}:1", "start_timeout": 0.5}
+    with started(tmp_path, "say('runs')", 1, options=options, environ=environ) as job:
+        assert job.code() == ExitCode.FAILED
+        assert job.output("stderr") == f"tftrain.launch: {HOST}: no answer within --start_timeout=0.5 seconds\n"
+
+
+def test_a_network_interface_that_is_not_there_is_named(tmp_path):
+    with started(tmp_path, "say('runs')", options={"network_interfaces": "nosuch0"}) as job:
+        assert job.code() == ExitCode.FAILED
+        assert "no interface of --network-interfaces=nosuch0 has an IPv4 address here; this host has lo" in job.output(
+            "stderr"
+        )
+
+
+def test_the_first_interface_that_is_there_is_taken(tmp_path):
+    script = "say(os.environ['HOROVOD_GLOO_IFACE'] + ' ' + os.environ['NCCL_SOCKET_IFNAME'])"
+    with started(tmp_path, script, 1, options={"network_interfaces": "nosuch0,lo"}) as job:
+        assert job.code() == 0, job.everything()
+        assert job.output() == "rank 0 lo nosuch0,lo\n"
+
+
+def test_a_connection_that_breaks_ends_the_job(tmp_path, ssh):
+    script = "listen(signal.SIGTERM, code=75); note('rank'); note('agent', os.getppid()); say('runs'); run(15)"
+    options = {"hosts": f"localhost:1,{HOST}:1"}
+    with started(tmp_path, script, options=options, environ=ssh()) as job:
+        job.wait_for("runs", 2)
+        os.kill(job.pid("agent", 1), 9)
+        assert job.code() == ExitCode.FAILED, job.everything()
+        assert f"{HOST}: the connection to its ranks has ended" in job.output("stderr")

@@ -1,0 +1,133 @@
+"""`tftrain.launch`: its command line, and a run on two ranks that Ctrl-C interrupts."""
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.distributed import ROOT, run_ranks, started_ranks
+from tests.test_run import SMALL
+from tftrain import launch
+from tftrain.checkpoint import folder
+from tftrain.config import TrainConfig
+from tftrain.fields import sections
+from tftrain.launching.config import LaunchConfig, split
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "flags"),
+    [
+        (["-np", "2", "--seed=3"], ["--num_proc=2"], ["--seed=3"]),
+        (["--seed=3", "-np=2"], ["--num_proc=2"], ["--seed=3"]),
+        (["--num-proc", "2", "-H", "a:1,b:1"], ["--num_proc=2", "--hosts=a:1,b:1"], []),
+        (["-p", "22", "-i", "key", "--verbose"], ["--ssh_port=22", "--ssh_identity_file=key", "--verbose"], []),
+        (["--hostfile", "f", "--start-timeout", "9"], ["--hostfile=f", "--start_timeout=9"], []),
+        (["--network-interfaces=eth0,lo"], ["--network_interfaces=eth0,lo"], []),
+        # Flags of the run may have one dash, too.
+        (["-np", "2", "-precision=bf16", "-i=x"], ["--num_proc=2", "--ssh_identity_file=x"], ["-precision=bf16"]),
+        (["-np", "2", "--", "-np"], ["--num_proc=2"], ["--", "-np"]),
+    ],
+)
+def test_options_and_flags_are_told_apart(args, options, flags):
+    assert split(args) == (options, flags, [])
+
+
+def test_no_option_has_the_name_of_a_flag_of_the_run():
+    flags = {field.name for section in sections(TrainConfig()) for field in dataclasses.fields(section)}
+    assert flags.isdisjoint(field.name for field in dataclasses.fields(LaunchConfig))
+
+
+@pytest.mark.parametrize(
+    ("args", "lines"),
+    [
+        ([], ["--num_proc: expected the number of ranks, -np N"]),
+        (["-np"], ["--num_proc: expected a value after -np"]),
+        (["-np", "0"], ["--num_proc=0: expected a number at least 1"]),
+        (["-np", "two"], ["--num_proc=two: expected a whole number within 64 bits"]),
+        (["-np", "2", "-H", "a"], ["--hosts=a: 'a' is not a host with its slots; expected node1:16,node2:16"]),
+        (
+            ["-np", "2", "-H", "a", "--nosuch=1"],
+            ["--hosts=a: 'a' is not a host with its slots; expected node1:16,node2:16", "--nosuch=1: no such flag"],
+        ),
+        (["-np", "2", "--hosts=a:2", "--hostfile=b"], ["--hostfile=b: expected either --hosts or --hostfile"]),
+        (["-np", "1", "-p", "99999"], ["--ssh_port=99999: expected a number at least 1 and at most 65535"]),
+        (["-np", "1", "-i", "/nosuch"], ["--ssh_identity_file=/nosuch: expected a file; there is none"]),
+        (
+            ["-np", "2", "--min-np", "1", *SMALL],
+            ["--min-np: elastic runs are started by horovodrun, see docs/elastic.md"],
+        ),
+        (
+            ["-np", "2", "python", "-m", "tftrain.run", *SMALL],
+            ["python -m tftrain.run: leave this out; expected only the flags of the run"],
+        ),
+        # The flags of the run, with the number of ranks that is to be started.
+        (["-np", "2", "--lerning_rate=1"], ["--lerning_rate=1: no such flag; did you mean --learning_rate?"]),
+        (["-np", "2", "--flagfile=/nosuch"], ["--flagfile=/nosuch: No such file or directory; expected a text file"]),
+        (["-np", "3", *SMALL, "--global_batch_size=64"], ["--global_batch_size=64: "]),
+    ],
+)
+def test_wrong_flags_are_refused_before_a_rank_starts(args, lines, capfd, monkeypatch):
+    from tftrain.launching import job
+
+    monkeypatch.setattr(job, "run", lambda *_: pytest.fail("a rank was started"))
+    with pytest.raises(SystemExit) as end:
+        launch.main(["tftrain.launch", *args])
+    assert end.value.code == 2
+    output = capfd.readouterr()
+    assert output.out == ""
+    printed = output.err.splitlines()
+    assert printed[-1] == "tftrain.launch: --help lists every flag"
+    for line in lines:
+        assert sum(each.startswith(f"tftrain.launch: {line}") for each in printed) == 1, output.err
+
+
+def test_help_has_the_flags_of_launcher_and_run(capsys):
+    assert launch.main(["tftrain.launch", "--help"]) == 0
+    shown = re.findall(r"^  --(\w+)=", capsys.readouterr().out, re.MULTILINE)
+    expected = [field.name for each in (LaunchConfig(), *sections(TrainConfig())) for field in dataclasses.fields(each)]
+    assert shown == expected
+
+
+def test_ranks_get_the_flags_of_a_flagfile(tmp_path, monkeypatch):
+    from tftrain.launching import job
+
+    started = []
+    monkeypatch.setattr(job, "run", lambda *args: started.append(args) or 75)
+    file = tmp_path / "small.flags"
+    file.write_text("\n".join([*SMALL, "--preempt_save_seconds=7"]))
+    own = ["--global_batch_size=8", "--max_steps=5", f"--output_dir={tmp_path}"]
+    args = ["-np", "2", f"--flagfile={file}", *own]
+    assert launch.main(["tftrain.launch", *args]) == 75
+    ((hosts, command, config, limits),) = started
+    assert command == [sys.executable, "-m", "tftrain.run", *SMALL, "--preempt_save_seconds=7", *own]
+    assert (len(hosts), config.num_proc, limits.save) == (1, 2, 7 + launch.MARGIN_SECONDS)
+
+
+def test_the_launcher_loads_no_tensorflow():
+    program = (
+        "import sys; from tftrain import launch; from tftrain.launching import job; print('tensorflow' in sys.modules)"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.check_output([sys.executable, "-c", program], env=environ, text=True) == "False\n"
+
+
+@pytest.mark.slow
+@pytest.mark.multirank
+def test_ctrl_c_saves_and_the_next_start_continues(tmp_path):
+    flags = [*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}"]
+    with started_ranks(1, ["-m", "tftrain.launch", "-np", "2", *flags, "--max_steps=1000000"]) as launcher:
+        launcher.wait_for("loss ")
+        os.killpg(launcher.processes[0].pid, signal.SIGINT)
+        assert launcher.codes([0], 60) == [75], launcher.output()
+        said = launcher.output()
+    (saved,) = folder.find(tmp_path)
+    step = int(saved.name.removeprefix("step_"))
+    assert "[0]<stdout>" not in said
+    assert "Traceback" not in said
+    assert said.count("received SIGINT") == 3  # The launcher and each rank, once.
+    said = run_ranks(1, ["-m", "tftrain.run", *flags, f"--max_steps={step + 1}"])
+    assert f"continuing after step {step} of {saved}" in said

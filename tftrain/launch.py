@@ -1,0 +1,116 @@
+"""Trains on several ranks: `python -m tftrain.launch -np 2 --flagfile=configs/X.flags`, on one or several hosts.
+
+It takes the flags of `tftrain.run`, refuses wrong ones before a rank starts, and ends with the run's own exit code, see
+`tftrain.run`. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 go to the ranks, which save and end; a second SIGINT or SIGTERM ends
+everything at once.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from tftrain import flagfile, flags, log, run
+from tftrain.config import TrainConfig
+from tftrain.exit_codes import ExitCode, RunError
+from tftrain.fields import ConfigError, Problem
+from tftrain.launching.config import LaunchConfig, split
+from tftrain.parallel.launcher import Launch
+from tftrain.saving import checkpoint_flags
+
+logger = logging.getLogger("tftrain.launch")
+
+PROGRAM = "tftrain.launch"
+# A rank that does not save in time ends itself; the launcher waits a little longer.
+MARGIN_SECONDS = 20
+GLOO_TIMEOUT_SECONDS = 30
+
+
+def main(argv: Sequence[str]) -> int:
+    """Starts ranks as the command line says and returns the exit code of the run."""
+    log.configure(program=PROGRAM)
+    if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in argv):
+        print(help_text())
+        return 0
+    try:
+        options, args, problems = split(argv[1:])
+        config, misread, _ = flags.read(LaunchConfig, [PROGRAM, *options])
+        wrong = {problem.flag for problem in misread + problems}
+        problems += [*misread, *(problem for problem in config.problems() if problem.flag not in wrong)]
+        return launch(config, args, problems)
+    except ConfigError as error:
+        flags.refuse(PROGRAM, error)
+    except RunError as error:
+        logger.error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.SIGNALLED + signal.SIGINT
+
+
+def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem]) -> int:
+    """Starts the ranks and returns the exit code of the run.
+
+    Args:
+        config: of the launcher.
+        args: the flags of the run.
+        problems: of the launcher's own options.
+
+    Raises:
+        ConfigError: there are problems, or the flags of the run have some.
+        LaunchError: the ranks can't be started.
+    """
+    args, in_files = flagfile.expand([PROGRAM, *args])
+    train_config, misread, given = flags.read(TrainConfig, args)
+    misread = [*in_files, *misread]
+    if problems:
+        raise ConfigError([*problems, *misread])
+    try:
+        from tftrain.launching import hosts, job
+    except ImportError as error:
+        raise RunError(f"Horovod can't be imported ({error}); `make setup` builds it") from error
+    log.configure(level="debug" if config.verbose else "info", program=PROGRAM)
+    try:
+        places = hosts.assign(config)
+    except ConfigError as error:
+        raise ConfigError([*error.problems, *misread]) from error
+    size = sum(len(host.slots) for host in places)
+    if places[0].is_local:
+        train_config, _ = checkpoint_flags.with_flags_of_checkpoint(train_config, given)
+    if problems := run_problems(train_config, misread, places[0].is_local, size):
+        raise ConfigError(problems)
+    timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
+    gloo_timeout = int(timeout) if timeout.isdecimal() else GLOO_TIMEOUT_SECONDS
+    limits = job.Limits(
+        save=train_config.run.preempt_save_seconds + MARGIN_SECONDS, connected=gloo_timeout + MARGIN_SECONDS
+    )
+    # Each rank gets the flags that were checked here, also where a flagfile is a pipe or not on its host.
+    return job.run(places, [sys.executable, "-m", "tftrain.run", *args[1:]], config, limits)
+
+
+def run_problems(config: TrainConfig, misread: list[Problem], has_rank_0: bool, size: int) -> list[Problem]:
+    """Returns every reason not to start the ranks.
+
+    Args:
+        config: of the run.
+        misread: problems of flags that could not be read.
+        has_rank_0: whether this host has rank 0, and so the data and the output folder.
+        size: the number of ranks.
+    """
+    if has_rank_0:
+        return run.all_problems(config, misread, Launch(size=size))
+    wrong = {problem.flag for problem in misread}
+    # A flag that is not given may come from a checkpoint, which only the host of rank 0 is sure to see.
+    stated = [problem for problem in config.problems(size) if problem.value is not None]
+    return [*misread, *(problem for problem in stated if problem.flag not in wrong)]
+
+
+def help_text() -> str:
+    """Returns the help: the launcher's options and the flags of the run."""
+    own = flags.help_text(LaunchConfig, "python -m tftrain.launch -np N [-H HOST:SLOTS,...]")
+    _, _, of_run = flags.help_text(TrainConfig, "").partition("\n")
+    return f"{own}\n{of_run}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,260 @@
+"""The launcher's agent on one host: `python -m tftrain.launching.agent`, which starts and ends the ranks of the host.
+
+The agent reads messages from standard input and writes messages to standard output, so it works the same as a child of
+the launcher and behind ssh:
+
+1. The launcher sends its address. The agent connects to it and answers with the network interface of that connection.
+2. The launcher sends the command and the environment of each rank. The agent starts the ranks.
+3. The launcher sends signals. The agent sends what the ranks print, and the exit code of each rank that ends.
+
+The end of the input means that the launcher has ended or can't be reached. The agent then ends the ranks with SIGTERM,
+which lets them save, and later with SIGKILL. Each rank has a session of its own, so that a terminal's Ctrl-C reaches
+only the launcher; and it gets SIGTERM from the kernel if the agent is killed.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+from tftrain.launching import messages
+from tftrain.launching.lines import Lines, Stream
+
+CONNECT_SECONDS = 10
+# After a rank has ended, a process that it has left behind may still hold its output open.
+OUTPUT_SECONDS = 5
+PR_SET_PDEATHSIG = 1
+
+
+class Agent:
+    """The ranks of one host, and the connection to the launcher."""
+
+    def __init__(self, commands: BinaryIO, output: int):
+        """Prepares to serve.
+
+        Args:
+            commands: the launcher's messages.
+            output: the file descriptor for messages to the launcher.
+        """
+        self._commands, self._output = commands, output
+        self._writing = threading.Lock()
+        self._ranks: list[Rank] = []
+
+    def serve(self) -> None:
+        """Serves the launcher until every rank has ended."""
+        hello = self._receive()
+        if hello is None:
+            return
+        try:
+            if hello["is_parallel"]:
+                check_host_name()
+            self.send({"ready": interface(hello["address"], hello["port"], hello["interfaces"])})
+            job = self._receive()
+            if job is None:
+                return
+            for number, environ in job["ranks"].items():
+                self._ranks.append(self._start(int(number), job, environ))
+            for rank in self._ranks:
+                rank.watch()
+        except (OSError, LookupError) as error:
+            self.send({"failed": str(error)})
+        else:
+            while command := self._receive():
+                for rank in self._ranks:
+                    rank.send_signal(command["signal"])
+        self._end(hello["save_seconds"])
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a message to the launcher; if the launcher is gone, drops it."""
+        line = messages.encode(message)
+        with self._writing, contextlib.suppress(OSError):
+            while line:
+                line = line[os.write(self._output, line) :]
+
+    def rank_ended(self) -> None:
+        """Ends the agent after the last rank; a network that is down may never close the input."""
+        if all(rank.has_ended for rank in self._ranks):
+            os._exit(0)
+
+    def _receive(self) -> dict[str, Any] | None:
+        """Returns the next message; None at the end of the input."""
+        line = self._commands.readline()
+        return messages.decode(line)[1] if line.endswith(b"\n") else None
+
+    def _start(self, number: int, job: Mapping[str, Any], environ: Mapping[str, str]) -> "Rank":
+        environ = {**os.environ, **job["environ"], **environ}
+        return Rank(number, job["command"], environ, job["terminals"], self)
+
+    def _end(self, save_seconds: float) -> None:
+        last = time.monotonic() + save_seconds
+        for rank in self._ranks:
+            rank.send_signal(signal.SIGTERM)
+        for rank in self._ranks:
+            rank.join(last - time.monotonic())
+        for rank in self._ranks:
+            rank.send_signal(signal.SIGKILL)
+        for rank in self._ranks:
+            rank.join()
+
+
+class Rank:
+    """The process of one rank.
+
+    Attributes:
+        has_ended: whether it has ended and its exit code is sent.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        terminals: Mapping[str, Sequence[int] | None],
+        agent: Agent,
+    ):
+        """Starts the process.
+
+        Args:
+            number: its rank.
+            command: the program and its arguments.
+            environ: all its variables.
+            terminals: rows and columns of the launcher's terminal, for stdout and stderr; None for no terminal.
+            agent: sends the output and the exit code.
+        """
+        self._number, self._agent = number, agent
+        self._lock, self._is_reaped, self.has_ended = threading.Lock(), False, False
+        streams = {name: Stream(terminals[name]) for name in ("stdout", "stderr")}
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=streams["stdout"].writer,
+                stderr=streams["stderr"].writer,
+                start_new_session=True,
+                preexec_fn=_end_with_parent(),
+            )
+        finally:
+            for stream in streams.values():
+                os.close(stream.writer)
+        self._streams = streams
+        self._waiter = threading.Thread(target=self._wait, daemon=True)
+
+    def watch(self) -> None:
+        """Begins to send what the process prints, and in the end its exit code."""
+        self._waiter.start()
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal if the process still runs; SIGKILL goes to its whole process group."""
+        with self._lock:
+            if not self._is_reaped:
+                (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
+
+    def join(self, seconds: float | None = None) -> None:
+        """Waits until the process has ended and its exit code is sent, at most so long."""
+        if self._waiter.is_alive():
+            self._waiter.join(None if seconds is None else max(0, seconds))
+
+    def _pump(self, name: str, stream: Stream) -> threading.Thread:
+        def emit(data: bytes) -> None:
+            self._agent.send({"rank": self._number, "stream": name, "data": messages.text(data)})
+
+        pump = threading.Thread(target=Lines(stream, emit).forward, daemon=True)
+        pump.start()
+        return pump
+
+    def _wait(self) -> None:
+        pumps = [self._pump(name, stream) for name, stream in self._streams.items()]
+        # Until the process is reaped, its number and its group's can't be given to another process.
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:
+            self._is_reaped = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            code = self._process.wait()
+        for pump in pumps:
+            pump.join(OUTPUT_SECONDS)
+        self._agent.send({"rank": self._number, "code": code if code >= 0 else 128 - code})
+        self.has_ended = True
+        self._agent.rank_ended()
+
+
+def check_host_name() -> None:
+    """Checks that the host's own name has an address.
+
+    Raises:
+        LookupError: it has none. Gloo would end the process by SIGABRT or SIGSEGV.
+    """
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        raise LookupError(
+            f"its own name, {name}, has no address, which Gloo needs; expected a line with it in /etc/hosts"
+        ) from error
+
+
+def interface(address: str, port: int, allowed: Sequence[str]) -> str:
+    """Returns the network interface for the ranks of this host.
+
+    Args:
+        address, port: where the launcher listens.
+        allowed: the interfaces given by the user; the first one that this host has is taken. Empty: the interface by
+            which this host reaches the launcher.
+
+    Raises:
+        OSError: the launcher can't be reached.
+        LookupError: the host has none of the interfaces.
+    """
+    import psutil
+
+    present = {
+        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in psutil.net_if_addrs().items()
+    }
+    try:
+        with socket.create_connection((address, port), CONNECT_SECONDS) as connection:
+            source = connection.getsockname()[0]
+    except OSError as error:
+        raise OSError(
+            f"can't connect to the launcher at {address}:{port}: {error.strerror or error}; expected a network without "
+            "a firewall between the hosts; --network-interfaces chooses another one"
+        ) from error
+    found = [name for name in allowed if present.get(name)] if allowed else []
+    if allowed and not found:
+        raise LookupError(
+            f"no interface of --network-interfaces={','.join(allowed)} has an IPv4 address here; this host has "
+            f"{', '.join(name for name, addresses in present.items() if addresses)}"
+        )
+    return found[0] if found else next(name for name, addresses in present.items() if source in addresses)
+
+
+def _end_with_parent():
+    """Returns a function for a new process, after which the kernel sends it SIGTERM when its parent has ended."""
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def in_child() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGTERM)
+
+    return in_child
+
+
+def main() -> None:
+    """Serves the launcher at the other end of standard input and output."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        # The launcher decides. A handler, unlike SIG_IGN, is not inherited by the ranks.
+        signal.signal(number, lambda *_: None)
+    Agent(sys.stdin.buffer, sys.stdout.fileno()).serve()
+
+
+if __name__ == "__main__":
+    main()

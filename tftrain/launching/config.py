@@ -1,0 +1,89 @@
+"""The options of `tftrain.launch`, which have the names that `horovodrun` gives them."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tftrain.fields import Problem, field_problems, flag
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """How many ranks are started, and where (tftrain.launch only)."""
+
+    num_proc: int | None = flag(
+        None, "Ranks, also -np N; by default the slots of all hosts. Without hosts, all ranks run here.", minimum=1
+    )
+    hosts: str | None = flag(None, "Hosts with their slots, also -H: node1:16,node2:16. They are reached by ssh.")
+    hostfile: str | None = flag(None, "File with a host on each line, as `node1 slots=16`.")
+    network_interfaces: str | None = flag(
+        None,
+        "Network interfaces for the ranks, with commas between; of these, each host uses the first that it has. By "
+        "default the interface by which a host reaches this one.",
+    )
+    ssh_port: int | None = flag(None, "Port of ssh on all hosts, also -p.", minimum=1, maximum=65535)
+    ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.")
+    start_timeout: float = flag(30.0, "Seconds until every host must have answered.", above=0)
+    verbose: bool = flag(False, "Print the place of each rank, and the commands for other hosts.")
+
+    def problems(self) -> list[Problem]:
+        """Returns every reason to refuse these options by themselves."""
+        found = field_problems(self)
+        if self.hosts is not None and self.hostfile is not None:
+            found.append(Problem("hostfile", self.hostfile, "expected either --hosts or --hostfile"))
+        if self.num_proc is None and self.hosts is None and self.hostfile is None:
+            found.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
+        if self.ssh_identity_file is not None and not os.path.isfile(self.ssh_identity_file):
+            found.append(Problem("ssh_identity_file", self.ssh_identity_file, "expected a file; there is none"))
+        return found
+
+
+_SPELLINGS = {
+    "num_proc": ("-np", "--np", "--num-proc"),
+    "hosts": ("-H",),
+    "hostfile": ("-hostfile",),
+    "network_interfaces": ("--network-interfaces", "--network-interface", "--network_interface"),
+    "ssh_port": ("-p", "--ssh-port"),
+    "ssh_identity_file": ("-i", "--ssh-identity-file"),
+    "start_timeout": ("--start-timeout",),
+    "verbose": (),
+}
+_FIELDS = {spelling: name for name, others in _SPELLINGS.items() for spelling in (f"--{name}", *others)}
+_ELASTIC = ("--min-np", "--max-np", "--host-discovery-script", "--blacklist-cooldown-range", "--reset-limit")
+
+
+def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
+    """Divides a command line.
+
+    Args:
+        args: the arguments of `tftrain.launch`, its own options and the flags of `tftrain.run` in any order.
+
+    Returns:
+        The options as `--field=value`; the flags of `tftrain.run`; and the problems of the command line's form.
+    """
+    options, flags, problems = [], [], []
+    waiting = list(args)
+    while waiting:
+        arg = waiting.pop(0)
+        spelling, given, value = arg.partition("=")
+        if spelling == "--":
+            flags += [arg, *waiting]
+            break
+        if spelling in _ELASTIC:
+            problems.append(Problem(spelling[2:], None, "elastic runs are started by horovodrun, see docs/elastic.md"))
+            if not given and waiting:
+                waiting.pop(0)
+        elif arg == "-m" and waiting[:1] == ["tftrain.run"]:
+            waiting.pop(0)
+            if flags and not flags[-1].startswith("-"):
+                flags.pop()  # The interpreter.
+            problems.append(Problem("", "python -m tftrain.run", "leave this out; expected only the flags of the run"))
+        elif spelling not in _FIELDS:
+            flags.append(arg)
+        elif given or _FIELDS[spelling] == "verbose":
+            options.append(f"--{_FIELDS[spelling]}{given}{value}")
+        elif waiting:
+            options.append(f"--{_FIELDS[spelling]}={waiting.pop(0)}")
+        else:
+            problems.append(Problem(_FIELDS[spelling], None, f"expected a value after {spelling}"))
+    return options, flags, problems

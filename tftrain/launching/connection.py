@@ -1,0 +1,147 @@
+"""The launcher's connection to the agent on one host: a child process, or ssh."""
+
+import contextlib
+import os
+import queue
+import select
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+from horovod.runner.util.remote import get_remote_command
+
+from tftrain.launching import messages
+from tftrain.launching.config import LaunchConfig
+from tftrain.launching.hosts import Host
+
+AGENT = ("-m", "tftrain.launching.agent")
+CONNECT_SECONDS = 10
+CLOSE_SECONDS = 5
+# What the agent's own interpreter may need; the ranks' variables follow in a message.
+FOR_INTERPRETER = ("LD_LIBRARY_PATH", "PYTHONPATH")
+
+
+class Event(NamedTuple):
+    """What an agent reports: one of its messages, or None when the connection has ended."""
+
+    connection: "Connection"
+    message: dict[str, Any] | None
+
+
+class Output:
+    """The launcher's standard output and error.
+
+    A stream that is closed or full takes nothing, and the ranks go on.
+    """
+
+    def __init__(self, stdout: int = 1, stderr: int = 2):
+        """Prepares to write to these file descriptors."""
+        self._files = {"stdout": stdout, "stderr": stderr}
+        self._lock = threading.Lock()
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Writes lines, never among those of another rank."""
+        file = self._files[stream]
+        with self._lock, contextlib.suppress(OSError):
+            while data:
+                try:
+                    data = data[os.write(file, data) :]
+                except BlockingIOError:
+                    select.select([], [file], [])
+
+    def terminals(self) -> dict[str, tuple[int, int] | None]:
+        """Returns rows and columns of each stream's terminal; None if it is none."""
+        return {name: _terminal(file) for name, file in self._files.items()}
+
+
+class Connection:
+    """An agent.
+
+    Attributes:
+        host: where it runs.
+        command: of the process.
+        interface: the network interface for the ranks, once the agent has sent it.
+        returncode: of the process, once the connection has ended.
+    """
+
+    def __init__(self, host: Host, config: LaunchConfig, events: "queue.Queue[Event]", output: Output):
+        """Starts the agent.
+
+        Args:
+            host: where.
+            config: how to reach other hosts.
+            events: gets the agent's messages, except output.
+            output: gets the output of the ranks, and what ssh prints.
+        """
+        self.host, self.interface, self.returncode = host, "", None
+        self._events, self._output = events, output
+        self.command = [sys.executable, *AGENT] if host.is_local else over_ssh(host.name, config)
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # The terminal's Ctrl-C is not for it.
+        )
+        errors = threading.Thread(target=self._pass_on, args=(self._process.stderr,), daemon=True)
+        errors.start()
+        threading.Thread(target=self._receive, args=(errors,), daemon=True).start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a message to the agent; the end of the connection is reported as an event."""
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(messages.encode(message))
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Tells the agent that there are no more messages."""
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.close()
+
+    def end(self, seconds: float) -> None:
+        """Waits for the end of the process, at most so long, and then kills it."""
+        self.close()
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _receive(self, errors: threading.Thread) -> None:
+        for line in self._process.stdout:
+            try:
+                noise, message = messages.decode(line)
+            except ValueError:
+                break
+            if noise:
+                self._output.write("stderr", noise if message is None else noise + b"\n")
+            if message and "stream" in message:
+                self._output.write(message["stream"], messages.data(message["data"]))
+            elif message:
+                self._events.put(Event(self, message))
+        errors.join(CLOSE_SECONDS)
+        self.returncode = self._process.wait()
+        self._events.put(Event(self, None))
+
+    def _pass_on(self, stream: BinaryIO) -> None:
+        for line in stream:
+            self._output.write("stderr", line)
+
+
+def over_ssh(host: str, config: LaunchConfig) -> list[str]:
+    """Returns the command that starts the agent on another host, in this folder and with this interpreter."""
+    variables = [f"{name}={os.environ[name]}" for name in FOR_INTERPRETER if name in os.environ]
+    there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *variables, sys.executable, *AGENT])}"
+    identity = config.ssh_identity_file and shlex.quote(config.ssh_identity_file)
+    return shlex.split(get_remote_command(shlex.quote(there), host, config.ssh_port, identity, CONNECT_SECONDS))
+
+
+def _terminal(file: int) -> tuple[int, int] | None:
+    try:
+        columns, rows = os.get_terminal_size(file)
+    except OSError:
+        return None
+    return rows, columns

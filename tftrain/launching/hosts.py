@@ -1,0 +1,100 @@
+"""The hosts of a job and the ranks on each, from `--hosts` or `--hostfile`; Horovod assigns the ranks."""
+
+import re
+import socket
+from dataclasses import dataclass
+
+from horovod.runner.common.util.hosts import HostInfo, SlotInfo, get_host_assignments
+from horovod.runner.util import network
+
+from tftrain.fields import ConfigError, Problem
+from tftrain.files import read_small
+from tftrain.launching.config import LaunchConfig
+
+MAX_HOSTFILE_BYTES = 1 << 20
+_HOST = re.compile(r"([\w.-]+):(\d{1,6})")
+_HOST_LINE = re.compile(r"([\w.-]+)\s+slots\s*=\s*(\d{1,6})")
+_DISCARD_PORT = 9
+_ELSEWHERE = "192.0.2.1"  # An address that stands for any in documentation (RFC 5737): it has the default route.
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that runs ranks.
+
+    Attributes:
+        name: as given by the user.
+        slots: its ranks.
+        is_local: whether it is this machine.
+        launcher_address: this machine's IPv4 address for connections from that host.
+    """
+
+    name: str
+    slots: tuple[SlotInfo, ...]
+    is_local: bool
+    launcher_address: str
+
+
+def assign(config: LaunchConfig) -> list[Host]:
+    """Returns the hosts that get ranks; the ranks are numbered in the order of the hosts.
+
+    Raises:
+        ConfigError: the hosts can't be read, or have too few slots.
+    """
+    given = _given(config)
+    slots = sum(host.slots for host in given)
+    size = config.num_proc or slots
+    if size > slots:
+        raise ConfigError([Problem("num_proc", size, f"expected at most {slots}, the slots of all hosts")])
+    by_host: dict[str, list[SlotInfo]] = {}
+    for slot in get_host_assignments(given, size, size):
+        by_host.setdefault(slot.hostname, []).append(slot)
+    # The own name of a host is often an address of loopback, such as 127.0.1.1.
+    elsewhere = network.filter_local_addresses(list(by_host))
+    remote = [name for name in elsewhere if not (network.resolve_host_address(name) or "").startswith("127.")]
+    addresses = {name: _address_towards(name) for name in remote}
+    own = next(iter(addresses.values()), "127.0.0.1")
+    return [Host(name, tuple(slots), name not in remote, addresses.get(name, own)) for name, slots in by_host.items()]
+
+
+def _given(config: LaunchConfig) -> list[HostInfo]:
+    """Returns all hosts that the user names; this machine if there are none."""
+    if config.hosts is not None:
+        flag, value, expected = "hosts", config.hosts, "node1:16,node2:16"
+        items = [(_HOST.fullmatch(item.strip()), item) for item in config.hosts.split(",")]
+    elif config.hostfile is not None:
+        flag, value, expected = "hostfile", config.hostfile, "lines as `node1 slots=16`"
+        lines = (line.split("#")[0].strip() for line in _read(config.hostfile).splitlines())
+        items = [(_HOST_LINE.fullmatch(line), line) for line in lines if line]
+    else:
+        return [HostInfo("localhost", config.num_proc)]
+    for match, item in items:
+        if match is None or not int(match[2]):
+            raise ConfigError([Problem(flag, value, f"{item!r} is not a host with its slots; expected {expected}")])
+    names = [match[1] for match, _ in items]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError([Problem(flag, value, f"{repeated} occurs twice; expected each host once")])
+    if not names:
+        raise ConfigError([Problem(flag, value, f"it names no host; expected {expected}")])
+    return [HostInfo(match[1], int(match[2])) for match, _ in items]
+
+
+def _read(path: str) -> str:
+    try:
+        return read_small(path, MAX_HOSTFILE_BYTES).decode()
+    except OSError as error:
+        raise ConfigError([Problem("hostfile", path, f"{error.strerror}; expected a text file")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem("hostfile", path, "not UTF-8; expected a text file")]) from error
+
+
+def _address_towards(host: str) -> str:
+    """Returns this machine's address on the route to a host; a name that only ssh knows has the default route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        for target in (host, _ELSEWHERE):
+            try:
+                unsent.connect((target, _DISCARD_PORT))
+            except OSError:
+                continue
+            return unsent.getsockname()[0]
+    raise ConfigError([Problem("hosts", host, "no network leads to this host; expected its name or address")])

@@ -1,0 +1,272 @@
+"""A job: starts the ranks on all hosts, passes signals on, and ends when every rank has ended.
+
+A rank that fails or stops is given company only for a while: the others end by themselves, as docs/reliability.md
+describes, and those that do not are ended.
+"""
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousServer
+
+from tftrain.exit_codes import ExitCode, RunError
+from tftrain.launching.config import LaunchConfig
+from tftrain.launching.connection import Connection, Event, Output
+from tftrain.launching.environment import for_ranks
+from tftrain.launching.hosts import Host
+from tftrain.launching.outcome import Ended, exit_code
+from tftrain.parallel.rendezvous import STORE_ERRORS, Store
+from tftrain.supervise.signals import REQUESTS, Signals
+
+logger = logging.getLogger(__name__)
+
+# Codes of ranks that stop because of a signal: others may still write the checkpoint.
+STOPPING = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
+# Names of the signals by the exit codes of processes that they end.
+SIGNALS = {ExitCode.SIGNALLED + number: number.name for number in signal.Signals}
+CLOSE_SECONDS = 2
+
+
+class Limits(NamedTuple):
+    """Seconds for the ranks to end by themselves.
+
+    Attributes:
+        save: after a signal, from its arrival to the end.
+        connected: after a rank has failed, if all ranks were connected.
+        starting: the same, if they were not: ranks that wait for the failed one do not learn of its end.
+        terminate: from SIGTERM to SIGKILL.
+        kill: from SIGKILL to the end of the job.
+    """
+
+    save: float
+    connected: float = 45
+    starting: float = 10
+    terminate: float = 10
+    kill: float = 5
+
+
+class LaunchError(RunError):
+    """The ranks can't be started."""
+
+
+class _Requested(NamedTuple):
+    """The launcher has received a first signal."""
+
+    number: int
+
+
+class _Forced(NamedTuple):
+    """The launcher has received a second signal and ends with this code."""
+
+    code: int
+
+
+class _Step(NamedTuple):
+    """What is done to the ranks at a time: a signal; None to give them up."""
+
+    at: float
+    number: int | None
+
+
+def run(hosts: Sequence[Host], command: Sequence[str], config: LaunchConfig, limits: Limits) -> int:
+    """Runs a command as ranks on the hosts and returns the exit code of the job; call it in the main thread.
+
+    Args:
+        hosts: with the ranks of each.
+        command: the program and its arguments, the same for all ranks.
+        config: how to reach the hosts.
+        limits: how long ranks may take to end.
+
+    Raises:
+        LaunchError: a host does not answer, or its agent can't start.
+    """
+    for number in REQUESTS:
+        # A shell starts background jobs with SIGINT ignored; the launcher listens to it all the same.
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    job = _Job(hosts, config, limits)
+    server = RendezvousServer()
+    port = server.start()
+    server.init([slot for host in hosts for slot in host.slots])
+    with Signals(job.request, job.force, "it goes to the ranks, which save and end"):
+        try:
+            return job.connect(port) or job.supervise(command)
+        finally:
+            job.close()
+
+
+class _Job:
+    """The state of `run`."""
+
+    def __init__(self, hosts: Sequence[Host], config: LaunchConfig, limits: Limits):
+        self._hosts, self._config, self._limits = hosts, config, limits
+        self._events: queue.Queue[Event | _Requested | _Forced] = queue.Queue()
+        self._output = Output()
+        self._connections: list[Connection] = []
+        self._hosts_of_ranks = {slot.rank: host for host in hosts for slot in host.slots}
+        self._ended: dict[int, Ended] = {}
+        self._steps: list[_Step] = []
+        self._stop_requested = self._by_launcher = False
+
+    def request(self, name: str) -> None:
+        """Takes a first signal, from any thread."""
+        self._events.put(_Requested(signal.Signals[name]))
+
+    def force(self, code: int) -> None:
+        """Takes a second signal, from any thread: kills the ranks, and ends the launcher even if it is blocked."""
+        self._send(signal.SIGKILL)
+        self._events.put(_Forced(code))
+        timer = threading.Timer(self._limits.kill, os._exit, [code])
+        timer.daemon = True
+        timer.start()
+
+    def connect(self, port: int) -> int:
+        """Starts the agents and waits until each has found its network; returns a code if a signal ends the job."""
+        config, last = self._config, time.monotonic() + self._config.start_timeout
+        self._port = port
+        interfaces = config.network_interfaces.split(",") if config.network_interfaces else []
+        for host in self._hosts:
+            connection = Connection(host, config, self._events, self._output)
+            self._connections.append(connection)
+            logger.debug(f"{host.name}: ranks {[slot.rank for slot in host.slots]}: {' '.join(connection.command)}")
+            connection.send(
+                {
+                    "address": host.launcher_address,
+                    "port": port,
+                    "interfaces": interfaces,
+                    "is_parallel": len(self._hosts_of_ranks) > 1,
+                    "save_seconds": self._limits.save,
+                }
+            )
+        while waiting := [connection for connection in self._connections if not connection.interface]:
+            event = self._next(last)
+            if event is None:
+                names = ", ".join(connection.host.name for connection in waiting)
+                raise LaunchError(f"{names}: no answer within --start_timeout={config.start_timeout:g} seconds")
+            if isinstance(event, _Requested):
+                return ExitCode.SIGNALLED + event.number
+            if isinstance(event, _Forced):
+                return event.code
+            if event.message is None:
+                raise LaunchError(_not_started(event.connection))
+            if "failed" in event.message:
+                raise LaunchError(f"{event.connection.host.name}: {event.message['failed']}")
+            event.connection.interface = event.message["ready"]
+        return 0
+
+    def supervise(self, command: Sequence[str]) -> int:
+        """Starts the ranks, waits until all have ended, and returns the exit code of the job."""
+        for connection in self._connections:
+            host = connection.host
+            network = create_run_env_vars(host.launcher_address, [connection.interface], self._port)
+            logger.debug(f"{host.name}: network interface {connection.interface}")
+            connection.send(
+                {
+                    "command": list(command),
+                    "environ": for_ranks(os.environ, network, self._config.network_interfaces, host.is_local),
+                    "ranks": {slot.rank: create_slot_env_vars(slot) for slot in host.slots},
+                    "terminals": self._output.terminals(),
+                }
+            )
+        while len(self._ended) < len(self._hosts_of_ranks):
+            event = self._next(self._steps[0].at if self._steps else None)
+            if event is None:
+                self._take(self._steps.pop(0))
+            elif isinstance(event, _Requested):
+                self._stop_requested = True
+                self._send(event.number)
+                self._plan(self._limits.save, None)
+            elif isinstance(event, _Forced):
+                return event.code
+            elif event.message is None:
+                self._lose(event.connection, f"{event.connection.host.name}: the connection to its ranks has ended")
+            elif "failed" in event.message:
+                self._lose(event.connection, f"{event.connection.host.name}: {event.message['failed']}")
+            else:
+                self._record(event.message["rank"], event.message["code"])
+        return exit_code(self._ended.values(), self._stop_requested)
+
+    def close(self) -> None:
+        """Ends the connections."""
+        for connection in self._connections:
+            connection.close()
+        last = time.monotonic() + CLOSE_SECONDS
+        for connection in self._connections:
+            connection.end(last - time.monotonic())
+
+    def _next(self, last: float | None) -> Event | _Requested | _Forced | None:
+        """Returns the next event; None if there is none until a time of the monotonic clock."""
+        try:
+            return self._events.get(timeout=None if last is None else max(0, last - time.monotonic()))
+        except queue.Empty:
+            return None
+
+    def _send(self, number: int) -> None:
+        for connection in self._connections:
+            connection.send({"signal": number})
+
+    def _record(self, rank: int, code: int) -> None:
+        """Records the end of a rank, after which the others may take only so long."""
+        self._ended[rank] = Ended(code, self._by_launcher)
+        if code == ExitCode.DONE or self._steps:
+            return
+        if code in SIGNALS:
+            # Such a rank says nothing itself.
+            logger.warning(f"rank {rank} on {self._hosts_of_ranks[rank].name} was ended by {SIGNALS[code]}")
+        if code in STOPPING:
+            self._plan(self._limits.save, None)
+        else:
+            self._plan(self._limits.connected if self._are_connected() else self._limits.starting, signal.SIGTERM)
+
+    def _lose(self, connection: Connection, words: str) -> None:
+        """Records ranks of which no more will be heard."""
+        lost = [slot.rank for slot in connection.host.slots if slot.rank not in self._ended]
+        if lost:
+            logger.error(words)
+        for rank in lost:
+            self._record(rank, ExitCode.FAILED)
+
+    def _plan(self, seconds: float, number: int | None) -> None:
+        """Plans the end of the ranks that still run after so many seconds, unless it is planned already."""
+        at = time.monotonic() + seconds
+        if self._steps:
+            return
+        if number is not None:
+            self._steps.append(_Step(at, number))
+            at += self._limits.terminate
+        self._steps += [_Step(at, signal.SIGKILL), _Step(at + self._limits.kill, None)]
+
+    def _take(self, step: _Step) -> None:
+        """Does what was planned."""
+        running = [rank for rank in self._hosts_of_ranks if rank not in self._ended]
+        shown = f"{', '.join(map(str, running[:8]))}{' ...' if len(running) > 8 else ''}"
+        self._by_launcher = True
+        if step.number is None:
+            self._ended.update((rank, Ended(ExitCode.SIGNALLED + signal.SIGKILL, True)) for rank in running)
+            logger.error(f"ranks {shown}: no answer; look for processes on their hosts")
+            return
+        logger.warning(f"ranks {shown} still run; they get {signal.Signals(step.number).name}")
+        self._send(step.number)
+
+    def _are_connected(self) -> bool:
+        """Returns whether every rank has reached the start of Horovod; ranks put a note into the store there."""
+        store = Store(f"127.0.0.1:{self._port}")
+        try:
+            return all(store.get(f"present_{rank}", seconds=5) is not None for rank in self._hosts_of_ranks)
+        except STORE_ERRORS:
+            return True
+
+
+def _not_started(connection: Connection) -> str:
+    return (
+        f"{connection.host.name}: the launcher's agent ended with {connection.returncode} before it answered; expected "
+        f"ssh without a password, and on that host this folder, {os.getcwd()}, and this interpreter, {sys.executable}"
+    )

@@ -1,0 +1,36 @@
+"""Messages between the launcher and its agents: JSON text sequences (RFC 7464).
+
+Each message is one line, a record separator before a JSON object. The login scripts of a host may print lines of their
+own before the agent starts; these have no separator.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+SEPARATOR = b"\x1e"
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Returns the line of a message."""
+    return SEPARATOR + json.dumps(message).encode() + b"\n"
+
+
+def decode(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
+    """Returns the text before the message in a line, and the message; None if the line has none.
+
+    Raises:
+        ValueError: the line ends within a message.
+    """
+    noise, separator, text = line.partition(SEPARATOR)
+    return noise, json.loads(text) if separator else None
+
+
+def text(data: bytes) -> str:
+    """Returns bytes of any encoding as a string for a message."""
+    return data.decode("latin-1")
+
+
+def data(text: str) -> bytes:
+    """Returns the bytes of a string that `text` returned."""
+    return text.encode("latin-1")
