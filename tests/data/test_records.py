@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.data.corpora import write_tfrecords
-from tftrain.data import records
+from tftrain.data import record_index, records
 from tftrain.data.errors import DataError
 from tftrain.data.records import RecordSet, load_offsets, match_files, write_records
 
@@ -136,7 +136,7 @@ def test_index_is_not_written_through_a_symbolic_link(tmp_path, shard):
 
 
 def test_index_of_many_records_is_mapped_and_checked_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "_INDEX_IN_MEMORY", 64)
+    monkeypatch.setattr(record_index, "_INDEX_IN_MEMORY", 64)
     path = str(tmp_path / "x")
     write_records(path, [bytes([number]) for number in range(200)])
     found = RecordSet([path])
@@ -168,7 +168,7 @@ def test_index_in_a_folder_that_cannot_be_written_is_not_needed(shard, monkeypat
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(records.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(record_index.tempfile, "mkstemp", refuse)
     assert RecordSet([shard]).read(4) == b"last"
     assert not os.path.exists(shard + ".index")
 

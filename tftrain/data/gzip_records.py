@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tftrain.data.errors import DataError
+from tftrain.data.record_index import write_index
 from tftrain.data.records import (
     FOOTER_BYTES,
     GZIP_MAGIC,
@@ -35,7 +36,6 @@ from tftrain.data.records import (
     check_size,
     checked_length,
     masked_crc,
-    write_index,
 )
 
 logger = logging.getLogger(__name__)

@@ -5,17 +5,13 @@ moves them into the output folder and writes the manifest last. If it fails or i
 not change.
 """
 
-import contextlib
 import logging
 import os
 import shutil
-import signal
-import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from tftrain.data import accounting, builtin_corpus, input_files, manifest
+from tftrain.data import accounting, builtin_corpus, input_files, manifest, output_folder
 from tftrain.data.accounting import Accounting
 from tftrain.data.alphabet import vocabulary_warnings
 from tftrain.data.duplicates import BucketTask, ParagraphIndex, find_duplicates
@@ -30,7 +26,6 @@ from tftrain.prepare_config import PrepareConfig
 
 logger = logging.getLogger(__name__)
 
-UNFINISHED = ".unfinished"
 VOCAB_FILE = "vocab.txt"
 MODEL_FILE = "sentencepiece.model"
 DEFAULT_VOCAB_SIZE = 30522
@@ -62,10 +57,10 @@ def prepare(config: PrepareConfig) -> Manifest:
     Raises:
         DataError: the text, the vocabulary or the output folder cannot be used.
     """
-    _check_output(config)
+    output_folder.check(config)
     tokenizer_from_file = _read_tokenizer(config)
     inputs = [] if config.builtin_corpus else input_files.list_files(config.input_files)
-    work = os.path.join(config.output_dir, UNFINISHED)
+    work = os.path.join(config.output_dir, output_folder.UNFINISHED)
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)
     for name in ("spool", "paragraphs"):
@@ -75,45 +70,12 @@ def prepare(config: PrepareConfig) -> Manifest:
             spool, documents = _spool(config, work, inputs, workers)
             tokenizer = tokenizer_from_file or _learn(config, spool, workers)
             new_manifest = _write(config, work, spool, documents, tokenizer, workers)
-        with _signals_ignored():
-            return _publish(config, work, new_manifest)
+        output_folder.publish(config, work, new_manifest)
+        return new_manifest
     finally:
         shutil.rmtree(work, ignore_errors=True)
         if not existed and os.path.isdir(config.output_dir) and not os.listdir(config.output_dir):
             os.rmdir(config.output_dir)
-
-
-def _check_output(config: PrepareConfig) -> None:
-    """Checks that the output folder may be written.
-
-    Raises:
-        DataError: the folder holds other files, or an earlier preparation and --overwrite is not set.
-    """
-    folder = config.output_dir
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        raise DataError(f"--output_dir={folder}: this is a file; expected a folder")
-    if os.path.islink(os.path.join(folder, UNFINISHED)):
-        raise DataError(f"--output_dir={folder}: {UNFINISHED} in it is a symbolic link; remove it")
-    present = set(os.listdir(folder)) - {UNFINISHED} if os.path.isdir(folder) else set()
-    if not present:
-        return
-    if manifest.NAME not in present:
-        raise DataError(
-            f"--output_dir={folder}: the folder holds other files ({sorted(present)[0]}); expected a new or an "
-            "empty folder, or an earlier preparation with --overwrite"
-        )
-    try:
-        manifest.listed_files(folder)
-    except DataError as error:
-        raise DataError(
-            f"--output_dir={folder}: its {manifest.NAME} is not one of tftrain.prepare's; expected a new or an empty "
-            "folder, or an earlier preparation with --overwrite"
-        ) from error
-    if not config.overwrite:
-        raise DataError(
-            f"--output_dir={folder}: the folder holds a preparation; expected --overwrite to replace it, or "
-            "another folder"
-        )
 
 
 def _read_tokenizer(config: PrepareConfig) -> _Tokenizer | None:
@@ -339,41 +301,3 @@ def _warn_of_single_documents(config: PrepareConfig, documents: list[int]) -> No
             f"{single} of {filled} chunks hold a single document: their pairs are all consecutive; use more documents, "
             f"a larger --shard_mb, or --document_separator={other_separator} if that is what parts the text"
         )
-
-
-@contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Ignores SIGINT and SIGTERM while files are moved, so that a signal cannot leave the move half done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous_handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _publish(config: PrepareConfig, work: str, new_manifest: Manifest) -> Manifest:
-    """Replaces the files of an earlier preparation with the finished files and writes the manifest."""
-    folder = config.output_dir
-    earlier = manifest.listed_files(folder) if os.path.exists(os.path.join(folder, manifest.NAME)) else []
-    published = [shard.file for shards in new_manifest.splits.values() for shard in shards]
-    published += (
-        [name + ".index" for name in published]
-        + [new_manifest.vocab_file]
-        + ([new_manifest.tokenizer_file] if new_manifest.tokenizer_file else [])
-    )
-    for name in published:
-        if name not in earlier and os.path.lexists(new_manifest.path(name)):
-            raise DataError(
-                f"--output_dir={folder}: {name} is in the way: it is not of the earlier preparation; move it away"
-            )
-    for name in [manifest.NAME, *earlier]:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(new_manifest.path(name))
-    for name in published:
-        os.replace(os.path.join(work, name), new_manifest.path(name))
-    manifest.write_manifest(new_manifest)
-    return new_manifest

@@ -8,12 +8,10 @@ CRC-32C of the length, the payload and the masked CRC-32C of the payload. Every 
 import array
 import contextlib
 import glob
-import io
 import itertools
 import os
 import stat
 import struct
-import tempfile
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -23,14 +21,13 @@ import google_crc32c
 import numpy as np
 
 from tftrain.data.errors import DataError
+from tftrain.data.record_index import FRAME_BYTES, read_index, write_index
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
-_FRAME = _HEADER.size + _FOOTER.size
 HEADER_BYTES, FOOTER_BYTES = _HEADER.size, _FOOTER.size
 GZIP_MAGIC = b"\x1f\x8b"
 _OPEN_FILES = 128
-_INDEX_IN_MEMORY = 1 << 20
 # The largest valid example (2^16 tokens in the standard format) needs a third of this.
 LONGEST_RECORD = 16 << 20
 
@@ -99,7 +96,7 @@ def load_offsets(path: str, name: str | None = None) -> np.ndarray:
         raise DataError(f"{name or path}: {error.strerror}; expected a TFRecord file that can be read") from error
     if size == 0:
         raise DataError(f"{name or path}: byte 0: the file is empty; copy it again, or leave it out")
-    offsets = _read_index(path, size)
+    offsets = read_index(path, size)
     if offsets is None:
         offsets = scan(path, name)
         with contextlib.suppress(OSError):
@@ -113,7 +110,7 @@ def scan(path: str, name: str | None = None) -> np.ndarray:
     with _OpenFile(path, name) as file:
         while offsets[-1] < file.size:
             begin = offsets[-1]
-            offsets.append(begin + _FRAME + _payload_length(file, begin))
+            offsets.append(begin + FRAME_BYTES + _payload_length(file, begin))
     return np.array(offsets, np.uint64)
 
 
@@ -157,7 +154,7 @@ class RecordSet:
         if offset + size > file.size:
             raise _cut_short(file, offset, size)
         # Checked first, because the length in the index may be wrong.
-        if _payload_length(file, offset) != size - _FRAME:
+        if _payload_length(file, offset) != size - FRAME_BYTES:
             raise DataError(
                 f"{file.name}: byte {offset}: the record has another length than {file.path}.index says; "
                 "remove that index, it is made anew"
@@ -240,11 +237,11 @@ def _payload_length(file: _OpenFile, offset: int) -> int:
     Raises:
         DataError: the checksum does not match, the record is too long, or it ends after the end of the file.
     """
-    if file.size - offset < _FRAME:
-        raise _cut_short(file, offset, _FRAME)
+    if file.size - offset < FRAME_BYTES:
+        raise _cut_short(file, offset, FRAME_BYTES)
     length = checked_length(file.pread(_HEADER.size, offset), file.name, offset)
-    if length > file.size - offset - _FRAME:
-        raise _cut_short(file, offset, length + _FRAME)
+    if length > file.size - offset - FRAME_BYTES:
+        raise _cut_short(file, offset, length + FRAME_BYTES)
     return check_size(length, file.name, offset)
 
 
@@ -284,60 +281,3 @@ def _cut_short(file: _OpenFile, offset: int, size: int) -> DataError:
         f"{file.name}: byte {offset}: the record is cut short: it has {size} bytes or more and the file ends "
         f"{file.size - offset} bytes after its beginning; copy or prepare it again"
     )
-
-
-def _read_index(path: str, size: int) -> np.ndarray | None:
-    """Returns the offsets from the index of a file, or None if there is no index that matches the file.
-
-    The header of the index must equal the .npy header of an array of that many offsets. Any other header is rejected
-    before memory is allocated for the array.
-    """
-    try:
-        # Without O_NONBLOCK, opening a named pipe would block.
-        with open(os.open(path + ".index", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            count = (status.st_size - len(_index_header(0))) // 8
-            if not stat.S_ISREG(status.st_mode) or not 2 <= count <= size // _FRAME + 1:
-                return None
-            header = _index_header(count)
-            if status.st_size != len(header) + 8 * count or file.read(len(header)) != header:
-                return None
-            if status.st_size > _INDEX_IN_MEMORY:
-                offsets = np.memmap(file, np.uint64, "r", len(header), (count,))
-            else:
-                offsets = np.fromfile(file, np.uint64, count)
-    except (OSError, ValueError):
-        return None
-    return offsets if len(offsets) == count and _fit(offsets, size) else None
-
-
-def _fit(offsets: np.ndarray, size: int) -> bool:
-    """Returns whether the offsets divide a file of `size` bytes into records."""
-    if offsets[0] != 0 or offsets[-1] != size or offsets.max() > size:
-        return False
-    blocks = range(0, len(offsets) - 1, _INDEX_IN_MEMORY)
-    return all(
-        (np.diff(offsets[begin : begin + _INDEX_IN_MEMORY + 1].view(np.int64)) >= _FRAME).all() for begin in blocks
-    )
-
-
-def _index_header(count: int) -> bytes:
-    """Returns the .npy header of a uint64 [count] array."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<u8", "fortran_order": False, "shape": (count,)})
-    return header.getvalue()
-
-
-def write_index(path: str, offsets: np.ndarray) -> None:
-    """Writes the index of a file atomically: another process sees the whole index or none."""
-    folder, name = os.path.split(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.save(file, offsets, allow_pickle=False)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path + ".index")
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
