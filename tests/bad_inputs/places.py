@@ -37,6 +37,7 @@ def make(folder: Path, data: str, static: str) -> dict[str, str]:
     (folder / "nothing").mkdir()
     (folder / "text.txt").write_text(corpora.text(20))
     (folder / "one_document.txt").write_text(corpora.text(1))
+    (folder / "one_word_documents.txt").write_text("the\n\n" * 200 + corpora.text(2))
     (folder / "empty.txt").write_text("")
     (folder / "latin1.txt").write_bytes("Ein schöner Satz.\n".encode("latin-1"))
     (folder / "binary.bin").write_bytes(bytes(range(256)) * 8)

@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Mapping
 
 from tests.distributed import run_ranks
-from tftrain import prepare, run
+from tftrain import launch, prepare, run
 from tftrain.bench import __main__ as bench
 from tftrain.plan import __main__ as plan
 
 # `train` is a run with flags that are complete and right but for those of the case. `started` is a run in a process of
 # its own, for a fault that only TensorFlow or the checkpoint shows.
-PROGRAMS = {"train": run, "run": run, "prepare": prepare, "plan": plan, "bench": bench}
+PROGRAMS = {"train": run, "run": run, "prepare": prepare, "plan": plan, "bench": bench, "launch": launch}
 COMPLETE = "--synthetic_data --vocab_size=90 --output_dir={out} "
 HINT = "--help lists every flag"
 
@@ -36,8 +36,7 @@ def outcome(program: str, args: str, code: int, places: Mapping[str, str]) -> tu
         argv = given.split()
     if program == "started":
         text = run_ranks(1, ["-m", "tftrain.run", *argv], expected_code=code)
-        # Before the last line there may be warnings, such as one for each checkpoint that can't be used.
-        text = [line for line in text.splitlines() if line.startswith("tftrain.run: ")][-1]
+        text = "\n".join(line for line in text.splitlines() if line.startswith("tftrain.run: "))
     else:
         code, text = _in_process(program, argv)
     for name, path in sorted(places.items(), key=lambda place: -len(place[1])):

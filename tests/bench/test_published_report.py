@@ -192,7 +192,7 @@ def test_rows_of_another_scale_or_other_ranks_are_not_mixed(bench_without_pictur
     for given, np in (("--scale=0.25", 2), ("--scale=0.125", 1)):
         code, _, err, runs = bench_without_pictures("pretrain_192", given, "--resume", np=np)
         assert (code, runs) == (2, [])
-        assert "--resume=True" in err
+        assert "--resume=true" in err
         assert "was measured with --scale=0.125 --np=2" in err
         assert (tmp_path / "pretrain_192.jsonl").read_bytes() == kept
     code, _, err, runs = bench_without_pictures("pretrain_192", "--scale=0.125", "--resume")

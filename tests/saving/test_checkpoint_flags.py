@@ -81,6 +81,17 @@ def test_what_is_given_wins(output_dir):
     assert config.model.hidden_size == 48
 
 
+def test_a_warm_up_by_default_follows_the_new_length(output_dir):
+    assert continued(output_dir).resolve(2).optimizer.warmup_steps == 7
+    assert continued(output_dir, "--max_steps=20").resolve(2).optimizer.warmup_steps == 2
+
+
+def test_a_warm_up_that_was_given_stays(tmp_path):
+    saved = {"optimizer": {"warmup_steps": 13}, "run": {"max_steps": 70}}
+    write_checkpoint(folder.checkpoint_folder(tmp_path) / "step_00000005", saved)
+    assert continued(tmp_path, "--max_steps=20").optimizer.warmup_steps == 13
+
+
 @pytest.mark.parametrize(
     ("given", "sizes"),
     [

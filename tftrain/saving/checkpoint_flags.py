@@ -5,6 +5,7 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 
 - those of one command (`mode`, `output_dir`, `resume`, ...) and of one host (`cpu_threads`, `machine_file`, ...);
 - `grad_accum_steps`, which follows from the two other batch sizes and the number of ranks;
+- `warmup_steps`, if it is the default of its run, a tenth of `max_steps`;
 - sizes of the data, if the command line names other data;
 - if a checkpoint is evaluated: all but the model, the data, the precision and the micro-batch, because the evaluation
   may run on other ranks.
@@ -52,6 +53,8 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> tup
         left_out.add("global_batch_size")
     elif {"global_batch_size", "grad_accum_steps"} & set(given):
         left_out.add("micro_batch_size")
+    if _has_default_warmup(saved):
+        left_out.add("warmup_steps")
     parts, taken = {}, []
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
@@ -83,6 +86,15 @@ def _saved(path: Path) -> dict[str, Any]:
     except (CheckpointError, OSError):
         return {}
     return sections if isinstance(sections, dict) else {}
+
+
+def _has_default_warmup(saved: Mapping[str, Any]) -> bool:
+    """Whether the warm-up follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved."""
+    optimizer, run = saved.get("optimizer"), saved.get("run")
+    if not isinstance(optimizer, Mapping) or not isinstance(run, Mapping):
+        return False
+    max_steps = run.get("max_steps")
+    return isinstance(max_steps, int) and optimizer.get("warmup_steps") == max_steps // 10
 
 
 def _values(section: Any, saved: Any) -> dict[str, Any]:
