@@ -3,7 +3,8 @@
     python tools/gpu_check.py                  # builds the library with nvcc, checks every op, times each
     python tools/gpu_check.py --platform=cpu   # checks the CPU's kernels through the same harness; times nothing
 
-The checks call the XLA FFI handlers under JAX and compare with fp64 NumPy (tools/gpu_references.py). A time is the
+The checks call the XLA FFI handlers under JAX and compare with fp64 NumPy (tools/gpu_references.py). Then one program
+with every op is called repeatedly, with other allocations in between (tools/gpu_replays.py). A time is the
 median difference between a long and a short run of calls, so that it excludes waiting for the device; the inputs are
 far larger than the L2 cache. The byte counts assume that a kernel reads each input once and writes each output once.
 The tool measures a copy in the same way in the same run, and PyTorch's counterpart, if PyTorch is installed, with CUDA
@@ -31,6 +32,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 import gpu_references as references
+import gpu_replays
 
 ROOT = Path(__file__).parent.parent
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -63,12 +65,28 @@ def build(platform: str) -> Path:
     return to / "libtftrain_ffi.so"
 
 
+# The library's functions that return the bytes of an op's workspace; the handlers of the CPU take no workspace.
+workspace_functions = {}
+
+
 def register(path: Path, platform: str) -> None:
     """Registers the library's handlers with JAX."""
     library = ctypes.CDLL(str(path))
     suffix, name = {"gpu": ("_cuda", "CUDA"), "cpu": ("_host", "cpu")}[platform]
     for op, symbol in HANDLERS.items():
         jax.ffi.register_ffi_target(op, jax.ffi.pycapsule(getattr(library, symbol + suffix)), platform=name)
+        if platform == "gpu":
+            workspace_functions[op] = getattr(library, symbol + "_workspace_bytes")
+            workspace_functions[op].restype = ctypes.c_int64
+
+
+def workspace_bytes(op: str, shapes: list[tuple[int, ...]]) -> int:
+    """Returns the bytes of the workspace that the handler takes as its last result; 0 if it takes none."""
+    if op not in workspace_functions:
+        return 0
+    ranks, dims = [len(shape) for shape in shapes], [size for shape in shapes for size in shape]
+    arrays = [(ctypes.c_int64 * len(numbers))(*numbers) for numbers in (ranks, dims)]
+    return workspace_functions[op](ctypes.c_int64(len(shapes)), *arrays)
 
 
 def attribute(value):
@@ -78,12 +96,18 @@ def attribute(value):
     return np.float32(value) if isinstance(value, float) else np.int64(value)
 
 
-def fused(op: str, outputs, attributes, aliases=None):
+def fused(op: str, outputs, attributes, aliases=None, has_side_effect=True):
     """Returns a function of the op's inputs; `outputs` are (shape, dtype)."""
-    results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in outputs]
-    call = jax.ffi.ffi_call(op, results, has_side_effect=True, input_output_aliases=aliases)
     attributes = {name: attribute(value) for name, value in attributes.items()}
-    return lambda *inputs: call(*inputs, **attributes)
+
+    def run(*inputs):
+        results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in outputs]
+        if size := workspace_bytes(op, [array.shape for array in inputs]):
+            results.append(jax.ShapeDtypeStruct((size,), np.uint8))
+        call = jax.ffi.ffi_call(op, results, has_side_effect=has_side_effect, input_output_aliases=aliases)
+        return call(*inputs, **attributes)[: len(outputs)]
+
+    return run
 
 
 def check(seed: int) -> int:
@@ -289,7 +313,7 @@ def main() -> int:
     wrong = 0
     if "check" not in arguments.skip:
         print(f"checking with --seed={arguments.seed} on {jax.devices()[0].device_kind}", file=sys.stderr)
-        wrong = check(arguments.seed)
+        wrong = check(arguments.seed) + gpu_replays.check(fused, arguments.seed)
     if arguments.platform == "gpu" and "time" not in arguments.skip:
         measure(arguments.dtypes.split(","), "torch" not in arguments.skip)
     return min(wrong, 1)

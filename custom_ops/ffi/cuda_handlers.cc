@@ -1,5 +1,9 @@
-// The handlers of all ops on an NVIDIA GPU: C functions that end in _cuda. They only launch kernels on the stream that they
-// are given, so XLA may record them in a CUDA graph.
+// The handlers of all ops on an NVIDIA GPU: C functions that end in _cuda. XLA may record them in a CUDA graph, which it
+// replays without calling them again. So they launch kernels on the stream that they are given and do nothing else. The
+// kernels use no memory but the arguments and results of the call: the workspace is a result too, the last one.
+#include <cstdint>
+#include <vector>
+
 #include "custom_ops/ffi/handler.h"
 #include "custom_ops/interface/all_ops.h"
 #include "custom_ops/kernels/cuda_kernels.h"
@@ -7,14 +11,22 @@
 namespace tftrain {
 namespace {
 
-constexpr size_t kWorkspaceAlignment = 256;
+template <typename Op>
+xla::ffi::Error HandleOnCuda(void* stream, xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets,
+                             xla::ffi::Dictionary attributes) {
+  const auto device_of = [stream](const Tensor& workspace) {
+    return CudaStream{stream, workspace.data, workspace.dims.count()};
+  };
+  return Handle<Op>(/*on_gpu=*/true, device_of, args, rets, attributes);
+}
 
 template <typename Op>
-xla::ffi::Error HandleOnCuda(void* stream, xla::ffi::ScratchAllocator scratch, xla::ffi::RemainingArgs args,
-                             xla::ffi::RemainingRets rets, xla::ffi::Dictionary attributes) {
-  const CudaStream device{stream,
-                          [&scratch](int64_t bytes) { return scratch.Allocate(bytes, kWorkspaceAlignment).value_or(nullptr); }};
-  return Handle<Op>(device, args, rets, attributes);
+int64_t WorkspaceBytesOfShapes(int64_t inputs, const int64_t* ranks, const int64_t* dims) {
+  std::vector<Spec> in;
+  for (int64_t i = 0; i < inputs; dims += ranks[i++]) {
+    in.push_back({Element::kFloat32, {true, {dims, dims + ranks[i]}}});  // the element types do not matter
+  }
+  return WorkspaceBytesOf<Op>(in);
 }
 
 }  // namespace
@@ -25,10 +37,14 @@ xla::ffi::Error HandleOnCuda(void* stream, xla::ffi::ScratchAllocator scratch, x
   XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol##_cuda, ::tftrain::HandleOnCuda<tftrain::Op>,                         \
                                 xla::ffi::Ffi::Bind()                                                        \
                                     .Ctx<xla::ffi::PlatformStream<void*>>()                                  \
-                                    .Ctx<xla::ffi::ScratchAllocator>()                                       \
                                     .RemainingArgs()                                                         \
                                     .RemainingRets()                                                         \
                                     .Attrs(),                                                                \
-                                {xla::ffi::Traits::kCmdBufferCompatible});
+                                {xla::ffi::Traits::kCmdBufferCompatible});                                   \
+  /* The bytes of the workspace for inputs of these ranks, and dims in one list; for programs without TensorFlow. */ \
+  extern "C" __attribute__((visibility("default"))) int64_t symbol##_workspace_bytes(                        \
+      int64_t inputs, const int64_t* ranks, const int64_t* dims) {                                           \
+    return ::tftrain::WorkspaceBytesOfShapes<tftrain::Op>(inputs, ranks, dims);                              \
+  }
 
 TFTRAIN_FOR_EACH_OP(TFTRAIN_CUDA)

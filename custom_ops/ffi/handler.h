@@ -26,6 +26,8 @@ inline Element ElementOf(xla::ffi::DataType type) {
       return Element::kInt32;
     case xla::ffi::DataType::S64:
       return Element::kInt64;
+    case xla::ffi::DataType::U8:
+      return Element::kUint8;
     default:
       return Element::kOther;
   }
@@ -67,10 +69,11 @@ class AttributeReader {
   std::string problem_;
 };
 
-// Reads, checks and runs one call on `device`.
-template <typename Op, typename Device>
-xla::ffi::Error Handle(const Device& device, xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets,
-                       const xla::ffi::Dictionary& attributes) {
+// Reads, checks and runs one call on the device that `device_of` returns for the call's workspace: the last result on a
+// GPU, or of 0 bytes where the call needs none.
+template <typename Op, typename DeviceOf>
+xla::ffi::Error Handle(bool on_gpu, const DeviceOf& device_of, xla::ffi::RemainingArgs args,
+                       xla::ffi::RemainingRets rets, const xla::ffi::Dictionary& attributes) {
   std::vector<Tensor> in;
   std::vector<Tensor> out;
   for (size_t i = 0; i < args.size(); ++i) in.push_back(TensorOf(args.get<xla::ffi::AnyBuffer>(i).value()));
@@ -79,8 +82,14 @@ xla::ffi::Error Handle(const Device& device, xla::ffi::RemainingArgs args, xla::
   AttributeReader reader(attributes);
   op.VisitAttributes(reader);
   std::string problem = reader.problem();
-  if (problem.empty()) problem = CheckCall(op, in, out);
+  if (problem.empty()) problem = CheckCall(op, in, out, on_gpu);
   if (!problem.empty()) return xla::ffi::Error::InvalidArgument(std::string(Op::kName) + ": " + problem);
+  Tensor workspace = {Element::kUint8, {true, {0}}, nullptr};
+  if (on_gpu && WorkspaceBytesOf<Op>(SpecsOf(in)) > 0) {
+    workspace = out.back();
+    out.pop_back();
+  }
+  const auto device = device_of(workspace);
   if constexpr (std::is_void_v<decltype(op.Run(in, out, device))>) {
     op.Run(in, out, device);
   } else if (const char* error = op.Run(in, out, device); error != nullptr) {
@@ -92,7 +101,8 @@ xla::ffi::Error Handle(const Device& device, xla::ffi::RemainingArgs args, xla::
 template <typename Op>
 xla::ffi::Error HandleOnHost(xla::ffi::ThreadPool pool, xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets,
                              xla::ffi::Dictionary attributes) {
-  return Handle<Op>(OnThreadPool(pool), args, rets, attributes);
+  return Handle<Op>(
+      /*on_gpu=*/false, [&pool](const Tensor&) { return OnThreadPool(pool); }, args, rets, attributes);
 }
 
 }  // namespace tftrain

@@ -8,6 +8,7 @@
 #include "custom_ops/interface/dropout.h"
 #include "custom_ops/interface/op.h"
 #include "custom_ops/kernels/bias_dropout_add.h"
+#include "custom_ops/kernels/workspace.h"
 
 namespace tftrain {
 
@@ -74,6 +75,11 @@ struct BiasDropoutAddGradOp {
     if (!check.problem().empty()) return check.problem();
     *out = {dy, {bias.element, columns}};
     return "";
+  }
+
+  static int64_t WorkspaceBytes(const std::vector<Spec>& in) {
+    const Dims& dims = in[0].dims;
+    return TileSumsBytes(dims.Product(0, dims.rank() - 1), dims[-1], 1);
   }
 
   template <typename Device>

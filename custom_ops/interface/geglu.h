@@ -9,6 +9,7 @@
 #include "custom_ops/interface/gelu.h"
 #include "custom_ops/interface/op.h"
 #include "custom_ops/kernels/geglu.h"
+#include "custom_ops/kernels/workspace.h"
 
 namespace tftrain {
 
@@ -76,6 +77,12 @@ struct GegluGradOp : GeluAttributes {
     const Dims columns{true, {LastDim(shape)}};
     for (size_t i = 3; i < in.size(); ++i) out->push_back({in[i].element, columns});
     return "";
+  }
+
+  static int64_t WorkspaceBytes(const std::vector<Spec>& in) {
+    const Dims& dims = in[1].dims;
+    const bool has_biases = in.size() > 3;
+    return has_biases ? TileSumsBytes(dims.Product(0, dims.rank() - 1), dims[-1], 2) : 0;
   }
 
   template <typename Device>

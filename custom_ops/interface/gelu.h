@@ -8,6 +8,7 @@
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/op.h"
 #include "custom_ops/kernels/gelu.h"
+#include "custom_ops/kernels/workspace.h"
 
 namespace tftrain {
 
@@ -80,6 +81,12 @@ struct GeluGradOp : GeluAttributes {
     *out = {{x.element, shape}};
     if (in.size() > 2) out->push_back({in[2].element, columns});
     return "";
+  }
+
+  static int64_t WorkspaceBytes(const std::vector<Spec>& in) {
+    const Dims& dims = in[1].dims;
+    const bool has_bias = in.size() > 2;
+    return has_bias ? TileSumsBytes(dims.Product(0, dims.rank() - 1), dims[-1], 1) : 0;
   }
 
   template <typename Device>

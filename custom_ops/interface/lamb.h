@@ -14,6 +14,7 @@
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/op.h"
 #include "custom_ops/kernels/lamb.h"
+#include "custom_ops/kernels/workspace.h"
 
 namespace tftrain {
 
@@ -22,6 +23,21 @@ struct Update {
   int64_t in;
   int64_t out;
 };
+
+template <typename Op>
+auto UpdatesIfAny(const Op& op, int) -> decltype(op.Updates()) {
+  return op.Updates();
+}
+template <typename Op>
+std::vector<Update> UpdatesIfAny(const Op&, long) {
+  return {};
+}
+
+// The inputs that any op updates: none but for the ops below.
+template <typename Op>
+std::vector<Update> UpdatesOf(const Op& op) {
+  return UpdatesIfAny(op, 0);
+}
 
 // The part that these ops share. Inputs: `leading` small ones, then lists of `tensors` each, by `names`.
 struct UpdateAttributes {
@@ -122,6 +138,12 @@ struct LambMomentsOp : UpdateAttributes {
     return "";
   }
 
+  static int64_t WorkspaceBytes(const std::vector<Spec>& in) {
+    int64_t elements = 0;
+    for (size_t i = 2; i < 2 + (in.size() - 2) / 4; ++i) elements += in[i].dims.count();  // the gradients
+    return ChunkSumsBytes(in[1].dims[0], elements, 2);
+  }
+
   template <typename Device>
   auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
     CopyUpdated(Updates(), in, out, device);
@@ -199,6 +221,12 @@ struct SquaredNormsOp {
     if (!check.problem().empty()) return check.problem();
     *out = {{Element::kFloat32, {true, {static_cast<int64_t>(in.size())}}}};
     return "";
+  }
+
+  static int64_t WorkspaceBytes(const std::vector<Spec>& in) {
+    int64_t elements = 0;
+    for (const Spec& spec : in) elements += spec.dims.count();
+    return ChunkSumsBytes(in.size(), elements, 1);
   }
 
   template <typename Device>

@@ -8,6 +8,7 @@
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/op.h"
 #include "custom_ops/kernels/layer_norm.h"
+#include "custom_ops/kernels/workspace.h"
 
 namespace tftrain {
 
@@ -79,6 +80,11 @@ struct LayerNormGradOp {
     if (shape.known_rank) shape.sizes.back() = columns[0];
     *out = {{x.element, shape}, {gamma.element, columns}, {gamma.element, columns}};
     return "";
+  }
+
+  static int64_t WorkspaceBytes(const std::vector<Spec>& in) {
+    const Dims& dims = in[1].dims;
+    return RowSumsBytes(dims.Product(0, dims.rank() - 1), dims[-1], 2);
   }
 
   template <typename Device>

@@ -10,6 +10,9 @@
 //     // Inputs and outputs as Infer has passed them. The device is a ParallelFor, or a CUDA stream.
 //     template <typename Device>
 //     auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const;
+//     // Only of an op whose CUDA kernels need a workspace: its bytes, from shapes as Infer has passed them, all known. Run
+//     // gets the workspace with the CudaStream.
+//     static int64_t WorkspaceBytes(const std::vector<Spec>& in);
 //   };
 #ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_OP_H_
 #define TFTRAIN_CUSTOM_OPS_INTERFACE_OP_H_
@@ -21,14 +24,43 @@
 
 namespace tftrain {
 
-// Infers the outputs once more where they already exist, and returns the problem with inputs or outputs.
 template <typename Op>
-std::string CheckCall(const Op& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out) {
-  std::vector<Spec> given;
-  given.reserve(in.size());
-  for (const Tensor& tensor : in) given.push_back({tensor.element, tensor.dims});
+auto WorkspaceBytesIfAny(const std::vector<Spec>& in, int) -> decltype(Op::WorkspaceBytes(in)) {
+  return Op::WorkspaceBytes(in);
+}
+template <typename Op>
+int64_t WorkspaceBytesIfAny(const std::vector<Spec>&, long) {
+  return 0;
+}
+
+// The bytes of the workspace that the op's CUDA kernels need with these inputs; 0 if they need none.
+template <typename Op>
+int64_t WorkspaceBytesOf(const std::vector<Spec>& in) {
+  return WorkspaceBytesIfAny<Op>(in, 0);
+}
+
+// Infers the results of a call under XLA: the outputs, and behind them on a GPU the workspace as uint8 [bytes], if the call
+// needs one. As a result it lives for as long as XLA may repeat the call from a CUDA graph.
+template <typename Op>
+std::string InferResults(const Op& op, const std::vector<Spec>& in, bool on_gpu, std::vector<Spec>* results) {
+  if (std::string problem = op.Infer(in, results); !problem.empty()) return problem;
+  const int64_t bytes = on_gpu ? WorkspaceBytesOf<Op>(in) : 0;
+  if (bytes > 0) results->push_back({Element::kUint8, {true, {bytes}}});
+  return "";
+}
+
+inline std::vector<Spec> SpecsOf(const std::vector<Tensor>& tensors) {
+  std::vector<Spec> specs;
+  specs.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) specs.push_back({tensor.element, tensor.dims});
+  return specs;
+}
+
+// Infers the results once more where they already exist, and returns the problem with inputs or results.
+template <typename Op>
+std::string CheckCall(const Op& op, const std::vector<Tensor>& in, const std::vector<Tensor>& out, bool on_gpu) {
   std::vector<Spec> expected;
-  if (std::string problem = op.Infer(given, &expected); !problem.empty()) return problem;
+  if (std::string problem = InferResults(op, SpecsOf(in), on_gpu, &expected); !problem.empty()) return problem;
   if (out.size() != expected.size()) {
     return std::to_string(out.size()) + " outputs, expected " + std::to_string(expected.size());
   }

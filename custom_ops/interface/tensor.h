@@ -10,7 +10,7 @@
 
 namespace tftrain {
 
-enum class Element { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kOther };
+enum class Element { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kUint8, kOther };
 
 inline bool IsStorage(Element element) {
   return element == Element::kFloat32 || element == Element::kFloat16 || element == Element::kBFloat16;
@@ -34,6 +34,8 @@ inline const char* Name(Element element) {
       return "int32";
     case Element::kInt64:
       return "int64";
+    case Element::kUint8:
+      return "uint8";
     default:
       return "another type";
   }

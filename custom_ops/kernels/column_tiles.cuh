@@ -104,12 +104,12 @@ CudaError RunTiles(const Function& function, int64_t rows, const ColumnSums& sum
   // One wave of blocks if they leave sums behind. If not, several: the GPU evens out what is left over at the end.
   const int waves = Function::kSums > 0 ? 1 : 4;
   const int most = std::max(1, waves * BlocksThatFit(kernel, kTileThreads) / tiles);
-  const int blocks = std::max(1, std::min({most, DivideUp(rows, kTileWarps), 65535}));
+  int blocks = std::max(1, std::min({most, DivideUp(rows, kTileWarps), 65535}));
   float* parts = nullptr;
   const bool summed = sums.to[0] != nullptr;
   if (summed) {
-    parts = static_cast<float*>(stream.allocate(blocks * sums.total() * sizeof(float)));
-    if (parts == nullptr) return "no device memory for the workspace";
+    blocks = static_cast<int>(std::min<int64_t>(blocks, MostTileParts(rows, columns)));
+    if (const CudaError error = TakeWorkspace(stream, blocks * sums.total(), &parts); error != nullptr) return error;
   }
   LaunchKernel(kernel, {tiles, blocks}, kTileThreads, stream.handle, function, rows, columns, parts);
   if (summed) SumParts(parts, blocks, sums, stream);

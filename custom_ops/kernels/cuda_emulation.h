@@ -3,6 +3,8 @@
 // The threads of a block are fibers. One runs until it meets a barrier, __syncthreads() or a shuffle within its warp, and
 // goes on when all that the barrier waits for have met it. Blocks run one after the other. What this cannot show is a
 // missing barrier, and how fast anything is.
+//
+// Launches can be recorded instead of run, as in a CUDA graph, and replayed later.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_CUDA_EMULATION_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_CUDA_EMULATION_H_
 
@@ -173,6 +175,21 @@ void Store16(const Word (&words)[4], void* to) {
   std::memcpy(to, words, 16);
 }
 
+// The work of a stream in its order, with copies of all arguments.
+using Recording = std::vector<std::function<void()>>;
+
+// Where work goes while it is recorded; null while it runs.
+inline Recording* recording = nullptr;
+
+template <typename Work>
+void Submit(const Work& work) {
+  if (recording != nullptr) {
+    recording->push_back(work);
+  } else {
+    work();
+  }
+}
+
 struct Grid {
   int x = 1;
   int y = 1;
@@ -180,22 +197,28 @@ struct Grid {
 
 template <typename... Parameters, typename... Args>
 void LaunchKernel(void (*kernel)(Parameters...), Grid grid, int threads, void* /*stream*/, const Args&... args) {
-  gridDim = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)};
-  blockDim = {static_cast<unsigned>(threads), 1};
-  for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
-    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) Block(threads, [&] { kernel(args...); });
-  }
+  Submit([kernel, grid, threads, args...] {
+    gridDim = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)};
+    blockDim = {static_cast<unsigned>(threads), 1};
+    for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
+      for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) Block(threads, [&] { kernel(args...); });
+    }
+  });
 }
 
 // Few, so that tests see blocks that do more than one piece of work.
+inline int blocks_that_fit = 3;
+
 template <typename Kernel>
 int BlocksThatFit(Kernel /*kernel*/, int /*threads*/) {
-  return 3;
+  return blocks_that_fit;
 }
 
 inline const char* LastError() { return nullptr; }
 
-inline void CopyAsync(void* to, const void* from, int64_t bytes, void* /*stream*/) { std::memcpy(to, from, bytes); }
+inline void CopyAsync(void* to, const void* from, int64_t bytes, void* /*stream*/) {
+  Submit([=] { std::memcpy(to, from, bytes); });
+}
 
 }  // namespace tftrain::cuda
 

@@ -13,8 +13,6 @@
 
 namespace tftrain {
 
-constexpr CudaError kNoWorkspace = "no device memory for the workspace";
-
 CudaError Launch(const LayerNormForward& args, const CudaStream& stream);
 CudaError Launch(const LayerNormBackward& args, const CudaStream& stream);
 CudaError Launch(const AttentionSoftmaxForward& args, const CudaStream& stream);

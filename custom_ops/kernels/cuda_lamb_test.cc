@@ -1,6 +1,6 @@
 // The CUDA kernels of LAMB and AdamW, run by cuda_emulation.h and compared with the CPU kernels.
 #include <cmath>
-#include <deque>
+#include <numeric>
 
 #include "custom_ops/kernels/cuda_kernels.h"
 #include "custom_ops/kernels/testing.h"
@@ -44,9 +44,16 @@ UpdateScalars Scalars(float gradient_factor) { return {gradient_factor, 1e-3, 0.
 
 template <typename Args>
 void LaunchEmulated(const Args& args) {
-  std::deque<std::vector<char>> memory;
-  const CudaStream stream{nullptr, [&](int64_t bytes) { return memory.emplace_back(bytes, '\xcd').data(); }};
-  ASSERT_EQ(Launch(args, stream), nullptr);
+  int64_t elements = 0;
+  for (const auto& tensor : args.tensors) elements += tensor.size;
+  std::vector<char> workspace(ChunkSumsBytes(args.tensors.size(), elements, 2), '\xcd');
+  ASSERT_EQ(Launch(args, {nullptr, workspace.data(), static_cast<int64_t>(workspace.size())}), nullptr);
+}
+
+void LaunchEmulated(const SquaredNorms& args) {
+  const int64_t elements = std::accumulate(args.sizes.begin(), args.sizes.end(), int64_t{0});
+  std::vector<char> workspace(ChunkSumsBytes(args.sizes.size(), elements, 1), '\xcd');
+  ASSERT_EQ(Launch(args, {nullptr, workspace.data(), static_cast<int64_t>(workspace.size())}), nullptr);
 }
 
 void ExpectEqual(const std::vector<float>& actual, const std::vector<float>& expected, double relative,

@@ -4,18 +4,32 @@
 #define TFTRAIN_CUSTOM_OPS_KERNELS_CUDA_STREAM_H_
 
 #include <cstdint>
-#include <functional>
+
+#include "custom_ops/kernels/workspace.h"
 
 namespace tftrain {
 
+// A kernel is launched with all the memory that it needs, and takes no more: launches may be recorded in a CUDA graph and
+// run again long after the call that made them.
 struct CudaStream {
   void* handle;  // a cudaStream_t
-  // Device memory that lives until the work launched so far on the stream is done.
-  std::function<void*(int64_t bytes)> allocate;
+  // Device memory for nothing but the work of this call, for as long as that may run. workspace.h says how much.
+  void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
 };
 
 // Null, or a message about the failure.
 using CudaError = const char*;
+
+// Sets `parts` to so many numbers of the workspace.
+inline CudaError TakeWorkspace(const CudaStream& stream, int64_t numbers, float** parts) {
+  if (numbers * static_cast<int64_t>(sizeof(float)) > stream.workspace_bytes) return "the workspace is too small";
+  if (reinterpret_cast<uintptr_t>(stream.workspace) % kWorkspaceAlignment != 0) {
+    return "the workspace is not aligned to 16 bytes";
+  }
+  *parts = static_cast<float*>(stream.workspace);
+  return nullptr;
+}
 
 }  // namespace tftrain
 

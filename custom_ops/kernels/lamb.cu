@@ -237,10 +237,10 @@ CudaError Run(const std::vector<UpdateTensor>& tensors, const Pass& pass, float*
       table.first_chunk[i + 1] = table.first_chunk[i] + DivideUp(table.tensor[i].size, kChunkElements);
     }
     const int chunks = table.first_chunk[table.tensors];
-    float* parts = nullptr;
+    float* parts = nullptr;  // the same for every table: on a stream, one launch ends before the next begins
     if (Pass::kSums > 0) {
-      parts = static_cast<float*>(stream.allocate(std::max<int64_t>(1, chunks) * Pass::kSums * sizeof(float)));
-      if (parts == nullptr) return kNoWorkspace;
+      const CudaError error = TakeWorkspace(stream, int64_t{chunks} * Pass::kSums, &parts);
+      if (error != nullptr) return error;
     }
     const auto kernel = ChunksKernel<Pass>;
     if (chunks > 0) {

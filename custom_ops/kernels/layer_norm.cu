@@ -231,10 +231,12 @@ CudaError Launch(const LayerNormForward& args, const CudaStream& stream) {
 
 CudaError Launch(const LayerNormBackward& args, const CudaStream& stream) {
   if (args.hidden == 0) return nullptr;
-  float* parts = nullptr;
-  const auto launch = [&](auto kernel, int blocks, int threads) {
-    parts = static_cast<float*>(stream.allocate(blocks * 2 * args.hidden * sizeof(float)));
-    if (parts == nullptr) return;
+  CudaError error = nullptr;
+  const auto launch = [&](auto kernel, int64_t most_blocks, int threads) {
+    const int blocks = static_cast<int>(std::min(most_blocks, MostRowParts(args.rows, args.hidden)));
+    float* parts = nullptr;
+    error = TakeWorkspace(stream, blocks * 2 * args.hidden, &parts);
+    if (error != nullptr) return;
     LaunchKernel(kernel, {blocks}, threads, stream.handle, args, parts);
     SumParts(parts, blocks, {args.hidden, args.parameter_dtype, {args.dgamma, args.dbeta}}, stream);
   };
@@ -254,7 +256,7 @@ CudaError Launch(const LayerNormBackward& args, const CudaStream& stream) {
     };
     Spread<T>(args.hidden, wide, true, run, run_long);
   });
-  return parts == nullptr ? kNoWorkspace : LastError();
+  return error != nullptr ? error : LastError();
 }
 
 }  // namespace tftrain

@@ -24,6 +24,8 @@ inline Element ElementOf(tensorflow::DataType type) {
       return Element::kInt32;
     case tensorflow::DT_INT64:
       return Element::kInt64;
+    case tensorflow::DT_UINT8:
+      return Element::kUint8;
     default:
       return Element::kOther;
   }

@@ -1,5 +1,5 @@
 // Every op on an NVIDIA GPU: kernels for eager and graph mode, and the FFI handlers for XLA.
-#include <vector>
+#include <cstdint>
 
 #include "custom_ops/interface/all_ops.h"
 #include "custom_ops/kernels/cuda_kernels.h"
@@ -12,25 +12,29 @@
 namespace tftrain {
 namespace {
 
-// The stream that the kernel's neighbours run on. Workspaces go back to the allocator when the kernel returns, which gives
-// them away only to work that comes later on the same stream.
+// The stream that the kernel's neighbours run on. The workspace goes back to the allocator when the kernel returns, which
+// gives it away only to work that comes later on the same stream.
 class GpuDevice {
  public:
-  explicit GpuDevice(tensorflow::OpKernelContext* context) {
-    stream_.handle = context->op_device_context()->stream()->platform_specific_handle().stream;
-    stream_.allocate = [this, context](int64_t bytes) -> void* {
-      tensorflow::Tensor& workspace = workspaces_.emplace_back();
-      if (!context->allocate_temp(tensorflow::DT_UINT8, tensorflow::TensorShape({bytes}), &workspace).ok()) return nullptr;
-      return workspace.data();
-    };
+  explicit GpuDevice(tensorflow::OpKernelContext* context)
+      : context_(context),
+        stream_{context->op_device_context()->stream()->platform_specific_handle().stream} {}
+
+  absl::Status AllocateWorkspace(int64_t bytes) {
+    if (bytes == 0) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(
+        context_->allocate_temp(tensorflow::DT_UINT8, tensorflow::TensorShape({bytes}), &workspace_));
+    stream_.workspace = workspace_.data();
+    stream_.workspace_bytes = bytes;
+    return absl::OkStatus();
   }
-  GpuDevice(const GpuDevice&) = delete;
 
   const CudaStream& get() const { return stream_; }
 
  private:
+  tensorflow::OpKernelContext* context_;
   CudaStream stream_;
-  std::vector<tensorflow::Tensor> workspaces_;
+  tensorflow::Tensor workspace_;
 };
 
 #define TFTRAIN_GPU_KERNEL(Op) \

@@ -15,7 +15,7 @@
 
 namespace tftrain {
 
-// The device's own pool, which the caller's thread shares.
+// The device's own pool, which the caller's thread shares. Its kernels need no workspace.
 class CpuDevice {
  public:
   explicit CpuDevice(tensorflow::OpKernelContext* context) {
@@ -24,6 +24,8 @@ class CpuDevice {
       workers->ParallelFor(count, cost, range);
     };
   }
+
+  absl::Status AllocateWorkspace(int64_t /*bytes*/) { return absl::OkStatus(); }
 
   const ParallelFor& get() const { return parallel_for_; }
 
@@ -68,7 +70,8 @@ class Kernel : public tensorflow::OpKernel {
                      context->allocate_output(i, tensorflow::TensorShape(out_specs[i].dims.sizes), &output));
       out.push_back(TensorOf(*output));
     }
-    const Device device(context);
+    Device device(context);
+    OP_REQUIRES_OK(context, device.AllocateWorkspace(WorkspaceBytesOf<Op>(in_specs)));
     OP_REQUIRES_OK(context, RunOp(op_, in, out, device.get()));
   }
 

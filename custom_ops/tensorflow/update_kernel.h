@@ -54,7 +54,8 @@ class UpdateKernel : public tensorflow::OpKernel {
     OP_REQUIRES(context, problem.empty(),
                 tensorflow::errors::InvalidArgument(name(), " (", Op::kName, "): ", problem));
 
-    const Device device(context);
+    Device device(context);
+    OP_REQUIRES_OK(context, device.AllocateWorkspace(WorkspaceBytesOf<Op>(in_specs)));
     std::vector<Tensor> out(out_specs.size(), Tensor{});
     for (const Update& update : op_.Updates()) {
       OP_REQUIRES_OK(context, MakeOwnMemory(context, device, variables[update.in]->tensor()));

@@ -37,28 +37,15 @@ class AttributeWriter {
 };
 
 xla::Shape XlaShape(const Spec& spec) {
-  const xla::PrimitiveType types[] = {xla::F32, xla::F16, xla::BF16, xla::S32, xla::S64};
+  const xla::PrimitiveType types[] = {xla::F32, xla::F16, xla::BF16, xla::S32, xla::S64, xla::U8};
   return xla::ShapeUtil::MakeShapeWithDescendingLayout(types[static_cast<int>(spec.element)], spec.dims.sizes);
-}
-
-// The variables that an op updates, if it does.
-template <typename Op>
-auto UpdatesIfAny(const Op& op, int) -> decltype(op.Updates()) {
-  return op.Updates();
-}
-template <typename Op>
-std::vector<Update> UpdatesIfAny(const Op&, long) {
-  return {};
-}
-template <typename Op>
-std::vector<Update> UpdatesOf(const Op& op) {
-  return UpdatesIfAny(op, 0);
 }
 
 template <typename Op>
 class XlaFfiKernel : public tensorflow::XlaOpKernel {
  public:
-  explicit XlaFfiKernel(tensorflow::OpKernelConstruction* context) : XlaOpKernel(context) {
+  explicit XlaFfiKernel(tensorflow::OpKernelConstruction* context)
+      : XlaOpKernel(context), on_gpu_(context->device_type() == tensorflow::DEVICE_GPU_XLA_JIT) {
     AttributeGetter<tensorflow::OpKernelConstruction> getter(context);
     op_.VisitAttributes(getter);
     OP_REQUIRES_OK(context, getter.status());
@@ -87,7 +74,7 @@ class XlaFfiKernel : public tensorflow::XlaOpKernel {
       operand_shapes.push_back(XlaShape(in.back()));
     }
     std::vector<Spec> out;
-    const std::string problem = op_.Infer(in, &out);
+    const std::string problem = InferResults(op_, in, on_gpu_, &out);
     OP_REQUIRES(context, problem.empty(),
                 tensorflow::errors::InvalidArgument(name(), " (", Op::kName, "): ", problem));
     std::vector<xla::Shape> shapes;
@@ -111,6 +98,7 @@ class XlaFfiKernel : public tensorflow::XlaOpKernel {
 
  private:
   Op op_;
+  const bool on_gpu_;
   std::string attributes_;
 };
 

@@ -1,0 +1,62 @@
+"""Under XLA on a GPU, the workspace of an op's kernels is a result of its call. To compile for a GPU takes none."""
+
+import re
+
+import pytest
+import tensorflow as tf
+
+from tftrain.ops.library import library
+
+X, COLUMN, ROW = (tf.ones(shape) for shape in ([96, 1024], [1024], [96]))
+DROPOUT = {"drop_below": 99, "seed": 1, "site": 1}
+
+
+def layer_norm(x, gamma, beta):
+    return library().tftrain_layer_norm(x, gamma, beta, epsilon=1e-5)
+
+
+def layer_norm_grad(dy, x, gamma, mean, rstd):
+    return library().tftrain_layer_norm_grad(dy, x, gamma, mean, rstd)
+
+
+def gelu_grad(dy, x, *bias):
+    return library().tftrain_gelu_grad(dy, x, bias, approximate=0)
+
+
+def geglu_grad(dy, gate, up, *biases):
+    return library().tftrain_geglu_grad(dy, gate, up, biases, approximate=0)
+
+
+def bias_dropout_add_grad(dy, bias, position):
+    return library().tftrain_bias_dropout_add_grad(dy, bias, position, **DROPOUT)
+
+
+def squared_norms(*tensors):
+    return library().tftrain_squared_norms(tensors)
+
+
+# The results on the host, and the bytes of the workspace that a GPU adds: 4 for each sum of each part or chunk. Each of
+# the 96 rows is a part; custom_ops/kernels/workspace.h has the bounds.
+CALLS = [
+    (layer_norm, [X, COLUMN, COLUMN], 3, 0),
+    (layer_norm_grad, [X, X, COLUMN, ROW, ROW], 3, 96 * 1024 * 2 * 4),
+    (gelu_grad, [X, X, COLUMN], 2, 96 * 1024 * 4),
+    (gelu_grad, [X, X], 1, 0),
+    (geglu_grad, [X, X, X, COLUMN, COLUMN], 4, 96 * 1024 * 2 * 4),
+    (bias_dropout_add_grad, [X, COLUMN, tf.zeros([2], tf.int64)], 2, 96 * 1024 * 4),
+    (squared_norms, [X, COLUMN], 1, (97 * 1024 // 32768 + 2) * 4),
+]
+
+
+def results_of_call(op, arguments, platform):
+    """Returns the shapes that the custom call results in, as XLA writes them."""
+    compiler_ir = tf.function(op, jit_compile=True).experimental_get_compiler_ir(*arguments)
+    shapes = re.search(r"= (.*) custom-call\(.*Tftrain", compiler_ir(stage="hlo", platform_name=platform))[1]
+    return re.findall(r"\w+\[[\d,]*\]", shapes)
+
+
+@pytest.mark.parametrize(("op", "arguments", "outputs", "workspace"), CALLS)
+def test_a_call_on_a_gpu_ends_in_its_workspace(op, arguments, outputs, workspace):
+    on_host, on_gpu = (results_of_call(op, arguments, platform) for platform in ("CPU", "GPU"))
+    assert len(on_host) == outputs
+    assert on_gpu == on_host + ([f"u8[{workspace}]"] if workspace else [])
