@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint import states
-from tftrain.checkpoint import folder, save, shard
+from tftrain.checkpoint import durable, folder, save, shard
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
@@ -181,6 +181,22 @@ def two_ranks(output_dir, number=1):
 
 def complete(attempt, seconds=5.0, given_up=lambda: False):
     return save.complete(attempt, {}, 3, 0, seconds, given_up)
+
+
+def test_each_rank_flushes_the_names_of_its_shards_before_it_announces_them(tmp_path, monkeypatch):
+    """Each rank's host keeps names of its own in memory, so what the chief flushes later says nothing of them."""
+    attempts, owned = two_ranks(tmp_path)
+    done, announce = [], save.announce
+    flush = durable.flush
+    monkeypatch.setattr(durable, "flush", lambda path: done.append((path, sorted(os.listdir(path)))) or flush(path))
+    monkeypatch.setattr(save, "announce", lambda attempt, files: done.append(sorted(files)) or announce(attempt, files))
+    for attempt, tensors in zip(attempts, owned, strict=True):
+        done.clear()
+        save.write(attempt, tensors)
+        (files,) = [entry for entry in done if isinstance(entry, list)]
+        flushed = dict(done[: done.index(files)])
+        assert set(files) <= set(flushed[attempt.folder])
+        assert attempt.folder.name in flushed[attempt.folder.parent]
 
 
 def test_the_chief_waits_for_a_late_rank(tmp_path):

@@ -78,6 +78,9 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
         for number, group in enumerate(shard.pack(tensors)):
             name = f"shard_{attempt.rank:05d}_{number:03d}.safetensors"
             files[name] = write_shard(attempt.folder / name, group)
+        # On a file system of several hosts, the chief's flush says nothing of names that other hosts have made.
+        durable.flush(attempt.folder)
+        durable.flush(attempt.folder.parent)
         announce(attempt, files)
     except OSError as error:
         message = f"rank {attempt.rank}: {error}"

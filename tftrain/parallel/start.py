@@ -104,6 +104,10 @@ def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _choose_device(mesh: Mesh, cpu_threads: int) -> None:
+    # On a host with GPUs too, TensorFlow would start as many threads as there are cores in every rank.
+    threads = cpu_threads or max(1, len(os.sched_getaffinity(0)) // mesh.local_size)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
     if gpus := devices.gpus():
         # Some launchers show each rank only its own GPU.
         gpu = gpus[0] if len(gpus) == 1 else gpus[mesh.local_rank] if mesh.local_rank < len(gpus) else None
@@ -111,7 +115,3 @@ def _choose_device(mesh: Mesh, cpu_threads: int) -> None:
             raise MeshError(f"{mesh.local_size} ranks on a host of {len(gpus)} GPUs; start one rank for each GPU")
         tf.config.set_visible_devices(gpu, "GPU")
         tf.config.experimental.set_memory_growth(gpu, True)
-    else:
-        threads = cpu_threads or max(1, len(os.sched_getaffinity(0)) // mesh.local_size)
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
