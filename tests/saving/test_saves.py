@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import RunConfig
 from tftrain.exit_codes import ExitCode
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.saving import saves
 from tftrain.saving.saves import Saves
@@ -193,17 +195,37 @@ def test_any_error_in_the_background_is_a_failed_save(tmp_path, monkeypatch, cap
 
 
 def test_a_disk_that_does_not_answer_is_a_failed_save(tmp_path, held, monkeypatch):
-    monkeypatch.setattr(saves, "WRITE_SECONDS", 0.05)
-    monkeypatch.setattr(saves, "COMPLETE_SECONDS", 0.05)
-    trained = Trained(tmp_path, max_failed_saves=2)
+    trained = Trained(tmp_path, max_failed_saves=2, save_timeout_seconds=1)
     trained.save(1)
     trained.save(2)  # over memory of its own, in case the first still reads its copy
     assert trained.saves.failed == 1
     held.set()
-    monkeypatch.undo()
     trained.saves.settle()
     assert values(tmp_path)[2] == 2
     assert values(tmp_path).get(1, 1) == 1
+
+
+def test_ranks_wait_for_a_slow_disk_in_rounds_shorter_than_a_collective_may_take(tmp_path, held, monkeypatch):
+    """Another rank that is done would else wait in one collective, until Horovod ends the run."""
+    states_seen, gather = [], collectives.gather_numbers
+
+    def recorded(group, value, name):
+        if name == "save.written":
+            states_seen.append((time.monotonic(), value))
+            if len(states_seen) == 4:
+                held.set()
+        return gather(group, value, name)
+
+    monkeypatch.setattr(collectives, "gather_numbers", recorded)
+    monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "1")
+    trained = Trained(tmp_path)
+    trained.save(1)
+    trained.saves.finish()
+    times, values_seen = zip(*states_seen, strict=True)
+    assert values_seen[:4] == (saves.WAITING,) * 4
+    assert values_seen[-1] == saves.DONE
+    assert np.diff(times)[:3].max() < 0.9, "a round takes a tenth of a second"
+    assert values(tmp_path) == {1: 1}
 
 
 def test_a_run_that_fails_lets_its_save_finish(tmp_path, held):

@@ -31,7 +31,7 @@ class Save:
 
         Args:
             attempt: the save.
-            tensors: this rank's pieces and their elements, which must not change before `written` returns.
+            tensors: this rank's pieces and their elements, which must not change before `written` returns True.
             plan: on the chief; None on other ranks.
         """
         self._attempt, self._plan = attempt, plan
@@ -41,21 +41,23 @@ class Save:
         self._thread = threading.Thread(target=self._run, args=(tensors,), name="checkpoint", daemon=True)
         self._thread.start()
 
-    def written(self, seconds: float) -> str | None:
-        """Waits until this rank's shards are on the disk; returns None, or the reason why they are not."""
-        return self._problem if self._written.wait(seconds) else self._late(seconds)
+    @property
+    def problem(self) -> str | None:
+        """Why the save has failed, as far as this rank knows it; None while it has not."""
+        return self._problem
+
+    def written(self, seconds: float) -> bool:
+        """Waits until this rank's shards are on the disk or have failed; returns False if that takes longer."""
+        return self._written.wait(seconds)
 
     def abandon(self) -> None:
         """Makes the chief stop waiting for other ranks, of which one has failed."""
         self._abandoned.set()
 
-    def completed(self, seconds: float) -> str | None:
-        """Waits for the end of the save; returns None, or the failure as far as this rank knows it."""
+    def completed(self, seconds: float) -> bool:
+        """Waits for the end of the save, successful or not; returns False if that takes longer."""
         self._thread.join(seconds)
-        return self._late(seconds) if self._thread.is_alive() else self._problem
-
-    def _late(self, seconds: float) -> str:
-        return f"rank {self._attempt.rank}: the disk has not answered within {seconds:.0f} s"
+        return not self._thread.is_alive()
 
     def _run(self, tensors: Sequence[TensorData]) -> None:
         try:

@@ -103,6 +103,11 @@ def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:
     return limits
 
 
+def stall_shutdown_seconds() -> float:
+    """Returns the seconds that `start` lets a collective take before Horovod ends the run."""
+    return float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", STALL_SHUTDOWN_SECONDS))
+
+
 def _choose_device(mesh: Mesh, cpu_threads: int) -> None:
     # On a host with GPUs too, TensorFlow would start as many threads as there are cores in every rank.
     threads = cpu_threads or max(1, len(os.sched_getaffinity(0)) // mesh.local_size)

@@ -6,6 +6,7 @@ the save has succeeded. So all ranks count the same failures and stop at the sam
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,14 @@ from tftrain.config import RunConfig
 from tftrain.exit_codes import NotFiniteError
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.start import STALL_SHUTDOWN_SECONDS
+from tftrain.parallel.start import stall_shutdown_seconds
 
-# A rank that has finished waits for the others in a collective. If the collective takes too long, it ends the run.
-WRITE_SECONDS, COMPLETE_SECONDS = 0.6 * STALL_SHUTDOWN_SECONDS, 0.3 * STALL_SHUTDOWN_SECONDS
+# Shares of `save_timeout_seconds` for the shards of all ranks, and for the rest of the save.
+WRITE_SHARE, COMPLETE_SHARE = 0.6, 0.3
+# A rank that has finished waits for the others in a collective, and Horovod ends a run whose collective takes too long.
+# So the ranks wait in rounds of this share of Horovod's limit, with a collective after each.
+ROUND_SHARE = 0.1
+DONE, WAITING, FAILED = 0, 1, 2
 # A run that ends in an error lets a save under way finish, unless it takes longer: launchers kill after 5 seconds.
 EXIT_SECONDS = 4
 # Numbers are sent as float64, which represents these exactly.
@@ -106,7 +111,8 @@ class Saves:
         )
         plan = None
         if self._mesh.is_chief:
-            plan = Plan(run, self._config.keep_last, self._config.keep_every, WRITE_SECONDS)
+            seconds = WRITE_SHARE * self._config.save_timeout_seconds
+            plan = Plan(run, self._config.keep_last, self._config.keep_every, seconds)
         self._save = Save(attempt, mine, plan)
         if not (copies or last):
             self.settle()
@@ -148,15 +154,16 @@ class Saves:
         """
         if self._save is None:
             return None
-        save, world = self._save, self._mesh.world
-        problem = save.written(WRITE_SECONDS)
+        save = self._save
+        written, problem = self._await("save.written", save.written, WRITE_SHARE)
         if problem:
             self._staging = {}  # A thread that hangs may still read what is there.
-        if collectives.gather_numbers(world, float(problem is not None), "save.written").any():
+        if (written == FAILED).any():
             save.abandon()
-        problem = save.completed(COMPLETE_SECONDS) or problem
+        completed, late = self._await("save.completed", save.completed, COMPLETE_SHARE)
+        problem = problem or late
         # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
-        has_failed = collectives.gather_numbers(world, float(problem is not None), "save.completed")[0]
+        has_failed = completed[0] == FAILED
         self._save = None
         if not has_failed:
             self._in_a_row = 0
@@ -168,6 +175,29 @@ class Saves:
                 f"as many as --max_failed_saves permits{_reason(problem)}"
             )
         return problem
+
+    def _await(self, name: str, wait: Callable[[float], bool], share: float) -> tuple[np.ndarray, str | None]:
+        """Waits until a phase of the save has ended on every rank; every rank must call it.
+
+        Args:
+            name: of the collectives.
+            wait: waits for this rank's part, at most so many seconds, and returns whether it has ended.
+            share: of `save_timeout_seconds`; a rank that takes longer has failed.
+
+        Returns:
+            DONE or FAILED for each rank, and the reason if this one has failed.
+        """
+        limit = share * self._config.save_timeout_seconds
+        end, round_seconds = time.monotonic() + limit, ROUND_SHARE * stall_shutdown_seconds()
+        while True:
+            has_ended = wait(min(round_seconds, max(0.0, end - time.monotonic())))
+            problem = self._save.problem
+            if not has_ended and time.monotonic() >= end:
+                problem = f"rank {self._mesh.rank}: the disk has not answered within {limit:.0f} s"
+            state = FAILED if problem else DONE if has_ended else WAITING
+            states = collectives.gather_numbers(self._mesh.world, state, name)
+            if not (states == WAITING).any():
+                return states, problem
 
     def finish(self) -> None:
         """Waits for the last save; every rank must call it.
