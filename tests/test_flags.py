@@ -189,6 +189,13 @@ def test_a_micro_batch_that_can_not_be_fitted_is_refused_with_the_reason(stated,
     assert reason in str(caught.value)
 
 
+def test_help_that_cannot_be_printed_ends_without_a_traceback():
+    command = [sys.executable, "-m", "tftrain.run", "--help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_help_lists_every_flag():
     text = flags.help_text(TrainConfig, "tftrain.run")
     for section in sections(TrainConfig()):

@@ -137,7 +137,7 @@ say("written")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "log").read_text() == "written\n"
     (line,) = done.stderr.splitlines()
-    assert "standard output can't be written to ([Errno 27] File too large); training goes on without it" in line
+    assert "standard output can't be written to ([Errno 27] File too large); its lines are lost" in line
 
 
 def test_a_stream_object_that_is_closed_is_no_error(monkeypatch, capsys):

@@ -5,6 +5,7 @@ ranks would hide the reason.
 """
 
 import dataclasses
+import os
 import re
 import sys
 import time
@@ -59,8 +60,7 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
     values = _define(defaults, problems)
     try:
         if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
-            print(help_text(config_class, args[0]))
-            raise SystemExit(0)
+            print_help(help_text(config_class, args[0]))
         stray = values(_with_values(args, values, problems), known_only=True)[1:]
     except flags.Error as error:
         return defaults, [*problems, Problem("", "command line", str(error).removeprefix("ERROR:: "))], frozenset()
@@ -88,6 +88,16 @@ def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
             print(f"{program}: and {len(error.problems) - MAX_PROBLEMS} more problems", file=sys.stderr, flush=True)
         print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)
     raise SystemExit(EXIT_BAD_FLAGS)
+
+
+def print_help(text: str) -> NoReturn:
+    """Prints the help and ends the process: with 0, or with 1 if standard output can't be written to."""
+    try:
+        print(text, flush=True)
+    except OSError:  # A pipe whose reader has enough, or a full disk.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    raise SystemExit(0)
 
 
 def help_text(config_class: type, program: str) -> str:

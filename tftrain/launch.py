@@ -31,8 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Starts ranks as the command line says and returns the exit code of the run."""
     log.configure(program=PROGRAM)
     if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in argv):
-        print(help_text())
-        return 0
+        flags.print_help(help_text())
     try:
         options, args, problems = split(argv[1:])
         config, misread, _ = flags.read(LaunchConfig, [PROGRAM, *options])
@@ -75,10 +74,12 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     except ConfigError as error:
         raise ConfigError([*error.problems, *misread]) from error
     size = sum(len(host.slots) for host in places)
-    if places[0].is_local:
-        train_config, _ = checkpoint_flags.with_flags_of_checkpoint(train_config, given)
-    if problems := run_problems(train_config, misread, places[0].is_local, size):
-        raise ConfigError(problems)
+    has_rank_0, completed = places[0].is_local, checkpoint_flags.Completed(train_config, None, {})
+    if has_rank_0:
+        completed = checkpoint_flags.with_flags_of_checkpoint(train_config, given)
+        train_config = completed.config
+    if problems := run_problems(train_config, misread, has_rank_0, size):
+        raise ConfigError(completed.explain(problems))
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     gloo_timeout = int(timeout) if timeout.isdecimal() else GLOO_TIMEOUT_SECONDS
     limits = job.Limits(

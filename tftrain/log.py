@@ -33,6 +33,11 @@ class _Handler(logging.Handler):
         self._unwritable: int | None = None
         self.setFormatter(logging.Formatter(line))
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a line could not be written."""
+        return self._unwritable is not None
+
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO = getattr(sys, self._stream)
         try:
@@ -45,7 +50,7 @@ class _Handler(logging.Handler):
             if self._unwritable is None:
                 self._unwritable = detach(self._stream)
                 if self._stream == "stdout":
-                    logger.warning(f"standard output can't be written to ({error}); training goes on without it")
+                    logger.warning(f"standard output can't be written to ({error}); its lines are lost")
 
     def write(self, line: str, stream: TextIO) -> None:
         # One write for the whole line: the lines of several ranks in one file must not mix.
@@ -85,6 +90,11 @@ def configure(
     root.handlers = [warnings] if rank else [warnings, _Lines(stream)]
     if "stdout" in closed and not rank:
         logger.warning("standard output is closed; its lines are lost")
+
+
+def lines_are_lost() -> bool:
+    """Whether a line below WARNING could not be written since `configure`."""
+    return any(isinstance(handler, _Lines) and handler.has_failed for handler in logging.getLogger("tftrain").handlers)
 
 
 def replace_closed_streams() -> list[str]:

@@ -48,11 +48,12 @@ def main(argv: list[str]) -> int:
     log.configure(launch.rank)
     try:
         config, problems, given = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
-        config, taken = checkpoint_flags.with_flags_of_checkpoint(config, given)
+        completed = checkpoint_flags.with_flags_of_checkpoint(config, given)
+        config = completed.config
         if __name__ == "__main__" and not problems and elastic.supervises(config, os.environ):
             return elastic.supervise(config, os.environ)
         if problems := all_problems(config, problems, launch):
-            raise ConfigError(problems)
+            raise ConfigError(completed.explain(problems))
         log.configure(launch.rank, config.run.log_level)
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
         if problems := memory_limit.problems(config, launch):
@@ -63,8 +64,8 @@ def main(argv: list[str]) -> int:
         logger.error(error)
         return error.exit_code
     prepare_process(config)
-    if taken:
-        logger.info(taken)
+    if completed.line:
+        logger.info(completed.line)
     lock = RunLock(config.run.output_dir)
     if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
         flags.refuse("tftrain.run", ConfigError([problem]), launch.rank)

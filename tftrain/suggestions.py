@@ -5,7 +5,7 @@ or if it differs from a flag by its case, its dashes or about one letter in six.
 """
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 # What other trainers and habit call a lever, without dashes and underscores, and the flags to suggest instead.
 HABITS = {
@@ -135,16 +135,23 @@ def suggest(name: str, known: Collection[str]) -> list[str]:
         known: the names of the program's flags.
     """
     by_letters = {_letters(flag): flag for flag in known}
-    for given in dict.fromkeys((_letters(name), _letters(name).removeprefix("no"))):
-        if given in by_letters:
-            return [by_letters[given]]
-        if habit := [flag for flag in HABITS.get(given, ()) if flag.partition("=")[0] in known]:
-            return habit
-        if len(given) >= _LONG_ENOUGH and (
-            near := difflib.get_close_matches(given, list(by_letters), n=1, cutoff=_ALIKE)
-        ):
-            return [by_letters[near[0]]]
-    return []
+    given = _letters(name)
+    if habit := [flag for flag in HABITS.get(given, ()) if flag.partition("=")[0] in known]:
+        return habit
+    negated = given.removeprefix("no")
+    found = [(*_nearest(given, by_letters), "")] + (
+        [(*_nearest(negated, by_letters), "no")] if negated != given else []
+    )
+    likeness, flag, prefix = max(found)
+    return [prefix + flag] if likeness >= _ALIKE else []
+
+
+def _nearest(given: str, by_letters: Mapping[str, str]) -> tuple[float, str]:
+    """Returns the flag that is spelled most alike, and how much alike it is, from 0 to 1."""
+    if given in by_letters:
+        return 1.0, by_letters[given]
+    near = difflib.get_close_matches(given, list(by_letters), n=1, cutoff=_ALIKE) if len(given) >= _LONG_ENOUGH else []
+    return (difflib.SequenceMatcher(None, near[0], given).ratio(), by_letters[near[0]]) if near else (0.0, "")
 
 
 def _letters(name: str) -> str:

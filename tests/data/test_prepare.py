@@ -183,6 +183,16 @@ def test_unusable_text_is_named_and_leaves_nothing(prepare_config, tmp_path, con
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("documents", [2, 3, 7, 50])
+def test_a_small_corpus_has_a_document_in_each_split(prepare_config, tmp_path, documents):
+    (tmp_path / "text").write_text(corpora.text(documents), encoding="utf-8")
+    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.001)
+    manifest = prepare(config)
+    assert manifest.examples("train") > 0
+    assert manifest.examples("eval") > 0
+    assert manifest.documents == documents
+
+
 def test_error_in_a_worker_is_the_same_line(prepare_config, tmp_path):
     for number in range(4):
         (tmp_path / f"text{number}").write_bytes(b"good\n" if number != 2 else b"text \xff\n")

@@ -46,7 +46,7 @@ def output_dir(tmp_path):
 def continued(output_dir, *args):
     config, problems, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}", *args])
     assert problems == []
-    return with_flags_of_checkpoint(config, given)[0]
+    return with_flags_of_checkpoint(config, given).config
 
 
 def test_a_resume_needs_no_other_flag(output_dir):
@@ -61,7 +61,7 @@ def test_a_resume_needs_no_other_flag(output_dir):
 
 def test_the_log_lists_the_flags_that_the_checkpoint_supplies(output_dir):
     config, _, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}", "--hidden_size=48"])
-    line = with_flags_of_checkpoint(config, given)[1]
+    line = with_flags_of_checkpoint(config, given).line
     assert line.startswith(f"flags from {folder.checkpoint_folder(output_dir) / 'step_00000005'}: --")
     assert "--synthetic_data=true" in line
     assert "--precision=bf16" in line
@@ -97,13 +97,38 @@ def test_a_warm_up_that_was_given_stays(tmp_path):
     [
         (["--micro_batch_size=6"], (6, 1, 12)),
         (["--grad_accum_steps=3"], (2, 3, 12)),
-        (["--global_batch_size=20"], (10, 1, 20)),
+        (["--global_batch_size=20"], (2, 5, 20)),
         (["--micro_batch_size=4", "--grad_accum_steps=2"], (4, 2, 16)),
     ],
 )
 def test_batch_sizes_that_are_given_do_not_contradict_the_saved_ones(output_dir, given, sizes):
     batch = continued(output_dir, *given).resolve(2).batch
     assert (batch.micro_batch_size, batch.grad_accum_steps, batch.global_batch_size) == sizes
+
+
+@pytest.mark.parametrize(("ranks", "micro"), [(1, 3), (2, 3), (3, 2), (4, 3), (6, 2), (12, 1)])
+def test_any_number_of_ranks_that_divides_the_global_batch_can_go_on(output_dir, ranks, micro):
+    batch = continued(output_dir).resolve(ranks).batch
+    assert (batch.global_batch_size, batch.micro_batch_size) == (12, micro)
+
+
+def refusal(output_dir, ranks, *args):
+    config, problems, given = flags.read(TrainConfig, ["run", f"--output_dir={output_dir}", *args])
+    completed = with_flags_of_checkpoint(config, given)
+    (line,) = completed.explain(run.all_problems(completed.config, problems, Launch(0, ranks, 0, ranks)))
+    return str(line)
+
+
+def test_a_value_that_is_refused_names_the_checkpoint_that_it_comes_from(output_dir):
+    line = refusal(output_dir, 5)
+    assert line.startswith("--global_batch_size=12: expected it to be divisible by data_parallel_size=5; this value is")
+    assert line.endswith("checkpoints/step_00000005")
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_needs_its_flags_again(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    line = refusal(tmp_path, 1)
+    assert line.endswith(f"{tmp_path} has no checkpoint that would supply the flags; give them again")
 
 
 def test_other_data_brings_its_own_sizes(output_dir):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 _RANDOM_NEXT = 0.5
+_BLOCK = 100
 # Random sentences that are examined for a random B. One in 20 fits as a rule, if B ends at the end of a sentence.
 _CANDIDATES = 64
 
@@ -81,6 +82,7 @@ def make_pairs(
     max_tokens = max_seq_length - 3
     source = _RandomSegments(text, rng)
     boundaries = text.sentences.tolist()
+    labels = _labels(rng)
     for document, (start, stop) in enumerate(pairwise(text.documents.tolist())):
         if stop - start < 2:
             continue
@@ -94,13 +96,23 @@ def make_pairs(
                 # No sentence ends inside the rest of the document, so the pair begins one sentence earlier.
                 begin = max(min(begin, inner[-2] if len(inner) > 1 else start), end - length)
             middle = _border(inner, begin, end, longest_second, rng)
-            if longest_second and rng.random() < _RANDOM_NEXT:
+            if longest_second and next(labels):
                 second = source.draw(document, middle, end)
                 yield Pair(begin, middle, second, second + end - middle, 1)
                 begin = middle
             else:
                 yield Pair(begin, middle, middle, end, 0)
                 begin = end
+
+
+def _labels(rng: np.random.Generator) -> Iterator[bool]:
+    """Yields random labels. Half of each block are true, so that the share of a small text is near a half as well.
+
+    In small blocks a label would tell much of the next one, and with it of the next example's lengths.
+    """
+    block = np.arange(_BLOCK) < _RANDOM_NEXT * _BLOCK
+    while True:
+        yield from rng.permutation(block).tolist()
 
 
 def _border(inner: list[int], begin: int, end: int, longest_second: int, rng: np.random.Generator) -> int:

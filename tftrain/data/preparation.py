@@ -38,6 +38,9 @@ _BUILTIN_FILES_AT_ONCE = 100
 _SMALL_CHUNK_BYTES = 250_000
 _SMALL_CHUNKS = 8
 _DISTINCT_WORDS = 20_000_000
+_SPOOL_FOLDERS = ("spool", "paragraphs")
+# Each one more than halves the chance that a split of two documents or more stays empty.
+_SPLIT_ATTEMPTS = 40
 
 
 class _Tokenizer(NamedTuple):
@@ -63,7 +66,7 @@ def prepare(config: PrepareConfig) -> Manifest:
     work = os.path.join(config.output_dir, output_folder.UNFINISHED)
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)
-    for name in ("spool", "paragraphs"):
+    for name in _SPOOL_FOLDERS:
         os.makedirs(os.path.join(work, name))
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
@@ -109,37 +112,61 @@ def _read_wordpiece(config: PrepareConfig) -> Vocabulary:
 
 
 def _spool(config: PrepareConfig, work: str, inputs: list[str], workers: Workers) -> tuple[Spool, int]:
-    """Reads all documents into chunks. Returns the spool and the number of documents."""
+    """Reads all documents into chunks. Returns the spool and the number of documents.
+
+    A hash decides which documents are held out. If it leaves a split of a small corpus empty, the documents are read
+    again with another hash and a larger share.
+
+    Raises:
+        DataError: there is no document, or a split that is wanted stays empty.
+    """
     if config.builtin_corpus:
-        files = builtin_corpus.list_files()
-        batches = [
-            files[begin : begin + _BUILTIN_FILES_AT_ONCE] for begin in range(0, len(files), _BUILTIN_FILES_AT_ONCE)
-        ]
-        extracted = workers.run("extract documentation", builtin_corpus.extract_all, batches)
-        limit = config.builtin_corpus_mb * _MB or float("inf")
-        unique = list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
-        total = sum(len(paragraph.encode()) + 1 for document in unique for paragraph in document)
-        logger.info(f"built-in corpus: {len(unique)} documents, {total / _MB:.1f} MB of text")
-        spool = _make_spool(config, work, total)
-        counts = Counter(spool.add((0, number, document) for number, document in enumerate(unique)))
+        documents = _builtin_documents(config, workers)
+        total = sum(len(paragraph.encode()) + 1 for document in documents for paragraph in document)
+        logger.info(f"built-in corpus: {len(documents)} documents, {total / _MB:.1f} MB of text")
     else:
-        spool = _make_spool(config, work, sum(map(_text_size, inputs)))
-        counts = Counter()
-        for part in workers.run("read documents", spool_files, _file_tasks(spool, inputs, config.document_separator)):
-            counts.update(part)
-        if spool.index:
-            _find_duplicates(spool, workers)
-    source = _source(config)
-    if not counts.total():
-        raise DataError(f"{source}: no document in {len(inputs)} files; expected text")
+        documents, total = None, sum(map(_text_size, inputs))
+    for attempt in range(_SPLIT_ATTEMPTS):
+        spool = _make_spool(config, work, total, attempt)
+        counts = _fill(config, spool, documents, inputs, workers)
+        if not counts.total():
+            raise DataError(f"{_source(config)}: no document in {len(inputs)} files; expected text")
+        if counts.total() == 1 or not config.eval_fraction or (counts["train"] and counts["eval"]):
+            break
+        for name in _SPOOL_FOLDERS:
+            shutil.rmtree(os.path.join(work, name))
+            os.makedirs(os.path.join(work, name))
     for split, name in (("train", "training"), ("eval", "held-out")):
         if not counts[split] and (split == "train" or config.eval_fraction):
+            separated = "" if config.document_separator == "file" else "; blank lines separate documents"
             raise DataError(
-                f"{source}: of {counts.total()} documents none is in the {name} split with "
-                f"--eval_fraction={config.eval_fraction}; use more documents, another share, or 0 to hold out none"
-                + ("" if config.document_separator == "file" else " (--document_separator=blank_line)")
+                f"{_source(config)}: of {counts.total()} documents none is in the {name} split with "
+                f"--eval_fraction={config.eval_fraction}; use more documents, or 0 to hold out none{separated} "
+                f"(--document_separator={config.document_separator})"
             )
+    if spool.index:
+        _find_duplicates(spool, workers)
     return spool, counts.total()
+
+
+def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str]]:
+    files = builtin_corpus.list_files()
+    batches = [files[begin : begin + _BUILTIN_FILES_AT_ONCE] for begin in range(0, len(files), _BUILTIN_FILES_AT_ONCE)]
+    extracted = workers.run("extract documentation", builtin_corpus.extract_all, batches)
+    limit = config.builtin_corpus_mb * _MB or float("inf")
+    return list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
+
+
+def _fill(
+    config: PrepareConfig, spool: Spool, documents: list[list[str]] | None, inputs: list[str], workers: Workers
+) -> Counter:
+    """Adds documents, by default those of the input files, to the spool. Returns their number in each split."""
+    if documents is not None:
+        return Counter(spool.add((0, number, document) for number, document in enumerate(documents)))
+    counts = Counter()
+    for part in workers.run("read documents", spool_files, _file_tasks(spool, inputs, config.document_separator)):
+        counts.update(part)
+    return counts
 
 
 def _source(config: PrepareConfig) -> str:
@@ -150,16 +177,17 @@ def _text_size(path: str) -> int:
     return os.path.getsize(path) * (_GZIP_RATIO if path.endswith(".gz") else 1)
 
 
-def _make_spool(config: PrepareConfig, work: str, total_bytes: int) -> Spool:
+def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int) -> Spool:
+    share, seed = min(0.5, config.eval_fraction * 2**attempt), config.seed + (attempt << 31)
     large = -(-total_bytes // int(config.shard_mb * _MB))
     small = min(_SMALL_CHUNKS, -(-total_bytes // _SMALL_CHUNK_BYTES))
     train = max(1, large, small)
-    held_out = max(1, -int(-large * config.eval_fraction // 1))
+    held_out = max(1, -int(-large * share // 1))
     index = None
     # The built-in corpus has no duplicates.
     if config.deduplicate == "paragraph" and not config.builtin_corpus:
         index = ParagraphIndex.for_text(os.path.join(work, "paragraphs"), total_bytes)
-    return Spool(os.path.join(work, "spool"), config.seed, config.eval_fraction, train, held_out, index)
+    return Spool(os.path.join(work, "spool"), seed, share, train, held_out, index)
 
 
 def _find_duplicates(spool: Spool, workers: Workers) -> None:

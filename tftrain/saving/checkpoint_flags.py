@@ -15,13 +15,14 @@ import dataclasses
 import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
+from tftrain.fields import Problem
 
 _OF_A_COMMAND = {"mode", "output_dir", "resume", "resume_check", "change_on_resume", "log_level", "log_format"}
 _OF_A_HOST = {"cpu_threads", "huge_pages", "data_readers", "machine_file", "device_peak_tflops", "check_memory"}
@@ -31,44 +32,75 @@ _SIZES_OF_DATA = {"max_seq_length", "max_predictions_per_seq"}
 _TO_EVALUATE = {"precision", "micro_batch_size", "eval_batches"}
 
 
-def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> tuple[TrainConfig, str]:
+class Completed(NamedTuple):
+    """A configuration whose flags come from the command line, or else from a checkpoint.
+
+    Attributes:
+        config: the configuration.
+        path: the checkpoint; None if there is none.
+        taken: the values from the checkpoint that are not defaults, by flag.
+    """
+
+    config: TrainConfig
+    path: Path | None
+    taken: dict[str, Any]
+
+    @property
+    def line(self) -> str:
+        """A line for the log with the flags from the checkpoint; "" if they are all defaults."""
+        values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.taken.items()}
+        return f"flags from {self.path}: {' '.join(f'--{name}={v}' for name, v in values.items())}" if values else ""
+
+    def explain(self, problems: list[Problem]) -> list[Problem]:
+        """Returns the problems; those of flags that are not on the command line say where their values come from."""
+        settings = self.config.run
+        has_begun = settings.resume == "auto" and (Path(settings.output_dir or "") / "config.json").is_file()
+        explained = []
+        for problem in problems:
+            if problem.flag in self.taken:
+                problem = problem._replace(expected=f"{problem.expected}; this value is that of {self.path}")
+            elif self.path is None and problem.value is None and has_begun and problem.flag == "data_dir":
+                reason = f"{settings.output_dir} has no checkpoint that would supply the flags; give them again"
+                problem = problem._replace(expected=f"{problem.expected}; {reason}")
+            explained.append(problem)
+        return explained
+
+
+def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Completed:
     """Takes the flags that the command line does not give from the checkpoint to continue from.
+
+    The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
+    global batch.
 
     Args:
         config: as the command line gives it.
         given: names of the flags that the command line gives.
-
-    Returns:
-        The configuration, and a line for the log with the flags from the checkpoint; "" if they are all defaults.
     """
     try:
         path = chosen(config)
     except CheckpointError:
-        return config, ""  # `--output_dir` can't be read, which is refused later.
+        return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
     saved = _saved(path) if path else {}
     left_out = {*given, *_OF_A_COMMAND, *_OF_A_HOST, *_DERIVED}
     if _SOURCES & set(given):
         left_out |= _SOURCES | _SIZES_OF_DATA
-    if {"micro_batch_size", "grad_accum_steps"} <= set(given):
-        left_out.add("global_batch_size")
-    elif {"global_batch_size", "grad_accum_steps"} & set(given):
-        left_out.add("micro_batch_size")
+    if "grad_accum_steps" in given:
+        left_out.add("global_batch_size" if "micro_batch_size" in given else "micro_batch_size")
     if _has_default_warmup(saved):
         left_out.add("warmup_steps")
-    parts, taken = {}, []
+    parts, taken = {}, {}
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
         values = _values(section, saved.get(field.name, {}))
         if config.run.mode == "evaluate" and field.name not in ("model", "data"):
             values = {name: value for name, value in values.items() if name in _TO_EVALUATE}
         values = {name: value for name, value in values.items() if name not in left_out}
-        taken += [
-            f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
-            for name, value in values.items()
-            if value != getattr(section, name)
-        ]
+        taken |= {name: value for name, value in values.items() if value != getattr(section, name)}
         parts[field.name] = dataclasses.replace(section, **values)
-    return dataclasses.replace(config, **parts), f"flags from {path}: {' '.join(taken)}" if taken else ""
+    batch = parts["batch"]
+    if "micro_batch_size" in taken and batch.global_batch_size and "fit_micro_batch" not in given:
+        parts["batch"] = dataclasses.replace(batch, fit_micro_batch=True)
+    return Completed(dataclasses.replace(config, **parts), path, taken)
 
 
 def chosen(config: TrainConfig) -> Path | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tftrain import devices
+from tftrain import devices, log
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
@@ -172,7 +172,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
         watchdog: of this process; by default a new one.
 
     Returns:
-        DONE.
+        DONE; or FAILED, if the result can't be printed.
 
     Raises:
         DataError, CheckpointError: the message names the file.
@@ -186,7 +186,8 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
     lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}
     logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))
-    return ExitCode.DONE
+    # The lines are all that an evaluation leaves.
+    return ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
 
 
 def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
