@@ -86,7 +86,9 @@ def test_wrong_flags_are_refused_before_a_rank_starts(args, lines, capfd, monkey
 
 
 def test_help_has_the_flags_of_launcher_and_run(capsys):
-    assert launch.main(["tftrain.launch", "--help"]) == 0
+    with pytest.raises(SystemExit) as end:
+        launch.main(["tftrain.launch", "--help"])
+    assert end.value.code == 0
     shown = re.findall(r"^  --(\w+)=", capsys.readouterr().out, re.MULTILINE)
     expected = [field.name for each in (LaunchConfig(), *sections(TrainConfig())) for field in dataclasses.fields(each)]
     assert shown == expected

@@ -115,6 +115,7 @@ class _Job:
         self._ended: dict[int, Ended] = {}
         self._steps: list[_Step] = []
         self._stop_requested = self._by_launcher = False
+        self._forced: int | None = None
 
     def request(self, name: str) -> None:
         """Takes a first signal, from any thread."""
@@ -122,6 +123,7 @@ class _Job:
 
     def force(self, code: int) -> None:
         """Takes a second signal, from any thread: kills the ranks, and ends the launcher even if it is blocked."""
+        self._forced = code  # First, because the ends of all ranks may be in the queue before the event.
         self._send(signal.SIGKILL)
         self._events.put(_Forced(code))
         timer = threading.Timer(self._limits.kill, os._exit, [code])
@@ -192,7 +194,7 @@ class _Job:
                 self._lose(event.connection, f"{event.connection.host.name}: {event.message['failed']}")
             else:
                 self._record(event.message["rank"], event.message["code"])
-        return exit_code(self._ended.values(), self._stop_requested)
+        return exit_code(self._ended.values(), self._stop_requested) if self._forced is None else self._forced
 
     def close(self) -> None:
         """Ends the connections."""
