@@ -53,3 +53,8 @@ def systems() -> dict[str, Constants]:
     """Returns the calibrated constants by the system's name."""
     text = (resources.files("tftrain.plan") / "constants.json").read_text()
     return {name: Constants(**values) for name, values in json.loads(text).items()}
+
+
+def of_trainer(gpu: bool) -> Constants:
+    """Returns the constants of `tftrain.run` on a GPU, or on a CPU."""
+    return systems()["encoder" if gpu else "tftrain_cpu"]

@@ -8,8 +8,9 @@ from tftrain.config import TrainConfig
 from tftrain.fields import Problem
 from tftrain.parallel.launcher import Launch
 from tftrain.plan import forecast, memory
-from tftrain.plan.system import systems
+from tftrain.plan.system import of_trainer
 from tftrain.plan.workload import from_config
+from tftrain.units import GB
 
 # The planner is wrong by up to 15%, so a run that it plans slightly too large may fit.
 MARGIN = 1.2
@@ -31,12 +32,12 @@ def problems(config: TrainConfig, launch: Launch) -> list[Problem]:
         available, place = devices.host_memory_gb() / launch.local_size, "this machine has"
         place += f", for each of {launch.local_size} ranks," if launch.local_size > 1 else ""
     work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu)
-    planned = memory.estimate(work, systems()["encoder" if gpu else "tftrain_cpu"])
-    needed = planned.minimum / 1e9
+    planned = memory.estimate(work, of_trainer(gpu))
+    needed = planned.minimum / GB
     if not available or needed <= MARGIN * available:
         return []
     kinds = sorted(forecast.bytes_by_kind(planned).items(), key=lambda kind: -kind[1])
-    largest = ", ".join(f"{name.replace('_', ' ')} {_gb(size / 1e9)}" for name, size in kinds[:3])
+    largest = ", ".join(f"{name.replace('_', ' ')} {_gb(size / GB)}" for name, size in kinds[:3])
     expected = (
         f"a rank needs {_gb(needed)} ({largest}), {place} {_gb(available)}; expected smaller sizes or more ranks that "
         "divide the state, or --check_memory=false to try all the same"

@@ -9,7 +9,7 @@ from tftrain.fields import ConfigError
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster, forecast, machine, memory, timing
 from tftrain.plan.cluster import Cluster
-from tftrain.plan.system import systems
+from tftrain.plan.system import of_trainer
 from tftrain.plan.workload import Workload, from_config
 from tftrain.report.rows import PlannedRow
 
@@ -49,7 +49,7 @@ def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> StepPlan:
         samples: of the update, over all ranks.
     """
     gpu = devices.has_gpu()
-    constants = systems()["encoder" if gpu else "tftrain_cpu"]
+    constants = of_trainer(gpu)
     work = at_batch(from_config(config, mesh.data.size, gpu=gpu), samples)
     kinds = forecast.bytes_by_kind(memory.estimate(work, constants))
     found = {kind: round(size) for kind, size in kinds.items()}

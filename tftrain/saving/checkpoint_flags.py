@@ -77,10 +77,9 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
         given: names of the flags that the command line gives.
     """
     try:
-        path = chosen(config)
+        path, saved = _chosen(config)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
-    saved = _saved(path) if path else {}
     left_out = {*given, *_OF_A_COMMAND, *_OF_A_HOST, *_DERIVED}
     if _SOURCES & set(given):
         left_out |= _SOURCES | _SIZES_OF_DATA
@@ -105,10 +104,19 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
 
 def chosen(config: TrainConfig) -> Path | None:
     """Returns the checkpoint that `--resume` means, without a check of its tensors; None for a fresh start."""
-    if config.run.resume == "auto":
-        found = folder.find(config.run.output_dir) if config.run.output_dir else []
-        return next((path for path in reversed(found) if _saved(path)), None)
-    return None if config.run.resume == "none" else Path(config.run.resume)
+    return _chosen(config)[0]
+
+
+def _chosen(config: TrainConfig) -> tuple[Path | None, dict[str, Any]]:
+    """Returns the checkpoint, see `chosen`, and the flags in its manifest, which is read once: it may be large."""
+    if config.run.resume == "none":
+        return None, {}
+    if config.run.resume != "auto":
+        return Path(config.run.resume), _saved(Path(config.run.resume))
+    for path in reversed(folder.find(config.run.output_dir) if config.run.output_dir else []):
+        if saved := _saved(path):
+            return path, saved
+    return None, {}
 
 
 def _saved(path: Path) -> dict[str, Any]:
