@@ -76,7 +76,13 @@ class _Step(NamedTuple):
     number: int | None
 
 
-def run(hosts: Sequence[Host], command: Sequence[str], config: LaunchConfig, limits: Limits) -> int:
+def run(
+    hosts: Sequence[Host],
+    command: Sequence[str],
+    config: LaunchConfig,
+    limits: Limits,
+    fork_server: Sequence[str] | None = None,
+) -> int:
     """Runs a command as ranks on the hosts and returns the exit code of the job; call it in the main thread.
 
     Args:
@@ -84,6 +90,7 @@ def run(hosts: Sequence[Host], command: Sequence[str], config: LaunchConfig, lim
         command: the program and its arguments, the same for all ranks.
         config: how to reach the hosts.
         limits: how long ranks may take to end.
+        fork_server: a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
 
     Raises:
         LaunchError: a host does not answer, or its agent can't start.
@@ -98,7 +105,7 @@ def run(hosts: Sequence[Host], command: Sequence[str], config: LaunchConfig, lim
     server.init([slot for host in hosts for slot in host.slots])
     with Signals(job.request, job.force, "it goes to the ranks, which save and end"):
         try:
-            return job.connect(port) or job.supervise(command)
+            return job.connect(port) or job.supervise(command, fork_server)
         finally:
             job.close()
 
@@ -164,7 +171,7 @@ class _Job:
             event.connection.interface = event.message["ready"]
         return 0
 
-    def supervise(self, command: Sequence[str]) -> int:
+    def supervise(self, command: Sequence[str], fork_server: Sequence[str] | None) -> int:
         """Starts the ranks, waits until all have ended, and returns the exit code of the job."""
         for connection in self._connections:
             host = connection.host
@@ -173,6 +180,7 @@ class _Job:
             connection.send(
                 {
                     "command": list(command),
+                    "fork_server": fork_server and list(fork_server),
                     "environ": for_ranks(os.environ, network, self._config.network_interfaces, host.is_local),
                     "ranks": {slot.rank: create_slot_env_vars(slot) for slot in host.slots},
                     "terminals": self._output.terminals(),
