@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousServer
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousServer
 
 from tftrain.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig
@@ -33,6 +33,9 @@ STOPPING = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
 # Names of the signals by the exit codes of processes that they end.
 SIGNALS = {ExitCode.SIGNALLED + number: number.name for number in signal.Signals}
 CLOSE_SECONDS = 2
+# Every rank asks for the address of every other one, all at once. Horovod's server lets 5 requests wait; the kernel drops
+# others, and repeats them after a second or more.
+REQUESTS_WAITING = 4096
 
 
 class Limits(NamedTuple):
@@ -51,6 +54,13 @@ class Limits(NamedTuple):
     starting: float = 10
     terminate: float = 10
     kill: float = 5
+
+
+class _Handler(RendezvousHandler):
+    """Answers at once, in one packet."""
+
+    disable_nagle_algorithm = True
+    wbufsize = -1
 
 
 class LaunchError(RunError):
@@ -101,7 +111,8 @@ def run(
             signal.signal(number, signal.SIG_DFL)
     job = _Job(hosts, config, limits)
     server = RendezvousServer()
-    port = server.start()
+    port = server.start(_Handler)
+    server._httpd.socket.listen(REQUESTS_WAITING)
     server.init([slot for host in hosts for slot in host.slots])
     with Signals(job.request, job.force, "it goes to the ranks, which save and end"):
         try:
