@@ -92,7 +92,7 @@ class Agent:
         outputs = [tuple(stream.writer for stream in of_rank.values()) for of_rank in streams]
         try:
             if job["fork_server"]:
-                processes = forking.start(job["fork_server"], environ, list(own), outputs)
+                processes = forking.start(job["fork_server"], environ, list(own), outputs, self._commands.fileno())
             else:
                 processes = (
                     spawn(job["command"], {**environ, **place}, *files)

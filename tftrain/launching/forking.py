@@ -16,6 +16,7 @@ import ctypes
 import gc
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from pathlib import Path
 
 # NumPy's libraries start threads while they are imported, unless these variables limit them to one thread.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+GPU_FILES = "/dev/nvidia"
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
 POLL_SECONDS = 0.001
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -54,6 +56,7 @@ def start(
     environ: Mapping[str, str],
     own_environs: Sequence[Mapping[str, str]],
     outputs: Sequence[tuple[int, int]],
+    launcher: int,
 ) -> list[ForkedRank]:
     """Starts a server, lets it fork the ranks, and adopts them; call it in the main thread.
 
@@ -62,6 +65,7 @@ def start(
         environ: the variables of all ranks.
         own_environs: the further variables of each rank.
         outputs: file descriptors for standard output and error of each rank.
+        launcher: a file descriptor; when its other end is closed, the server is ended.
 
     Returns:
         The ranks, which are children of this process.
@@ -71,26 +75,22 @@ def start(
         ForkError: it did not fork all ranks; those that it did are killed.
     """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    process = subprocess.Popen(
-        server,
-        env={**environ, **ONE_THREAD},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=[file for files in outputs for file in files],
-        start_new_session=True,
-        preexec_fn=end_with(os.getpid()),
-    )
-    ranks = [
-        {"environ": {**environ, **own}, "outputs": list(files)}
-        for own, files in zip(own_environs, outputs, strict=True)
-    ]
-    request = {"parent": os.getpid(), "ranks": ranks}
-    try:
-        answer, _ = process.communicate(json.dumps(request).encode())
-    except OSError:  # It has ended before it read the request.
-        answer = b""
-        process.wait()
-    pids = dict(json.loads(line) for line in answer.splitlines())
+    ranks = [{"environ": dict(own), "outputs": list(files)} for own, files in zip(own_environs, outputs, strict=True)]
+    request = {"parent": os.getpid(), "environ": dict(environ), "ranks": ranks}
+    # Not a pipe: the server reads it after its imports.
+    with open(os.memfd_create("ranks"), "w+b") as file:
+        file.write(json.dumps(request).encode())
+        file.seek(0)
+        process = subprocess.Popen(
+            server,
+            env={**environ, **ONE_THREAD},
+            stdin=file,
+            stdout=subprocess.PIPE,
+            pass_fds=[file for files in outputs for file in files],
+            start_new_session=True,
+            preexec_fn=end_with(os.getpid()),
+        )
+    pids = dict(json.loads(line) for line in _answer(process, launcher).splitlines())
     if len(pids) == len(ranks):
         return [ForkedRank(pids[index]) for index in range(len(ranks))]
     for pid in pids.values():
@@ -100,6 +100,24 @@ def start(
         f"the process that forks the ranks ended with {process.returncode} before it had forked all of them; see its "
         "own message, or start without --fork_ranks"
     )
+
+
+def _answer(process: subprocess.Popen, launcher: int) -> bytes:
+    """Returns what a process prints until its end; kills it when the other end of `launcher` is closed."""
+    answer, poll = b"", select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    poll.register(launcher, 0)
+    with process:
+        while True:
+            ready = dict(poll.poll())
+            if launcher in ready:
+                process.kill()
+                poll.unregister(launcher)
+            if process.stdout.fileno() in ready:
+                block = os.read(process.stdout.fileno(), 1 << 16)
+                if not block:
+                    return answer
+                answer += block
 
 
 def fork_ranks(run: Callable[[], int]) -> None:
@@ -123,7 +141,7 @@ def fork_ranks(run: Callable[[], int]) -> None:
             # In one write: the pipe also gets the answers of the other ranks.
             os.write(answers, json.dumps([index, os.getpid()]).encode() + b"\n")
             os.setsid()
-            become(rank["environ"], *rank["outputs"])
+            become({**request["environ"], **rank["environ"]}, *rank["outputs"])
             for file in (answers, *(file for each in request["ranks"] for file in each["outputs"])):
                 os.close(file)
             sys.exit(run())
@@ -191,4 +209,4 @@ def _open_gpus() -> list[str]:
             found.add(os.readlink(file))
         except FileNotFoundError:
             continue  # That of this very listing.
-    return sorted(name for name in found if name.startswith("/dev/nvidia"))
+    return sorted(name for name in found if name.startswith(GPU_FILES))

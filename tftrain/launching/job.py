@@ -33,8 +33,8 @@ STOPPING = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
 # Names of the signals by the exit codes of processes that they end.
 SIGNALS = {ExitCode.SIGNALLED + number: number.name for number in signal.Signals}
 CLOSE_SECONDS = 2
-# Every rank asks for the address of every other one, all at once. Horovod's server lets 5 requests wait; the kernel drops
-# others, and repeats them after a second or more.
+# Every rank asks for the address of every other one, all at the same time. Horovod's server lets 5 connections wait;
+# the kernel drops further ones, and tries again after a second or more.
 REQUESTS_WAITING = 4096
 
 
