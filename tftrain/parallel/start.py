@@ -91,8 +91,8 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
 def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int) -> dict[str, str]:
     """Returns the environment variables for how soon Horovod's collectives begin; the user's values take precedence.
 
-    Horovod's own cycle time suits ranks with a core of their own. Where ranks share cores, their threads would spend all
-    time on asking each other what is ready.
+    Horovod's own cycle time suits ranks with a core of their own. Where ranks share cores, their threads would spend
+    all time on asking each other what is ready.
 
     Args:
         environ: of this rank.
