@@ -17,9 +17,9 @@ import psutil
 from tftrain.bench.training.run import RunError, reason
 from tftrain.bench.worker import ROOT
 
-# Reading the memory of many ranks takes a while: at most this share of the time goes into it.
+# Reading the memory of many ranks takes a while: about this share of the time goes into it.
 SAMPLING_SHARE = 0.1
-SAMPLE_SECONDS = 0.5
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 
 
 class Memory(NamedTuple):
@@ -109,7 +109,7 @@ class _Sampler:
         return self._highest
 
     def _run(self) -> None:
-        pause = SAMPLE_SECONDS
+        pause = SHORTEST_PAUSE
         while not self._ended.wait(pause):
             begin = time.monotonic()
             with contextlib.suppress(psutil.Error):
@@ -117,4 +117,4 @@ class _Sampler:
                 parents = {process.ppid() for process in below}
                 found = memory_of(process.pid for process in below if process.pid not in parents)
                 self._highest = Memory(*map(max, self._highest, found))
-            pause = max(SAMPLE_SECONDS, (time.monotonic() - begin) / SAMPLING_SHARE)
+            pause = min(max(SHORTEST_PAUSE, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
