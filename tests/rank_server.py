@@ -2,15 +2,9 @@
 
 A forked rank starts at once; a fresh interpreter needs about five seconds of CPU time for the same imports.
 
-A fork is safe because the server only imports. It refuses to fork if an import has started a thread, so no lock can be
-held by a thread that does not exist in the rank. (jemalloc, which TensorFlow's wheel may contain, stops its own thread
-for a fork.) TensorFlow starts its runtime, and Horovod connects, in the rank.
-
-A forked rank differs from a fresh process in three ways:
-
-- Environment variables that an import reads have the server's values. `RankServer.can_fork` compares them.
-- Modules are loaded already, so a rank cannot replace one by a file of its own.
-- All ranks have the same seed for the hashes of strings, hence the same order of a set of strings.
+`tftrain.launching.forking` says why a fork is safe, and what differs in a forked rank. `RankServer.can_fork` compares
+the environment variables that an import reads. Modules are loaded already, so a rank cannot replace one by a file of
+its own. Unlike `tftrain.rank_server`, this server stays, and forks the ranks of one test after another.
 
 Requests and answers are JSON objects, one a line:
 
@@ -19,7 +13,6 @@ Requests and answers are JSON objects, one a line:
 """
 
 import gc
-import importlib
 import json
 import os
 import runpy
@@ -31,19 +24,16 @@ import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tftrain import rank_server
 from tftrain.huge_pages import with_huge_pages
+from tftrain.launching import forking
 
 ROOT = Path(__file__).resolve().parents[1]
-# What `python -m tftrain.run` imports, except the program itself: a rank runs that as `__main__`.
-PRELOADED = ("tensorflow", "horovod.tensorflow", "tftrain.train.rank_checks", "tftrain.train.loop")
 # Libraries read these variables while they are imported, or when the process starts.
 READ_AT_IMPORT = (
     *("CUDA_", "GLIBC_", "KERAS_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "NVIDIA_", "OMP_", "OPENBLAS_"),
     *("PYTHON", "TF_", "XLA_"),
 )
-# NumPy's libraries start threads while they are imported, unless these variables limit them to one thread.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-HARMLESS_THREADS = {"jemalloc_bg_thd"}
 REAP_SECONDS = 0.02
 
 
@@ -57,7 +47,7 @@ class RankServer:
     def __init__(self, environ: Mapping[str, str]):
         """Starts the server. Requests wait until its imports are done, some seconds later."""
         self._given = dict(environ)
-        self._environ = with_huge_pages({**environ, **ONE_THREAD})
+        self._environ = with_huge_pages({**environ, **forking.ONE_THREAD})
         self._added = {name: value for name, value in self._environ.items() if environ.get(name) != value}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.rank_server"],
@@ -185,9 +175,10 @@ def serve() -> dict:
             *lines, pending = (pending + block).split(b"\n")
             for line in lines:
                 request = json.loads(line)
+                forking.check_can_fork()
                 pids: list[int] = []
                 for rank in request["ranks"]:
-                    if (pid := _fork()) == 0:
+                    if (pid := os.fork()) == 0:
                         os.setpgid(0, pids[0] if pids and request["one_group"] else 0)
                         os.close(requests)
                         os.close(answers)
@@ -204,31 +195,20 @@ def serve() -> dict:
             _answer(answers, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _fork() -> int:
-    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-    threads = [name for name in names if name not in HARMLESS_THREADS]
-    assert len(threads) == 1, f"an import has started a thread: {threads}"
-    return os.fork()
-
-
 def _answer(answers: int, message: dict) -> None:
     os.write(answers, json.dumps(message).encode() + b"\n")
 
 
 def become(rank: dict) -> None:
     """Runs a rank's program in this process, as `python ARGS` does."""
-    for source, target in ((os.devnull, 0), (rank["output"], 1)):
-        descriptor = os.open(source, os.O_RDONLY if target == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(descriptor, target)
-        os.close(descriptor)
-    os.dup2(1, 2)
-    os.environ.clear()
-    os.environ.update(rank["environ"])
-    sys.modules["numpy"].random.seed()  # Python seeds its own generator after a fork.
+    output = os.open(rank["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    forking.become(rank["environ"], output, output)
+    os.close(output)
     option, program, *args = rank["args"]
     sys.orig_argv[:] = [sys.executable, *rank["args"]]
     if option == "-m":
         sys.argv[:] = [program, *args]
+        sys.modules.pop(program, None)  # The server may have imported it; `runpy` would warn.
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     else:
         sys.argv[:] = ["-c", *args]
@@ -237,8 +217,7 @@ def become(rank: dict) -> None:
 
 
 if __name__ == "__main__":
-    for name in PRELOADED:
-        importlib.import_module(name)
+    rank_server.load_modules()
     # The ranks share the memory pages of the imported modules until a rank writes to them.
     gc.collect()
     gc.freeze()

@@ -26,6 +26,7 @@ from tftrain.launching.config import LaunchConfig, split
         (["--num-proc", "2", "-H", "a:1,b:1"], ["--num_proc=2", "--hosts=a:1,b:1"], []),
         (["-p", "22", "-i", "key", "--verbose"], ["--ssh_port=22", "--ssh_identity_file=key", "--verbose"], []),
         (["--hostfile", "f", "--start-timeout", "9"], ["--hostfile=f", "--start_timeout=9"], []),
+        (["-np", "2", "--fork-ranks", "--seed=3"], ["--num_proc=2", "--fork_ranks"], ["--seed=3"]),
         (["--network-interfaces=eth0,lo"], ["--network_interfaces=eth0,lo"], []),
         # Flags of the run may have one dash, too.
         (["-np", "2", "-precision=bf16", "-i=x"], ["--num_proc=2", "--ssh_identity_file=x"], ["-precision=bf16"]),
@@ -102,9 +103,10 @@ def test_ranks_get_the_flags_of_a_flagfile(tmp_path, monkeypatch):
     file = tmp_path / "small.flags"
     file.write_text("\n".join([*SMALL, "--preempt_save_seconds=7"]))
     own = ["--global_batch_size=8", "--max_steps=5", f"--output_dir={tmp_path}"]
-    args = ["-np", "2", f"--flagfile={file}", *own]
+    args = ["-np", "2", "--fork_ranks", f"--flagfile={file}", *own]
     assert launch.main(["tftrain.launch", *args]) == 75
-    ((hosts, command, config, limits),) = started
+    ((hosts, command, config, limits, fork_server),) = started
+    assert fork_server == [sys.executable, "-m", "tftrain.rank_server", *command[3:]]
     assert command == [sys.executable, "-m", "tftrain.run", *SMALL, "--preempt_save_seconds=7", *own]
     assert (len(hosts), config.num_proc, limits.save) == (1, 2, 7 + launch.MARGIN_SECONDS)
 
@@ -119,9 +121,10 @@ def test_the_launcher_loads_no_tensorflow():
 
 @pytest.mark.slow
 @pytest.mark.multirank
-def test_ctrl_c_saves_and_the_next_start_continues(tmp_path):
+def test_ctrl_c_saves_forked_ranks_and_the_next_start_continues_without_a_fork(tmp_path):
     flags = [*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}"]
-    with started_ranks(1, ["-m", "tftrain.launch", "-np", "2", *flags, "--max_steps=1000000"]) as launcher:
+    launch = ["-m", "tftrain.launch", "-np", "2", *flags]
+    with started_ranks(1, [*launch, "--fork_ranks", "--max_steps=1000000"]) as launcher:
         launcher.wait_for("loss ")
         os.killpg(launcher.processes[0].pid, signal.SIGINT)
         assert launcher.codes([0], 60) == [75], launcher.output()
@@ -131,5 +134,5 @@ def test_ctrl_c_saves_and_the_next_start_continues(tmp_path):
     assert "[0]<stdout>" not in said
     assert "Traceback" not in said
     assert said.count("received SIGINT") == 3  # The launcher and each rank, once.
-    said = run_ranks(1, ["-m", "tftrain.run", *flags, f"--max_steps={step + 1}"])
+    said = run_ranks(1, [*launch, f"--max_steps={step + 1}"])
     assert f"continuing after step {step} of {saved}" in said

@@ -86,7 +86,8 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
         save=train_config.run.preempt_save_seconds + MARGIN_SECONDS, connected=gloo_timeout + MARGIN_SECONDS
     )
     # Each rank gets the flags that were checked here, also where a flagfile is a pipe or not on its host.
-    return job.run(places, [sys.executable, "-m", "tftrain.run", *args[1:]], config, limits)
+    command, server = ([sys.executable, "-m", f"tftrain.{name}", *args[1:]] for name in ("run", "rank_server"))
+    return job.run(places, command, config, limits, server if config.fork_ranks else None)
 
 
 def run_problems(config: TrainConfig, misread: list[Problem], has_rank_0: bool, size: int) -> list[Problem]:

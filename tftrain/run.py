@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     except RunError as error:
         logger.error(error)
         return error.exit_code
-    prepare_process(config)
+    prepare_process(config, may_restart=__name__ == "__main__")
     if completed.line:
         logger.info(completed.line)
     lock = RunLock(config.run.output_dir)
@@ -88,10 +88,10 @@ def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem 
     return Problem("output_dir", config.run.output_dir, expected) if holder else None
 
 
-def prepare_process(config: TrainConfig) -> None:
-    """Sets what must be set before TensorFlow is loaded; may restart the process for huge pages."""
+def prepare_process(config: TrainConfig, may_restart: bool) -> None:
+    """Sets what must be set before TensorFlow is loaded; restarts the process for huge pages if it may."""
     has_gpu = devices.has_driver()
-    if __name__ == "__main__" and config.compute.huge_pages and not has_gpu:
+    if may_restart and config.compute.huge_pages and not has_gpu:
         huge_pages.restart()
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if config.compute.activation_checkpointing != "none":

@@ -51,14 +51,21 @@ from tftrain import log
 from tftrain.exit_codes import RunError
 from tftrain.launching import hosts, job
 from tftrain.launching.config import LaunchConfig
-options, limits, command = json.loads(sys.argv[1])
+options, limits, command, fork_server = json.loads(sys.argv[1])
 config = LaunchConfig(**options)
 log.configure(program="tftrain.launch", level="debug" if config.verbose else "info")
 try:
-    sys.exit(job.run(hosts.assign(config), command, config, job.Limits(*limits)))
+    sys.exit(job.run(hosts.assign(config), command, config, job.Limits(*limits), fork_server))
 except RunError as error:
     log.logging.getLogger("tftrain").error(error)
     sys.exit(error.exit_code)
+"""
+
+# The program in the place of tftrain.rank_server.
+FORK_SERVER = """
+{preparation}
+from tftrain.launching import forking
+forking.fork_ranks(lambda: exec(compile({script!r}, "rank", "exec"), {{"__name__": "__main__"}}))
 """
 
 
@@ -106,11 +113,18 @@ class FakeJob:
 
 
 def command_of(
-    script: str, ranks: int = 2, limits: Limits = LIMITS, options: Mapping[str, object] | None = None
+    script: str,
+    ranks: int = 2,
+    limits: Limits = LIMITS,
+    options: Mapping[str, object] | None = None,
+    forked: bool = False,
+    preparation: str = "",
 ) -> list[str]:
-    """Returns the command of a launcher whose ranks run a script."""
+    """Returns the command of a launcher whose ranks run a script; see `started`."""
     config = dataclasses.asdict(LaunchConfig(num_proc=ranks, **(options or {})))
-    return [sys.executable, "-c", PROGRAM, json.dumps([config, limits, [sys.executable, "-c", PRELUDE + script]])]
+    program = [sys.executable, "-c", PRELUDE + script]
+    server = [sys.executable, "-c", FORK_SERVER.format(preparation=preparation, script=PRELUDE + script)]
+    return [sys.executable, "-c", PROGRAM, json.dumps([config, limits, program, server if forked else None])]
 
 
 def environment(notes: Path, environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -126,6 +140,8 @@ def started(
     options: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
+    forked: bool = False,
+    preparation: str = "",
 ) -> Iterator[FakeJob]:
     """Starts a job and yields it; kills the launcher at the end.
 
@@ -137,10 +153,12 @@ def started(
         options: of the launcher.
         environ: further environment variables.
         prefix: a command that starts the launcher.
+        forked: whether the ranks are forked from one process.
+        preparation: what that process does first.
     """
     with (notes / "stdout").open("wb") as stdout, (notes / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
-            [*prefix, *command_of(script, ranks, limits, options)],
+            [*prefix, *command_of(script, ranks, limits, options, forked, preparation)],
             cwd=ROOT,
             env=environment(notes, environ),
             stdin=subprocess.DEVNULL,

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError
-from tftrain.parallel.start import stall_limits
+from tftrain.parallel.start import speed_settings, stall_limits
 
 CHECK, SHUTDOWN = "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 
@@ -21,6 +22,30 @@ def test_no_run_may_switch_that_off(switched_off):
     ((name, value),) = switched_off.items()
     with pytest.raises(MeshError, match=f"{name}={value}: expected"):
         stall_limits(switched_off)
+
+
+GLOO = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
+CYCLE, CACHE = "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY"
+
+
+@pytest.mark.parametrize(
+    ("size", "local_size", "cores", "expected"),
+    [(2, 2, 2, 1), (512, 8, 96, 1), (4, 4, 2, 1), (16, 16, 2, 12.8), (64, 64, 2, 204.8), (64, 32, 2, 102.4)],
+)
+def test_ranks_that_share_cores_ask_each_other_less_often(size, local_size, cores, expected):
+    settings = speed_settings(GLOO, Launch(0, size, 0, local_size), cores)
+    assert float(settings[CYCLE]) == expected
+
+
+def test_a_rank_that_a_launcher_has_bound_to_a_core_keeps_the_short_cycle():
+    assert speed_settings({}, Launch(0, 16, 0, 16), 1)[CYCLE] == "1"
+
+
+def test_the_speed_settings_of_the_user_count():
+    given = {**GLOO, CYCLE: "3.5", CACHE: "0"}
+    assert speed_settings(given, Launch(0, 64, 0, 64), 2) == {CYCLE: "3.5", CACHE: "0"}
+    # The fourth tensor of each of 1,000 layers still fits.
+    assert int(speed_settings({}, Launch(0, 2, 0, 2), 2)[CACHE]) > 4000
 
 
 MESHES = [(1, 1, 1), (12, 3, 1), (12, 3, 2), (16, 2, 4), (6, 1, 6), (8, 2, 2)]

@@ -4,7 +4,8 @@ The agent reads messages from standard input and writes messages to standard out
 the launcher and behind ssh:
 
 1. The launcher sends its address. The agent connects to it and answers with the network interface of that connection.
-2. The launcher sends the command and the environment of each rank. The agent starts the ranks.
+2. The launcher sends the command and the environment of each rank. The agent starts the ranks, or lets a server fork
+   them (`forking.py`).
 3. The launcher sends signals. The agent sends what the ranks print, and the exit code of each rank that ends.
 
 The end of the input means that the launcher has ended or can't be reached. The agent then ends the ranks with SIGTERM,
@@ -13,7 +14,6 @@ only the launcher; and it gets SIGTERM from the kernel if the agent is killed.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -24,13 +24,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from tftrain.launching import messages
+from tftrain.launching import forking, messages
 from tftrain.launching.lines import Lines, Stream
 
 CONNECT_SECONDS = 10
 # After a rank has ended, a process that it has left behind may still hold its output open.
 OUTPUT_SECONDS = 5
-PR_SET_PDEATHSIG = 1
 
 
 class Agent:
@@ -59,11 +58,10 @@ class Agent:
             job = self._receive()
             if job is None:
                 return
-            for number, environ in job["ranks"].items():
-                self._ranks.append(self._start(int(number), job, environ))
+            self._start(job)
             for rank in self._ranks:
                 rank.watch()
-        except (OSError, LookupError) as error:
+        except (OSError, LookupError, forking.ForkError) as error:
             self.send({"failed": str(error)})
         else:
             while command := self._receive():
@@ -88,9 +86,24 @@ class Agent:
         line = self._commands.readline()
         return messages.decode(line)[1] if line.endswith(b"\n") else None
 
-    def _start(self, number: int, job: Mapping[str, Any], environ: Mapping[str, str]) -> "Rank":
-        environ = {**os.environ, **job["environ"], **environ}
-        return Rank(number, job["command"], environ, job["terminals"], self)
+    def _start(self, job: Mapping[str, Any]) -> None:
+        environ, own = {**os.environ, **job["environ"]}, job["ranks"].values()
+        streams = [{name: Stream(job["terminals"][name]) for name in ("stdout", "stderr")} for _ in own]
+        outputs = [tuple(stream.writer for stream in of_rank.values()) for of_rank in streams]
+        try:
+            if job["fork_server"]:
+                processes = forking.start(job["fork_server"], environ, list(own), outputs, self._commands.fileno())
+            else:
+                processes = (
+                    spawn(job["command"], {**environ, **place}, *files)
+                    for place, files in zip(own, outputs, strict=True)
+                )
+            for number, process, of_rank in zip(job["ranks"], processes, streams, strict=True):
+                self._ranks.append(Rank(int(number), process, of_rank, self))
+        finally:
+            for files in outputs:
+                for file in files:
+                    os.close(file)
 
     def _end(self, save_seconds: float) -> None:
         last = time.monotonic() + save_seconds
@@ -114,37 +127,20 @@ class Rank:
     def __init__(
         self,
         number: int,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        terminals: Mapping[str, Sequence[int] | None],
+        process: subprocess.Popen | forking.ForkedRank,
+        streams: Mapping[str, Stream],
         agent: Agent,
     ):
-        """Starts the process.
+        """Takes a process that has been started.
 
         Args:
             number: its rank.
-            command: the program and its arguments.
-            environ: all its variables.
-            terminals: rows and columns of the launcher's terminal, for stdout and stderr; None for no terminal.
+            process: a child of this process, which leads a session.
+            streams: its stdout and stderr.
             agent: sends the output and the exit code.
         """
-        self._number, self._agent = number, agent
+        self._number, self._process, self._streams, self._agent = number, process, streams, agent
         self._lock, self._is_reaped, self.has_ended = threading.Lock(), False, False
-        streams = {name: Stream(terminals[name]) for name in ("stdout", "stderr")}
-        try:
-            self._process = subprocess.Popen(
-                command,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=streams["stdout"].writer,
-                stderr=streams["stderr"].writer,
-                start_new_session=True,
-                preexec_fn=_end_with_parent(),
-            )
-        finally:
-            for stream in streams.values():
-                os.close(stream.writer)
-        self._streams = streams
         self._waiter = threading.Thread(target=self._wait, daemon=True)
 
     def watch(self) -> None:
@@ -184,6 +180,28 @@ class Rank:
         self._agent.send({"rank": self._number, "code": code if code >= 0 else 128 - code})
         self.has_ended = True
         self._agent.rank_ended()
+
+
+def spawn(command: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int) -> subprocess.Popen:
+    """Starts a rank as a program of its own.
+
+    Args:
+        command: the program and its arguments.
+        environ: all its variables.
+        stdout, stderr: file descriptors for its output.
+
+    Raises:
+        OSError: it can't be started.
+    """
+    return subprocess.Popen(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        preexec_fn=forking.end_with(os.getpid()),
+    )
 
 
 def check_host_name() -> None:
@@ -234,18 +252,6 @@ def interface(address: str, port: int, allowed: Sequence[str]) -> str:
             f"{', '.join(name for name, addresses in present.items() if addresses)}"
         )
     return found[0] if found else next(name for name, addresses in present.items() if source in addresses)
-
-
-def _end_with_parent():
-    """Returns a function for a new process, after which the kernel sends it SIGTERM when its parent has ended."""
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def in_child() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGTERM)
-
-    return in_child
 
 
 def main() -> None:

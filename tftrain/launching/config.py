@@ -24,6 +24,11 @@ class LaunchConfig:
     ssh_port: int | None = flag(None, "Port of ssh on all hosts, also -p.", minimum=1, maximum=65535)
     ssh_identity_file: str | None = flag(None, "File of the private key for ssh, also -i.")
     start_timeout: float = flag(30.0, "Seconds until every host must have answered.", above=0)
+    fork_ranks: bool = flag(
+        False,
+        "Fork the ranks of each host from one process that has loaded TensorFlow: they start in a second, and share "
+        "the memory of its modules.",
+    )
     verbose: bool = flag(False, "Print the place of each rank, and the commands for other hosts.")
 
     def problems(self) -> list[Problem]:
@@ -46,9 +51,11 @@ _SPELLINGS = {
     "ssh_port": ("-p", "--ssh-port"),
     "ssh_identity_file": ("-i", "--ssh-identity-file"),
     "start_timeout": ("--start-timeout",),
+    "fork_ranks": ("--fork-ranks",),
     "verbose": (),
 }
 _FIELDS = {spelling: name for name, others in _SPELLINGS.items() for spelling in (f"--{name}", *others)}
+_SWITCHES = ("fork_ranks", "verbose")
 _ELASTIC = ("--min-np", "--max-np", "--host-discovery-script", "--blacklist-cooldown-range", "--reset-limit")
 
 
@@ -80,7 +87,7 @@ def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
             problems.append(Problem("", "python -m tftrain.run", "leave this out; expected only the flags of the run"))
         elif spelling not in _FIELDS:
             flags.append(arg)
-        elif given or _FIELDS[spelling] == "verbose":
+        elif given or _FIELDS[spelling] in _SWITCHES:
             options.append(f"--{_FIELDS[spelling]}{given}{value}")
         elif waiting:
             options.append(f"--{_FIELDS[spelling]}={waiting.pop(0)}")

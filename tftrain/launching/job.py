@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousServer
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousServer
 
 from tftrain.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig
@@ -33,6 +33,9 @@ STOPPING = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
 # Names of the signals by the exit codes of processes that they end.
 SIGNALS = {ExitCode.SIGNALLED + number: number.name for number in signal.Signals}
 CLOSE_SECONDS = 2
+# Every rank asks for the address of every other one, all at the same time. Horovod's server lets 5 connections wait;
+# the kernel drops further ones, and tries again after a second or more.
+REQUESTS_WAITING = 4096
 
 
 class Limits(NamedTuple):
@@ -51,6 +54,13 @@ class Limits(NamedTuple):
     starting: float = 10
     terminate: float = 10
     kill: float = 5
+
+
+class _Handler(RendezvousHandler):
+    """Answers at once, in one packet."""
+
+    disable_nagle_algorithm = True
+    wbufsize = -1
 
 
 class LaunchError(RunError):
@@ -76,7 +86,13 @@ class _Step(NamedTuple):
     number: int | None
 
 
-def run(hosts: Sequence[Host], command: Sequence[str], config: LaunchConfig, limits: Limits) -> int:
+def run(
+    hosts: Sequence[Host],
+    command: Sequence[str],
+    config: LaunchConfig,
+    limits: Limits,
+    fork_server: Sequence[str] | None = None,
+) -> int:
     """Runs a command as ranks on the hosts and returns the exit code of the job; call it in the main thread.
 
     Args:
@@ -84,6 +100,7 @@ def run(hosts: Sequence[Host], command: Sequence[str], config: LaunchConfig, lim
         command: the program and its arguments, the same for all ranks.
         config: how to reach the hosts.
         limits: how long ranks may take to end.
+        fork_server: a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
 
     Raises:
         LaunchError: a host does not answer, or its agent can't start.
@@ -94,11 +111,12 @@ def run(hosts: Sequence[Host], command: Sequence[str], config: LaunchConfig, lim
             signal.signal(number, signal.SIG_DFL)
     job = _Job(hosts, config, limits)
     server = RendezvousServer()
-    port = server.start()
+    port = server.start(_Handler)
+    server._httpd.socket.listen(REQUESTS_WAITING)
     server.init([slot for host in hosts for slot in host.slots])
     with Signals(job.request, job.force, "it goes to the ranks, which save and end"):
         try:
-            return job.connect(port) or job.supervise(command)
+            return job.connect(port) or job.supervise(command, fork_server)
         finally:
             job.close()
 
@@ -164,7 +182,7 @@ class _Job:
             event.connection.interface = event.message["ready"]
         return 0
 
-    def supervise(self, command: Sequence[str]) -> int:
+    def supervise(self, command: Sequence[str], fork_server: Sequence[str] | None) -> int:
         """Starts the ranks, waits until all have ended, and returns the exit code of the job."""
         for connection in self._connections:
             host = connection.host
@@ -173,6 +191,7 @@ class _Job:
             connection.send(
                 {
                     "command": list(command),
+                    "fork_server": fork_server and list(fork_server),
                     "environ": for_ranks(os.environ, network, self._config.network_interfaces, host.is_local),
                     "ranks": {slot.rank: create_slot_env_vars(slot) for slot in host.slots},
                     "terminals": self._output.terminals(),

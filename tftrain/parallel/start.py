@@ -13,11 +13,18 @@ from tftrain import devices
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives
-from tftrain.parallel.rendezvous import await_all, value_of_rank_0
+from tftrain.parallel.rendezvous import address_of_store, await_all, value_of_rank_0
 
 # If a rank makes others wait, Horovod first prints a warning and later ends the run.
 STALL_WARNING_SECONDS = 60
 STALL_SHUTDOWN_SECONDS = 600
+# In every cycle, Horovod's thread in each rank exchanges a message with all other ranks, one after the other. With so
+# many messages a millisecond and core, that takes some tenths of the cores' time (docs/results/parallelism.md).
+MESSAGES_PER_MS = 10
+DEFAULT_CYCLE_MS = 1.0
+# Tensors of a process set whose negotiation Horovod remembers. Its default, 1024, is less than some models have; those
+# beyond it would be negotiated in every step, and room that is not used costs nothing.
+CACHED_TENSORS = 16384
 
 
 def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1) -> Mesh:
@@ -45,6 +52,7 @@ def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1, p
 def _connect(launch: Launch, mesh: Mesh) -> Mesh:
     """Starts Horovod with one process set for each group that is neither all ranks nor a single one."""
     os.environ.update(stall_limits(os.environ))
+    os.environ.update(speed_settings(os.environ, launch, len(os.sched_getaffinity(0))))
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
@@ -78,6 +86,25 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
         sets,
         PendingCollectives(),
     )
+
+
+def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int) -> dict[str, str]:
+    """Returns the environment variables for how soon Horovod's collectives begin; the user's values take precedence.
+
+    Horovod's own cycle time suits ranks with a core of their own. Where ranks share cores, their threads would spend
+    all time on asking each other what is ready.
+
+    Args:
+        environ: of this rank.
+        launch: the ranks, and how many of them share this host.
+        cores: that this rank may use.
+    """
+    cycle = DEFAULT_CYCLE_MS
+    # Other launchers than those with a store may bind each rank to cores of its own.
+    if launch.local_size > cores and address_of_store(environ):
+        cycle = max(cycle, launch.local_size * launch.size / (MESSAGES_PER_MS * cores))
+    defaults = {"HOROVOD_CYCLE_TIME": f"{cycle:g}", "HOROVOD_CACHE_CAPACITY": str(CACHED_TENSORS)}
+    return {name: environ.get(name, value) for name, value in defaults.items()}
 
 
 def stall_limits(environ: Mapping[str, str]) -> dict[str, str]:

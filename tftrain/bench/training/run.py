@@ -83,8 +83,13 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
         given = [*QUIET, *flags, f"--max_steps={warm_up + steps}", f"--output_dir={folder}/run"]
         output = launch(given, ranks, seconds)
-        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+        rows = read_metrics(folder)
     return figures(rows, output, warm_up)
+
+
+def read_metrics(folder: str) -> list[dict[str, Any]]:
+    """Returns the rows of metrics.jsonl of the run in a folder."""
+    return [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
 
 
 def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figures:

@@ -1,0 +1,127 @@
+"""Ranks that are forked from one process: what differs from programs of their own, and what does not."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.launching.fakes import LIMITS, is_running, started, wait_for_end
+from tftrain.launching import forking
+
+
+def test_a_forked_rank_is_a_child_of_the_agent_in_a_session_of_its_own(tmp_path):
+    script = """
+note("agent", os.getppid())
+assert os.getsid(0) == os.getpgid(0) == os.getpid()
+assert sys.stdin.read() == ""
+assert os.environ["WORD"] == "given" and "OPENBLAS_NUM_THREADS" not in os.environ
+files = sorted(map(int, os.listdir("/proc/self/fd")))
+say(f"{os.getpid()} {len(files)}")
+say("to stderr", sys.stderr)
+"""
+    environ = {"WORD": "given"}
+    with started(tmp_path, script, forked=True, environ=environ) as job:
+        assert job.code() == 0, job.everything()
+        lines = sorted(job.output().splitlines())
+        assert [line.split()[:2] for line in lines] == [["rank", "0"], ["rank", "1"]]
+        assert len({line.split()[2] for line in lines}) == 2
+        # Standard streams, and the folder that is listed.
+        assert {line.split()[3] for line in lines} == {"4"}
+        assert sorted(job.output("stderr").splitlines()) == ["rank 0 to stderr", "rank 1 to stderr"]
+        assert job.pid("agent", 0) == job.pid("agent", 1)
+
+
+def test_a_signal_reaches_each_forked_rank_once(tmp_path):
+    script = "listen(signal.SIGINT, code=75); say('runs'); run(15)"
+    with started(tmp_path, script, forked=True) as job:
+        job.wait_for("runs", 2)
+        job.press_ctrl_c()
+        assert job.code() == 75, job.everything()
+        assert sorted(job.output().splitlines()[2:]) == [f"rank {rank} heard SIGINT" for rank in (0, 1)]
+
+
+def test_a_forked_rank_that_the_kernel_ends_is_named_and_the_others_get_sigterm(tmp_path):
+    script = "rank == 0 or os.kill(os.getpid(), signal.SIGKILL); listen(signal.SIGTERM, code=0); run(15)"
+    with started(tmp_path, script, forked=True) as job:
+        assert job.code() == 137, job.everything()
+        said = job.output("stderr").splitlines()
+    assert said == [
+        "tftrain.launch: rank 1 on localhost was ended by SIGKILL",
+        "tftrain.launch: ranks 0 still run; they get SIGTERM",
+    ]
+
+
+def test_forked_ranks_save_and_end_if_the_agent_is_killed(tmp_path):
+    script = """
+signal.signal(signal.SIGTERM, lambda *_: heard.append(signal.SIGTERM))
+note("rank", os.getpid())
+note("agent", os.getppid())
+say("runs")
+while not heard:
+    time.sleep(0.02)
+note("saved")
+"""
+    with started(tmp_path, script, forked=True) as job:
+        job.wait_for("runs", 2)
+        os.kill(job.pid("agent", 0), signal.SIGKILL)
+        for rank in (0, 1):
+            wait_for_end(job.pid("rank", rank))
+            assert (tmp_path / f"saved_{rank}").exists()
+        assert job.code() == 1
+        assert "localhost: the connection to its ranks has ended" in job.output("stderr")
+
+
+def test_a_server_that_fails_is_one_line_with_its_own_words_before_it(tmp_path):
+    with started(tmp_path, "say('runs')", forked=True, preparation="raise SystemExit('no such module')") as job:
+        assert job.code() == 1
+        words = "the process that forks the ranks ended with 1 before it had forked all of them"
+        assert job.output("stderr").startswith(f"no such module\ntftrain.launch: localhost: {words}; ")
+        assert job.output() == ""
+
+
+def test_a_server_with_a_second_thread_forks_no_rank(tmp_path):
+    thread = "threading.Thread(target=time.sleep, args=[30], daemon=True).start()"
+    with started(tmp_path, "say('runs')", forked=True, preparation=f"import threading, time; {thread}") as job:
+        assert job.code() == 1
+        assert "an import has started threads (" in job.output("stderr")
+        assert job.output() == ""
+
+
+def test_a_killed_launcher_leaves_no_server(tmp_path):
+    preparation = f"import os, time; open('{tmp_path}/server', 'w').write(str(os.getpid())); time.sleep(30)"
+    with started(tmp_path, "say('runs')", forked=True, preparation=preparation) as job:
+        end = time.monotonic() + 10
+        while not ((tmp_path / "server").exists() and (tmp_path / "server").read_text()):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        server = int((tmp_path / "server").read_text())
+        assert is_running(server)
+        job.process.terminate()
+        time.sleep(0.2)
+        job.process.kill()
+        wait_for_end(server, LIMITS.save + 5)
+
+
+def test_threads_are_counted_without_the_harmless_ones(monkeypatch):
+    before, release = forking.extra_threads(), threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        found = forking.extra_threads()
+        assert len(found) == len(before) + 1
+        monkeypatch.setattr(forking, "HARMLESS_THREADS", forking.HARMLESS_THREADS | set(found))
+        assert forking.extra_threads() == []
+    finally:
+        release.set()
+        thread.join()
+
+
+def test_a_process_that_has_opened_a_gpu_is_not_forked(tmp_path, monkeypatch):
+    device = tmp_path / "nvidia0"
+    monkeypatch.setattr(forking, "extra_threads", list)
+    monkeypatch.setattr(forking, "GPU_FILES", str(tmp_path / "nvidia"))
+    forking.check_can_fork()
+    with device.open("w"), pytest.raises(SystemExit, match=rf"an import has opened {device}; start without"):
+        forking.check_can_fork()

@@ -1,0 +1,1 @@
+"""Table `collectives`: how long the collectives of a step wait for other ranks, and how long they take."""

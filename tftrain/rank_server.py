@@ -1,0 +1,39 @@
+"""Loads what a run needs and forks the ranks of one host: `python -m tftrain.rank_server FLAGS OF tftrain.run`.
+
+The agent of `python -m tftrain.launch --fork_ranks` starts it on each host, and `tftrain.launching.forking` says how
+the ranks come to be. A rank does what `python -m tftrain.run` does with the same flags.
+"""
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from tftrain import flags, run
+from tftrain.config import TrainConfig
+from tftrain.exit_codes import RunError
+from tftrain.launching import forking
+from tftrain.saving import checkpoint_flags
+
+# They import all others that a run needs.
+MODULES = ("tensorflow", "horovod.tensorflow", "tftrain.train.rank_checks", "tftrain.train.loop")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Forks the ranks that standard input requests; in each rank it ends with the exit code of the run."""
+    config, _, given = flags.read(TrainConfig, ["tftrain.run", *argv[1:]])
+    with contextlib.suppress(RunError):  # The ranks find the same and say so.
+        config = checkpoint_flags.with_flags_of_checkpoint(config, given).config
+    run.prepare_process(config, may_restart=True)
+    load_modules()
+    forking.fork_ranks(lambda: run.main(["tftrain.run", *argv[1:]]))
+
+
+def load_modules() -> None:
+    """Imports the modules of a run; this starts no thread and opens no GPU."""
+    for name in MODULES:
+        importlib.import_module(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv)
