@@ -10,7 +10,7 @@
 set -eu
 
 if [ "${WITH_HOSTS_INSIDE:-}" != 1 ]; then
-    # Namespaces of its own for mounts, network and processes: nothing outside changes, and nothing is left.
+    # Mounts, network and processes of its own, which end with it. Outside, only the empty folders below are left.
     export WITH_HOSTS_INSIDE=1
     exec unshare --mount --net --pid --fork --kill-child --mount-proc sh "$0" "$@"
 fi
@@ -59,7 +59,7 @@ set_up_network() {
 start_sshd() {
     ssh-keygen -q -t ed25519 -N '' -f "$folder/ssh/id"
     ssh-keygen -q -t ed25519 -N '' -f "$folder/ssh/host_key"
-    printf '%s\n' "HostKey $folder/ssh/host_key" "AuthorizedKeysFile $folder/ssh/id.pub .ssh/authorized_keys" 'StrictModes no' \
+    printf '%s\n' "HostKey $folder/ssh/host_key" "AuthorizedKeysFile $folder/ssh/id.pub" 'StrictModes no' \
         'PermitRootLogin prohibit-password' 'PasswordAuthentication no' 'UsePAM no' 'PidFile none' \
         > "$folder/ssh/sshd_config"
     for host in $nodes; do

@@ -63,6 +63,8 @@ def test_steps_at_the_same_time_have_ports_of_their_own():
     reserved = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_RESV_PORTS": "12000-12003"}
     assert slurm.port_of_step(reserved) == 12000
     assert slurm.port_of_step({**reserved, "HOROVOD_GLOO_RENDEZVOUS_PORT": "12345"}) == 12345
+    with pytest.raises(slurm.SlurmError, match="PORT=any: expected the number of a port"):
+        slurm.port_of_step({**reserved, "HOROVOD_GLOO_RENDEZVOUS_PORT": "any"})
 
 
 def test_ranks_wait_for_rank_0_and_get_their_places(port):

@@ -88,8 +88,13 @@ def port_of_step(environ: Mapping[str, str]) -> int:
     """Returns the port of a step's rendezvous: the user's, or the first that `srun --resv-ports` reserved.
 
     Without either, the numbers of job and step give one; 256 jobs in sequence, of 16 steps each, have different ports.
+
+    Raises:
+        SlurmError: the user's is not a number.
     """
     if port := environ.get(PORT):
+        if not port.isdecimal():
+            raise SlurmError(f"{PORT}={port}: expected the number of a port")
         return int(port)
     if reserved := environ.get("SLURM_STEP_RESV_PORTS"):
         return int(re.match(r"\d+", reserved)[0])
