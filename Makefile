@@ -17,7 +17,7 @@ RANKS := 2
 # Every process of the tests imports tftrain: compile it once.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup train test test-all test-fast lint format lock hooks clean clean-all
+.PHONY: help setup train test test-all test-fast lint format wheel lock hooks clean clean-all
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ format: setup ## Rewrite the files as lint wants them, where a tool can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+wheel: setup ## Build wheels of tftrain, with the fused ops, and of Horovod into dist/
+	$(BIN)/python tools/build_wheel.py $(if $(filter 0,$(OPS)),--without-ops)
+
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) pyproject.toml --extra horovod --extra dev
 
@@ -64,7 +67,7 @@ hooks: setup ## Install the pre-commit hooks into this clone
 	$(BIN)/pre-commit install
 
 clean: ## Delete what was built, trained and cached here
-	rm -rf build .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-all: clean ## Delete .venv too

@@ -28,6 +28,7 @@ from tftrain.data import preflight
 from tftrain.data.errors import data_error
 from tftrain.exit_codes import ExitCode, RunError
 from tftrain.fields import ConfigError, Problem
+from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment
 from tftrain.parallel.rendezvous import value_of_rank_0
 from tftrain.report import memory_limit
@@ -66,6 +67,11 @@ def main(argv: list[str]) -> int:
     prepare_process(config, may_restart=__name__ == "__main__")
     if completed.line:
         logger.info(completed.line)
+    try:
+        os.environ.update(slurm.connect(launch))
+    except RunError as error:
+        logger.error(error)
+        return error.exit_code
     lock = RunLock(config.run.output_dir)
     if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
         flags.refuse("tftrain.run", ConfigError([problem]), launch.rank)

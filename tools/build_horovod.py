@@ -5,7 +5,7 @@ no longer compiles. It lets XLA:GPU call Horovod's allreduce inside a compiled f
 script removes it from the list of sources; the rest builds as published.
 
 A build takes minutes, so the wheel is stored in a cache outside the checkout. The name of its folder contains all that
-the build depends on: Python, TensorFlow, features, platform. `TFTRAIN_WHEEL_CACHE` names another cache.
+the build depends on: Python, TensorFlow, MPI, CUDA, platform. `TFTRAIN_WHEEL_CACHE` names another cache.
 
 Run it with the Python that will use Horovod; TensorFlow must be installed for that Python:
 
@@ -26,6 +26,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from horovod_features import Features, of_machine
+
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
@@ -39,6 +42,11 @@ DROPPED_SOURCE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorfl
 
 # A translation unit that includes TensorFlow's headers takes up to 2 GB to compile.
 GB_PER_COMPILER = 2
+
+WITHOUT_NCCL = (
+    "No CUDA toolkit found (no nvcc on PATH, CUDA_HOME not set): building without NCCL. GPU tensors will travel "
+    "through host memory. Install the toolkit, or set CUDA_HOME, and run this again for NCCL."
+)
 
 
 class BuildError(Exception):
@@ -58,43 +66,11 @@ def cache_root() -> Path:
     return Path(base).expanduser() / "tftrain" / "wheels"
 
 
-def cuda_home() -> Path | None:
-    """Returns the root of the CUDA toolkit (the folder that has bin/nvcc), or None where there is none."""
-    candidates = [os.environ.get(name) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDA_PATH")]
-    if nvcc := shutil.which("nvcc"):
-        # nvcc on PATH may be a wrapper script; the real one tells where its toolkit is.
-        plan = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], capture_output=True, text=True).stderr
-        candidates += [line.split("=", 1)[1] for line in plan.splitlines() if line.startswith("#$ TOP=")]
-    for candidate in [*filter(None, candidates), "/usr/local/cuda"]:
-        if (Path(candidate) / "bin" / "nvcc").exists():
-            return Path(candidate).resolve()
-    return None
-
-
-def choose_features(gpu: bool) -> list[str]:
-    """Gloo always, MPI where its compiler wrapper is, NCCL for a GPU environment with a CUDA toolkit.
-
-    `HOROVOD_WITHOUT_MPI=1`, Horovod's own switch, leaves MPI out where it is found.
-    """
-    features = ["gloo"]
-    if shutil.which("mpicxx") and os.environ.get("HOROVOD_WITHOUT_MPI") != "1":
-        features.append("mpi")
-    if gpu and cuda_home():
-        features.append("nccl")
-    elif gpu:
-        print(
-            "No CUDA toolkit found (no nvcc on PATH, CUDA_HOME not set): building without NCCL. GPU tensors will "
-            "travel through host memory. Install the toolkit, or set CUDA_HOME, and run this again for NCCL.",
-            file=sys.stderr,
-        )
-    return features
-
-
-def wheel_folder(features: list[str]) -> Path:
+def wheel_folder(features: Features) -> Path:
     """Names the cache folder after all that the binary depends on."""
     tensorflow = importlib.metadata.version("tensorflow")
     libc = "".join(platform.libc_ver()) or "libc"
-    key = [f"horovod-{VERSION}", sys.implementation.cache_tag, f"tf-{tensorflow}", "+".join(features)]
+    key = [f"horovod-{VERSION}", sys.implementation.cache_tag, f"tf-{tensorflow}", features.key]
     key += [f"{sysconfig.get_platform()}-{libc}", f"recipe{RECIPE}"]
     return cache_root() / "_".join(key)
 
@@ -139,13 +115,13 @@ def compiler_jobs() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), int(gb / GB_PER_COMPILER)))
 
 
-def nccl_environment(work: Path) -> dict[str, str]:
+def nccl_environment(cuda: str, work: Path) -> dict[str, str]:
     """Points the build at CUDA, and at the NCCL that came with TensorFlow's GPU packages where it did.
 
     That package has no `libnccl.so` for a linker, only the versioned library, so a folder of links stands in for it.
     The run path leads from horovod/tensorflow/ to the package, so that the same NCCL is found at run time.
     """
-    environment = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": str(cuda_home())}
+    environment = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": cuda}
     package = Path(sysconfig.get_path("platlib")) / "nvidia" / "nccl"
     library = package / "lib" / "libnccl.so.2"
     if library.exists():
@@ -159,7 +135,7 @@ def nccl_environment(work: Path) -> dict[str, str]:
     return environment
 
 
-def build_environment(features: list[str], work: Path) -> dict[str, str]:
+def build_environment(features: Features, work: Path) -> dict[str, str]:
     """Returns the process environment that tells Horovod's setup.py what to build."""
     # A make that runs this script hands its own flags down; Horovod's make must not take them for its own.
     inherited = {name: value for name, value in os.environ.items() if name not in ("MAKELEVEL", "MFLAGS", "MAKEFILES")}
@@ -171,20 +147,20 @@ def build_environment(features: list[str], work: Path) -> dict[str, str]:
         "HOROVOD_WITHOUT_PYTORCH": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITH_MPI" if "mpi" in features else "HOROVOD_WITHOUT_MPI": "1",
+        "HOROVOD_WITH_MPI" if features.mpi else "HOROVOD_WITHOUT_MPI": "1",
         # TensorFlow's import in the build only reads compiler flags.
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "-1",
     }
-    if "nccl" in features:
-        chosen |= nccl_environment(work)
+    if features.cuda:
+        chosen |= nccl_environment(features.cuda, work)
     return inherited | chosen
 
 
-def build(features: list[str], folder: Path) -> Path:
+def build(features: Features, folder: Path) -> Path:
     """Builds the wheel, moves it into the cache in one step, and returns its path."""
     started = time.monotonic()
-    say(f"Building Horovod {VERSION} with {', '.join(features)} for Python {platform.python_version()}")
+    say(f"Building Horovod {VERSION} with {', '.join(features.names)} for Python {platform.python_version()}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tftrain-horovod-") as scratch:
         work = Path(scratch)
@@ -224,7 +200,7 @@ def main() -> int:
     parser.add_argument("--rebuild", action="store_true", help="build even where the cache has the wheel")
     arguments = parser.parse_args()
     try:
-        features = choose_features(arguments.gpu)
+        features = of_machine(arguments.gpu)
         folder = wheel_folder(features)
         wheel = None if arguments.rebuild else find_wheel(folder)
         if arguments.find:
@@ -233,6 +209,8 @@ def main() -> int:
         if wheel:
             say(f"Using {wheel}")
         else:
+            if arguments.gpu and not features.cuda:
+                print(WITHOUT_NCCL, file=sys.stderr)
             wheel = build(features, folder)
         install(wheel)
     except (BuildError, OSError) as error:

@@ -22,6 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+import horovod_features
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -192,7 +195,7 @@ def horovod_title() -> str:
     find = subprocess.run([PYTHON, BUILD_HOROVOD, "--find"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if find.stdout.strip():
         return "installing Horovod from the cached wheel"
-    return "building Horovod (some minutes, once per Python version)"
+    return "building Horovod (some minutes, once per Python version and MPI)"
 
 
 def ops_step(packages_key: str) -> Step:
@@ -214,9 +217,7 @@ def plan_steps(gpu: bool, ops: bool) -> list[Step]:
     """Lists the steps that fill an existing environment, in order."""
     lock = ROOT / ("requirements-gpu.lock" if gpu else "requirements.lock")
     packages_key = digest(lock, UV_PIN, venv_python())
-    # MPI or a CUDA toolkit that appears later is a reason to build again.
-    compilers = [shutil.which(name) for name in ("mpicxx", "nvcc")]
-    horovod_key = digest(BUILD_HOROVOD, packages_key, compilers, os.environ.get("HOROVOD_WITHOUT_MPI"))
+    horovod_key = digest(BUILD_HOROVOD, packages_key, horovod_features.of_machine(gpu).key)
     project = ROOT / "pyproject.toml"
     pip_install = (PYTHON, "-m", "pip", "install", "--require-hashes", "--no-deps", "--only-binary=:all:")
     # Containers often forbid Python to write bytecode; without any, every start would compile all of TensorFlow again.

@@ -31,6 +31,44 @@ from tftrain.parallel.launcher import Launch, launch_from_environment
             },
             Launch(7, 8, 3, 4),
         ),
+        # Other numbers of tasks on each host, as in "4(x2),1": this is the third.
+        (
+            {
+                "SLURM_PROCID": "8",
+                "SLURM_STEP_NUM_TASKS": "9",
+                "SLURM_LOCALID": "0",
+                "SLURM_NODEID": "2",
+                "SLURM_STEP_TASKS_PER_NODE": "4(x2),1",
+            },
+            Launch(8, 9, 0, 1),
+        ),
+        # `srun --mpi=pmi2`: PMI has no local rank.
+        (
+            {
+                "PMI_RANK": "3",
+                "PMI_SIZE": "4",
+                "SLURM_PROCID": "3",
+                "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_LOCALID": "1",
+                "SLURM_NODEID": "1",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+            },
+            Launch(3, 4, 1, 2),
+        ),
+        # MPICH inside a step of Slurm.
+        (
+            {
+                "PMI_RANK": "3",
+                "PMI_SIZE": "4",
+                "MPI_LOCALRANKID": "1",
+                "MPI_LOCALNRANKS": "2",
+                "SLURM_PROCID": "1",
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+            },
+            Launch(3, 4, 1, 2),
+        ),
         # A batch script under Slurm, outside srun, is one process.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Launch(0, 1, 0, 1)),
     ],

@@ -1,14 +1,18 @@
 """Reads this process's rank from the launcher's environment, before TensorFlow or Horovod is imported."""
 
 import os
+import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
-# tftrain.launch and horovodrun over Gloo, Open MPI's mpirun, Slurm's srun (whose step variables exist only inside it).
+# tftrain.launch and horovodrun over Gloo; Open MPI; Intel MPI and MPICH; Slurm's srun, whose step variables exist only
+# inside it. srun may set PMI_RANK too, but not the local rank beside it.
+_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
 _LAUNCHERS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    _SLURM,
 )
 
 
@@ -26,11 +30,30 @@ class Launch(NamedTuple):
     local_size: int = 1
 
 
-def launch_from_environment(environ=os.environ) -> Launch:
+def launch_from_environment(environ: Mapping[str, str] = os.environ) -> Launch:
     """Returns this process's place; one process alone if no launcher's variables are set."""
-    for rank, size, local_rank, local_size in _LAUNCHERS:
-        if rank in environ and size in environ:
-            # Slurm writes "4(x2)" for four tasks on each of two nodes.
-            on_host = environ.get(local_size, "1").split("(")[0].split(",")[0]
-            return Launch(int(environ[rank]), int(environ[size]), int(environ.get(local_rank, 0)), int(on_host))
-    return Launch()
+    names = _launcher(environ)
+    if names is None:
+        return Launch()
+    rank, size, local_rank, local_size = names
+    if names is _SLURM:
+        on_host = tasks_of_hosts(environ.get(local_size, "1"))[int(environ.get("SLURM_NODEID", 0))]
+    else:
+        on_host = int(environ.get(local_size, 1))
+    return Launch(int(environ[rank]), int(environ[size]), int(environ[local_rank]), on_host)
+
+
+def is_slurm_step(environ: Mapping[str, str]) -> bool:
+    """Returns whether `srun` started this process, and not another launcher inside its step."""
+    return _launcher(environ) is _SLURM
+
+
+def tasks_of_hosts(text: str) -> list[int]:
+    """Returns the number of tasks on each host from Slurm's form: "4(x2),1" is [4, 4, 1]."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(tasks) for tasks, hosts in found for _ in range(int(hosts or 1))]
+
+
+def _launcher(environ: Mapping[str, str]) -> tuple[str, str, str, str] | None:
+    """Returns the names of the first launcher whose rank, size and local rank are set."""
+    return next((names for names in _LAUNCHERS if all(name in environ for name in names[:3])), None)

@@ -74,7 +74,7 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
     if hvd.size() != launch.size:
         raise MeshError(
             f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; "
-            f"was Horovod built with MPI where mpirun or srun starts it?"
+            f"was Horovod built with MPI where mpirun starts it?"
         )
     return Mesh(
         hvd.rank(),

@@ -1,0 +1,75 @@
+"""`make wheel`: what the wheels contain, and that they train in an environment without the repository."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tools import build_wheel
+
+ROOT = Path(__file__).parents[2]
+PLATFORM = sysconfig.get_platform().replace("-", "_")
+PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
+SMALL = (
+    *("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--synthetic_data", "--vocab_size=101"),
+    *("--max_seq_length=16", "--global_batch_size=4", "--max_steps=2", "--log_every=1", "--eval_every=-1"),
+)
+
+
+def test_the_wheel_contains_the_package_and_the_ops_for_one_platform(tmp_path):
+    ops = tmp_path / "libtftrain_ops.so"
+    ops.write_bytes(b"the library")
+    (tmp_path / "tftrain-0.0.1-py3-none-any.whl").touch()
+    wheel = build_wheel.build_tftrain(ops, tmp_path)
+    assert list(tmp_path.glob("*.whl")) == [wheel], "wheels of other versions are gone"
+    version = re.fullmatch(rf"tftrain-([\d.]+)-{PYTHON}-{PYTHON}-{PLATFORM}\.whl", wheel.name)[1]
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        assert archive.read("tftrain/ops/libtftrain_ops.so") == b"the library"
+        metadata = archive.read(f"tftrain-{version}.dist-info/METADATA").decode()
+        assert "Root-Is-Purelib: false" in archive.read(f"tftrain-{version}.dist-info/WHEEL").decode()
+    assert f"\nVersion: {version}\n" in metadata
+    assert "\nRequires-Dist: tensorflow==" in metadata
+    assert {name.split("/")[0] for name in names} == {"tftrain", f"tftrain-{version}.dist-info"}
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "tftrain").rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == modules
+    data = {path.name for path in (ROOT / "tftrain").rglob("*") if path.suffix in (".json", ".csv")}
+    assert data <= {name.split("/")[-1] for name in names}
+
+
+def test_constraints_are_the_versions_of_the_lock_without_hashes():
+    lock = "# by uv\na-b==1.2 ; python_version < '3.13' \\\n    --hash=sha256:00 \\\n    # via c\nd_e==3\n"
+    assert build_wheel.constraints(lock) == "a-b==1.2 ; python_version < '3.13'\nd_e==3\n"
+
+
+# Nightly: half a minute of pip and of a training; the content is tested above.
+@pytest.mark.nightly
+@pytest.mark.multirank
+def test_the_wheels_train_in_an_environment_without_the_repository(tmp_path):
+    if not build_wheel.OPS.exists():
+        pytest.skip("the fused ops are not built")
+    dist, home = tmp_path / "dist", tmp_path / "venv"
+    subprocess.run([sys.executable, "tools/build_wheel.py", f"--to={dist}"], cwd=ROOT, check=True)
+    venv.create(home, with_pip=True)
+    python = home / "bin" / "python"
+    # The other packages come from this environment. Python reads no .pth files in a folder that a .pth file adds, so
+    # the editable tftrain stays out.
+    (packages,) = home.glob("lib/python*/site-packages")
+    (packages / "other.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", f"--find-links={dist}"]
+    subprocess.run([*pip, "tftrain", "horovod"], check=True)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    options = ["-m", "tftrain.launch", "-np", "2", *SMALL, f"--output_dir={tmp_path / 'run'}"]
+    done = subprocess.run([python, *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ln_impl=fused" in done.stdout
+    assert "step 2/2" in done.stdout
+    places = "import horovod, tftrain; print(tftrain.__file__, horovod.__file__)"
+    shown = subprocess.run([python, "-c", places], cwd=tmp_path, env=environ, capture_output=True, text=True).stdout
+    assert all(Path(path).is_relative_to(packages) for path in shown.split()), shown

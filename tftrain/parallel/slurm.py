@@ -1,0 +1,157 @@
+"""Connects the ranks of an `srun` step without MPI: rank 0 serves the rendezvous of Horovod's Gloo.
+
+`tftrain.launch` and horovodrun serve the rendezvous themselves and give its address to the ranks. srun does not, so
+each rank computes the address from Slurm's variables: the first host of the step, and a port that belongs to the step.
+
+`HOROVOD_CONTROLLER=mpi` connects the ranks through MPI instead.
+"""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+
+from tftrain.exit_codes import ExitCode, RunError
+from tftrain.parallel.launcher import Launch, is_slurm_step, tasks_of_hosts
+from tftrain.parallel.rendezvous import POLL_SECONDS, STORE_ERRORS, WAIT_SECONDS, Store
+
+# The last ports: Linux gives those below 61,000 to outgoing connections.
+FIRST_PORT, PORTS = 61440, 4096
+STEPS_OF_JOB = 16
+PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
+INTERFACE = "HOROVOD_GLOO_IFACE"
+NAME_OF_STEP = "slurm_step"
+
+
+class SlurmError(RunError):
+    """The ranks of a step can't be connected."""
+
+
+class AbsentServerError(SlurmError):
+    """Rank 0 serves no rendezvous."""
+
+    exit_code = ExitCode.PEER_ENDED
+
+
+def connect(launch: Launch, environ: Mapping[str, str] = os.environ, seconds: float = WAIT_SECONDS) -> dict[str, str]:
+    """Serves the rendezvous on rank 0 until the process ends; on all ranks, waits for it.
+
+    Args:
+        launch: this process's place.
+        environ: Slurm's variables. The user may set HOROVOD_GLOO_RENDEZVOUS_PORT and HOROVOD_GLOO_IFACE.
+        seconds: how long rank 0 may take.
+
+    Returns:
+        Horovod's variables for this rank; none if the process is alone, another launcher started it, or the user
+        selects MPI.
+
+    Raises:
+        SlurmError: Horovod is not installed; the port is not free; rank 0 does not answer; or no network interface is
+            found.
+    """
+    if launch.size == 1 or not is_slurm_step(environ) or environ.get("HOROVOD_CONTROLLER") == "mpi":
+        return {}
+    try:
+        from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+        from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+    except ImportError as error:
+        raise SlurmError(
+            f"{launch.size} processes were launched, but Horovod can't be imported ({error}); `make setup` builds it"
+        ) from error
+    tasks = tasks_of_hosts(environ["SLURM_STEP_TASKS_PER_NODE"])
+    hosts = [HostInfo(str(number), count) for number, count in enumerate(tasks)]
+    slots = get_host_assignments(hosts, launch.size, launch.size)
+    place = (environ["SLURM_NODEID"], launch.local_rank)
+    slot = next(slot for slot in slots if (slot.hostname, slot.local_rank) == place)
+    slot.rank = launch.rank  # Slurm may deal the ranks to the hosts in turn.
+    host, port = first_host(environ["SLURM_STEP_NODELIST"]), port_of_step(environ)
+    step = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    if launch.rank == 0:
+        _serve(host, port, slots)
+        Store(f"127.0.0.1:{port}").put(NAME_OF_STEP, step)
+    address = _await_server(host, port, step, seconds)
+    interface = environ.get(INTERFACE) or _interface(host, address, port, len(hosts))
+    network = {name: str(value) for name, value in create_run_env_vars(address, [interface], port).items()}
+    if "NCCL_SOCKET_IFNAME" in environ:
+        del network["NCCL_SOCKET_IFNAME"]
+    return {**create_slot_env_vars(slot), **network}
+
+
+def first_host(hosts: str) -> str:
+    """Returns the first host of a list in Slurm's form: "node[03-05,7],login" is node03."""
+    first = re.split(r",(?![^\[]*\])", hosts)[0]
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first)
+
+
+def port_of_step(environ: Mapping[str, str]) -> int:
+    """Returns the port of a step's rendezvous: the user's, or the first that `srun --resv-ports` reserved.
+
+    Without either, the numbers of job and step give one; 256 jobs in sequence, of 16 steps each, have different ports.
+
+    Raises:
+        SlurmError: the user's is not a number.
+    """
+    if port := environ.get(PORT):
+        if not port.isdecimal():
+            raise SlurmError(f"{PORT}={port}: expected the number of a port")
+        return int(port)
+    if reserved := environ.get("SLURM_STEP_RESV_PORTS"):
+        return int(re.match(r"\d+", reserved)[0])
+    step = int(environ["SLURM_STEP_ID"]) % STEPS_OF_JOB
+    return FIRST_PORT + (int(environ["SLURM_JOB_ID"]) * STEPS_OF_JOB + step) % PORTS
+
+
+def _serve(host: str, port: int, slots: list) -> None:
+    """Serves the rendezvous in a thread that ends with the process."""
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    from horovod.runner.util.threads import in_thread
+
+    try:
+        server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
+    except OSError as error:
+        raise SlurmError(
+            f"rank 0 can't listen at port {port} of {host}: {error.strerror}; set {PORT} to a free port there, the "
+            "same for all ranks"
+        ) from error
+    server.init(slots)
+    in_thread(target=server.serve_forever)
+
+
+def _await_server(host: str, port: int, step: str, seconds: float) -> str:
+    """Waits until this step's rank 0 answers; returns its IPv4 address."""
+    last, reason = time.monotonic() + seconds, ""
+    while time.monotonic() < last:
+        try:
+            address = socket.gethostbyname(host)
+            found = Store(f"{address}:{port}").get(NAME_OF_STEP, seconds=max(1.0, last - time.monotonic()))
+            if found == step:
+                return address
+            reason = "another program listens there"
+        except STORE_ERRORS as error:
+            reason = str(getattr(error, "reason", error))
+        time.sleep(POLL_SECONDS)
+    raise AbsentServerError(
+        f"rank 0 did not answer at {host}:{port} within {seconds:g} seconds ({reason}); its own output says why, or a "
+        f"firewall is between the hosts; {PORT} sets another port"
+    )
+
+
+def _interface(host: str, address: str, port: int, hosts: int) -> str:
+    """Returns the network interface by which this host reaches rank 0."""
+    import psutil
+
+    with socket.create_connection((address, port), WAIT_SECONDS) as connection:
+        source = connection.getsockname()[0]
+    addresses = {
+        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in psutil.net_if_addrs().items()
+    }
+    found = next((name for name, own in addresses.items() if source in own), None)
+    if found is None or (hosts > 1 and source.startswith("127.")):
+        raise SlurmError(
+            f"on {socket.gethostname()} the address of {host}, the host of rank 0, is {address}, to which no network "
+            f"leads; set {INTERFACE} to the network interface of the ranks, one of "
+            f"{', '.join(name for name, own in addresses.items() if own)}"
+        )
+    return found
