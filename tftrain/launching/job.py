@@ -166,7 +166,7 @@ class _Job:
                 raise LaunchError(_not_started(event.connection))
             if "failed" in event.message:
                 raise LaunchError(f"{event.connection.host.name}: {event.message['failed']}")
-            event.connection.interface = event.message["ready"]
+            event.connection.interface, event.connection.last_error = event.message["ready"], ""
         return 0
 
     def supervise(self, command: Sequence[str]) -> int:
@@ -243,7 +243,7 @@ class _Job:
     def _lose(self, connection: Connection) -> None:
         """Records ranks of which no more will be heard."""
         if lost := self._running(connection.host):
-            reason = f": {connection.last_error}" if connection.returncode == SSH_FAILED else ""
+            reason = f": {connection.last_error}" if connection.last_error else ""
             logger.error(f"{connection.host.name}: the connection to its ranks has ended{reason}")
         for rank in lost:
             self._record(rank, ExitCode.PEER_ENDED, is_lost=True)
