@@ -43,6 +43,12 @@ def test_warnings_can_be_left_out(capsys):
     assert capsys.readouterr().err == "tftrain.run: rank 0: a error\n"
 
 
+def test_warnings_name_the_host_if_there_are_several(capsys):
+    log.configure(3, "error", host="node2")
+    say_all()
+    assert capsys.readouterr().err == "tftrain.run: rank 3 on node2: a error\n"
+
+
 def test_a_program_without_ranks_names_none_and_may_keep_stdout_for_its_result(capsys):
     log.configure(program="tftrain.bench", stream="stderr")
     say_all()

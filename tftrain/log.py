@@ -4,7 +4,8 @@ Modules log with `logging.getLogger(__name__)` and know nothing of ranks. A prog
 rank. Then:
 
 - lines below WARNING come from the chief alone and go to stdout as they are;
-- WARNING and above come from every rank and go to stderr as `PROGRAM: rank N: message`.
+- WARNING and above come from every rank and go to stderr as `PROGRAM: rank N: message`, with several hosts as
+  `PROGRAM: rank N on HOST: message`.
 
 Every line is flushed at once, because a rank may end by `os._exit`.
 
@@ -69,7 +70,7 @@ class _Lines(_Handler):
 
 
 def configure(
-    rank: int | None = None, level: str = "info", program: str = "tftrain.run", stream: str = "stdout"
+    rank: int | None = None, level: str = "info", program: str = "tftrain.run", stream: str = "stdout", host: str = ""
 ) -> None:
     """Directs the log of this process; a later call replaces the settings of an earlier one.
 
@@ -78,13 +79,14 @@ def configure(
         level: the least important level that is shown, one of LEVELS.
         program: the name at the beginning of warnings and errors.
         stream: where lines below WARNING go: stdout, or stderr if the program's result goes to stdout.
+        host: of the rank, for warnings and errors; "" if all ranks share one.
     """
     closed = replace_closed_streams()
     root = logging.getLogger("tftrain")
     # TensorFlow and absl may give the root logger a handler of their own, which would repeat every line.
     root.propagate = False
     root.setLevel(level.upper())
-    place = "" if rank is None else f" rank {rank}:"
+    place = "" if rank is None else f" rank {rank}{host and f' on {host}'}:"
     warnings = _Handler("stderr", f"{program}:{place} %(message)s")
     warnings.setLevel(logging.WARNING)
     root.handlers = [warnings] if rank else [warnings, _Lines(stream)]

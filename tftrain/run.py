@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 
-from tftrain import devices, flags, huge_pages, log
+from tftrain import devices, environment, flags, huge_pages, log
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
@@ -46,7 +46,7 @@ LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 def main(argv: list[str]) -> int:
     """Runs what the command line says and returns the exit code."""
     launch = launch_from_environment()
-    log.configure(launch.rank)
+    log.configure(launch.rank, host=host_of(launch))
     try:
         config, problems, given = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
         completed = checkpoint_flags.with_flags_of_checkpoint(config, given)
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
             return elastic.supervise(config, os.environ)
         if problems := all_problems(config, problems, launch):
             raise ConfigError(completed.explain(problems))
-        log.configure(launch.rank, config.run.log_level)
+        log.configure(launch.rank, config.run.log_level, host=host_of(launch))
         config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
         if problems := memory_limit.problems(config, launch):
             raise ConfigError(problems)
@@ -79,6 +79,11 @@ def main(argv: list[str]) -> int:
         return run(config, launch)
     finally:
         lock.release()
+
+
+def host_of(launch: Launch) -> str:
+    """Returns the name of this process's host; "" if all processes share one."""
+    return environment.host_name() if launch.local_size < launch.size else ""
 
 
 def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem | None:
@@ -122,7 +127,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     from tftrain.supervise.watchdog import Watchdog
     from tftrain.train import loop, rank_checks
 
-    watchdog, code = Watchdog(launch.rank, config.run), ExitCode.FAILED
+    watchdog, code = Watchdog(launch.rank, config.run, host=host_of(launch)), ExitCode.FAILED
     own_codes: list[int] = []  # One code, once this rank has come to its own end.
 
     def end_after_peer() -> None:

@@ -77,6 +77,13 @@ if [ "${CHROMIUM:-0}" = 1 ]; then
     command -v chromium >/dev/null || missing="$missing chromium"
 fi
 
+# Some tests make hosts of network namespaces, and are left out without these packages. Only as root in a container: on
+# another machine, the package would start an SSH server.
+if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then
+    command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || missing="$missing openssh-server openssh-client"
+    command -v ip >/dev/null || missing="$missing iproute2"
+fi
+
 if [ -n "$missing" ]; then
     # shellcheck disable=SC2086  # a list of words
     install_packages $missing

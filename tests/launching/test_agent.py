@@ -1,6 +1,8 @@
 """The agent of a host: what it checks before a rank starts."""
 
+import errno
 import socket
+import threading
 
 import pytest
 
@@ -28,6 +30,23 @@ def test_a_launcher_that_can_not_be_reached_is_named():
         OSError, match=f"can't connect to the launcher at 127.0.0.1:{port}: Connection refused; expected"
     ):
         agent.interface(address, port, [])
+
+
+def test_a_launcher_that_stops_to_answer_is_noticed(server, monkeypatch):
+    # The kernel reports silence as an error of the connection, after a minute: see tests/hosts.
+    monkeypatch.setattr(
+        agent.socket.socket, "recv", lambda *_: (_ for _ in ()).throw(TimeoutError(errno.ETIMEDOUT, ""))
+    )
+    silent = threading.Event()
+    agent.on_silence(*server, silent.set)
+    assert silent.wait(5)
+
+
+def test_a_launcher_that_ends_is_not_silent(monkeypatch):
+    silent = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        agent.on_silence(*listening.getsockname(), silent.set)
+    assert not silent.wait(0.3)
 
 
 def test_a_host_whose_own_name_has_no_address_is_refused(monkeypatch):

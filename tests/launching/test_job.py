@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.launching.fakes import LIMITS, command_of, environment, is_running, started, wait_for_end
+from tftrain.exit_codes import ExitCode
 from tftrain.supervise.signals import SAME_SIGNAL_SECONDS
 
 SAVES = "listen(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, code=75); note('rank'); say('runs'); run(15)"
@@ -58,7 +59,7 @@ def test_a_rank_that_ignores_signals_is_killed_after_the_time_to_save(tmp_path):
         job.wait_for("runs", 2)
         job.process.terminate()
         assert job.code() == 79, job.everything()
-        assert "ranks 0, 1 still run; they get SIGKILL" in job.output("stderr")
+        assert "ranks 0, 1 on localhost still running: sending SIGKILL" in job.output("stderr")
         assert not is_running(job.pid("rank", 0))
 
 
@@ -101,13 +102,20 @@ def test_a_rank_that_dies_leaves_the_others_time_then_they_get_sigterm(tmp_path)
         assert job.code() == 3, job.everything()
     assert time.monotonic() - begin > LIMITS.starting
     assert job.output() == "rank 1 heard SIGTERM\n"
-    assert job.output("stderr") == "tftrain.launch: ranks 1 still run; they get SIGTERM\n"
+    assert job.output("stderr").splitlines() == [
+        "tftrain.launch: rank 1 on localhost still running: sending SIGTERM",
+        "tftrain.launch: rank 0 on localhost ended with 3",
+    ]
 
 
 def test_a_rank_that_the_kernel_ends_is_named(tmp_path):
     with started(tmp_path, "rank == 0 or os.kill(os.getpid(), signal.SIGKILL)") as job:
         assert job.code() == 137
-        assert job.output("stderr") == "tftrain.launch: rank 1 on localhost was ended by SIGKILL\n"
+        assert job.output("stderr").splitlines() == [
+            "tftrain.launch: rank 1 on localhost was ended by SIGKILL",
+            "tftrain.launch: rank 1 on localhost ended with 137: if the kernel killed it, memory was short; start "
+            "again to continue from the last checkpoint",
+        ]
 
 
 def test_what_a_rank_leaves_behind_is_ended_with_it(tmp_path):
@@ -137,7 +145,7 @@ note("saved")
             wait_for_end(job.pid("rank", rank))
             assert (tmp_path / f"saved_{rank}").exists()
         if victim == "agent":
-            assert job.code() == 1
+            assert job.code() == ExitCode.PEER_ENDED
             assert "localhost: the connection to its ranks has ended" in job.output("stderr")
 
 
@@ -167,5 +175,6 @@ def test_a_program_that_is_not_there_is_one_line(tmp_path):
     args = [arg.replace(f'"{sys.executable}"', '"/nosuch/python"') for arg in command_of("")]
     done = subprocess.run(args, env=environment(tmp_path), capture_output=True, text=True, timeout=20)
     assert done.returncode == 1
-    expected = "tftrain.launch: localhost: [Errno 2] No such file or directory: '/nosuch/python'\n"
-    assert done.stderr == expected
+    first, last = done.stderr.splitlines()
+    assert first == "tftrain.launch: localhost: [Errno 2] No such file or directory: '/nosuch/python'"
+    assert last == "tftrain.launch: rank 0 on localhost ended with 1: its own lines above give the reason"

@@ -76,9 +76,19 @@ def test_a_host_that_refuses_is_one_line_and_no_rank_starts(tmp_path, ssh):
         assert job.code() == ExitCode.FAILED
         assert job.output() == ""
         assert job.output("stderr") == (
-            f"Permission denied (publickey).\ntftrain.launch: {HOST}: the launcher's agent ended with 255 before it "
-            "answered; expected ssh without a password, and on that host this folder, "
-            f"{os.getcwd()}, and this interpreter, {sys.executable}\n"
+            f"Permission denied (publickey).\ntftrain.launch: rank 1 on {HOST} can't start: Permission denied "
+            f"(publickey).; expected `ssh {HOST} true` to work without a password\n"
+        )
+
+
+def test_a_host_without_the_folder_is_one_line_that_names_it(tmp_path, ssh):
+    environ = ssh("#!/bin/sh\necho 'sh: 1: cd: no such folder' >&2\nexit 2\n")
+    options = {"hosts": f"{HOST}:2"}
+    with started(tmp_path, "say('runs')", options=options, environ=environ) as job:
+        assert job.code() == ExitCode.FAILED
+        assert job.output("stderr").splitlines()[-1] == (
+            f"tftrain.launch: ranks 0, 1 on {HOST} can't start: sh: 1: cd: no such folder; the launcher's agent ended "
+            f"there with 2; expected on that host this folder, {os.getcwd()}, and this interpreter, {sys.executable}"
         )
 
 
@@ -110,5 +120,9 @@ def test_a_connection_that_breaks_ends_the_job(tmp_path, ssh):
     with started(tmp_path, script, options=options, environ=ssh()) as job:
         job.wait_for("runs", 2)
         os.kill(job.pid("agent", 1), 9)
-        assert job.code() == ExitCode.FAILED, job.everything()
+        assert job.code() == ExitCode.PEER_ENDED, job.everything()
         assert f"{HOST}: the connection to its ranks has ended" in job.output("stderr")
+        assert job.output("stderr").splitlines()[-1] == (
+            f"tftrain.launch: rank 1 on {HOST}: no connection; check the host and the network, expected "
+            f"`ssh {HOST} true` to work; start again to continue"
+        )

@@ -49,6 +49,10 @@ def test_ranks_are_compared_within_their_group_and_named_together():
     assert rank_consistency.differences(told, groups, most=8) == [
         "on ranks 3, 5 a is new, but tensor rank 1 on rank 1, b is missing, but 1 on rank 1, c is 2, but 1 on rank 1"
     ]
+    hosts = ["node1", "node1", "node2", "node2", "node3", "node3"]
+    assert rank_consistency.differences(told, groups, 1, hosts) == [
+        "on ranks 3, 5 (node2, node3) a is new, but tensor rank 1 on rank 1 (node1)"
+    ]
     assert rank_consistency.differences(told, groups, most=1) == ["on ranks 3, 5 a is new, but tensor rank 1 on rank 1"]
 
 

@@ -8,12 +8,14 @@ the launcher and behind ssh:
    them (`forking.py`).
 3. The launcher sends signals. The agent sends what the ranks print, and the exit code of each rank that ends.
 
-The end of the input means that the launcher has ended or can't be reached. The agent then ends the ranks with SIGTERM,
-which lets them save, and later with SIGKILL. Each rank has a session of its own, so that a terminal's Ctrl-C reaches
-only the launcher; and it gets SIGTERM from the kernel if the agent is killed.
+The end of the input means that the launcher has ended. The agent then ends the ranks with SIGTERM, which lets them
+save, and later with SIGKILL. It does the same if the launcher's host has not answered for a minute. Each rank has a
+session of its own, so that a terminal's Ctrl-C reaches only the launcher; and it gets SIGTERM from the kernel if the
+agent is killed.
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from tftrain.launching import forking, messages
@@ -30,6 +32,9 @@ from tftrain.launching.lines import Lines, Stream
 CONNECT_SECONDS = 10
 # After a rank has ended, a process that it has left behind may still hold its output open.
 OUTPUT_SECONDS = 5
+# Seconds without an answer, then probes in as many seconds: a minute in all, as `connection.over_ssh` gives ssh.
+KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 3}
+SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 class Agent:
@@ -55,6 +60,7 @@ class Agent:
             if hello["is_parallel"]:
                 check_host_name()
             self.send({"ready": interface(hello["address"], hello["port"], hello["interfaces"])})
+            on_silence(hello["address"], hello["keepalive_port"], lambda: self._abandon(hello["save_seconds"]))
             job = self._receive()
             if job is None:
                 return
@@ -104,6 +110,11 @@ class Agent:
             for files in outputs:
                 for file in files:
                     os.close(file)
+
+    def _abandon(self, save_seconds: float) -> None:
+        """Ends the ranks and the agent: the network to the launcher is down, so its input may never end."""
+        self._end(save_seconds)
+        os._exit(1)
 
     def _end(self, save_seconds: float) -> None:
         last = time.monotonic() + save_seconds
@@ -217,6 +228,34 @@ def check_host_name() -> None:
         raise LookupError(
             f"its own name, {name}, has no address, which Gloo needs; expected a line with it in /etc/hosts"
         ) from error
+
+
+def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
+    """Calls a function, in another thread, if a host stops to answer.
+
+    The kernels of both hosts send and answer keepalives, so a launcher that is stopped (SIGSTOP) still answers.
+
+    Args:
+        address, port: a socket there that listens.
+        act: is not called if the host closes the connection.
+
+    Raises:
+        OSError: no connection.
+    """
+    connection = socket.create_connection((address, port), CONNECT_SECONDS)
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def watch() -> None:
+        try:
+            connection.recv(1)
+        except OSError as error:
+            if error.errno in SILENT:
+                act()
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def interface(address: str, port: int, allowed: Sequence[str]) -> str:

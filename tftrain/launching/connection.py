@@ -20,6 +20,8 @@ from tftrain.launching.hosts import Host
 AGENT = ("-m", "tftrain.launching.agent")
 CONNECT_SECONDS = 10
 CLOSE_SECONDS = 5
+# After a minute without an answer, ssh ends.
+KEEPALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 # What the agent's own interpreter may need; the ranks' variables follow in a message.
 FOR_INTERPRETER = ("LD_LIBRARY_PATH", "PYTHONPATH")
 
@@ -65,6 +67,7 @@ class Connection:
         command: of the process.
         interface: the network interface for the ranks, once the agent has sent it.
         returncode: of the process, once the connection has ended.
+        last_error: the last line that the process has printed on standard error; "" if there is none.
     """
 
     def __init__(self, host: Host, config: LaunchConfig, events: "queue.Queue[Event]", output: Output):
@@ -76,7 +79,7 @@ class Connection:
             events: gets the agent's messages, except output.
             output: gets the output of the ranks, and what ssh prints.
         """
-        self.host, self.interface, self.returncode = host, "", None
+        self.host, self.interface, self.returncode, self.last_error = host, "", None, ""
         self._events, self._output = events, output
         self.command = [sys.executable, *AGENT] if host.is_local else over_ssh(host.name, config)
         self._process = subprocess.Popen(
@@ -128,6 +131,7 @@ class Connection:
 
     def _pass_on(self, stream: BinaryIO) -> None:
         for line in stream:
+            self.last_error = line.decode(errors="replace").strip() or self.last_error
             self._output.write("stderr", line)
 
 
@@ -136,7 +140,8 @@ def over_ssh(host: str, config: LaunchConfig) -> list[str]:
     variables = [f"{name}={os.environ[name]}" for name in FOR_INTERPRETER if name in os.environ]
     there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *variables, sys.executable, *AGENT])}"
     identity = config.ssh_identity_file and shlex.quote(config.ssh_identity_file)
-    return shlex.split(get_remote_command(shlex.quote(there), host, config.ssh_port, identity, CONNECT_SECONDS))
+    command = shlex.split(get_remote_command(shlex.quote(there), host, config.ssh_port, identity, CONNECT_SECONDS))
+    return [command[0], *KEEPALIVE, *command[1:]] if command[0] == "ssh" else command
 
 
 def _terminal(file: int) -> tuple[int, int] | None:

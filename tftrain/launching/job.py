@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from tftrain.launching.config import LaunchConfig
 from tftrain.launching.connection import Connection, Event, Output
 from tftrain.launching.environment import for_ranks
 from tftrain.launching.hosts import Host
-from tftrain.launching.outcome import Ended, exit_code
+from tftrain.launching.outcome import Ended, exit_code, last_line, named
 from tftrain.parallel.rendezvous import STORE_ERRORS, Store
 from tftrain.supervise.signals import REQUESTS, Signals
 
@@ -36,6 +37,7 @@ CLOSE_SECONDS = 2
 # Every rank asks for the address of every other one, all at the same time. Horovod's server lets 5 connections wait;
 # the kernel drops further ones, and tries again after a second or more.
 REQUESTS_WAITING = 4096
+SSH_FAILED = 255
 
 
 class Limits(NamedTuple):
@@ -129,11 +131,13 @@ class _Job:
         self._events: queue.Queue[Event | _Requested | _Forced] = queue.Queue()
         self._output = Output()
         self._connections: list[Connection] = []
-        self._hosts_of_ranks = {slot.rank: host for host in hosts for slot in host.slots}
+        self._host_names = {slot.rank: host.name for host in hosts for slot in host.slots}
         self._ended: dict[int, Ended] = {}
         self._steps: list[_Step] = []
         self._stop_requested = self._by_launcher = False
         self._forced: int | None = None
+        # The agents connect to it. The kernel accepts the connections and answers keepalives.
+        self._keepalive = socket.create_server(("", 0), backlog=len(hosts))
 
     def request(self, name: str) -> None:
         """Takes a first signal, from any thread."""
@@ -161,8 +165,9 @@ class _Job:
                 {
                     "address": host.launcher_address,
                     "port": port,
+                    "keepalive_port": self._keepalive.getsockname()[1],
                     "interfaces": interfaces,
-                    "is_parallel": len(self._hosts_of_ranks) > 1,
+                    "is_parallel": len(self._host_names) > 1,
                     "save_seconds": self._limits.save,
                 }
             )
@@ -179,7 +184,7 @@ class _Job:
                 raise LaunchError(_not_started(event.connection))
             if "failed" in event.message:
                 raise LaunchError(f"{event.connection.host.name}: {event.message['failed']}")
-            event.connection.interface = event.message["ready"]
+            event.connection.interface, event.connection.last_error = event.message["ready"], ""
         return 0
 
     def supervise(self, command: Sequence[str], fork_server: Sequence[str] | None) -> int:
@@ -197,7 +202,7 @@ class _Job:
                     "terminals": self._output.terminals(),
                 }
             )
-        while len(self._ended) < len(self._hosts_of_ranks):
+        while len(self._ended) < len(self._host_names):
             event = self._next(self._steps[0].at if self._steps else None)
             if event is None:
                 self._take(self._steps.pop(0))
@@ -208,15 +213,21 @@ class _Job:
             elif isinstance(event, _Forced):
                 return event.code
             elif event.message is None:
-                self._lose(event.connection, f"{event.connection.host.name}: the connection to its ranks has ended")
+                self._lose(event.connection)
             elif "failed" in event.message:
-                self._lose(event.connection, f"{event.connection.host.name}: {event.message['failed']}")
+                self._fail(event.connection, event.message["failed"])
             else:
                 self._record(event.message["rank"], event.message["code"])
-        return exit_code(self._ended.values(), self._stop_requested) if self._forced is None else self._forced
+        if self._forced is not None:
+            return self._forced
+        code = exit_code(self._ended.values(), self._stop_requested)
+        if line := last_line(code, self._ended, self._host_names):
+            logger.error(line)
+        return code
 
     def close(self) -> None:
         """Ends the connections."""
+        self._keepalive.close()
         for connection in self._connections:
             connection.close()
         last = time.monotonic() + CLOSE_SECONDS
@@ -234,26 +245,36 @@ class _Job:
         for connection in self._connections:
             connection.send({"signal": number})
 
-    def _record(self, rank: int, code: int) -> None:
+    def _record(self, rank: int, code: int, is_lost: bool = False) -> None:
         """Records the end of a rank, after which the others may take only so long."""
-        self._ended[rank] = Ended(code, self._by_launcher)
+        self._ended[rank] = Ended(code, self._by_launcher, is_lost)
+        logger.debug(f"{named([rank], self._host_names)} {'is lost' if is_lost else f'ended with {code}'}")
         if code == ExitCode.DONE or self._steps:
             return
         if code in SIGNALS:
             # Such a rank says nothing itself.
-            logger.warning(f"rank {rank} on {self._hosts_of_ranks[rank].name} was ended by {SIGNALS[code]}")
+            logger.warning(f"{named([rank], self._host_names)} was ended by {SIGNALS[code]}")
         if code in STOPPING:
             self._plan(self._limits.save, None)
         else:
             self._plan(self._limits.connected if self._are_connected() else self._limits.starting, signal.SIGTERM)
 
-    def _lose(self, connection: Connection, words: str) -> None:
+    def _lose(self, connection: Connection) -> None:
         """Records ranks of which no more will be heard."""
-        lost = [slot.rank for slot in connection.host.slots if slot.rank not in self._ended]
-        if lost:
-            logger.error(words)
+        if lost := self._running(connection.host):
+            reason = f": {connection.last_error}" if connection.last_error else ""
+            logger.error(f"{connection.host.name}: the connection to its ranks has ended{reason}")
         for rank in lost:
+            self._record(rank, ExitCode.PEER_ENDED, is_lost=True)
+
+    def _fail(self, connection: Connection, words: str) -> None:
+        """Records ranks that can't be started."""
+        logger.error(f"{connection.host.name}: {words}")
+        for rank in self._running(connection.host):
             self._record(rank, ExitCode.FAILED)
+
+    def _running(self, host: Host) -> list[int]:
+        return [slot.rank for slot in host.slots if slot.rank not in self._ended]
 
     def _plan(self, seconds: float, number: int | None) -> None:
         """Plans the end of the ranks that still run after so many seconds, unless it is planned already."""
@@ -267,27 +288,32 @@ class _Job:
 
     def _take(self, step: _Step) -> None:
         """Does what was planned."""
-        running = [rank for rank in self._hosts_of_ranks if rank not in self._ended]
-        shown = f"{', '.join(map(str, running[:8]))}{' ...' if len(running) > 8 else ''}"
+        running = [rank for rank in self._host_names if rank not in self._ended]
+        shown = named(running, self._host_names)
         self._by_launcher = True
         if step.number is None:
             self._ended.update((rank, Ended(ExitCode.SIGNALLED + signal.SIGKILL, True)) for rank in running)
-            logger.error(f"ranks {shown}: no answer; look for processes on their hosts")
+            logger.error(f"{shown}: no answer; look for processes there")
             return
-        logger.warning(f"ranks {shown} still run; they get {signal.Signals(step.number).name}")
+        logger.warning(f"{shown} still running: sending {signal.Signals(step.number).name}")
         self._send(step.number)
 
     def _are_connected(self) -> bool:
         """Returns whether every rank has reached the start of Horovod; ranks put a note into the store there."""
         store = Store(f"127.0.0.1:{self._port}")
         try:
-            return all(store.get(f"present_{rank}", seconds=5) is not None for rank in self._hosts_of_ranks)
+            return all(store.get(f"present_{rank}", seconds=5) is not None for rank in self._host_names)
         except STORE_ERRORS:
             return True
 
 
 def _not_started(connection: Connection) -> str:
+    """Returns why an agent did not answer: ssh itself has failed, or what it should run on that host."""
+    host, ranks = connection.host.name, [slot.rank for slot in connection.host.slots]
+    line = f"{named(ranks, dict.fromkeys(ranks, host))} can't start: {connection.last_error or 'no reason given'}"
+    if connection.returncode == SSH_FAILED:
+        return f"{line}; expected `ssh {host} true` to work without a password"
     return (
-        f"{connection.host.name}: the launcher's agent ended with {connection.returncode} before it answered; expected "
-        f"ssh without a password, and on that host this folder, {os.getcwd()}, and this interpreter, {sys.executable}"
+        f"{line}; the launcher's agent ended there with {connection.returncode}; expected on that host this folder, "
+        f"{os.getcwd()}, and this interpreter, {sys.executable}"
     )

@@ -39,7 +39,7 @@ def settings(config: TrainConfig) -> Facts:
     return facts
 
 
-def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, most: int = MAX_SHOWN) -> None:
+def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, host: str = "", most: int = MAX_SHOWN) -> None:
     """Raises an error unless the facts agree; every rank must call it, eagerly.
 
     Args:
@@ -47,6 +47,7 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, most: int = 
         facts: this rank's facts, by the kind of group whose ranks must agree on them: world, data or tensor. The kinds
             are the same on every rank.
         name: of the collectives; unique.
+        host: the name of this rank's host; the message names hosts if they are not all the same.
         most: the most facts of a rank that the message names.
 
     Raises:
@@ -66,14 +67,18 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, most: int = 
         for rank in ranks
     ):
         return
-    text = json.dumps({kind: dict(facts[kind]) for kind in facts})
-    messages = [json.loads(row) for row in collectives.gather_texts(mesh.world, text, f"consistency.{name}.texts")]
-    found = "; ".join(differences(messages, groups, most))
+    text = json.dumps([host, {kind: dict(facts[kind]) for kind in facts}])
+    rows = [json.loads(row) for row in collectives.gather_texts(mesh.world, text, f"consistency.{name}.texts")]
+    hosts, messages = zip(*rows, strict=True)
+    found = "; ".join(differences(messages, groups, most, hosts if len(set(hosts)) > 1 else None))
     raise MeshError(f"the ranks disagree: {found}; start all with the same flags, environment, packages and data")
 
 
 def differences(
-    messages: Sequence[Mapping[str, Facts]], groups: Mapping[str, list[tuple[int, ...]]], most: int
+    messages: Sequence[Mapping[str, Facts]],
+    groups: Mapping[str, list[tuple[int, ...]]],
+    most: int,
+    hosts: Sequence[str] | None = None,
 ) -> list[str]:
     """Returns one clause for each way in which ranks differ from the first rank of their group.
 
@@ -81,6 +86,7 @@ def differences(
         messages: the facts of each rank, by kind of group.
         groups: the ranks of each group, by kind.
         most: the most facts that a clause names.
+        hosts: the name of each rank's host; None if they share one.
     """
     clauses: dict[str, list[int]] = {}
     for kind in messages[0]:
@@ -90,15 +96,21 @@ def differences(
                 found = messages[rank][kind]
                 names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
                 shown = [
-                    f"{name} is {found.get(name, 'missing')}, but {expected.get(name, 'missing')} on rank {first}"
+                    f"{name} is {found.get(name, 'missing')}, but {expected.get(name, 'missing')} on "
+                    + _named([first], hosts)
                     for name in names[:most]
                 ]
                 if shown:
                     more = [f"and {len(names) - most} more"] if most < len(names) and most > 1 else []
                     clauses.setdefault(", ".join(shown + more), []).append(rank)
-    return [f"on {'ranks' if len(ranks) > 1 else 'rank'} {_listed(ranks)} {words}" for words, ranks in clauses.items()]
+    return [f"on {_named(ranks, hosts)} {words}" for words, ranks in clauses.items()]
 
 
-def _listed(ranks):
-    more = f" and {len(ranks) - MAX_SHOWN} more" if len(ranks) > MAX_SHOWN else ""
-    return ", ".join(map(str, ranks[:MAX_SHOWN])) + more
+def _named(ranks: Sequence[int], hosts: Sequence[str] | None) -> str:
+    words = f"{'ranks' if len(ranks) > 1 else 'rank'} {_listed(ranks)}"
+    return words if hosts is None else f"{words} ({_listed(list(dict.fromkeys(hosts[rank] for rank in ranks)))})"
+
+
+def _listed(items: Sequence) -> str:
+    more = f" and {len(items) - MAX_SHOWN} more" if len(items) > MAX_SHOWN else ""
+    return ", ".join(map(str, items[:MAX_SHOWN])) + more

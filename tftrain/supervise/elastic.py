@@ -33,6 +33,7 @@ from pathlib import Path
 from tftrain import log
 from tftrain.checkpoint import folder
 from tftrain.config import TrainConfig
+from tftrain.environment import host_name
 from tftrain.exit_codes import ExitCode
 from tftrain.fields import Problem
 from tftrain.parallel.launcher import launch_from_environment
@@ -119,7 +120,8 @@ class Supervisor:
             return False
         self._environ.update(place)
         self._launch, self._has_restarted = launch_from_environment(self._environ), True
-        log.configure(self._launch.rank, self._log_level)
+        host = host_name(self._environ) if self._launch.local_size < self._launch.size else ""
+        log.configure(self._launch.rank, self._log_level, host=host)
         if self._launch.rank == 0:
             where, reached = self._newest_checkpoint() or "the start", last_logged_step(self._output_dir)
             size = f"{self._launch.size} ranks, before {before.size}"

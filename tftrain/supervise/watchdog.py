@@ -61,16 +61,18 @@ class Watchdog:
         pending: the collectives of this process; the report names the unfinished ones. None before the start.
     """
 
-    def __init__(self, rank: int, settings: RunConfig, end: Callable[[int], None] = os._exit):
+    def __init__(self, rank: int, settings: RunConfig, end: Callable[[int], None] = os._exit, host: str = ""):
         """Starts the thread.
 
         Args:
             rank: of this process.
             settings: the seconds of each limit, and output_dir, where the report writes stacks/rank_N.txt.
             end: ends the process with a code.
+            host: of the rank, for the report; "" if all ranks share one.
         """
         self.pending: PendingCollectives | None = None
         self._rank, self._settings, self._end = rank, settings, end
+        self._program = f"tftrain.run: rank {rank}{host and f' on {host}'}"
         self._limits: list[Limit] = []
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -119,7 +121,7 @@ class Watchdog:
         It writes straight to stderr, because a hung thread may hold a lock of `logging`.
         """
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
-        line = f"tftrain.run: rank {self._rank}: {limit.exceeded()}{self.waiting()}"
+        line = f"{self._program}: {limit.exceeded()}{self.waiting()}"
         print(line, file=sys.__stderr__, flush=True)
         stacks = Path(self._settings.output_dir) / "stacks" / f"rank_{self._rank}.txt"
         try:
@@ -133,4 +135,4 @@ class Watchdog:
         else:
             newest = checkpoints[-1] if checkpoints else "not written yet"
             words = f"the stacks are in {stacks}; the last checkpoint is {newest}"
-        print(f"tftrain.run: rank {self._rank}: {words}", file=sys.__stderr__, flush=True)
+        print(f"{self._program}: {words}", file=sys.__stderr__, flush=True)

@@ -5,7 +5,7 @@ import numpy as np
 from tftrain import devices
 from tftrain.config import TrainConfig
 from tftrain.data.identity import identity
-from tftrain.environment import versions
+from tftrain.environment import host_name, project, versions
 from tftrain.ops.library import unavailable_reason
 from tftrain.parallel import graph_collectives, rank_consistency
 from tftrain.parallel.mesh import Mesh
@@ -28,13 +28,14 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
     packages = {**versions(), "python": ".".join(versions()["python"].split(".")[:2])}
     facts = {
         **rank_consistency.settings(config),
+        "tftrain": project(),
         **{f"package {name}": str(version) for name, version in packages.items()},
         "the device": "a GPU" if devices.has_gpu() else "a CPU",
         "compilation by XLA": str(config.compiles(devices.has_gpu())),
         "the library of fused ops": unavailable_reason(devices.has_gpu()) or "available",
         **identity(config.data),
     }
-    rank_consistency.require_same(mesh, {"world": facts}, "start")
+    rank_consistency.require_same(mesh, {"world": facts}, "start", host_name())
 
 
 def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: Mesh) -> None:
@@ -63,4 +64,4 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
         facts[kind] = {
             f"collective {index} of the {kind} group": words for index, words in enumerate(found.get(number, []))
         }
-    rank_consistency.require_same(mesh, facts, "step", most=1)
+    rank_consistency.require_same(mesh, facts, "step", host_name(), most=1)

@@ -1,0 +1,99 @@
+"""Trainings on hosts of their own: started by each launcher, disturbed, and elastic.
+
+`make test` runs one training on two hosts. The long tests repeat it with `horovodrun`, and with faults.
+"""
+
+import json
+import sys
+import time
+
+import pytest
+
+from tests.distributed import run_ranks
+from tests.hosts import training
+from tests.hosts.faults import FAULTS, RANKS, play, undisturbed
+from tests.hosts.network import network, unavailable_reason
+from tests.hosts.training import FLAGS, Job
+from tests.supervise.test_elastic_job import RUN, Hosts, losses
+
+pytestmark = [
+    pytest.mark.multirank,
+    pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason()),
+]
+SECONDS = 240
+# Without it, horovodrun does not learn that a host no longer answers: see docs/elastic.md.
+KEEPALIVE = "  ServerAliveInterval 10\n  ServerAliveCountMax 3"
+STEPS = 4
+SHORT = (*FLAGS, f"--max_steps={STEPS}", "--checkpoint_every=0")
+
+
+@pytest.fixture(scope="module")
+def one_host(tmp_path_factory):
+    """The folder of a training on one host."""
+    folder = tmp_path_factory.mktemp("one_host")
+    run_ranks(RANKS, ["-m", "tftrain.run", *SHORT, f"--output_dir={folder}"], seconds=SECONDS)
+    return folder
+
+
+# `horovodrun` loads TensorFlow on every host before it starts a rank. `tftrain.launch` shows the same in less time.
+@pytest.mark.parametrize(
+    "launcher",
+    [training.launch, pytest.param(training.horovodrun, marks=pytest.mark.nightly)],
+    ids=lambda f: f.__name__,
+)
+def test_two_hosts_have_the_losses_of_one(tmp_path, one_host, launcher):
+    (tmp_path / "network").mkdir()
+    with network(tmp_path / "network", "node1", "node2") as hosts:
+        job = Job(hosts, "node1", launcher(*SHORT, f"--output_dir={tmp_path / 'run'}"), tmp_path / "log")
+        while not len(job.ranks("node1")) == len(job.ranks("node2")) == 2:
+            assert job.is_running, job.output
+            time.sleep(0.05)
+        outcome = job.outcome(SECONDS)
+    assert outcome.code == 0, outcome.output
+    assert outcome.left == []
+    found = losses(tmp_path / "run")
+    assert list(found) == list(range(1, STEPS + 1))
+    assert found == pytest.approx(losses(one_host), rel=1e-7)
+
+
+# The launcher's own tests in tests/launching do most of these faults to ranks without TensorFlow, on one host.
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_ends_all_ranks_with_a_line_and_the_next_start_continues(tmp_path, name, record_property):
+    fault = FAULTS[name]
+    flags = tuple(flag for flag in fault.flags if "FOLDER" not in flag)
+    row = play(fault, tmp_path, undisturbed(flags, tmp_path / "undisturbed"))
+    record_property("outcome", json.dumps([row.outcome.code, row.outcome.seconds, row.line]))
+    assert not row.problems, "\n".join(row.problems)
+
+
+# tests/supervise/test_elastic_job.py does the same with names of one machine for hosts.
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("has_link", [True, False], ids=["list", "link"])
+def test_an_elastic_run_goes_on_when_a_host_leaves_and_comes_back(tmp_path, has_link):
+    (tmp_path / "network").mkdir()
+    found, output_dir = Hosts(tmp_path, "node1", "node2"), tmp_path / "run"
+    options = ["-np", "2", "--min-np", "1", "--max-np", "2", "--gloo", "--start-timeout", "120", "--network-interfaces"]
+    options += ["eth0", "--host-discovery-script", str(found.script), "--blacklist-cooldown-range", "5", "10"]
+    flags = [*RUN, "--max_steps=100"]
+    command = ["horovodrun", *options, sys.executable, *flags, f"--output_dir={output_dir}"]
+    with network(tmp_path / "network", "node1", "node2", ssh_options=KEEPALIVE) as hosts:
+        job = Job(hosts, "node1", command, tmp_path / "log")
+        job.wait_for("step_00000005", SECONDS)
+        if not has_link:
+            hosts["node2"].disconnect()
+        found.are("node1")
+        job.wait_for("1 ranks, before 2, go on from", SECONDS)
+        job.wait_for("continuing after step", SECONDS)
+        hosts["node2"].reconnect()
+        found.are("node1", "node2")
+        job.wait_for("2 ranks, before 1, go on from", SECONDS)
+        outcome = job.outcome(SECONDS)
+    assert outcome.code == 0, outcome.output
+    assert outcome.left == []
+    run_ranks(1, [*flags, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
+    alone, elastic = losses(tmp_path / "alone"), losses(output_dir)
+    assert list(elastic) == list(alone) == list(range(1, 101))
+    assert elastic == pytest.approx(alone, rel=1e-5)
