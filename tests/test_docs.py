@@ -29,7 +29,7 @@ OTHER = {
     "timeout": {"preserve-status"},
     "slurm": {"batch", "kill-on-bad-exit", "mpi", "ntasks", "ntasks-per-node", "requeue", "signal", "time"},
     "bazel": {"action_env", "config"},
-    "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler"},
+    "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler", "xla_gpu_deterministic_ops"},
     "Megatron-LM": {"rampup-batch-size"},
     "tests/crash_matrix": {"kills", "layout"},
     "tests/launched.py": {"code", "seconds"},
