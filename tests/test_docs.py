@@ -34,7 +34,7 @@ OTHER = {
     },
     "apt-get": {"no-install-recommends"},
     "bazel": {"action_env", "config"},
-    "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler"},
+    "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler", "xla_gpu_deterministic_ops"},
     "Megatron-LM": {"rampup-batch-size"},
     "tests/crash_matrix": {"kills", "layout"},
     "tests/launched.py": {"code", "seconds"},

@@ -156,6 +156,9 @@ class ComputeConfig:
         "Compile the step with XLA. auto: on a GPU without tensor parallelism.",
         choices=("auto", "true", "false"),
     )
+    deterministic: bool = flag(
+        False, "Repeat a run bit for bit on GPUs too, on equal devices and as many ranks; slower."
+    )
     activation_checkpointing: str = flag(
         "none",
         "Recompute activations in backward instead of keeping them. selective: the attention core's; full: all.",

@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 
-from tftrain import devices, environment, flags, huge_pages, log
+from tftrain import determinism, devices, environment, flags, huge_pages, log
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
@@ -108,6 +108,8 @@ def prepare_process(config: TrainConfig, may_restart: bool) -> None:
     if config.compute.activation_checkpointing != "none":
         # XLA on the CPU starts every operation as early as it can, recomputation too, which then saves no memory.
         os.environ["XLA_FLAGS"] = f"{LOW_MEMORY_XLA} {os.environ.get('XLA_FLAGS', '')}"
+    if config.compute.deterministic:
+        os.environ.update(determinism.variables(os.environ))
     # Without a GPU, TensorFlow reports that as an error.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_gpu else "3")
 
@@ -127,6 +129,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
     from tftrain.supervise.watchdog import Watchdog
     from tftrain.train import loop, rank_checks
 
+    if config.compute.deterministic:
+        determinism.enable()
     watchdog, code = Watchdog(launch.rank, config.run, host=host_of(launch)), ExitCode.FAILED
     own_codes: list[int] = []  # One code, once this rank has come to its own end.
 
@@ -154,6 +158,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
         cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
         if cause is None and collectives.is_peer_failure(error):
             end_after_peer()
+        if cause is None and config.compute.deterministic:
+            cause = determinism.error_of_op(error)
         if cause is None:
             raise
         logger.error(cause)
@@ -184,6 +190,8 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     if wrong.isdisjoint(field.name for field in dataclasses.fields(config.data)):
         problems += [problem for problem in preflight.problems(config) if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config)
+    if config.compute.deterministic:
+        problems += determinism.problems(os.environ)
     if launch.rank == 0 and config.run.output_dir:
         unwritable = output_problems(config.run.output_dir) if config.run.mode == "train" else []
         unresumable = [] if unwritable else resume_problems(config)

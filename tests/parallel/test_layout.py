@@ -74,3 +74,23 @@ def test_owners_of_whole_tensors(strategy, expected):
 
 def test_packing_keeps_order_and_limit():
     assert pack([3, 2, 9, 1, 1, 4], limit=5) == [[0, 1], [2], [3, 4], [5]]
+
+
+@given(SIZES, some.integers(2, 4), some.data())
+def test_a_tensor_has_one_owner_in_the_layouts_of_all_tensor_parallel_ranks(sizes, ranks, data):
+    """The word embedding's slices may differ by a row, and its place in the order of sizes with them."""
+    sliced = data.draw(some.lists(some.booleans(), min_size=len(sizes), max_size=len(sizes)))
+    names, owners = names_of(sizes), []
+    loads = [size / 2 if is_sliced else size for size, is_sliced in zip(sizes, sliced, strict=True)]
+    for slice_of in (lambda size: size // 2 or 1, lambda size: size - size // 2):
+        own = [slice_of(size) if is_sliced else size for size, is_sliced in zip(sizes, sliced, strict=True)]
+        buckets = layout("greedy:2", names, own, sliced, ranks, 50, loads)
+        owned = {
+            (rank, segment.tensor)
+            for bucket in buckets
+            for rank in range(ranks)
+            for segment in bucket.segments(rank, own)
+            if segment.tensor is not None
+        }
+        owners.append(owned)
+    assert owners[0] == owners[1]

@@ -106,6 +106,16 @@ def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
     assert even == 8 * inventory.weights(work, last=True) / 16
 
 
+@pytest.mark.parametrize("strategy", ["naive", "greedy:4"])
+def test_an_owner_of_whole_tensors_receives_sums_and_not_the_tensors_of_all_ranks(strategy):
+    work = BERT.replaced(zero_stage=1)
+    for ranks in (8, 64):
+        even = memory.estimate(work.replaced(dp=ranks), BARE)
+        owners = memory.estimate(work.replaced(dp=ranks, split_strategy=strategy), BARE)
+        received = min(owners.moments / 8, memory.BUCKET)  # two fp32 moments for each number that a rank owns
+        assert owners.communication == even.communication + 4 * received
+
+
 def test_an_allocator_gives_pieces_back_before_it_fails():
     held = memory.estimate(GPT, Constants(reserve_gb=70.0, fragmentation=10.0))
     assert held.minimum < A100.memory_gb * 1e9 < held.total

@@ -18,7 +18,7 @@ FREE = {
     *("data_dir", "train_files", "eval_files", "data_readers"),
     *("micro_batch_size", "grad_accum_steps", "fit_micro_batch"),
     *("tensor_parallel_size", "pipeline_parallel_size", "split_opt_state", "split_grad_accum", "state_split_strategy"),
-    *("jit_compile", "activation_checkpointing", "memory_optimization", "suppress_grappler"),
+    *("jit_compile", "deterministic", "activation_checkpointing", "memory_optimization", "suppress_grappler"),
     *("enable_resource_variables", "sparse_as_dense", "cpu_threads", "huge_pages", "device_peak_tflops"),
     *("mode", "output_dir", "log_every", "log_format", "log_level", "eval_every", "eval_batches"),
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_async", "keep_last", "keep_every", "max_failed_saves"),

@@ -99,6 +99,9 @@ class Norms:
         return mine[:, 0], mine[:, 1]
 
     def _over_ranks(self, squares, name):
+        """Returns the sum over the ranks, with the same bits on every rank of the run that updates the same weights."""
+        if not self._split:  # Each data parallel rank adds in a group of its own.
+            return collectives.sum_in_rank_order(self._group, squares, name)
         # A rank that owns only padding does not use the result.
         return collectives.prevent_pruning(collectives.all_reduce(self._group, squares, name))
 

@@ -6,6 +6,7 @@ and the update is skipped if the norm is not finite. If ranks hold parts of a te
 over them: all norms of the update, and a mark for each tensor that is not finite.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -79,7 +80,12 @@ class Optimizer(tf.Module):
             # whole, because their squares are added together.
             kinds = [(sliced, variable.dtype) for sliced, variable in zip(is_sliced, targets, strict=True)]
             shapes = [variable.shape for variable in targets]
-            split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds)
+            # Slices may differ in size by a row: the loads are the same on every tensor parallel rank.
+            loads = [
+                math.prod(pieces[name].whole) / mesh.tensor.size if sliced else shape.num_elements()
+                for name, shape, sliced in zip(variables, shapes, is_sliced, strict=True)
+            ]
+            split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds, loads)
         rule, self.is_fused = rules.choose(config, is_available(devices.has_gpu()))
         self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial)
         self._norms = Norms(mesh, bool(split), self.state.segments, is_sliced)

@@ -35,6 +35,7 @@ class OptimizerState(tf.Module):
             is divided.
         slots: by the name of a slot, such as `adam_m`, its variable for each store.
         segments: for each store, the variables whose elements it has, in order.
+        replicated: for each store, whether every tensor parallel rank holds all of its tensors whole.
         split: how the stores are divided among ranks; None: they are not.
     """
 
@@ -68,6 +69,8 @@ class OptimizerState(tf.Module):
             raise ValueError(f"slots {list(slots)}: expected names that differ from each other and from {MASTER}")
         self.names, self.targets, self.split = list(names), list(variables), split
         self._pieces = pieces or whole_pieces(dict(zip(names, variables, strict=True)))
+        firsts = [bucket.tensors[0] for bucket in split.buckets] if split else range(len(self.names))
+        self.replicated = [not self._pieces[self.names[first]].is_divided for first in firsts]
         # The ranks that hold the same stores.
         self._replicas = Group() if split else (mesh or Mesh()).data
         values = _InitialValues(self.names, self.targets, initial)

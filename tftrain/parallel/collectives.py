@@ -36,6 +36,26 @@ def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum
     return _together(group, "all-reduce", name, [tensor], reduce)
 
 
+def sum_in_rank_order(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Adds up a small tensor over the ranks of a group, with the same bits in every group whose ranks have the same.
+
+    An all-reduce gives equal bits to the ranks of one group, but it may add in another order in another group. Here
+    each rank's numbers travel in a row of their own, and every rank adds the rows in the order of the ranks.
+
+    Args:
+        group: the ranks.
+        tensor: fp32 [n].
+        name: of the collective; unique in the graph and equal on every rank.
+
+    Returns:
+        The sum, fp32 [n].
+    """
+    if group.size == 1:
+        return tensor
+    rows = tf.pad(tensor[tf.newaxis], [[group.rank, group.size - group.rank - 1], [0, 0]])
+    return tf.add_n(tf.unstack(all_reduce(group, rows, name)))
+
+
 def grouped_all_reduce(group: Group, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
     """Sums several tensors over the ranks of a group, in one operation.
 
@@ -61,7 +81,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
 
     Args:
         group: the ranks.
-        tensor: fp32 or fp16 [n], n a multiple of the group's size if the parts are equal.
+        tensor: fp32 or fp16 [n].
         bounds: ascending from 0 to n, one more than ranks; rank r's part is [bounds[r], bounds[r + 1]).
         name: of the collective; unique in the graph and equal on every rank.
 
@@ -71,7 +91,13 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
     if group.size == 1:
         return tf.cast(tensor, tf.float32)
     sizes = np.diff(bounds)
-    own = int(sizes[group.rank])
+    own, length = int(sizes[group.rank]), int(bounds[-1])
+    if sizes.max() > -(-length // group.size):
+        # The owner of a large part would receive a copy of it from every rank. Each rank adds up an equal part instead,
+        # and sends the sums to their owners: no rank receives more than `n` numbers at once.
+        even = [rank * length // group.size for rank in range(group.size + 1)]
+        part = reduce_scatter_sum(group, tensor, even, f"{name}.even_parts")
+        return tf.cast(_move(group, part, even, bounds, name), tf.float32)
     if has_nccl() and np.all(sizes == own):
 
         def scatter(hvd, given, **options):
@@ -82,10 +108,7 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
 
     # Gloo's reduce-scatter may overwrite memory that it is still sending: with buckets of some MB, a sum is sometimes
     # wrong. An all-to-all sends as many bytes, and its parts may differ in size.
-    def exchange(hvd, given, **options):
-        return hvd.alltoall(given[0], splits=tf.constant(sizes, tf.int32), **options)
-
-    parts, _ = _together(group, "all-to-all", name, [tensor], exchange)
+    parts = _all_to_all(group, tensor, sizes, name)
     return tf.reduce_sum(tf.cast(tf.reshape(parts, [group.size, own]), tf.float32), axis=0)
 
 
@@ -112,6 +135,23 @@ def all_gather_rows(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     return _together(group, "all-gather", name, [tensor], gather)
 
 
+def broadcast(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns the tensor of the group's first rank, bit for bit, on every rank.
+
+    Args:
+        group: the ranks.
+        tensor: of any dtype that Horovod sends, of the same shape on every rank.
+        name: of the collective; unique in the graph and equal on every rank.
+    """
+    if group.size == 1:
+        return tensor
+
+    def send(hvd, given, **options):
+        return hvd.broadcast(given[0], root_rank=group.ranks[0], **options)
+
+    return _together(group, "broadcast", name, [tensor], send)
+
+
 def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None:
     """Assigns the first rank's values of named variables to the variables of every rank of the group.
 
@@ -120,7 +160,7 @@ def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None
     if group.size == 1:
         return
     for name, variable in variables.items():
-        value = _broadcast(group, as_sendable(variable.read_value()), f"broadcast.{name}")
+        value = broadcast(group, as_sendable(variable.read_value()), f"broadcast.{name}")
         variable.assign(tf.bitcast(value, variable.dtype))
 
 
@@ -166,11 +206,20 @@ def has_nccl() -> bool:
     return devices.has_gpu() and hvd.nccl_built()
 
 
-def _broadcast(group, tensor, name):
-    def send(hvd, given, **options):
-        return hvd.broadcast(given[0], root_rank=group.ranks[0], **options)
+def _move(group, part, before, after, name):
+    """Sends this rank's part of a flat tensor, by the bounds `before`, to its owners by the bounds `after`."""
+    first, last = before[group.rank], before[group.rank + 1]
+    splits = np.diff(np.clip(after, first, last))
+    return tf.ensure_shape(_all_to_all(group, part, splits, name), [after[group.rank + 1] - after[group.rank]])
 
-    return _together(group, "broadcast", name, [tensor], send)
+
+def _all_to_all(group, tensor, splits, name):
+    """Sends `splits[r]` rows of a tensor to rank r; returns what this rank receives, in the order of the ranks."""
+
+    def exchange(hvd, given, **options):
+        return hvd.alltoall(given[0], splits=tf.constant(splits, tf.int32), **options)
+
+    return _together(group, "all-to-all", name, [tensor], exchange)[0]
 
 
 def _together(group, kind, name, tensors, operation):

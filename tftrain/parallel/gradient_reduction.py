@@ -6,32 +6,24 @@
   weights to all ranks. Both together send as many bytes as the all-reduce. With 16-bit weights, the all-gather sends
   half as many.
 - Sparse rows: the looked-up rows of an embedding travel as rows, and every rank adds them up.
+
+Tensor parallel ranks hold some variables whole. Their gradients are equal but for rounding: on a GPU some sums change
+from call to call, and each data group adds in an order of its own. So that these replicas never differ, the sums of the
+first tensor parallel rank count on all of them.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from tftrain.parallel import collectives
 from tftrain.parallel.layout import Bucket, Segment, layout, pack
 from tftrain.parallel.mesh import Group
+from tftrain.parallel.sparse_rows import SparseRows, add_up
 
 # A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
 # still computes the last, and large enough that the network runs at its full rate.
 BUCKET_BYTES = 32 * 2**20
-
-
-class SparseRows(NamedTuple):
-    """Gradients of looked-up rows.
-
-    Attributes:
-        ids: int32 [n], the rows of the table; a row may occur several times.
-        values: [n, width], their gradients.
-    """
-
-    ids: tf.Tensor
-    values: tf.Tensor
 
 
 class GradientReduction:
@@ -43,7 +35,15 @@ class GradientReduction:
             its own part (ZeRO-2).
     """
 
-    def __init__(self, group: Group, wire_dtype: tf.DType, split: "StateSplit | None", each_micro_batch: bool):
+    def __init__(
+        self,
+        group: Group,
+        wire_dtype: tf.DType,
+        split: "StateSplit | None",
+        each_micro_batch: bool,
+        tensor: Group,
+        replicated: Sequence[bool],
+    ):
         """Prepares the reduction.
 
         Args:
@@ -51,9 +51,11 @@ class GradientReduction:
             wire_dtype: float32, or float16 to halve the bytes that travel.
             split: see the attributes.
             each_micro_batch: has an effect only with `split`.
+            tensor: the tensor parallel ranks.
+            replicated: for each store of the optimizer's state, whether every tensor parallel rank holds it.
         """
         self.split, self.each_micro_batch = split, each_micro_batch and split is not None
-        self._group, self._wire = group, wire_dtype
+        self._group, self._wire, self._tensor, self._replicated = group, wire_dtype, tensor, replicated
 
     def buffer_shapes(self, variables: Sequence[tf.Variable]) -> list[tf.TensorShape]:
         """Returns the shapes of the buffers in which micro-batches accumulate the gradients of these variables."""
@@ -82,7 +84,26 @@ class GradientReduction:
         values = tf.cast(rows.values, self._wire) if self._group.size > 1 else rows.values
         ids = collectives.all_gather_rows(self._group, rows.ids, "row_ids")
         values = tf.cast(collectives.all_gather_rows(self._group, values, "rows"), tf.float32)
-        return tf.tensor_scatter_nd_add(gradient, ids[:, tf.newaxis], values)
+        sums = add_up(SparseRows(ids, values))
+        return tf.tensor_scatter_nd_add(gradient, sums.ids[:, tf.newaxis], sums.values)
+
+    def make_replicas_equal(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the gradients, with the bits of the first tensor parallel rank where all of these ranks hold a store.
+
+        Args:
+            gradients: fp32, one for each store of the optimizer's state, summed over the data parallel ranks.
+        """
+        if self._tensor.size == 1:
+            return list(gradients)
+        gradients = list(gradients)
+        places = [place for place, is_whole in enumerate(self._replicated) if is_whole]
+        sizes = [gradients[place].shape.num_elements() for place in places]
+        for number, bucket in enumerate(pack([4 * size for size in sizes], BUCKET_BYTES)):
+            flat = tf.concat([tf.reshape(gradients[places[item]], [-1]) for item in bucket], axis=0)
+            flat = collectives.broadcast(self._tensor, flat, f"replicated_gradients.{number}")
+            for item, piece in zip(bucket, tf.split(flat, [sizes[item] for item in bucket]), strict=True):
+                gradients[places[item]] = tf.reshape(piece, gradients[places[item]].shape)
+        return gradients
 
 
 def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_dtype=tf.float32) -> list[tf.Tensor]:
@@ -137,12 +158,13 @@ class StateSplit:
         shapes: Sequence[tf.TensorShape],
         strategy: str,
         kinds: Sequence[Hashable] | None = None,
+        loads: Sequence[float] | None = None,
     ):
         """Divides tensors of these names and shapes, which are the same on all ranks of the group, see `layout`."""
         self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
         self._sizes = [shape.num_elements() for shape in self._shapes]
         kinds = kinds or [None] * len(names)
-        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4)
+        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4, loads)
         self.segments: list[list[Segment]] = [bucket.segments(group.rank, self._sizes) for bucket in self.buckets]
 
     def take(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:

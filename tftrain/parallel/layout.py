@@ -66,7 +66,13 @@ class Bucket(NamedTuple):
 
 
 def layout(
-    strategy: str, names: Sequence[str], sizes: Sequence[int], kinds: Sequence[Hashable], ranks: int, limit: int
+    strategy: str,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    kinds: Sequence[Hashable],
+    ranks: int,
+    limit: int,
+    loads: Sequence[float] | None = None,
 ) -> list[Bucket]:
     """Divides tensors among ranks.
 
@@ -77,6 +83,8 @@ def layout(
         kinds: of the tensors; no bucket holds tensors of two kinds.
         ranks: number of ranks that share the tensors.
         limit: most elements of a bucket; a tensor with more elements is a bucket of its own.
+        loads: by tensor, what `greedy:K` balances; by default the sizes. Tensor parallel ranks give equal loads where
+            their slices differ in size, so that a tensor has the same owner in each of their layouts.
 
     Returns:
         The buckets, from the last tensor to the first, as backward makes their gradients.
@@ -91,7 +99,7 @@ def layout(
     if strategy == "naive":
         owners = _by_layer(names, ranks)
     else:
-        owners = _largest_first(sizes, int(strategy.removeprefix("greedy:")))
+        owners = _largest_first(loads or sizes, int(strategy.removeprefix("greedy:")))
     return [_by_owner(group, sizes, owners, ranks) for group in groups]
 
 

@@ -97,7 +97,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,
         activations=activations,
         temporaries=(4 * owned if half else 0.0) + plain_update + constants.state_slack * weights,
-        communication=min(weights, BUCKET) * ITEM_BYTES[work.wire] if work.dp > 1 else 0.0,
+        communication=_buffers(work, weights, owned),
         reserve=constants.reserve_gb * GB,
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
@@ -139,6 +139,18 @@ def _once(work: Workload, block: Part) -> list[SavedTensor]:
     if work.checkpointing == "none":
         return []
     return [saved for saved in block.saved if work.checkpointing == "full" or saved.core]
+
+
+def _buffers(work: Workload, weights: float, owned: float) -> float:
+    """Returns the bytes of the buffers of sums over data parallel ranks.
+
+    An owner of whole tensors receives equal parts from all ranks, as with `even`, and then the sums that it owns, in
+    fp32.
+    """
+    if work.dp == 1:
+        return 0.0
+    has_owners = work.zero_stage and work.split_strategy != "even"
+    return min(weights, BUCKET) * ITEM_BYTES[work.wire] + (4 * min(owned, BUCKET) if has_owners else 0.0)
 
 
 def _fullest_owner(work: Workload, weights: float) -> float:

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from tftrain.number_formats import DTYPES
 from tftrain.ops.dropout import DropoutKey
-from tftrain.parallel.gradient_reduction import GradientReduction, SparseRows
+from tftrain.parallel.gradient_reduction import GradientReduction
+from tftrain.parallel.sparse_rows import SparseRows
 from tftrain.run_state import Run
 from tftrain.tasks.task import Batch
 

@@ -19,7 +19,14 @@ class TrainStep:
         compute, split = run.config.compute, run.optimizer.state.split
         self._run = run
         wire = tf.float16 if compute.hvd_fp16_compression else tf.float32
-        self._reduction = GradientReduction(run.mesh.data, wire, split, run.config.parallel.split_grad_accum)
+        self._reduction = GradientReduction(
+            run.mesh.data,
+            wire,
+            split,
+            run.config.parallel.split_grad_accum,
+            run.mesh.tensor,
+            run.optimizer.state.replicated,
+        )
         # With a split, looked-up rows can't be sent as rows, because not every rank owns the rows' gradients.
         self._sparse = not compute.sparse_as_dense and split is None and run.task.lookup_variable is not None
         self._compute = Accumulation(run, self._reduction, self._sparse)
@@ -58,7 +65,7 @@ class TrainStep:
             variables = self._run.task.named_variables().values()
             table = next(i for i, variable in enumerate(variables) if variable is self._run.task.lookup_variable)
             gradients[table] = self._reduction.add_rows(gradients[table], local.rows)
-        return gradients
+        return self._reduction.make_replicas_equal(gradients)
 
     def _sum_losses(self, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the task's sums over all ranks, and 1 for each data parallel rank whose own are not finite."""

@@ -48,6 +48,7 @@ FLAGS = {
     "split_greedy_2": "--split_opt_state --state_split_strategy=greedy:2",
     "fp16_wire": "--hvd_fp16_compression",
     "sparse_rows": "--sparse_as_dense=false",
+    "deterministic": "--deterministic",
     "tp_2": "--tensor_parallel_size=2",
     "tp_4": "--tensor_parallel_size=4",
     "tp_2_split": "--tensor_parallel_size=2 --split_opt_state",
