@@ -128,13 +128,10 @@ class OptimizerState(tf.Module):
 
     def restore_buffers(self) -> RestoreBuffers:
         """Returns the pieces that `load` reads, and flat memory for them."""
-        pieces = list(self._held())
-        if self.split:
-            pieces += _weights(self._targets(), self._pieces)
-        return RestoreBuffers(pieces)
+        return RestoreBuffers(self._held())
 
     def load(self, reader: Reader) -> None:
-        """Reads this rank's pieces from a checkpoint, and assigns the weights to the model's variables.
+        """Reads this rank's pieces from a checkpoint, and publishes the weights; every rank must call it.
 
         Raises:
             CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.
@@ -143,13 +140,7 @@ class OptimizerState(tf.Module):
             pieces = list(group)
             parts = [(each.stretch, reader.read(each.piece).reshape(-1)) for each in pieces]
             assign_parts(pieces[0].variable, parts)
-        if self.split:
-            load_weights(self._targets(), self._pieces, reader)
-        else:
-            self.publish()
-
-    def _targets(self) -> dict[str, tf.Variable]:
-        return dict(zip(self.names, self.targets, strict=True))
+        self.publish()
 
     def _held(self) -> Iterator[VariablePiece]:
         """Yields every piece on this rank, in the order of kinds and stores."""
