@@ -14,12 +14,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.parallel import collectives
-from tftrain.parallel.layout import Bucket, Segment, layout, pack
+from tftrain.parallel.layout import BUCKET_BYTES, Bucket, Segment, layout, pack
 from tftrain.parallel.mesh import Group
-
-# A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
-# still computes the last, and large enough that the network runs at its full rate.
-BUCKET_BYTES = 32 * 2**20
 
 
 class SparseRows(NamedTuple):

@@ -9,6 +9,10 @@ import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
+# A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
+# still computes the last, and large enough that the network runs at its full rate.
+BUCKET_BYTES = 32 * 2**20
+
 
 class Segment(NamedTuple):
     """A stretch of one tensor.
@@ -76,7 +80,7 @@ def layout(
         sizes: elements of each tensor, all positive.
         kinds: of the tensors; no bucket holds tensors of two kinds.
         ranks: number of ranks that share the tensors.
-        limit: most elements of a bucket; a tensor with more elements is a bucket of its own.
+        limit: elements of a bucket, see `pack`.
 
     Returns:
         The buckets, from the last tensor to the first, as backward makes their gradients.
@@ -96,15 +100,20 @@ def layout(
 
 
 def pack(sizes: Sequence[int], limit: int) -> list[list[int]]:
-    """Packs items, in order, into groups of at most `limit`; a larger item is a group of its own. Returns indices."""
+    """Packs items, in order, into few groups of about `limit`. Returns indices.
+
+    An item that does not fit begins a new group, unless the present group has less than a quarter of `limit`. So the
+    biases between two large kernels travel with a kernel and not alone, and a group has at most its largest item and a
+    quarter of `limit`, or `limit`.
+    """
     groups: list[list[int]] = []
-    room = 0
+    filled = 0
     for place, size in enumerate(sizes):
-        if not groups or size > room:
+        if not groups or (filled + size > limit and 4 * filled >= limit):
             groups.append([])
-            room = limit
+            filled = 0
         groups[-1].append(place)
-        room -= size
+        filled += size
     return groups
 
 
