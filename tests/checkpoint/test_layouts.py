@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE
+from tftrain.bench.scale import simulation
+from tftrain.bench.scale.simulation import Simulation
 from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
@@ -142,6 +144,22 @@ def test_a_rank_reads_what_it_owns_and_nothing_else(runs):
             padding = sum(segment.size for store in state.segments for segment in store if segment.tensor is None)
             read = sum(piece.size for piece in state.restore_buffers())
             assert read == (1 + len(state.slots)) * (owned - padding)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_simulation_of_many_ranks_divides_the_state_as_a_run_does(runs, layout, monkeypatch):
+    monkeypatch.setattr(simulation, "BUCKET_BYTES", SMALL_BUCKETS)
+    simulated = Simulation(runs[layout][0].config, len(runs[layout]))
+    for rank, run in enumerate(runs[layout]):
+        state = run.optimizer.state
+        saved, held = (list(getattr(simulated.layout_of(rank), name)()) for name in ("saved", "held"))
+        assert [each.piece for each in saved] == list(state.pieces_to_save())
+        assert {each.piece for each in held} == set(state.restore_buffers())
+        assert simulated.buckets[rank % simulated.tensor_ranks] == (state.split and state.split.buckets)
+        pieces = run.task.pieces
+        assert [(name, each.replica_id) for name, each in simulated.pieces[rank % simulated.tensor_ranks].items()] == [
+            (name, pieces[name].replica_id) for name in run.task.named_variables()
+        ]
 
 
 def test_there_are_several_buckets_and_ranks_that_own_nothing(runs):

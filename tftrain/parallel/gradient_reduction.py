@@ -190,12 +190,6 @@ class StateSplit:
             for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
                 yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
-    def owned(self) -> Iterator[tuple[int, int, slice, slice]]:
-        """Yields each range that this rank owns: bucket, tensor, range in the rank's part, range in the tensor."""
-        for number, bucket in enumerate(self.buckets):
-            for tensor, part, stretch in bucket.owned(self.group.rank, self._sizes):
-                yield number, tensor, part, stretch
-
     def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""
         pieces, position = [], 0

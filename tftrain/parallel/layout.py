@@ -9,6 +9,8 @@ import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 # A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
 # still computes the last, and large enough that the network runs at its full rate.
 BUCKET_BYTES = 32 * 2**20
@@ -56,6 +58,21 @@ class Bucket(NamedTuple):
             first, last = max(offset, start), min(offset + sizes[tensor], stop)
             if first < last:
                 yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
+
+    def parts(self, tensor: int, size: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Returns how ranks divide a tensor: the first rank, and start and stop of the part of it and of each next one.
+
+        It is `owned` of all ranks at once.
+
+        Args:
+            tensor: its index, which is one of `tensors`.
+            size: its elements.
+        """
+        begin = self.offsets[self.tensors.index(tensor)]
+        bounds = np.asarray(self.bounds)
+        first, last = np.searchsorted(bounds, begin, "right") - 1, np.searchsorted(bounds, begin + size)
+        cuts = np.clip(bounds[first : last + 1] - begin, 0, size)
+        return int(first), cuts[:-1], cuts[1:]
 
     def segments(self, rank: int, sizes: Sequence[int]) -> list[Segment]:
         """Returns the segments of a rank's part, in order; `sizes` are those of all tensors."""

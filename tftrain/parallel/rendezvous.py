@@ -87,7 +87,9 @@ def address_of_store(environ: Mapping[str, str]) -> str | None:
     return f"{host}:{port}" if host and port else None
 
 
-def value_of_rank_0(launch: Launch, name: str, value: str, environ=os.environ, seconds: float = WAIT_SECONDS) -> str:
+def value_of_rank_0(
+    launch: Launch, name: str, value: str, environ=os.environ, seconds: float = WAIT_SECONDS, connect=Store
+) -> str:
     """Returns rank 0's value of a name.
 
     Args:
@@ -96,6 +98,7 @@ def value_of_rank_0(launch: Launch, name: str, value: str, environ=os.environ, s
         value: this rank's value.
         environ: names the launcher's store.
         seconds: how long to wait for rank 0.
+        connect: returns the `Store` at an address.
 
     Returns:
         Rank 0's value; this rank's own if there is no store or it does not answer.
@@ -105,15 +108,15 @@ def value_of_rank_0(launch: Launch, name: str, value: str, environ=os.environ, s
         return value
     try:
         if launch.rank == 0:
-            Store(address).put(name, value, seconds)
+            connect(address).put(name, value, seconds)
             return value
-        answer = Store(address).wait(name, seconds, launch.size - 1)
+        answer = connect(address).wait(name, seconds, launch.size - 1)
     except STORE_ERRORS:
         return value  # Horovod needs the store as well, and reports that it is missing.
     return value if answer is None else answer
 
 
-def await_all(launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECONDS) -> None:
+def await_all(launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECONDS, connect=Store) -> None:
     """Waits until every rank has called it, if there is a store, but at most `seconds`.
 
     Gloo waits 30 seconds for the last rank and then aborts every process. A host that reads TensorFlow from a slow disk
@@ -123,7 +126,7 @@ def await_all(launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECON
     address = address_of_store(environ)
     if not address:
         return
-    store, last = Store(address), time.monotonic() + seconds
+    store, last = connect(address), time.monotonic() + seconds
     try:
         store.put(f"present_{launch.rank}", "yes", seconds)
         if launch.rank != 0:
