@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tftrain.bench.config import BenchConfig
+from tftrain.bench.scale.config import ScaleConfig
 from tftrain.config import TrainConfig
 from tftrain.fields import sections
 from tftrain.launching.config import LaunchConfig
@@ -50,7 +51,7 @@ def names(config_class: type) -> set[str]:
 
 def flags_of_programs() -> set[str]:
     found = set().union(
-        *OTHER.values(), *map(names, (TrainConfig, LaunchConfig, PrepareConfig, PlanConfig, BenchConfig))
+        *OTHER.values(), *map(names, (TrainConfig, LaunchConfig, PrepareConfig, PlanConfig, BenchConfig, ScaleConfig))
     )
     return found | {f"no{name}" for name in found}
 

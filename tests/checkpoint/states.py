@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from tftrain.checkpoint import save
-from tftrain.checkpoint.piece import DTYPES, Piece, TensorData
+from tftrain.checkpoint import manifest, save
+from tftrain.checkpoint.piece import DTYPES, Piece, TensorData, coverage_error
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
 
@@ -40,24 +40,53 @@ def whole_pieces(tensors):
 
 def stored(path):
     """Returns every whole tensor of a checkpoint, by the safetensors library and an index of every element."""
-    manifest = json.loads((Path(path) / "manifest.json").read_text())
-    tensors = {
-        name: (np.zeros(entry["shape"], DTYPES[entry["dtype"]]), np.zeros(entry["shape"], int))
-        for name, entry in manifest["tensors"].items()
-    }
-    for file, about in manifest["files"].items():
-        loaded = safetensors.numpy.load_file(Path(path) / file)
-        assert loaded.keys() == about["pieces"].keys()
-        for name, entry in about["pieces"].items():
-            whole, times = tensors[name]
+    content = json.loads((Path(path) / "manifest.json").read_text())
+    files = [safetensors.numpy.load_file(Path(path) / file) for file in sorted(content["files"])]
+    used = [set() for _ in files]
+    tensors = {}
+    for name, tensor in content["tensors"].items():
+        whole, times = np.zeros(tensor["shape"], DTYPES[tensor["dtype"]]), np.zeros(tensor["shape"], int)
+        for block in tensor["blocks"]:
             index = np.arange(whole.size).reshape(whole.shape)
-            for axis, begin in enumerate(entry.get("offset", [])):
-                index = index.take(range(begin, begin + entry["shape"][axis]), axis)
-            begin, end = entry.get("stretch", [0, math.prod(index.shape)])
-            whole.flat[index.reshape(-1)[begin:end]] = loaded[name].reshape(-1)
-            times.flat[index.reshape(-1)[begin:end]] += 1
-    assert all((times == 1).all() for _, times in tensors.values())
-    return {name: whole for name, (whole, _) in tensors.items()}
+            for axis, begin in enumerate(block.get("offset", [])):
+                index = index.take(range(begin, begin + block["shape"][axis]), axis)
+            for file, start, stop, *series in block["pieces"]:
+                count, file_step, step = series or (1, 0, 0)
+                for number in range(count):
+                    elements = index.reshape(-1)[start + number * step : stop + number * step]
+                    whole.flat[elements] = files[file + number * file_step][name].reshape(-1)
+                    times.flat[elements] += 1
+                    used[file + number * file_step].add(name)
+        assert (times == 1).all()
+        tensors[name] = whole
+    assert [file.keys() for file in files] == used
+    return tensors
+
+
+def coverage(pieces):
+    """Returns the error of pieces of one tensor, see `coverage_error`."""
+    blocks = {}
+    for piece in pieces:
+        if piece.size:
+            blocks.setdefault((piece.offset, piece.shape), []).append((piece.start, piece.stop))
+    return coverage_error(pieces[0].whole, {block: np.array(cuts) for block, cuts in blocks.items()})
+
+
+def as_format_3(path):
+    """Writes the manifest of a checkpoint as earlier versions wrote it, which list the pieces of each file."""
+    found = manifest.read(Path(path))
+    files = {}
+    for name, file in found.files.items():
+        entries = files[name] = {"bytes": file.bytes, **file.digests, "pieces": {}}
+        for piece in file.pieces:
+            entry = entries["pieces"][piece.name] = {}
+            if piece.shape != piece.whole:
+                entry |= {"offset": list(piece.offset), "shape": list(piece.shape)}
+            if piece.size != math.prod(piece.shape):
+                entry["stretch"] = [piece.start, piece.stop]
+    tensors = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in found.tensors().items()}
+    content = {"format_version": 3, "step": found.step, "run": found.run, "tensors": tensors, "files": files}
+    (Path(path) / manifest.NAME).write_text(json.dumps(content, indent=1))
 
 
 def collected(run):

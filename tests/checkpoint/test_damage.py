@@ -135,6 +135,74 @@ FILE = {"bytes": 0, "xxh3_128": "0" * 32, "sha256": "0" * 64, "pieces": {}}
 HUGE = 2**62
 
 
+BLOCKS = ("tensors", "master/a", "blocks")
+BLOCK = (*BLOCKS, 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "reason"),
+    [
+        (["format_version"], 1, "format_version"),
+        (["format_version"], None, "format_version"),
+        (["step"], True, "step"),
+        (["extra"], 1, "unknown field `extra`"),
+        (["run"], None, "missing required field `run`"),
+        (["tensors", "master/a"], [], r"tensors\.master/a"),
+        (["tensors", "master/a", "extra"], 1, r"tensors\.master/a: .*unknown field"),
+        (["tensors", "master/a", "shape"], [5, 4], "nowhere"),
+        (["tensors", "master/a", "shape"], [HUGE, HUGE], "more than"),
+        (["tensors", "master/a", "shape"], [1] * 99, "more than"),
+        (["tensors", "master/a", "shape"], [-5, -3], "shape"),
+        (["tensors", "master/a", "dtype"], "O", "dtype"),
+        (["tensors", "x\n"], {"dtype": "F32", "shape": [], "blocks": [{"pieces": [[0, 0, 1]]}]}, "no name"),
+        (["tensors", "master/z"], {"dtype": "F32", "shape": [], "blocks": []}, "in no file"),
+        (["files", SHARD, "extra"], 1, r"files\.shard_00000_000\.safetensors: .*unknown field"),
+        (["files", SHARD, "sha256"], "A" * 64, "sha256"),
+        (["files", SHARD, "xxh3_128"], 0, "xxh3_128"),
+        (["files", SHARD, "bytes"], 3, "too few"),
+        (["files", SHARD, "bytes"], 1e99, "bytes"),
+        (["files"], {}, "does not exist"),
+        (["files", SHARD], None, "does not exist"),
+        (["files", "../" + SHARD], {"bytes": 0, "xxh3_128": "0" * 32, "sha256": "0" * 64}, "no name of a shard"),
+        ([*BLOCKS], [], "in no file"),
+        ([*BLOCKS], [{"pieces": []}], "in no file"),
+        ([*BLOCKS], [{"pieces": [[0, 0, 15]]}] * 2, "occurs twice"),
+        ([*BLOCKS], [{"pieces": [[0, 0, 15]]}, {"pieces": []}], "in no file"),
+        ([*BLOCK, "extra"], 1, "unknown field"),
+        ([*BLOCK, "offset"], [5, 0], "out of the tensor"),
+        ([*BLOCK, "shape"], [5], "dimensions"),
+        ([*BLOCK, "pieces"], [[0, 0]], "pieces"),
+        ([*BLOCK, "pieces"], [[0, 0, 7, 2]], "3 or 6"),
+        ([*BLOCK, "pieces"], [[0, 0, -1]], "pieces"),
+        ([*BLOCK, "pieces"], [[0, 0, 8], [1, 7, 15]], "twice"),
+        ([*BLOCK, "pieces"], [[0, 0, 6], [1, 7, 15]], "nowhere"),
+        ([*BLOCK, "pieces"], [[0, 0, 7]], "nowhere"),
+        ([*BLOCK, "pieces"], [[0, 0, 7], [1, 7, 16]], "out of its block"),
+        ([*BLOCK, "pieces"], [[0, 7, 0], [1, 7, 15]], "out of its block"),
+        ([*BLOCK, "pieces"], [[0, 0, 7], [0, 7, 15]], "two pieces"),
+        ([*BLOCK, "pieces"], [[0, 0, 7], [2, 7, 15]], "does not exist"),
+        ([*BLOCK, "pieces"], [[0, 0, 5, 3, 1, 5]], "does not exist"),
+        ([*BLOCK, "pieces"], [[0, 0, 5, 3, 0, 5]], "does not exist"),
+        ([*BLOCK, "pieces"], [[0, 0, 5, HUGE, 0, 5]], "does not exist"),
+        ([*BLOCK, "pieces"], [[0, 0, 5, 0, 1, 5]], "does not exist"),
+        ([*BLOCK, "pieces"], [[0, 0, 8, 2, 1, 8]], "out of its block"),
+        ([*BLOCK, "pieces"], [[0, 0, 8, 2, 1, HUGE]], "out of its block"),
+        ([*BLOCK, "pieces"], [[0, 0, 8, 2, 1, 0]], "twice"),
+    ],
+)
+def test_a_manifest_that_can_t_be_right_is_refused(saved, where, value, reason):
+    check_refused(saved, where, value, reason)
+
+
+def check_refused(saved, where, value, reason):
+    path = saved / "manifest.json"
+    content = json.loads(path.read_text())
+    changed(content, where, value)
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=rf"manifest\.json: .*({reason})"):
+        Reader(saved)
+
+
 @pytest.mark.parametrize(
     ("where", "value", "reason"),
     [
@@ -180,13 +248,18 @@ HUGE = 2**62
         ([*PIECES, "master/nothing"], {}, "unknown"),
     ],
 )
-def test_a_manifest_that_can_t_be_right_is_refused(saved, where, value, reason):
-    path = saved / "manifest.json"
-    content = json.loads(path.read_text())
-    changed(content, where, value)
-    path.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=rf"manifest\.json: .*({reason})"):
-        Reader(saved)
+def test_a_manifest_of_format_3_that_can_t_be_right_is_refused(saved, where, value, reason):
+    states.as_format_3(saved)
+    check_refused(saved, where, value, reason)
+
+
+def test_a_manifest_of_format_3_is_read(saved):
+    expected = Reader(saved).manifest
+    states.as_format_3(saved)
+    read_all(saved)
+    found = Reader(saved).manifest
+    assert dict(found.files) == dict(expected.files)
+    assert (found.step, found.run, found.tensors()) == (expected.step, expected.run, expected.tensors())
 
 
 @pytest.mark.parametrize(
@@ -271,3 +344,4 @@ def test_what_the_safetensors_library_has_written_is_read(tmp_path):
 def test_a_manifest_reads_as_it_was_written(saved):
     read = manifest.read(saved)
     assert manifest.decode(manifest.encode(read), "x") == read
+    assert dict(manifest.decode(manifest.encode(read), "x").files) == dict(read.files)

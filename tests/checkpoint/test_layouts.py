@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE
+from tftrain.bench.scale import simulation
+from tftrain.bench.scale.simulation import Simulation
 from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
@@ -38,12 +40,13 @@ SMALL_BUCKETS = 2048
 
 @pytest.fixture(scope="module")
 def runs():
-    """Every rank of every layout, by its name."""
+    """Every rank of every layout, by its name; without collectives, so weights of split states are not published."""
+    publish = OptimizerState.publish
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collectives, "broadcast_variables", lambda group, variables: None)
-        patch.setattr(OptimizerState, "publish", lambda state: None)  # The initial weights are rounded draws already.
+        patch.setattr(OptimizerState, "publish", lambda state: None if state.split else publish(state))
         patch.setattr(gradient_reduction, "BUCKET_BYTES", SMALL_BUCKETS)
-        return {name: ranks_of(*layout) for name, layout in LAYOUTS.items()}
+        yield {name: ranks_of(*layout) for name, layout in LAYOUTS.items()}
 
 
 def ranks_of(ranks, precision, parallel):
@@ -128,9 +131,35 @@ def check(run, whole):
         expected = state.split.take(list(map(tf.constant, parts.values()))) if state.split else list(parts.values())
         for store, value in zip(stores, expected, strict=True):
             np.testing.assert_array_equal(store, value)
-        if kind == "master":
+        if kind == "master" and not state.split:
             for name, variable in named.items():
                 np.testing.assert_array_equal(variable, tf.cast(parts[name], variable.dtype), err_msg=name)
+
+
+def test_a_rank_reads_what_it_owns_and_nothing_else(runs):
+    for layout in runs.values():
+        for run in layout:
+            state = run.optimizer.state
+            owned = sum(store.shape.num_elements() for store in state.masters)
+            padding = sum(segment.size for store in state.segments for segment in store if segment.tensor is None)
+            read = sum(piece.size for piece in state.restore_buffers())
+            assert read == (1 + len(state.slots)) * (owned - padding)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_simulation_of_many_ranks_divides_the_state_as_a_run_does(runs, layout, monkeypatch):
+    monkeypatch.setattr(simulation, "BUCKET_BYTES", SMALL_BUCKETS)
+    simulated = Simulation(runs[layout][0].config, len(runs[layout]))
+    for rank, run in enumerate(runs[layout]):
+        state = run.optimizer.state
+        saved, held = (list(getattr(simulated.layout_of(rank), name)()) for name in ("saved", "held"))
+        assert [each.piece for each in saved] == list(state.pieces_to_save())
+        assert {each.piece for each in held} == set(state.restore_buffers())
+        assert simulated.buckets[rank % simulated.tensor_ranks] == (state.split and state.split.buckets)
+        pieces = run.task.pieces
+        assert [(name, each.replica_id) for name, each in simulated.pieces[rank % simulated.tensor_ranks].items()] == [
+            (name, pieces[name].replica_id) for name in run.task.named_variables()
+        ]
 
 
 def test_there_are_several_buckets_and_ranks_that_own_nothing(runs):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tftrain.checkpoint.piece import Piece, boxes, copy, coverage_error, even_parts
+from tests.checkpoint.states import coverage
+from tftrain.checkpoint.piece import Piece, boxes, copy, even_parts
 
 
 @st.composite
@@ -86,7 +87,7 @@ def divisions(draw):
 @settings(max_examples=200, deadline=None)
 @given(divisions())
 def test_a_division_has_no_flaw(division):
-    assert coverage_error(division) is None
+    assert coverage(division) is None
     counted = np.concatenate([elements(piece) for piece in division])
     assert sorted(counted) == list(range(math.prod(division[0].whole)))
 
@@ -98,7 +99,7 @@ def test_pieces_without_a_flaw_hold_each_element_once(data):
     division = data.draw(divisions())
     place = data.draw(st.integers(0, len(division) - 1))
     division[place] = data.draw(pieces(division[0].whole))
-    if coverage_error(division) is None:
+    if coverage(division) is None:
         counted = np.concatenate([elements(piece) for piece in division])
         assert sorted(counted) == list(range(math.prod(division[0].whole)))
 
@@ -113,13 +114,13 @@ def test_pieces_without_a_flaw_hold_each_element_once(data):
     ],
 )
 def test_a_flaw_is_described(cuts, reason):
-    assert reason in coverage_error([Piece.block("x", (2, 3), "F32", stretch=cut) for cut in cuts])
+    assert reason in coverage([Piece.block("x", (2, 3), "F32", stretch=cut) for cut in cuts])
 
 
 def test_blocks_that_overlap_or_leave_something_out_are_found():
     left, right = ([0, 0], [2, 2]), ([0, 1], [2, 2])
-    assert coverage_error([Piece.block("x", (2, 3), "F32", *block) for block in (left, right)]) == "blocks overlap"
-    assert coverage_error([Piece.block("x", (2, 3), "F32", *left)]) == "only 4 of 6 elements are there"
+    assert coverage([Piece.block("x", (2, 3), "F32", *block) for block in (left, right)]) == "blocks overlap"
+    assert coverage([Piece.block("x", (2, 3), "F32", *left)]) == "only 4 of 6 elements are there"
 
 
 @settings(max_examples=200, deadline=None)

@@ -311,4 +311,4 @@ def test_the_manifest_is_written_last(tmp_path):
     path = states.saved(tmp_path, state(1), 1).path
     times = {entry.name: os.stat(entry).st_mtime_ns for entry in path.iterdir()}
     assert max(times, key=times.get) == "manifest.json"
-    assert json.loads((path / "manifest.json").read_text())["format_version"] == 3
+    assert json.loads((path / "manifest.json").read_text())["format_version"] == 4

@@ -28,8 +28,8 @@ def test_segments_of_all_ranks_hold_every_element_once(sizes, ranks, limit, stra
     found = dict.fromkeys(range(len(sizes)), 0)
     for bucket in layout(strategy, names_of(sizes), sizes, kinds, ranks, limit):
         assert len({kinds[tensor] for tensor in bucket.tensors}) == 1
-        taken = sum(sizes[tensor] for tensor in bucket.tensors)
-        assert taken <= limit or len(bucket.tensors) == 1
+        taken = [sizes[tensor] for tensor in bucket.tensors]
+        assert sum(taken) <= max(limit, max(taken) + limit / 4)
         for rank in range(ranks):
             segments = bucket.segments(rank, sizes)
             assert sum(segment.size for segment in segments) == bucket.part_sizes[rank] >= 1
@@ -39,6 +39,18 @@ def test_segments_of_all_ranks_hold_every_element_once(sizes, ranks, limit, stra
                     # By owners, tensors stay whole.
                     assert strategy == "even" or segment.size == sizes[segment.tensor]
     assert found == dict(enumerate(sizes))
+
+
+@given(SIZES, some.integers(1, 6), some.integers(1, 80), some.sampled_from(["even", "naive", "greedy:1"]))
+def test_the_parts_of_all_ranks_are_what_each_rank_owns(sizes, ranks, limit, strategy):
+    for bucket in layout(strategy, names_of(sizes), sizes, [None] * len(sizes), ranks, limit):
+        expected = {}
+        for rank in range(ranks):
+            for tensor, _, stretch in bucket.owned(rank, sizes):
+                expected.setdefault(tensor, []).append((rank, stretch.start, stretch.stop))
+        for tensor in bucket.tensors:
+            first, starts, stops = bucket.parts(tensor, sizes[tensor])
+            assert list(zip(range(first, first + len(starts)), starts, stops, strict=True)) == expected[tensor]
 
 
 @given(SIZES, some.integers(1, 6), some.integers(1, 80))
@@ -73,7 +85,12 @@ def test_owners_of_whole_tensors(strategy, expected):
 
 
 def test_packing_keeps_order_and_limit():
-    assert pack([3, 2, 9, 1, 1, 4], limit=5) == [[0, 1], [2], [3, 4], [5]]
+    assert pack([3, 2, 9, 3, 1, 4], limit=5) == [[0, 1], [2], [3, 4], [5]]
+
+
+def test_small_items_travel_with_a_large_one():
+    kernel, bias = 100, 1
+    assert pack([bias, kernel] * 4, limit=60) == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 @given(SIZES, some.integers(2, 4), some.data())

@@ -1,15 +1,16 @@
 """What rank 0 says before Horovod starts reaches the others through the launcher's own store."""
 
+import collections
 import threading
 import time
 
 import pytest
 from horovod.runner.http.http_server import KVStoreServer
 
-from tftrain.parallel import start
+from tftrain.parallel import rendezvous, start
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import MeshError
-from tftrain.parallel.rendezvous import await_all, value_of_rank_0
+from tftrain.parallel.rendezvous import await_all, pause_after, value_of_rank_0
 
 
 @pytest.fixture
@@ -69,3 +70,35 @@ def test_one_that_never_comes_is_not_awaited_for_ever(store):
     begin = time.monotonic()
     await_all(Launch(0, 2), store, 0.5)
     assert time.monotonic() - begin < 10
+
+
+def test_only_rank_0_asks_for_every_rank(store, monkeypatch):
+    names = collections.defaultdict(set)
+    send = rendezvous.urllib.request.OpenerDirector.open
+
+    def count(opener, request, *args, **options):
+        url = getattr(request, "full_url", request)
+        names[threading.current_thread().name].add(url.rpartition("/")[2])
+        return send(opener, request, *args, **options)
+
+    monkeypatch.setattr(rendezvous.urllib.request.OpenerDirector, "open", count)
+    threads = [
+        threading.Thread(target=await_all, args=(Launch(rank, 6), store, 20), name=str(rank)) for rank in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(names["0"]) == 7
+    assert all(names[str(rank)] == {f"present_{rank}", "all_present"} for rank in range(1, 6))
+
+
+@pytest.mark.parametrize("ranks", [2, 64, 4096])
+def test_the_server_can_answer_all_ranks_that_wait(ranks):
+    waited, asked = 0.0, 0
+    while waited < rendezvous.ARRIVAL_SECONDS:
+        pause = pause_after(waited, ranks)
+        assert ranks / pause <= max(rendezvous.REQUESTS_PER_SECOND, ranks / rendezvous.POLL_SECONDS / 2)
+        assert pause <= max(0.2, 11, 0.2 * waited)
+        waited, asked = waited + pause, asked + 1
+    assert asked <= 70

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.checkpoint.states import coverage
 from tests.distributed import run_ranks
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.parallel import tensor_ranks
-from tftrain.checkpoint.piece import coverage_error
 from tftrain.model.bert import BertPretrainer, Outputs
 from tftrain.model.embedding import SlicedLogits
 from tftrain.model.parameters import Parameters
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.tensor import copy_to_ranks, even_bounds, sum_over_ranks
+from tftrain.parallel.state_layout import even_bounds
+from tftrain.parallel.tensor import copy_to_ranks, sum_over_ranks
 from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 
 
@@ -75,7 +76,7 @@ def test_parts_of_a_whole_variable_join_to_it(ranks, axis):
         np.testing.assert_array_equal(pieces[-1].take_block(whole), parts[-1])
         np.testing.assert_array_equal(pieces[-1].take_block(tf.constant(whole)), parts[-1])
     np.testing.assert_array_equal(np.concatenate(parts, axis), whole)
-    assert coverage_error(pieces) is None
+    assert coverage(pieces) is None
     assert {piece.replica_id for piece in pieces} == {0}
 
 

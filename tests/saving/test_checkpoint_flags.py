@@ -8,6 +8,7 @@ import pytest
 from tftrain import flags, run
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.manifest import Manifest
+from tftrain.checkpoint.placement import Placement
 from tftrain.config import TrainConfig
 from tftrain.parallel.launcher import Launch
 from tftrain.saving.checkpoint_flags import with_flags_of_checkpoint
@@ -32,7 +33,9 @@ FIRST = (
 def write_checkpoint(path, config):
     """Writes a manifest without tensors; `config` in JSON's types."""
     path.mkdir(parents=True)
-    (path / manifest.NAME).write_bytes(manifest.encode(Manifest(step=5, files={}, run={"config": config})))
+    (path / manifest.NAME).write_bytes(
+        manifest.encode(Manifest(step=5, files=Placement.of({}), run={"config": config}))
+    )
 
 
 @pytest.fixture

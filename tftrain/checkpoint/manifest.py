@@ -1,9 +1,10 @@
-"""The manifest of a checkpoint, JSON, written last: every tensor, every file, and the pieces in each file.
+"""The manifest of a checkpoint, JSON, written last: every file, every tensor, and the pieces of each tensor.
 
 A manifest may be damaged or forged, so reading checks everything that other code relies on: types, sizes, file names,
 and that the pieces hold every element of every tensor exactly once.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -14,51 +15,59 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from tftrain import strict_json
+from tftrain.checkpoint import manifest_3
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.piece import Piece, coverage_error
+from tftrain.checkpoint.piece import coverage_error
+from tftrain.checkpoint.placement import Block, Placement, Series, Tensor, nbytes
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.source import open_file
 
 NAME = "manifest.json"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 FILE = re.compile(r"shard_\d{5,7}_\d{3,5}\.safetensors", re.ASCII)
 TENSOR = re.compile(r"[\w./:-]{1,512}", re.ASCII)
 # More than the elements of a trillion parameters, and more than the dimensions of any tensor.
 MAX_ELEMENTS, MAX_DIMENSIONS = 2**48, 8
-# Enough for the pieces of several thousand ranks. The parsed Python objects take about ten times as much memory.
+# More than ten times what 4,096 ranks of a model with 5.6 billion parameters need, see `tftrain.bench.scale`. The
+# parsed Python objects take about ten times as much memory.
 MAX_BYTES = 2**26
+# Of all tensors together: more than ten times as many as those ranks write.
+MAX_PIECES = 2**26
 # Blocks of a tensor are compared in pairs; there is one for each tensor parallel rank.
 MAX_BLOCKS = 1024
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Shape = tuple[Count, ...]
+# The fields of `Series`: the first three, or all.
+SeriesEntry = Annotated[list[Count], Meta(min_length=3, max_length=6)]
+
+
+class BlockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The pieces of one block of a tensor; without offset and shape, the block is the whole tensor."""
+
+    pieces: list[SeriesEntry]
+    offset: Shape | None = None
+    shape: Shape | None = None
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole tensor: a key of `DTYPES`, and the shape."""
+    """A whole tensor: a key of `DTYPES`, the shape, and the pieces by block."""
 
     dtype: Literal["F64", "F32", "I64"]
     shape: Shape
-
-
-class PieceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A piece: offset and shape of its block, and its stretch. A missing field stands for the whole tensor or block."""
-
-    offset: Shape | None = None
-    shape: Shape | None = None
-    stretch: tuple[Count, Count] | None = None
+    blocks: list[BlockEntry]
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A shard: its size, its digests in hexadecimal, and its pieces by the names of their tensors, in their order."""
+    """A shard: its size, and its digests in hexadecimal."""
 
     bytes: Count
     xxh3_128: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-    pieces: dict[str, Any]
 
 
 class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,17 +84,17 @@ class Manifest:
 
     Attributes:
         step: updates done.
-        files: by name; together their pieces hold every tensor exactly once.
+        files: by name, with their pieces, which together hold every tensor exactly once.
         run: description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`.
     """
 
     step: int
-    files: Mapping[str, Written]
+    files: Placement
     run: Mapping[str, Any]
 
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Returns dtype and shape of every tensor by name."""
-        return {piece.name: (piece.dtype, piece.whole) for file in self.files.values() for piece in file.pieces}
+        return {name: (tensor.dtype, tensor.shape) for name, tensor in self.files.tensors.items()}
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -94,46 +103,55 @@ def encode(manifest: Manifest) -> bytes:
     Raises:
         CheckpointError: `decode` would refuse it.
     """
+    files = manifest.files.files
     content = {
         "format_version": FORMAT_VERSION,
         "step": manifest.step,
         "run": manifest.run,
+        "files": {name: {"bytes": files[name].bytes, **files[name].digests} for name in sorted(files)},
         "tensors": {
-            name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in manifest.tensors().items()
+            name: {"dtype": tensor.dtype, "shape": tensor.shape, "blocks": [_block(b, tensor) for b in tensor.blocks]}
+            for name, tensor in manifest.files.tensors.items()
         },
-        "files": {name: encode_file(file) for name, file in manifest.files.items()},
     }
-    text = json.dumps(content, indent=1).encode()
+    text = json.dumps(content, separators=(",", ":")).encode()
     decode(text, NAME)
     return text
 
 
-def encode_file(file: Written) -> dict[str, Any]:
-    """Returns the entry of a file, in JSON's types. Pieces have only the fields that differ from the whole."""
-    pieces = {}
-    for piece in file.pieces:
-        entry = {}
-        if piece.shape != piece.whole:
-            entry |= {"offset": list(piece.offset), "shape": list(piece.shape)}
-        if piece.size != math.prod(piece.shape):
-            entry["stretch"] = [piece.start, piece.stop]
-        pieces[piece.name] = entry
-    return {"bytes": file.bytes, **file.digests, "pieces": pieces}
+def _block(block: Block, tensor: Tensor) -> dict[str, Any]:
+    pieces = [series if series.count > 1 else series[:3] for series in block.series]
+    if block.shape == tensor.shape:
+        return {"pieces": pieces}
+    return {"offset": block.offset, "shape": block.shape, "pieces": pieces}
+
+
+def content_of(folder: Path) -> bytes:
+    """Reads the manifest of a checkpoint, at most one byte more than `MAX_BYTES`.
+
+    Raises:
+        CheckpointError: it is missing or can't be read.
+    """
+    path = folder / NAME
+    with os.fdopen(open_file(path), "rb") as file:
+        try:
+            return file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
+
+
+def digest(content: bytes) -> str:
+    """Returns the digest by which ranks compare what they have read."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def read(folder: Path) -> Manifest:
     """Reads and checks the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: it is missing, or this version can't have written it.
+        CheckpointError: it is missing, or neither this version nor an earlier one can have written it.
     """
-    path = folder / NAME
-    with os.fdopen(open_file(path), "rb") as file:
-        try:
-            content = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
-    return decode(content, path)
+    return decode(content_of(folder), folder / NAME)
 
 
 def decode(content: bytes, path: str | Path) -> Manifest:
@@ -144,7 +162,7 @@ def decode(content: bytes, path: str | Path) -> Manifest:
         path: of the file, for the message.
 
     Raises:
-        CheckpointError: this version can't have written it.
+        CheckpointError: neither this version nor an earlier one can have written it.
     """
     try:
         if len(content) > MAX_BYTES:
@@ -156,78 +174,76 @@ def decode(content: bytes, path: str | Path) -> Manifest:
 
 def _manifest(found: Any) -> Manifest:
     version = found.get("format_version") if isinstance(found, dict) else None
-    if version != FORMAT_VERSION:
+    if version == manifest_3.FORMAT_VERSION:
+        step, run, placement = manifest_3.decode(found)
+    elif version == FORMAT_VERSION:
+        content = strict_json.convert(found, _Content)
+        step, run, placement = content.step, content.run, _placement(content)
+    else:
         raise ValueError(f"expected format_version {FORMAT_VERSION}, found {strict_json.shown(version)}")
-    content = strict_json.convert(found, _Content)
-    tensors = decode_tensors(content.tensors)
-    files = decode_files(content.files, tensors)
-    _check_coverage(tensors, files)
-    return Manifest(content.step, files, content.run)
+    _check(placement)
+    return Manifest(step, placement, run)
 
 
-def decode_tensors(content: Any) -> dict[str, TensorEntry]:
-    """Returns the tensors that an object of entries describes, by name.
+def _placement(content: _Content) -> Placement:
+    files = {
+        name: Written(entry.bytes, {"xxh3_128": entry.xxh3_128, "sha256": entry.sha256}, ())
+        for name, entry in strict_json.convert_each(content.files, FileEntry, "files").items()
+    }
+    tensors = {}
+    for name, entry in strict_json.convert_each(content.tensors, TensorEntry, "tensors").items():
+        blocks = []
+        for block in entry.blocks:
+            offset = (0,) * len(entry.shape) if block.offset is None else block.offset
+            shape = entry.shape if block.shape is None else block.shape
+            if any(len(series) not in (3, 6) for series in block.pieces):
+                raise ValueError(f"tensors.{name}: expected pieces of 3 or 6 numbers")
+            blocks.append(Block(offset, shape, tuple(Series(*series) for series in block.pieces)))
+        tensors[name] = Tensor(entry.dtype, entry.shape, tuple(blocks))
+    return Placement(files, tensors)
 
-    Raises:
-        ValueError: an entry is invalid; the message names it.
-    """
-    tensors = strict_json.convert_each(content, TensorEntry, "tensors")
-    for name, tensor in tensors.items():
+
+def _check(placement: Placement) -> None:
+    """Raises a ValueError unless the files hold every element of every tensor exactly once."""
+    left = MAX_PIECES
+    for name in placement.files:
+        if not FILE.fullmatch(name):
+            raise ValueError(f"{strict_json.shown(name)} is no name of a shard")
+    for name, tensor in placement.tensors.items():
         if not TENSOR.fullmatch(name):
             raise ValueError(f"{strict_json.shown(name)} is no name of a tensor")
         if len(tensor.shape) > MAX_DIMENSIONS or math.prod(tensor.shape) > MAX_ELEMENTS:
             raise ValueError(f"{name} has shape {strict_json.shown(tensor.shape)}, more than this version can hold")
-    return tensors
-
-
-def decode_files(content: Any, tensors: Mapping[str, TensorEntry]) -> dict[str, Written]:
-    """Returns the files that an object of `encode_file` entries describes, by name.
-
-    Args:
-        content: parsed JSON.
-        tensors: of which the files hold pieces.
-
-    Raises:
-        ValueError: an entry is invalid; the message names it.
-    """
-    files = {}
-    for name, entry in strict_json.convert_each(content, FileEntry, "files").items():
-        if not FILE.fullmatch(name):
-            raise ValueError(f"{strict_json.shown(name)} is no name of a shard")
-        found = strict_json.convert_each(entry.pieces, PieceEntry, f"files.{name}.pieces")
-        pieces = tuple(_piece(tensor, piece, tensors) for tensor, piece in found.items())
-        if entry.bytes < sum(piece.nbytes for piece in pieces):
-            raise ValueError(f"{name} has {entry.bytes} bytes, too few for its pieces")
-        files[name] = Written(entry.bytes, {"xxh3_128": entry.xxh3_128, "sha256": entry.sha256}, pieces)
-    return files
-
-
-def _piece(name: str, entry: PieceEntry, tensors: Mapping[str, TensorEntry]) -> Piece:
-    if name not in tensors:
-        raise ValueError(f"a piece of the unknown tensor {strict_json.shown(name)}")
-    dtype, whole = tensors[name].dtype, tensors[name].shape
-    offset = (0,) * len(whole) if entry.offset is None else entry.offset
-    shape = whole if entry.shape is None else entry.shape
-    if len(offset) != len(whole) or len(shape) != len(whole):
-        raise ValueError(f"a piece of {name} has other dimensions than the tensor")
-    if any(begin + size > end for begin, size, end in zip(offset, shape, whole, strict=True)):
-        raise ValueError(f"a piece of {name} leads out of the tensor")
-    start, stop = entry.stretch or (0, math.prod(shape))
-    if not start < stop <= math.prod(shape):
-        raise ValueError(f"a piece of {name} is empty or leads out of its block")
-    return Piece(name, whole, dtype, offset, shape, start, stop)
-
-
-def _check_coverage(tensors: Mapping[str, TensorEntry], files: Mapping[str, Written]) -> None:
-    """Raises a ValueError unless the pieces in the files hold every element of every tensor exactly once."""
-    pieces: dict[str, list[Piece]] = {name: [] for name in tensors}
-    for file in files.values():
-        for piece in file.pieces:
-            pieces[piece.name].append(piece)
-    for name, found in pieces.items():
-        if not found:
+        if not any(block.series for block in tensor.blocks):
             raise ValueError(f"{name} is in no file")
-        if len({(piece.offset, piece.shape) for piece in found}) > MAX_BLOCKS:
+        if len(tensor.blocks) > MAX_BLOCKS:
             raise ValueError(f"{name} is cut into more than {MAX_BLOCKS} blocks")
-        if reason := coverage_error(found):
+        stretches: dict[tuple, np.ndarray] = {}
+        for block in tensor.blocks:
+            _check_block(name, tensor, block, len(placement.files))
+            left -= sum(series.count for series in block.series)
+            if left < 0:
+                raise ValueError(f"it has more than {MAX_PIECES} pieces")
+            if (block.offset, block.shape) in stretches:
+                raise ValueError(f"{name}: a block occurs twice")
+            stretches[block.offset, block.shape] = block.stretches()
+        if reason := coverage_error(tensor.shape, stretches):
             raise ValueError(f"{name}: {reason}")
+    for name, size in nbytes(placement).items():
+        if placement.files[name].bytes < size:
+            raise ValueError(f"{name} has {placement.files[name].bytes} bytes, too few for its pieces")
+
+
+def _check_block(name: str, tensor: Tensor, block: Block, files: int) -> None:
+    """Raises a ValueError unless a block is in its tensor, and its pieces are in the block and in one file each."""
+    if len(block.offset) != len(tensor.shape) or len(block.shape) != len(tensor.shape):
+        raise ValueError(f"a piece of {name} has other dimensions than the tensor")
+    if any(begin + size > end for begin, size, end in zip(block.offset, block.shape, tensor.shape, strict=True)):
+        raise ValueError(f"a piece of {name} leads out of the tensor")
+    if not block.series:
+        raise ValueError(f"a block of {name} is in no file")
+    for file, start, stop, count, file_step, step in block.series:
+        if not 1 <= count <= files or file + (count - 1) * file_step >= files or not file_step:
+            raise ValueError(f"a piece of {name} is in a file that does not exist")
+        if not start < stop <= stop + (count - 1) * step <= math.prod(block.shape):
+            raise ValueError(f"a piece of {name} is empty or leads out of its block")

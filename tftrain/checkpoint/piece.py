@@ -7,12 +7,13 @@ the end of the stretch, and one in the middle. Pieces of different layouts are c
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
+Shape = tuple[int, ...]
 # By the names that safetensors gives them. A training state has no other dtypes.
 DTYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 
@@ -180,31 +181,29 @@ def _view(box: Box, flat: np.ndarray, lows: list[int], highs: list[int]) -> np.n
     return whole[(*(slice(low - o, high - o) for low, high, o in zip(lows, highs, box.offset, strict=True)), ...)]
 
 
-def coverage_error(pieces: Sequence[Piece]) -> str | None:
-    """Returns why the pieces of a tensor do not hold each element exactly once; None if they do.
+def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np.ndarray]) -> str | None:
+    """Returns why pieces of a tensor do not hold each element exactly once; None if they do.
 
     The blocks must not overlap, and the stretches of each block must follow one another without a gap.
 
     Args:
-        pieces: of a tensor; each block is within the whole tensor, and each stretch within its block.
+        whole: the tensor's shape.
+        blocks: by offset and shape of a block within the tensor, start and stop of its stretches, int64 [stretches, 2];
+            a stretch is within its block and not empty.
     """
-    blocks: dict[tuple, list[Piece]] = {}
-    for piece in pieces:
-        if piece.size:
-            blocks.setdefault((piece.offset, piece.shape), []).append(piece)
     for (offset, shape), stretches in blocks.items():
-        end = 0
-        for piece in sorted(stretches, key=lambda piece: piece.start):
-            if piece.start != end:
-                kind = "twice" if piece.start < end else "nowhere"
-                elements = f"elements {min(piece.start, end)} to {max(piece.start, end)}"
-                return f"{elements} of the block of shape {list(shape)} at {list(offset)} are {kind}"
-            end = piece.stop
-        if end != math.prod(shape):
-            return f"elements from {end} on of the block of shape {list(shape)} at {list(offset)} are nowhere"
-    if _any_overlap(list(blocks)):
+        place, size = f"of the block of shape {list(shape)} at {list(offset)}", math.prod(shape)
+        stretches = stretches[np.argsort(stretches[:, 0], kind="stable")]
+        # Where the next stretch should begin, and where it does; behind the last one the block ends.
+        ends = np.append(0, stretches[:, 1])
+        begins = np.append(stretches[:, 0], size)
+        for index in np.flatnonzero(begins != ends)[:1]:
+            first, last = sorted((int(begins[index]), int(ends[index])))
+            kind = "twice" if begins[index] < ends[index] else "nowhere"
+            return f"elements {first} to {last} {place} are {kind}"
+    if _any_overlap([block for block in blocks if math.prod(block[1])]):
         return "blocks overlap"
-    held, size = sum(math.prod(shape) for _, shape in blocks), math.prod(pieces[0].whole)
+    held, size = sum(math.prod(shape) for _, shape in blocks), math.prod(whole)
     return None if held == size else f"only {held} of {size} elements are there"
 
 

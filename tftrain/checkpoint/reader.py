@@ -27,6 +27,7 @@ class Reader:
     Attributes:
         path: its folder.
         manifest: its content.
+        digest: of the manifest; equal on ranks that see the same checkpoint.
         tensors: dtype and shape of every tensor by name.
     """
 
@@ -37,7 +38,9 @@ class Reader:
             CheckpointError: the manifest is missing or damaged.
         """
         self.path = Path(path)
-        self.manifest = manifest.read(self.path)
+        content = manifest.content_of(self.path)
+        self.manifest = manifest.decode(content, self.path / manifest.NAME)
+        self.digest = manifest.digest(content)
         self.tensors = self.manifest.tensors()
         self._read_ahead: dict[Piece, np.ndarray] = {}
 
@@ -59,7 +62,7 @@ class Reader:
         Raises:
             CheckpointError: a file is missing or damaged; the message names the first.
         """
-        checked = sorted(self.manifest.files)[rank::ranks]
+        checked = share(self.manifest.files, rank, ranks)
         self._read_ahead = self._fetch(wanted or {}, checked, digest, alone=ranks == 1)
 
     def read(self, wanted: Piece) -> np.ndarray:
@@ -101,15 +104,15 @@ class Reader:
         by_tensor: dict[str, list[Piece]] = {}
         for each in known:
             by_tensor.setdefault(each.name, []).append(each)
+        files = {name: self.manifest.files[name] for name in {*checked}.union(*map(self.manifest.files.holders, known))}
         # By file and stored piece, the wanted pieces that overlap it.
-        targets: dict[str, dict[Piece, list[Piece]]] = {}
-        for name, file in self.manifest.files.items():
-            of_file = {
+        targets = {
+            name: {
                 stored: [each for each in by_tensor.get(stored.name, ()) if piece.overlap(stored, each)]
                 for stored in file.pieces
             }
-            if name in checked or any(of_file.values()):
-                targets[name] = of_file
+            for name, file in files.items()
+        }
 
         idle_blocks: SimpleQueue[np.ndarray] = SimpleQueue()
         for block in memory.blocks(min(READING_THREADS, len(targets)), BLOCK_BYTES):
@@ -121,7 +124,7 @@ class Reader:
                     return wanted[stored]
                 return np.empty(stored.size, DTYPES[stored.dtype]) if targets[name][stored] else None
 
-            file, block = self.manifest.files[name], idle_blocks.get()
+            file, block = files[name], idle_blocks.get()
             try:
                 with Source(self.path / name, file.bytes, block, alone) as source:
                     for stored, values in shard.load(source, file, allocate, digest if name in checked else ""):
@@ -133,7 +136,7 @@ class Reader:
 
         with ThreadPoolExecutor(READING_THREADS) as pool:
             # The largest files first, so that no thread reads alone in the end.
-            order = sorted(targets, key=lambda name: -self.manifest.files[name].bytes)
+            order = sorted(targets, key=lambda name: -files[name].bytes)
             futures = {name: pool.submit(read_file, name) for name in order}
             try:
                 for name in sorted(futures):
@@ -141,6 +144,12 @@ class Reader:
             finally:
                 futures.clear()  # The traceback of an error refers to the futures, which refer to all memory read into.
         return {each: wanted[each] for each in known}
+
+
+def share(names: Collection[str], rank: int, ranks: int) -> list[str]:
+    """Returns the files whose digest a rank checks: neighbours, so that a rank mostly checks files that it wrote."""
+    names = sorted(names)
+    return names[len(names) * rank // ranks : len(names) * (rank + 1) // ranks]
 
 
 def _described(tensor: tuple[str, tuple[int, ...]]) -> str:

@@ -9,7 +9,6 @@ Each phase is a function of this module that is looked up when it is called. Tes
 """
 
 import contextlib
-import json
 import logging
 import shutil
 import time
@@ -18,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tftrain import strict_json
-from tftrain.checkpoint import durable, folder, manifest, shard
+from tftrain.checkpoint import announcement, durable, folder, manifest, shard
+from tftrain.checkpoint.announcement import Announced
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import TensorData
+from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.shard import Written
 
 logger = logging.getLogger(__name__)
@@ -74,10 +74,10 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
             folder.sweep(attempt.output_dir, except_for=attempt.folder)
         # Without its parents: a folder on another disk must not replace a mount that has vanished.
         attempt.folder.mkdir(exist_ok=True)
-        files = {}
-        for number, group in enumerate(shard.pack(tensors)):
-            name = f"shard_{attempt.rank:05d}_{number:03d}.safetensors"
-            files[name] = write_shard(attempt.folder / name, group)
+        files, values = {}, dict(tensors)
+        for number, pieces in enumerate(shard.pack(values)):
+            name = file_name(attempt.rank, number)
+            files[name] = write_shard(attempt.folder / name, [TensorData(piece, values[piece]) for piece in pieces])
         # On a file system of several hosts, the chief's flush says nothing of names that other hosts have made.
         durable.flush(attempt.folder)
         durable.flush(attempt.folder.parent)
@@ -85,7 +85,7 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
     except OSError as error:
         message = f"rank {attempt.rank}: {error}"
         with contextlib.suppress(OSError):  # The disk may refuse this file as well.
-            durable.write(attempt.announcement(attempt.rank), json.dumps({"error": message}).encode())
+            durable.write(attempt.announcement(attempt.rank), announcement.failure(message))
         raise CheckpointError(message) from error
 
 
@@ -94,12 +94,14 @@ def write_shard(path: Path, tensors: Sequence[TensorData]) -> Written:
     return shard.write(path, tensors)
 
 
+def file_name(rank: int, number: int) -> str:
+    """Returns the name of a rank's shard."""
+    return f"shard_{rank:05d}_{number:03d}.safetensors"
+
+
 def announce(attempt: Attempt, files: Mapping[str, Written]) -> None:
     """Announces the shards that this rank has written to the chief."""
-    pieces = [piece for file in files.values() for piece in file.pieces]
-    tensors = {piece.name: {"dtype": piece.dtype, "shape": piece.whole} for piece in pieces}
-    content = {"tensors": tensors, "files": {name: manifest.encode_file(file) for name, file in files.items()}}
-    durable.write(attempt.announcement(attempt.rank), json.dumps(content).encode())
+    durable.write(attempt.announcement(attempt.rank), announcement.encode(files))
 
 
 def complete(
@@ -138,13 +140,13 @@ def complete(
     return path
 
 
-def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> dict[str, Written]:
+def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> Placement:
     """Waits for the announcements of all ranks and returns all files.
 
     Raises:
         CheckpointError: a rank has failed or has exceeded the time limit.
     """
-    files, end, pause = {}, time.monotonic() + seconds, 0.005
+    announced, end, pause = Announced(), time.monotonic() + seconds, 0.005
     for rank in range(attempt.ranks):
         path = attempt.announcement(rank)
         while not path.exists():
@@ -154,18 +156,11 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> di
                 raise CheckpointError(f"rank {rank} has not written its shards within {seconds:.0f} s")
             time.sleep(pause)
             pause = min(2 * pause, MAX_POLL_SECONDS)
-        files |= _read(path)
-    return files
-
-
-def _read(path: Path) -> dict[str, Written]:
-    try:
-        content = strict_json.parse(path.read_bytes())
-        if "error" in content:
-            raise CheckpointError(content["error"])
-        return manifest.decode_files(content["files"], manifest.decode_tensors(content["tensors"]))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not the announcement of a rank: {error}") from error
+        try:
+            announced.add(path.read_bytes())
+        except ValueError as error:
+            raise CheckpointError(f"{path}: not the announcement of a rank: {error}") from error
+    return announced.placement()
 
 
 def write_manifest(attempt: Attempt, content: Manifest) -> None:

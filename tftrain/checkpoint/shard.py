@@ -9,7 +9,7 @@ the manifest implies.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,20 +37,31 @@ class Written(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-def pack(tensors: Sequence[TensorData]) -> list[list[TensorData]]:
-    """Divides pieces among files of about `SHARD_BYTES`, the dtypes with the most bytes per element first.
+def in_file_order(pieces: Iterable[Piece]) -> list[Piece]:
+    """Returns pieces in the order in which files have them: by name, the dtypes with most bytes per element first.
 
-    With this order, the offset of each element is a multiple of its size, as the format requires.
+    With this order, the offset of each element is a multiple of its size, as the format requires, and a manifest need
+    not state the order.
     """
-    files: list[list[TensorData]] = []
+    return sorted(pieces, key=lambda piece: (-DTYPES[piece.dtype].itemsize, piece.name))
+
+
+def pack(pieces: Iterable[Piece]) -> list[list[Piece]]:
+    """Divides pieces, at most one of each tensor, among files of about `SHARD_BYTES`, in the order of the files."""
+    files: list[list[Piece]] = []
     free_bytes = 0
-    for data in sorted(tensors, key=lambda data: -data.values.itemsize):
+    for piece in in_file_order(pieces):
         if free_bytes <= 0:
             files.append([])
             free_bytes = SHARD_BYTES
-        files[-1].append(data)
-        free_bytes -= data.values.nbytes
+        files[-1].append(piece)
+        free_bytes -= piece.nbytes
     return files
+
+
+def file_bytes(pieces: Sequence[Piece]) -> int:
+    """Returns the size of a file that holds pieces in this order."""
+    return len(_header(pieces)) + sum(piece.nbytes for piece in pieces)
 
 
 def write(path: Path, tensors: Sequence[TensorData]) -> Written:

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.tensor import even_bounds, own_copy
+from tftrain.parallel.state_layout import held_piece
+from tftrain.parallel.tensor import own_copy
 
 ONE_RANK = Group()
 
@@ -125,12 +126,7 @@ class Parameters:
 
     def _piece(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> Piece:
         """Returns this rank's piece of a tensor; a tensor that is whole on every rank is saved by the first."""
-        offset, block = [0] * len(shape), list(shape)
-        if axis is not None:
-            begin, end = even_bounds(shape[axis], self.tensor.size, unit)[self.tensor.rank : self.tensor.rank + 2]
-            offset[axis], block[axis] = begin, end - begin
-        replica_id = self.tensor.rank if axis is None else 0
-        return Piece.block(self._prefix + name, shape, "F32", offset, block, replica_id=replica_id)
+        return held_piece(self._prefix + name, shape, axis, unit, self.tensor.rank, self.tensor.size)
 
     def _draw(self, piece: Piece) -> tf.Tensor:
         drawn = truncated_normal(piece.name, piece.whole, self._initializer_range, self._seed)

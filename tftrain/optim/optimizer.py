@@ -20,10 +20,11 @@ from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
 from tftrain.optim.norms import Norms
 from tftrain.optim.schedule import RampedSteps, learning_rate
-from tftrain.optim.state import OptimizerState
+from tftrain.optim.state import OptimizerState, whole_pieces
 from tftrain.optim.update import Update
 from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.state_layout import bucket_kinds
 
 
 class UpdateInfo(NamedTuple):
@@ -73,12 +74,12 @@ class Optimizer(tf.Module):
         mesh = mesh or Mesh()
         self.config, self._length = config, length
         self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="optimizer/step")
-        is_sliced = [pieces is not None and pieces[name].is_divided for name in variables]
-        split, targets = None, list(variables.values())
+        pieces = pieces or whole_pieces(variables)
+        held, targets = [pieces[name] for name in variables], list(variables.values())
+        is_sliced = [piece.is_divided for piece in held]
+        split = None
         if split_strategy:
-            # The tensors of a bucket have one dtype, because they are gathered together. They are all sliced or all
-            # whole, because their squares are added together.
-            kinds = [(sliced, variable.dtype) for sliced, variable in zip(is_sliced, targets, strict=True)]
+            kinds = bucket_kinds(held, [variable.dtype for variable in targets])
             shapes = [variable.shape for variable in targets]
             # Slices may differ in size by a row: the loads are the same on every tensor parallel rank.
             loads = [

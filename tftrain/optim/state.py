@@ -6,22 +6,21 @@ bucket, flat. A checkpoint does not contain stores: it contains pieces of tensor
 restores its pieces without communication.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import Piece, TensorData, even_parts
+from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
 from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.layout import Segment
-from tftrain.parallel.mesh import Group, Mesh
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.state_layout import MASTER, Held, StateLayout, renamed
 from tftrain.parallel.tensor import own_copy
 
-MASTER = "master"
 ADAM_SLOTS = ("adam_m", "adam_v")
 
 
@@ -71,8 +70,9 @@ class OptimizerState(tf.Module):
         self._pieces = pieces or whole_pieces(dict(zip(names, variables, strict=True)))
         firsts = [bucket.tensors[0] for bucket in split.buckets] if split else range(len(self.names))
         self.replicated = [not self._pieces[self.names[first]].is_divided for first in firsts]
-        # The ranks that hold the same stores.
-        self._replicas = Group() if split else (mesh or Mesh()).data
+        group = split.group if split else (mesh or Mesh()).data
+        held = {name: self._pieces[name] for name in self.names}
+        self._layout = StateLayout(held, list(slots), split.buckets if split else None, group.rank, group.size)
         values = _InitialValues(self.names, self.targets, initial)
         if split:
             self.segments = split.segments
@@ -121,23 +121,14 @@ class OptimizerState(tf.Module):
         return (part.piece for part in self._parts_to_save())
 
     def _parts_to_save(self) -> Iterator[VariablePiece]:
-        """Yields this rank's even part of the pieces of replica 0."""
-        held = [each for each in self._held() if each.piece.replica_id == 0]
-        parts = even_parts([each.piece for each in held], self._replicas.size, self._replicas.rank)
-        for index, start, stop in parts:
-            piece, variable, stretch = held[index]
-            first = stretch.start or 0
-            yield VariablePiece(piece.part(start, stop), variable, slice(first + start, first + stop))
+        return map(self._in_variable, self._layout.saved())
 
     def restore_buffers(self) -> RestoreBuffers:
         """Returns the pieces that `load` reads, and flat memory for them."""
-        pieces = list(self._held())
-        if self.split:
-            pieces += _weights(self._targets(), self._pieces)
-        return RestoreBuffers(pieces)
+        return RestoreBuffers(self._held())
 
     def load(self, reader: Reader) -> None:
-        """Reads this rank's pieces from a checkpoint, and assigns the weights to the model's variables.
+        """Reads this rank's pieces from a checkpoint, and publishes the weights; every rank must call it.
 
         Raises:
             CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.
@@ -146,29 +137,15 @@ class OptimizerState(tf.Module):
             pieces = list(group)
             parts = [(each.stretch, reader.read(each.piece).reshape(-1)) for each in pieces]
             assign_parts(pieces[0].variable, parts)
-        if self.split:
-            load_weights(self._targets(), self._pieces, reader)
-        else:
-            self.publish()
-
-    def _targets(self) -> dict[str, tf.Variable]:
-        return dict(zip(self.names, self.targets, strict=True))
+        self.publish()
 
     def _held(self) -> Iterator[VariablePiece]:
         """Yields every piece on this rank, in the order of kinds and stores."""
-        for kind, stores in {MASTER: self.masters, **self.slots}.items():
-            if self.split:
-                for store, index, in_store, in_tensor in self.split.owned():
-                    piece = self._piece(kind, index).part(in_tensor.start, in_tensor.stop)
-                    yield VariablePiece(piece, stores[store], in_store)
-                continue
-            for index, store in enumerate(stores):
-                piece = self._piece(kind, index)
-                if piece.size:
-                    yield VariablePiece(piece, store)
+        return map(self._in_variable, self._layout.held())
 
-    def _piece(self, kind: str, index: int) -> Piece:
-        return _renamed(self._pieces[self.names[index]], kind)
+    def _in_variable(self, held: Held) -> VariablePiece:
+        stores = self.masters if held.kind == MASTER else self.slots[held.kind]
+        return VariablePiece(held.piece, stores[held.store], held.stretch)
 
     def _make(self, kind: str, values: Iterable[tf.Tensor]) -> list[tf.Variable]:
         places = [f"bucket_{number}" for number in range(len(self.segments))] if self.split else self.names
@@ -217,12 +194,7 @@ def weight_restore_buffers(variables: Mapping[str, tf.Variable], pieces: Mapping
 
 def _weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece]) -> Iterator[VariablePiece]:
     for name, variable in variables.items():
-        yield VariablePiece(_renamed(pieces[name], MASTER), variable)
-
-
-def _renamed(piece: Piece, kind: str) -> Piece:
-    """Returns the same piece of the tensor `KIND/NAME`, given a piece of the tensor `NAME`."""
-    return dataclasses.replace(piece, name=f"{kind}/{piece.name}")
+        yield VariablePiece(renamed(pieces[name], MASTER), variable)
 
 
 def _state(name: str, initial: tf.Tensor) -> tf.Variable:

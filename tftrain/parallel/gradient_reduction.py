@@ -17,13 +17,9 @@ from collections.abc import Hashable, Iterator, Sequence
 import tensorflow as tf
 
 from tftrain.parallel import collectives
-from tftrain.parallel.layout import Bucket, Segment, layout, pack
+from tftrain.parallel.layout import BUCKET_BYTES, Bucket, Segment, layout, pack
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.sparse_rows import SparseRows, add_up
-
-# A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
-# still computes the last, and large enough that the network runs at its full rate.
-BUCKET_BYTES = 32 * 2**20
 
 
 class GradientReduction:
@@ -215,12 +211,6 @@ class StateSplit:
             flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), part.dtype)
             for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
                 yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
-
-    def owned(self) -> Iterator[tuple[int, int, slice, slice]]:
-        """Yields each range that this rank owns: bucket, tensor, range in the rank's part, range in the tensor."""
-        for number, bucket in enumerate(self.buckets):
-            for tensor, part, stretch in bucket.owned(self.group.rank, self._sizes):
-                yield number, tensor, part, stretch
 
     def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""

@@ -9,6 +9,12 @@ import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+# A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
+# still computes the last, and large enough that the network runs at its full rate.
+BUCKET_BYTES = 32 * 2**20
+
 
 class Segment(NamedTuple):
     """A stretch of one tensor.
@@ -53,6 +59,21 @@ class Bucket(NamedTuple):
             if first < last:
                 yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
 
+    def parts(self, tensor: int, size: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Returns how ranks divide a tensor: the first rank, and start and stop of the part of it and of each next one.
+
+        It is `owned` of all ranks at once.
+
+        Args:
+            tensor: its index, which is one of `tensors`.
+            size: its elements.
+        """
+        begin = self.offsets[self.tensors.index(tensor)]
+        bounds = np.asarray(self.bounds)
+        first, last = np.searchsorted(bounds, begin, "right") - 1, np.searchsorted(bounds, begin + size)
+        cuts = np.clip(bounds[first : last + 1] - begin, 0, size)
+        return int(first), cuts[:-1], cuts[1:]
+
     def segments(self, rank: int, sizes: Sequence[int]) -> list[Segment]:
         """Returns the segments of a rank's part, in order; `sizes` are those of all tensors."""
         position, found = 0, []
@@ -82,7 +103,7 @@ def layout(
         sizes: elements of each tensor, all positive.
         kinds: of the tensors; no bucket holds tensors of two kinds.
         ranks: number of ranks that share the tensors.
-        limit: most elements of a bucket; a tensor with more elements is a bucket of its own.
+        limit: elements of a bucket, see `pack`.
         loads: by tensor, what `greedy:K` balances; by default the sizes. Tensor parallel ranks give equal loads where
             their slices differ in size, so that a tensor has the same owner in each of their layouts.
 
@@ -104,15 +125,20 @@ def layout(
 
 
 def pack(sizes: Sequence[int], limit: int) -> list[list[int]]:
-    """Packs items, in order, into groups of at most `limit`; a larger item is a group of its own. Returns indices."""
+    """Packs items, in order, into few groups of about `limit`. Returns indices.
+
+    An item that does not fit begins a new group, unless the present group has less than a quarter of `limit`. So the
+    biases between two large kernels travel with a kernel and not alone, and a group has at most its largest item and a
+    quarter of `limit`, or `limit`.
+    """
     groups: list[list[int]] = []
-    room = 0
+    filled = 0
     for place, size in enumerate(sizes):
-        if not groups or size > room:
+        if not groups or (filled + size > limit and 4 * filled >= limit):
             groups.append([])
-            room = limit
+            filled = 0
         groups[-1].append(place)
-        room -= size
+        filled += size
     return groups
 
 

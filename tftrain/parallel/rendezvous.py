@@ -3,10 +3,15 @@
 Horovod creates its process sets when it starts, before any collective can run. If ranks request different sets, they
 wait for each other until Gloo times out, and every process aborts without giving a reason. So the ranks compare their
 requests through the store first. Open MPI and Slurm have no such store.
+
+The store is one server in Python, so the number of requests grows with the number of ranks only: rank 0 collects what
+all ranks say and publishes one value, and the ranks that wait for it ask the less often, the more they are and the
+longer they have waited.
 """
 
 import http.client
 import os
+import random
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +22,10 @@ from tftrain.parallel.launcher import Launch
 WAIT_SECONDS = 120
 ARRIVAL_SECONDS = 600
 POLL_SECONDS = 0.1
+# All ranks together; a server in Python answers about three times as many.
+REQUESTS_PER_SECOND = 400
+# A rank that has waited for some time waits this share of it until it asks again.
+POLL_SHARE = 0.125
 STORE_ERRORS = (OSError, http.client.HTTPException)
 
 
@@ -44,12 +53,32 @@ class Store:
                 raise
             return None
 
-    def wait(self, name: str, seconds: float) -> str | None:
-        """Waits for the value of a name and returns it; None after `seconds`."""
-        last = time.monotonic() + seconds
-        while (value := self.get(name, seconds)) is None and time.monotonic() < last:
-            time.sleep(POLL_SECONDS)
-        return value
+    def wait(self, name: str, seconds: float, ranks: int = 1) -> str | None:
+        """Waits for the value of a name and returns it; None after `seconds`.
+
+        Args:
+            name: see `put`.
+            seconds: how long to wait.
+            ranks: how many ranks wait for it at the same time.
+        """
+        begin = time.monotonic()
+        while True:
+            value, waited = self.get(name, max(seconds, POLL_SECONDS)), time.monotonic() - begin
+            if value is not None or waited >= seconds:
+                return value
+            # The ranks start at about the same time, so the first pause spreads their requests.
+            pause = pause_after(waited, ranks) * (1 if waited > pause_after(0, ranks) else random.random())
+            time.sleep(min(pause, seconds - waited))
+
+
+def pause_after(waited: float, ranks: int) -> float:
+    """Returns how many seconds a rank waits until it asks the store again.
+
+    Args:
+        waited: seconds since it first asked.
+        ranks: how many ranks ask for the same value.
+    """
+    return max(POLL_SECONDS, ranks / REQUESTS_PER_SECOND, POLL_SHARE * waited)
 
 
 def address_of_store(environ: Mapping[str, str]) -> str | None:
@@ -58,7 +87,9 @@ def address_of_store(environ: Mapping[str, str]) -> str | None:
     return f"{host}:{port}" if host and port else None
 
 
-def value_of_rank_0(launch: Launch, name: str, value: str, environ=os.environ, seconds: float = WAIT_SECONDS) -> str:
+def value_of_rank_0(
+    launch: Launch, name: str, value: str, environ=os.environ, seconds: float = WAIT_SECONDS, connect=Store
+) -> str:
     """Returns rank 0's value of a name.
 
     Args:
@@ -67,6 +98,7 @@ def value_of_rank_0(launch: Launch, name: str, value: str, environ=os.environ, s
         value: this rank's value.
         environ: names the launcher's store.
         seconds: how long to wait for rank 0.
+        connect: returns the `Store` at an address.
 
     Returns:
         Rank 0's value; this rank's own if there is no store or it does not answer.
@@ -76,27 +108,32 @@ def value_of_rank_0(launch: Launch, name: str, value: str, environ=os.environ, s
         return value
     try:
         if launch.rank == 0:
-            Store(address).put(name, value, seconds)
+            connect(address).put(name, value, seconds)
             return value
-        answer = Store(address).wait(name, seconds)
+        answer = connect(address).wait(name, seconds, launch.size - 1)
     except STORE_ERRORS:
         return value  # Horovod needs the store as well, and reports that it is missing.
     return value if answer is None else answer
 
 
-def await_all(launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECONDS) -> None:
+def await_all(launch: Launch, environ=os.environ, seconds: float = ARRIVAL_SECONDS, connect=Store) -> None:
     """Waits until every rank has called it, if there is a store, but at most `seconds`.
 
     Gloo waits 30 seconds for the last rank and then aborts every process. A host that reads TensorFlow from a slow disk
-    needs longer. The launcher handles ranks that have died.
+    needs longer. The launcher handles ranks that have died. Rank 0 asks for every rank and tells the others when all
+    are there, so each rank makes few requests.
     """
     address = address_of_store(environ)
     if not address:
         return
-    store, last = Store(address), time.monotonic() + seconds
+    store, last = connect(address), time.monotonic() + seconds
     try:
         store.put(f"present_{launch.rank}", "yes", seconds)
-        for rank in range(launch.size):
+        if launch.rank != 0:
+            store.wait("all_present", seconds, launch.size - 1)
+            return
+        for rank in range(1, launch.size):
             store.wait(f"present_{rank}", last - time.monotonic())
+        store.put("all_present", "yes", seconds)
     except STORE_ERRORS:
         pass  # As above.

@@ -16,22 +16,6 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 
 
-def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:
-    """Divides an axis among ranks as evenly as its size permits.
-
-    Args:
-        size: elements along the axis.
-        ranks: number of ranks.
-        unit: elements that stay together, such as those of a head; a divisor of `size`.
-
-    Returns:
-        Ascending bounds, one more than ranks; rank r holds [bounds[r], bounds[r + 1]). The numbers of units of two
-        ranks differ by one at most.
-    """
-    units = size // unit
-    return [units * rank // ranks * unit for rank in range(ranks + 1)]
-
-
 def own_copy(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a copy with its own memory, eagerly: a slice may be a view, which keeps the whole tensor in memory."""
     return tf.constant(tensor.numpy())

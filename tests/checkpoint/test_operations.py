@@ -1,0 +1,110 @@
+"""What saves and restores ask of the file system: a rank the same among many ranks, the chief in proportion to them."""
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.checkpoint import states
+from tftrain.checkpoint import folder, save
+from tftrain.checkpoint.piece import Piece, TensorData
+from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.save import Attempt
+
+SIZE = 640
+WHOLE = np.arange(SIZE, dtype=np.float32)
+
+
+class Operations:
+    """Counts what Python asks of the file system while it is watched."""
+
+    AUDITED = ("open", "os.mkdir", "os.rename", "os.remove", "os.scandir", "os.listdir")
+
+    def __init__(self):
+        self.counts = None
+        sys.addaudithook(self._observe)
+
+    def _observe(self, event, args):
+        if self.counts is not None and event in self.AUDITED:
+            self.counts[event] += 1
+
+    @contextlib.contextmanager
+    def watched(self, monkeypatch):
+        self.counts = counts = Counter()
+        with monkeypatch.context() as patch:
+            for owner, name in ((os, "fsync"), (os, "preadv"), (Path, "exists")):
+                self._count(patch, owner, name)
+            try:
+                yield counts
+            finally:
+                self.counts = None
+
+    def _count(self, patch, owner, name):
+        ask = getattr(owner, name)
+
+        def counting(*args):
+            if self.counts is not None:
+                self.counts[name] += 1
+            return ask(*args)
+
+        patch.setattr(owner, name, counting)
+
+
+OPERATIONS = Operations()
+
+
+def piece_of(rank, ranks):
+    return Piece.block("master/x", (SIZE,), "F32", stretch=(SIZE * rank // ranks, SIZE * (rank + 1) // ranks))
+
+
+def tensors_of(rank, ranks):
+    piece = piece_of(rank, ranks)
+    return [TensorData(piece, WHOLE[piece.start : piece.stop])]
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    """By number of ranks: the operations of a rank that saves, of the chief that completes, of a rank that reads."""
+    found = {}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for ranks in (2, 16, 32):
+            output_dir = tmp_path_factory.mktemp("saved")
+            folder.checkpoint_folder(output_dir).mkdir()
+            attempts = [Attempt(output_dir, 1, 1, rank, ranks) for rank in range(ranks)]
+            for attempt in attempts[:-1]:
+                save.write(attempt, tensors_of(attempt.rank, ranks))
+            with OPERATIONS.watched(monkeypatch) as writing:
+                save.write(attempts[-1], tensors_of(ranks - 1, ranks))
+            with OPERATIONS.watched(monkeypatch) as completing:
+                path = save.complete(attempts[0], {}, 1, 0, 5, lambda: False)
+            with OPERATIONS.watched(monkeypatch) as reading:
+                wanted = {piece_of(1, ranks): np.empty(piece_of(1, ranks).size, np.float32)}
+                Reader(path).verify(1, ranks, wanted)
+            np.testing.assert_array_equal(states.stored(path)["master/x"], WHOLE)
+            found[ranks] = writing, completing, reading
+    return found
+
+
+def test_a_rank_writes_as_few_files_among_many_ranks(counted):
+    for writing, _, _ in counted.values():
+        assert writing == counted[2][0]
+        # A shard and an announcement, each flushed with the folder that names it.
+        assert writing["fsync"] <= 5
+        assert writing["open"] <= 5
+        assert writing["os.rename"] == 1
+
+
+def test_the_chief_asks_for_each_rank_once(counted):
+    for name, count in counted[32][1].items():
+        assert count <= 2 * counted[16][1][name], name
+        assert count <= 2 * 32 + 10, name
+
+
+def test_a_rank_opens_the_manifest_and_its_own_file(counted):
+    for _, _, reading in counted.values():
+        assert reading["open"] == 2
+        assert reading == counted[2][2]

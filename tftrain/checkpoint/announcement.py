@@ -1,0 +1,85 @@
+"""The announcement of a rank: a file that tells the chief which shards the rank has written, or why it has failed.
+
+The chief reads one of every rank, with thousands of pieces in each. So an announcement is decoded straight into rows of
+numbers, and its content is checked once for all ranks, when the manifest is made of it.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.placement import Placement, Rows
+from tftrain.checkpoint.shard import Written
+
+Shape = tuple[int, ...]
+
+
+class _Piece(msgspec.Struct, array_like=True):
+    name: str
+    dtype: str
+    whole: Shape
+    offset: Shape
+    shape: Shape
+    start: int
+    stop: int
+
+
+class _File(msgspec.Struct, array_like=True):
+    name: str
+    bytes: int
+    digests: dict[str, str]
+    pieces: list[_Piece]
+
+
+class _Content(msgspec.Struct):
+    error: str = ""
+    files: list[_File] = []
+
+
+def encode(files: Mapping[str, Written]) -> bytes:
+    """Returns the announcement of files, with their pieces, as JSON."""
+    entries = []
+    for name, file in files.items():
+        pieces = [_Piece(p.name, p.dtype, p.whole, p.offset, p.shape, p.start, p.stop) for p in file.pieces]
+        entries.append(_File(name, file.bytes, dict(file.digests), pieces))
+    return msgspec.json.encode(_Content(files=entries))
+
+
+def failure(message: str) -> bytes:
+    """Returns the announcement of a failure."""
+    return msgspec.json.encode(_Content(error=message))
+
+
+class Announced:
+    """Collects the announcements of all ranks."""
+
+    def __init__(self):
+        """Begins without files."""
+        self._decoder, self._files, self._rows = msgspec.json.Decoder(_Content), {}, Rows()
+
+    def add(self, content: bytes) -> None:
+        """Adds the announcement of the next rank.
+
+        Raises:
+            CheckpointError: the rank has failed; the message is the rank's.
+            ValueError: it is no announcement, or contradicts an earlier one.
+        """
+        found = self._decoder.decode(content)
+        if found.error:
+            raise CheckpointError(found.error)
+        for file in found.files:
+            number = len(self._files)
+            self._files[file.name] = Written(file.bytes, file.digests, ())
+            for piece in file.pieces:
+                self._rows.add(
+                    piece.name, piece.dtype, piece.whole, piece.offset, piece.shape, number, piece.start, piece.stop
+                )
+
+    def placement(self) -> Placement:
+        """Returns all files."""
+        numbers = np.empty(len(self._files), np.int64)
+        names = list(self._files)
+        numbers[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+        return Placement(self._files, self._rows.tensors(numbers))

@@ -1,0 +1,264 @@
+"""Where the pieces of tensors are: a few arithmetic series for each tensor, however many ranks have written it.
+
+Thousands of ranks divide a state into millions of pieces. The stretches of neighbouring ranks are equally long and
+follow one another, and so do the numbers of their files. So one series describes them all: a manifest grows by an entry
+for each file and each series, and a rank looks up only the pieces that it needs.
+"""
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from tftrain.checkpoint import piece
+from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.shard import Written, in_file_order
+
+
+class Series(NamedTuple):
+    """Pieces of one block of a tensor in equal distances.
+
+    Piece i, from 0 to count - 1, is the stretch [start + i * step, stop + i * step) of the block, and it is in file
+    number file + i * file_step.
+    """
+
+    file: int
+    start: int
+    stop: int
+    count: int = 1
+    file_step: int = 1
+    step: int = 0
+
+
+class Block(NamedTuple):
+    """The pieces of one block of a tensor; offset and shape are those of `Piece`."""
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    series: tuple[Series, ...]
+
+    def expanded(self) -> np.ndarray:
+        """Returns file number, start and stop of each piece, int64 [pieces, 3]."""
+        return np.concatenate([_expanded(series) for series in self.series])
+
+    def stretches(self) -> np.ndarray:
+        """Returns start and stop of each piece, int64 [pieces, 2]; of the whole block, if the pieces are a chain."""
+        end = 0
+        for series in sorted(self.series, key=lambda series: series.start):
+            if series.start != end or (series.count > 1 and series.step != series.stop - series.start):
+                return self.expanded()[:, 1:]
+            end = series.stop + (series.count - 1) * series.step
+        return np.array([[0, end]], np.int64)
+
+
+class Tensor(NamedTuple):
+    """A tensor and its pieces; dtype and shape are those of the whole tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Placement(Mapping[str, Written]):
+    """The files of a checkpoint, by name; the pieces of a file are looked up when the file is accessed.
+
+    Attributes:
+        files: by name, with the size and the digests, but without pieces. A file's number is its place among the
+            sorted names.
+        tensors: by name. A file has at most one piece of a tensor.
+        in_order: whether the pieces of a file are in the order of `shard.in_file_order`. Otherwise `files` have them.
+    """
+
+    files: Mapping[str, Written]
+    tensors: Mapping[str, Tensor]
+    in_order: bool = True
+
+    @staticmethod
+    def of(files: Mapping[str, Written]) -> "Placement":
+        """Returns the placement of files that have their pieces."""
+        rows = Rows()
+        for number, name in enumerate(sorted(files)):
+            for each in files[name].pieces:
+                rows.add(each.name, each.dtype, each.whole, each.offset, each.shape, number, each.start, each.stop)
+        return Placement(dict(files), rows.tensors(), in_order=False)
+
+    def __getitem__(self, name: str) -> Written:
+        file = self.files[name]
+        return file._replace(pieces=tuple(in_file_order(self._pieces_in(name)))) if self.in_order else file
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def holders(self, wanted: Piece) -> set[str]:
+        """Returns the names of the files that have an element of a piece of one of the tensors."""
+        found: set[int] = set()
+        for block in self.tensors[wanted.name].blocks:
+            if (block.offset, block.shape) == (wanted.offset, wanted.shape):
+                for series in block.series:
+                    rows = _expanded(series)
+                    found.update(rows[(rows[:, 1] < wanted.stop) & (rows[:, 2] > wanted.start), 0].tolist())
+            else:
+                found.update(self._holders_in(block, wanted))
+        return {self._names[number] for number in found}
+
+    def _holders_in(self, block: Block, wanted: Piece) -> Iterator[int]:
+        """Yields the numbers of the files with elements of a piece of another block."""
+        rows = block.expanded()
+        # The elements of a piece lie between its first and its last one in the whole tensor.
+        first, last = _flat(wanted.whole, block.offset, block.shape, rows[:, 1:].T - [[0], [1]])
+        low, high = _flat(wanted.whole, wanted.offset, wanted.shape, np.array([wanted.start, wanted.stop - 1]))
+        for file, start, stop in rows[(first <= high) & (last >= low)].tolist():
+            each = Piece(wanted.name, wanted.whole, wanted.dtype, block.offset, block.shape, start, stop)
+            if piece.overlap(each, wanted):
+                yield file
+
+    def _pieces_in(self, name: str) -> Iterator[Piece]:
+        number, (rows, owners) = self._numbers[name], self._series
+        distance = number - rows[:, 0]
+        hits = (distance >= 0) & (distance <= (rows[:, 1] - 1) * rows[:, 2]) & (distance % rows[:, 2] == 0)
+        for index in np.flatnonzero(hits).tolist():
+            tensor, block, series = owners[index]
+            shift = int(distance[index]) // series.file_step * series.step
+            dtype, whole = self.tensors[tensor].dtype, self.tensors[tensor].shape
+            yield Piece(tensor, whole, dtype, block.offset, block.shape, series.start + shift, series.stop + shift)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted(self.files)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._names)}
+
+    @cached_property
+    def _series(self) -> tuple[np.ndarray, list[tuple[str, Block, Series]]]:
+        """First file, count and step of the file numbers of each series, int64 [series, 3], and where it belongs."""
+        owners = [
+            (name, block, series)
+            for name, tensor in self.tensors.items()
+            for block in tensor.blocks
+            for series in block.series
+        ]
+        rows = [(series.file, series.count, series.file_step) for _, _, series in owners]
+        return np.array(rows, np.int64).reshape(-1, 3), owners
+
+
+class Rows:
+    """Collects pieces and makes series of them; a piece takes 24 bytes."""
+
+    def __init__(self):
+        """Begins without pieces."""
+        self._tensors: dict[str, tuple[str, tuple[int, ...], dict[tuple, array]]] = {}
+
+    def add(
+        self,
+        name: str,
+        dtype: str,
+        whole: tuple[int, ...],
+        offset: tuple[int, ...],
+        shape: tuple[int, ...],
+        file: int,
+        start: int,
+        stop: int,
+    ) -> None:
+        """Adds a piece of a tensor in a file of this number.
+
+        Raises:
+            ValueError: an earlier piece says that the tensor has another dtype or shape.
+        """
+        tensor = self._tensors.setdefault(name, (dtype, whole, {}))
+        if tensor[:2] != (dtype, whole):
+            raise ValueError(
+                f"{name} is {dtype} {list(whole)} in one file and {tensor[0]} {list(tensor[1])} in another"
+            )
+        tensor[2].setdefault((offset, shape), array("q")).extend((file, start, stop))
+
+    def tensors(self, numbers: np.ndarray | None = None) -> dict[str, Tensor]:
+        """Returns all pieces as series, by tensor; `numbers`, if any, are the numbers that files have instead."""
+
+        def rows_of(values: array) -> np.ndarray:
+            rows = np.array(values, np.int64).reshape(-1, 3)
+            if numbers is not None:
+                rows[:, 0] = numbers[rows[:, 0]]
+            return rows
+
+        return {
+            name: Tensor(
+                dtype,
+                whole,
+                tuple(
+                    Block(offset, shape, tuple(series_of(rows_of(values))))
+                    for (offset, shape), values in blocks.items()
+                ),
+            )
+            for name, (dtype, whole, blocks) in self._tensors.items()
+        }
+
+
+def series_of(rows: np.ndarray) -> Iterator[Series]:
+    """Yields the series of pieces of one block: file number, start and stop of each, int64 [pieces, 3]."""
+    rows = rows[np.argsort(rows[:, 1], kind="stable")]
+    # The distance to the piece before is that of a series if start and stop move alike and the file number grows.
+    steps = np.diff(rows, axis=0)
+    regular = (steps[:, 1] == steps[:, 2]) & (steps[:, 0] > 0)
+    same = regular[1:] & (steps[1:] == steps[:-1]).all(axis=1)
+    index = 0
+    # Of the pieces from `index` on: how many continue with the distance of the first two.
+    breaks = np.append(np.flatnonzero(~same), len(same))
+    while index < len(rows):
+        file, start, stop = rows[index].tolist()
+        count = 1
+        if index < len(regular) and regular[index]:
+            count = int(breaks[np.searchsorted(breaks, index)]) - index + 2
+        if count == 1:
+            yield Series(file, start, stop)
+        else:
+            yield Series(file, start, stop, count, int(steps[index, 0]), int(steps[index, 1]))
+        index += count
+
+
+def _expanded(series: Series) -> np.ndarray:
+    shift = np.arange(series.count, dtype=np.int64)[:, np.newaxis] * (series.file_step, series.step, series.step)
+    return shift + np.array(series[:3], np.int64)
+
+
+def _flat(whole: Sequence[int], offset: Sequence[int], shape: Sequence[int], elements: np.ndarray) -> np.ndarray:
+    """Returns the place in a whole tensor, row-major, of elements of a block, given their places in the block."""
+    if not shape:
+        return elements
+    places = np.unravel_index(elements, shape)
+    strides = [math.prod(whole[axis + 1 :]) for axis in range(len(whole))]
+    return sum((place + begin) * stride for place, begin, stride in zip(places, offset, strides, strict=True))
+
+
+def nbytes(placement: Placement) -> dict[str, int]:
+    """Returns the bytes of the pieces in each file.
+
+    Raises:
+        ValueError: a file has two pieces of a tensor.
+    """
+    names = sorted(placement.files)
+    total = np.zeros(len(names), np.int64)
+    for name, tensor in placement.tensors.items():
+        end, are_apart = 0, True
+        for series in sorted(series for block in tensor.blocks for series in block.series):
+            last = series.file + (series.count - 1) * series.file_step
+            total[series.file : last + 1 : series.file_step] += (series.stop - series.start) * DTYPES[
+                tensor.dtype
+            ].itemsize
+            are_apart &= series.file >= end
+            end = max(end, last + 1)
+        # Series of tensor parallel ranks lie between each other.
+        if not are_apart:
+            files = np.concatenate([block.expanded()[:, 0] for block in tensor.blocks])
+            if len(np.unique(files)) != len(files):
+                raise ValueError(f"a file has two pieces of {name}")
+    return dict(zip(names, total.tolist(), strict=True))

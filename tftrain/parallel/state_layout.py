@@ -1,0 +1,127 @@
+"""Which pieces of the training state a rank holds, and which of them it saves.
+
+The optimizer's state and the simulation of large runs both ask this module, which loads no TensorFlow.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tftrain.checkpoint.piece import Piece, even_parts
+from tftrain.parallel.layout import Bucket
+
+MASTER = "master"
+
+
+def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:
+    """Divides an axis among ranks as evenly as its size permits.
+
+    Args:
+        size: elements along the axis.
+        ranks: number of ranks.
+        unit: elements that stay together, such as those of a head; a divisor of `size`.
+
+    Returns:
+        Ascending bounds, one more than ranks; rank r holds [bounds[r], bounds[r + 1]). The numbers of units of two
+        ranks differ by one at most.
+    """
+    units = size // unit
+    return [units * rank // ranks * unit for rank in range(ranks + 1)]
+
+
+def held_piece(
+    name: str, shape: Sequence[int], axis: int | None, unit: int, tensor_rank: int, tensor_ranks: int
+) -> Piece:
+    """Returns the piece of a weight that a tensor parallel rank holds; a weight that all hold is saved by the first.
+
+    Args:
+        name: its global name.
+        shape: of the whole weight.
+        axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
+        unit: number of neighbouring elements along the axis that stay on one rank.
+        tensor_rank, tensor_ranks: of the tensor parallel ranks: this one, and their number.
+    """
+    offset, block = [0] * len(shape), list(shape)
+    if axis is not None:
+        begin, end = even_bounds(shape[axis], tensor_ranks, unit)[tensor_rank : tensor_rank + 2]
+        offset[axis], block[axis] = begin, end - begin
+    return Piece.block(name, shape, "F32", offset, block, replica_id=tensor_rank if axis is None else 0)
+
+
+class Held(NamedTuple):
+    """A piece that a rank holds.
+
+    Attributes:
+        piece: of the tensor `KIND/NAME`.
+        kind: `master`, or the name of a slot.
+        store: index of the variable of this kind that holds it, see `OptimizerState`.
+        stretch: where the piece is among the elements of that variable.
+    """
+
+    piece: Piece
+    kind: str
+    store: int
+    stretch: slice
+
+
+def bucket_kinds(pieces: Sequence[Piece], dtypes: Sequence[Hashable]) -> list[Hashable]:
+    """Returns the kind of each weight; a bucket holds weights of one kind.
+
+    Those of a bucket have one dtype, because they are gathered together. They are all divided among the tensor parallel
+    ranks or all whole, because their squares are added together.
+    """
+    return [(piece.is_divided, dtype) for piece, dtype in zip(pieces, dtypes, strict=True)]
+
+
+class StateLayout:
+    """The pieces of one rank."""
+
+    def __init__(
+        self,
+        pieces: Mapping[str, Piece],
+        slots: Sequence[str],
+        buckets: Sequence[Bucket] | None,
+        rank: int,
+        ranks: int,
+    ):
+        """Divides nothing yet.
+
+        Args:
+            pieces: by name, the piece of the whole tensor that the model's variable holds.
+            slots: of the update rule.
+            buckets: by which the data parallel ranks divide the state; None: each of them holds all of it.
+            rank, ranks: of the data parallel ranks: this one, and their number.
+        """
+        self._pieces, self._kinds, self._buckets = list(pieces.values()), (MASTER, *slots), buckets
+        self._rank, self._ranks = rank, ranks
+        self._sizes = [piece.size for piece in self._pieces]
+
+    def held(self) -> Iterator[Held]:
+        """Yields every piece on this rank, in the order of kinds and stores."""
+        for kind in self._kinds:
+            if self._buckets is None:
+                for index, piece in enumerate(self._pieces):
+                    if piece.size:
+                        yield Held(renamed(piece, kind), kind, index, slice(None))
+                continue
+            for number, bucket in enumerate(self._buckets):
+                for index, in_store, in_tensor in bucket.owned(self._rank, self._sizes):
+                    part = self._pieces[index].part(in_tensor.start, in_tensor.stop)
+                    yield Held(renamed(part, kind), kind, number, in_store)
+
+    def saved(self) -> Iterator[Held]:
+        """Yields the pieces that this rank saves; all ranks together save each element of each tensor once.
+
+        Ranks that hold the same pieces divide them evenly.
+        """
+        held = [each for each in self.held() if each.piece.replica_id == 0]
+        rank, ranks = (self._rank, self._ranks) if self._buckets is None else (0, 1)
+        for index, start, stop in even_parts([each.piece for each in held], ranks, rank):
+            each = held[index]
+            first = each.stretch.start or 0
+            yield each._replace(piece=each.piece.part(start, stop), stretch=slice(first + start, first + stop))
+
+
+def renamed(piece: Piece, kind: str) -> Piece:
+    """Returns the same piece of the tensor `KIND/NAME`, given a piece of the tensor `NAME`."""
+    return dataclasses.replace(piece, name=f"{kind}/{piece.name}")
