@@ -115,7 +115,7 @@ FAULTS = {
         "rank 3 is stopped (SIGSTOP)",
         ExitCode.STALLED,
         r"^tftrain.launch: rank [23] on node2 did not end .*; start again to continue$",
-        130,
+        180,
         act=lambda job: job.ranks("node2")[-1].suspend(),
     ),
     "launcher": Fault(

@@ -6,6 +6,19 @@ from typing import NamedTuple
 
 from tftrain.exit_codes import ExitCode
 
+MAX_SHOWN = 8
+AGAIN = "start again to continue"
+# What an exit code means, and what to do; docs/reliability.md has more.
+REASONS = {
+    ExitCode.FAILED: "its own lines above give the reason",
+    ExitCode.WRONG_FLAGS: "its own lines above name the flags",
+    ExitCode.NOT_FINITE: "numbers were not finite, see its own lines above",
+    ExitCode.STALLED: f"something exceeded its time limit, see its own lines above; {AGAIN}",
+    ExitCode.SAVES_FAILED: f"checkpoints could not be written, see its own lines above; free the disk and {AGAIN}",
+    ExitCode.NOT_SAVED: f"there was no time to save; {AGAIN} from the last checkpoint",
+}
+KILLED = ExitCode.SIGNALLED + signal.SIGKILL
+
 
 class Ended(NamedTuple):
     """A rank that has ended.
@@ -19,20 +32,6 @@ class Ended(NamedTuple):
     code: int
     by_launcher: bool
     is_lost: bool = False
-
-
-MAX_SHOWN = 8
-AGAIN = "start again to continue"
-# What an exit code means, and what to do; docs/reliability.md has more.
-REASONS = {
-    ExitCode.FAILED: "its own lines above give the reason",
-    ExitCode.WRONG_FLAGS: "its own lines above name the flags",
-    ExitCode.NOT_FINITE: "numbers were not finite, see its own lines above",
-    ExitCode.STALLED: f"something exceeded its time limit, see its own lines above; {AGAIN}",
-    ExitCode.SAVES_FAILED: f"checkpoints could not be written, see its own lines above; free the disk and {AGAIN}",
-    ExitCode.NOT_SAVED: f"there was no time to save; {AGAIN} from the last checkpoint",
-}
-KILLED = ExitCode.SIGNALLED + signal.SIGKILL
 
 
 def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
