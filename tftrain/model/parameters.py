@@ -83,7 +83,15 @@ class Parameters:
         """The global name of the scope, which is that of a layer."""
         return self._prefix.removesuffix("/")
 
-    def normal(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
+    def normal(
+        self,
+        name: str,
+        shape: Sequence[int],
+        axis: int | None = None,
+        unit: int = 1,
+        scale: float = 1.0,
+        replica_id: int = 0,
+    ) -> tf.Variable:
         """Makes a variable with initial values from the truncated normal.
 
         Args:
@@ -91,12 +99,14 @@ class Parameters:
             shape: of the whole variable.
             axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
             unit: number of neighbouring elements along the axis that stay on one rank.
+            scale: factor of the standard deviation.
+            replica_id: number of this copy, if pipeline stages hold copies; copy 0 is saved.
 
         Returns:
             This rank's part of the variable.
         """
-        piece = self._piece(name, shape, axis, unit)
-        draw = functools.partial(self._draw, piece)
+        piece = self._piece(name, shape, axis, unit, replica_id)
+        draw = functools.partial(self._draw, piece, scale * self._initializer_range)
         variable = self._make(piece, tf.cast(draw(), self.dtype))
         self.draws[piece.name] = draw
         return variable
@@ -123,17 +133,20 @@ class Parameters:
         """Returns where this rank's part of a variable begins in the whole, along the axis that ranks divide."""
         return sum(self.pieces[self._prefix + name].offset)  # The other axes begin at 0.
 
-    def _piece(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> Piece:
+    def _piece(
+        self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1, replica_id: int = 0
+    ) -> Piece:
         """Returns this rank's piece of a tensor; a tensor that is whole on every rank is saved by the first."""
         offset, block = [0] * len(shape), list(shape)
         if axis is not None:
             begin, end = even_bounds(shape[axis], self.tensor.size, unit)[self.tensor.rank : self.tensor.rank + 2]
             offset[axis], block[axis] = begin, end - begin
-        replica_id = self.tensor.rank if axis is None else 0
+        if axis is None:
+            replica_id = replica_id * self.tensor.size + self.tensor.rank
         return Piece.block(self._prefix + name, shape, "F32", offset, block, replica_id=replica_id)
 
-    def _draw(self, piece: Piece) -> tf.Tensor:
-        drawn = truncated_normal(piece.name, piece.whole, self._initializer_range, self._seed)
+    def _draw(self, piece: Piece, stddev: float) -> tf.Tensor:
+        drawn = truncated_normal(piece.name, piece.whole, stddev, self._seed)
         return own_copy(piece.take_block(drawn)) if piece.is_divided else drawn
 
     def _make(self, piece: Piece, value: tf.Tensor) -> tf.Variable:
