@@ -97,6 +97,11 @@ class ModelConfig:
         return self.model_family == "gpt"
 
     @property
+    def objective(self) -> str:
+        """What the family trains on: "masked" or "causal", as `--objective` of tftrain.prepare."""
+        return "causal" if self.is_decoder else "masked"
+
+    @property
     def is_pre_norm(self) -> bool:
         """Whether each sub-layer has its LayerNorm in front."""
         return self.is_decoder if self.norm_position == "auto" else self.norm_position == "pre"

@@ -94,7 +94,7 @@ class Records(Target):
             self._check_batch(self._run(first))
 
     def _check_sizes(self, path):
-        length, slots = preflight.standard_sizes([path])
+        length, slots = preflight.record_sizes([path], "masked")
         if (length, slots) != (LENGTH, SLOTS):
             raise DataError(f"{path}: refused, as a flag would: {length} and {slots}")
 
@@ -112,7 +112,7 @@ class Records(Target):
             raise cause from error
 
     def _source(self):
-        from tftrain.data.source import StaticSource
+        from tftrain.data.masked_source import StaticSource
 
         return StaticSource(self, LENGTH, SLOTS, VOCAB_SIZE)
 
@@ -146,8 +146,8 @@ class PreparedRecords(Records):
         pass
 
     def _source(self):
+        from tftrain.data.masked_source import DynamicSource
         from tftrain.data.masking import Masking
-        from tftrain.data.source import DynamicSource
         from tftrain.data.vocabulary import Vocabulary
 
         vocabulary = Vocabulary(tuple(TOKENS), "wordpiece")
