@@ -23,7 +23,7 @@ from tftrain.prepare_config import PrepareConfig
 _INCOMPLETE = "incomplete_sequence"
 _END_TOKENS = "end tokens"
 _SHOWN_TOKENS = 60
-# A chunk of so many sequences, of about so many bytes a token, loses less than 2% of its text.
+# A chunk of so many sequences, of about so many bytes a token, loses few percent of its text.
 _SEQUENCES, _BYTES_OF_A_TOKEN = 64, 4
 
 
