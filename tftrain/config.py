@@ -12,6 +12,7 @@ from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 from tftrain.log import LEVELS
 from tftrain.parallel_config import BatchConfig, ParallelConfig
 
+FAMILIES = ("bert", "gpt")
 IMPLEMENTATIONS = ("auto", "fused", "reference")
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
@@ -19,8 +20,13 @@ OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The encoder's sizes and what its blocks are made of."""
+    """The model's family and sizes, and what its blocks are made of."""
 
+    model_family: str = flag(
+        "bert",
+        "bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token.",
+        choices=FAMILIES,
+    )
     vocab_size: int | None = flag(
         None, "Rows of the embedding; by default the size of the data's vocabulary.", minimum=6
     )
@@ -31,9 +37,17 @@ class ModelConfig:
         None, "Width of the feed-forward layer; by default 4 x hidden_size.", minimum=1
     )
     max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
-    type_vocab_size: int = flag(2, "Token types (segments).", minimum=1)
+    position_embedding: str = flag(
+        "learned",
+        "How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864); "
+        "alibi: scores fall with the distance (arXiv 2108.12409). The last two are for gpt.",
+        choices=("learned", "rotary", "alibi"),
+    )
+    type_vocab_size: int = flag(2, "Token types (segments) of bert.", minimum=1)
     norm_position: str = flag(
-        "post", "LayerNorm after each residual add, as in BERT, or before each sub-layer.", choices=("post", "pre")
+        "auto",
+        "LayerNorm after each residual add or before each sub-layer. auto: post for bert, pre for gpt.",
+        choices=("auto", "post", "pre"),
     )
     activation: str = flag(
         "gelu", "Feed-forward activation; geglu has a second, gating projection.", choices=("gelu", "geglu")
@@ -76,6 +90,34 @@ class ModelConfig:
     attention_probs_dropout_prob: float = flag(0.1, "Dropout on the attention probabilities.", minimum=0, below=1)
     initializer_range: float = flag(0.02, "Standard deviation of the truncated normal initial weights.", above=0)
     layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every LayerNorm.", above=0)
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether each token attends only to itself and to those before it, and the model predicts the next one."""
+        return self.model_family == "gpt"
+
+    @property
+    def objective(self) -> str:
+        """What the family trains on: "masked" or "causal", as `--objective` of tftrain.prepare."""
+        return "causal" if self.is_decoder else "masked"
+
+    @property
+    def is_pre_norm(self) -> bool:
+        """Whether each sub-layer has its LayerNorm in front."""
+        return self.is_decoder if self.norm_position == "auto" else self.norm_position == "pre"
+
+    @property
+    def residual_init_scale(self) -> float:
+        """Factor of the initial standard deviation of the projections that write to the residual stream.
+
+        In a decoder it is 1 / sqrt(2 layers), as in GPT-2, so that their sum does not grow with the depth.
+        """
+        return (2 * self.num_hidden_layers) ** -0.5 if self.is_decoder else 1.0
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether the embedding has a table of token types."""
+        return not self.is_decoder
 
     @property
     def feed_forward_size(self) -> int:
@@ -298,6 +340,12 @@ class TrainConfig:
         if model.num_attention_heads > 0 and model.hidden_size % model.num_attention_heads:
             expected = f"expected a multiple of num_attention_heads={model.num_attention_heads}"
             found.append(Problem("hidden_size", model.hidden_size, expected))
+        if not model.is_decoder and model.position_embedding != "learned":
+            expected = "expected learned, or --model_family=gpt"
+            found.append(Problem("position_embedding", model.position_embedding, expected))
+        if model.position_embedding == "rotary" and model.head_size % 2:
+            expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
+            found.append(Problem("position_embedding", model.position_embedding, expected))
         sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
         if len(sources) != 1:
             given = "none" if not sources else ", ".join(sources)
@@ -310,7 +358,7 @@ class TrainConfig:
             )
         if data.eval_files and not data.train_files:
             found.append(Problem("eval_files", data.eval_files, "expected together with train_files"))
-        if (data.max_seq_length or 0) > model.max_position_embeddings:
+        if model.position_embedding == "learned" and (data.max_seq_length or 0) > model.max_position_embeddings:
             expected = f"expected at most max_position_embeddings={model.max_position_embeddings}"
             found.append(Problem("max_seq_length", data.max_seq_length, expected))
         if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):

@@ -14,8 +14,8 @@ class Sizes(NamedTuple):
 
     Attributes:
         vocab_size: rows of the embedding.
-        max_seq_length: tokens of an example.
-        max_predictions_per_seq: largest number of masked tokens of an example.
+        max_seq_length: tokens of an example that the model reads.
+        max_predictions_per_seq: largest number of masked tokens of an example; all of them if the objective is causal.
     """
 
     vocab_size: int
@@ -28,13 +28,16 @@ def predictions(max_seq_length: int, masked_lm_prob: float) -> int:
     return max(1, math.ceil(max_seq_length * masked_lm_prob))
 
 
-def synthetic(data: DataConfig, vocab_size: int | None) -> Sizes:
+def synthetic(data: DataConfig, vocab_size: int | None, objective: str = "masked") -> Sizes:
     """Returns the sizes of synthetic data: those that flags state, else the defaults.
 
     Args:
         data: its max_seq_length, max_predictions_per_seq and masked_lm_prob.
         vocab_size: of the model's configuration; None: the default.
+        objective: "masked" or "causal", which predicts every token.
     """
     length = data.max_seq_length or SYNTHETIC_SEQ_LENGTH
+    if objective == "causal":
+        return Sizes(vocab_size or SYNTHETIC_VOCAB_SIZE, length, length)
     slots = data.max_predictions_per_seq or predictions(length, data.masked_lm_prob)
     return Sizes(vocab_size or SYNTHETIC_VOCAB_SIZE, length, slots)

@@ -1,8 +1,21 @@
 """The configuration of `tftrain.prepare`, as `tftrain.config` is that of a run."""
 
+import math
 from dataclasses import dataclass
 
 from tftrain.fields import Problem, field_problems, flag
+
+# The 256 bytes and the end token.
+SMALLEST_BPE_VOCABULARY = 257
+_NORMALIZATIONS = {"wordpiece": "bert", "sentencepiece": "nfkc", "bpe": "none"}
+_ONLY_MASKED = (
+    "short_seq_prob",
+    "masking",
+    "masked_lm_prob",
+    "max_predictions_per_seq",
+    "whole_word_masking",
+    "dupe_factor",
+)
 
 
 @dataclass(frozen=True)
@@ -35,19 +48,38 @@ class PrepareConfig:
     )
     output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
     overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
-    tokenizer_type: str = flag("wordpiece", "Tokenizer of the text.", choices=("wordpiece", "sentencepiece"))
-    vocab_file: str | None = flag(None, "Use this vocabulary (vocab.txt, or a sentencepiece .model) and learn none.")
+    objective: str = flag(
+        "masked",
+        "What the examples are for. masked: sentence pairs for --model_family=bert; causal: documents one behind the "
+        "other, without padding, for --model_family=gpt.",
+        choices=("masked", "causal"),
+    )
+    tokenizer_type: str = flag(
+        "wordpiece",
+        "Tokenizer of the text. bpe: byte-level, causal only.",
+        choices=("wordpiece", "sentencepiece", "bpe"),
+    )
+    vocab_file: str | None = flag(
+        None,
+        "Use this vocabulary and learn none: vocab.txt; a sentencepiece .model; for bpe tokenizer.json, or vocab.json "
+        "with merges.txt beside it.",
+    )
     vocab_size: int | None = flag(
         None, "Tokens of the learned vocabulary; by default 30522.", minimum=64, maximum=1 << 20
     )
-    lower_case: bool = flag(True, "Lower-case the text and strip its accents.")
+    lower_case: bool | None = flag(None, "Lower-case the text and strip its accents; by default true, with bpe false.")
     normalization: str | None = flag(
         None,
         "What words are: bert as the original BERT and its vocabularies have it, nfkc with NFKC case folding; by "
-        "default bert. A sentencepiece model has nfkc.",
+        "default bert. A sentencepiece model has nfkc; bpe leaves text as it is.",
         choices=("bert", "nfkc"),
     )
-    max_seq_length: int = flag(128, "Tokens of an example, [CLS] and both [SEP] included.", minimum=8, maximum=1 << 16)
+    max_seq_length: int = flag(
+        128,
+        "Tokens of an example: of a pair with [CLS] and both [SEP], or inputs of a causal sequence.",
+        minimum=8,
+        maximum=1 << 16,
+    )
     short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
     masking: str = flag(
         "dynamic",
@@ -70,13 +102,21 @@ class PrepareConfig:
         None, "Processes; by default one a core. The output is the same for any.", minimum=1, maximum=1024
     )
     seed: int = flag(
-        1, "Seed of the split, the mixture of documents, the pairs and static masks.", minimum=0, maximum=2**31 - 1
+        1,
+        "Seed of the split, the mixture of documents, the order, the pairs and static masks.",
+        minimum=0,
+        maximum=2**31 - 1,
     )
 
     @property
     def resolved_normalization(self) -> str:
-        """The value of `normalization`, or its default."""
-        return self.normalization or ("bert" if self.tokenizer_type == "wordpiece" else "nfkc")
+        """The value of `normalization`, or its default; "none" for bpe."""
+        return self.normalization or _NORMALIZATIONS[self.tokenizer_type]
+
+    @property
+    def resolved_lower_case(self) -> bool:
+        """The value of `lower_case`, or its default."""
+        return self.tokenizer_type != "bpe" if self.lower_case is None else self.lower_case
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
@@ -87,9 +127,42 @@ class PrepareConfig:
             found.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
             found.append(Problem("vocab_size", self.vocab_size, "expected nothing, as vocab_file is given"))
+        found += self._tokenizer_problems()
+        return found + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
+
+    def _tokenizer_problems(self) -> list[Problem]:
+        found = []
         if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
             expected = "expected nfkc or nothing with tokenizer_type=sentencepiece, whose models normalize the text"
             found.append(Problem("normalization", self.normalization, expected))
+        if self.tokenizer_type != "bpe":
+            return found
+        if self.objective == "masked":
+            expected = "expected wordpiece or sentencepiece, or objective=causal: pairs need [CLS], [SEP] and [MASK]"
+            found.append(Problem("tokenizer_type", "bpe", expected))
+        if self.normalization:
+            expected = "expected nothing with tokenizer_type=bpe, which leaves the text as it is"
+            found.append(Problem("normalization", self.normalization, expected))
+        if self.lower_case:
+            expected = "expected false or nothing with tokenizer_type=bpe, which leaves the text as it is"
+            found.append(Problem("lower_case", True, expected))
+        if 64 <= (self.vocab_size or math.inf) < SMALLEST_BPE_VOCABULARY:
+            expected = (
+                f"expected at least {SMALLEST_BPE_VOCABULARY} with tokenizer_type=bpe: all bytes and an end token"
+            )
+            found.append(Problem("vocab_size", self.vocab_size, expected))
+        return found
+
+    def _causal_problems(self) -> list[Problem]:
+        expected = "expected only with objective=masked; causal sequences have every token once and no mask"
+        return [
+            Problem(name, getattr(self, name), expected)
+            for name in _ONLY_MASKED
+            if getattr(self, name) != getattr(PrepareConfig, name)
+        ]
+
+    def _mask_problems(self) -> list[Problem]:
+        found = []
         if self.masking == "dynamic":
             for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
                 if getattr(self, name) != getattr(PrepareConfig, name):

@@ -183,6 +183,6 @@ def _nan(fault: dict) -> None:
 
 
 def _reader(fault: dict) -> None:
-    from tftrain.data.source import SyntheticSource
+    from tftrain.data.masked_source import SyntheticPairs
 
-    _before(SyntheticSource, "batch", lambda *_: (_ for _ in ()).throw(RuntimeError("the reader has failed")))
+    _before(SyntheticPairs, "batch", lambda *_: (_ for _ in ()).throw(RuntimeError("the reader has failed")))

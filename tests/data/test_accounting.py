@@ -11,7 +11,7 @@ import pytest
 from tests.data import corpora
 from tests.data.test_prepare import examples
 from tftrain import prepare as program
-from tftrain.data.accounting import Accounting, decode, total
+from tftrain.data.accounting import Accounting, total
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import read_manifest
 from tftrain.data.preparation import prepare
@@ -174,13 +174,12 @@ def test_the_program_refuses_with_1_and_leaves_nothing(tmp_path, capsys):
 
 
 def test_total_adds_counts():
-    parts = [Accounting(Counter(a=2), 1, 10, 9, 1, 0, 3), Accounting(Counter(a=1, b=5), 2, 20, 15, 3, 2, 0)]
+    parts = [
+        Accounting(Counter(a=2), 1, 10, 9, {"duplicate_paragraph": 1, "other": 0}, 3, details={"pairs": 2}),
+        Accounting(Counter(a=1, b=5), 2, 20, 15, {"duplicate_paragraph": 3, "other": 2}, 0, details={"pairs": 5}),
+    ]
     whole = total(parts)
-    assert whole == Accounting(Counter(a=3, b=5), 3, 30, 24, 4, 2, 3, shown=[])
+    dropped, details = {"duplicate_paragraph": 4, "other": 2}, {"pairs": 7}
+    assert whole == Accounting(Counter(a=3, b=5), 3, 30, 24, dropped, 3, details=details, shown=[])
     assert whole.share_used == 24 / 26
     assert whole.unk_share == 3 / 24
-
-
-def test_decode():
-    assert decode(["an", "##other", "sen", "##ten", "##ce", "."]) == "another sentence ."
-    assert decode(["\u2581an", "other", "\u2581", "x"]) == "another x"

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tftrain.data.pairs import Pair, TokenizedText, make_pairs
+from tftrain.data.pairs import Pair, make_pairs
+from tftrain.data.tokenized_text import TokenizedText
 
 LENGTH = 32
 
@@ -104,7 +105,7 @@ def test_ends_of_sentences_do_not_tell_the_label(name):
     pairs = np.array(pairs_of(text))
     label = pairs[:, 4] == 1
     for position in (0, 2, 3):
-        at_end = np.isin(pairs[:, position], text.sentences).astype(int)
+        at_end = np.isin(pairs[:, position], text.passages).astype(int)
         shares = [at_end[label].mean(), at_end[~label].mean()]
         # If no candidate fits at both ends, a random B ends anywhere; that is one B in 30 or fewer.
         assert abs(shares[0] - shares[1]) < 0.035 + 5 * np.sqrt(0.5 / len(pairs))
@@ -113,7 +114,7 @@ def test_ends_of_sentences_do_not_tell_the_label(name):
 def test_segments_begin_with_a_sentence_where_one_begins():
     text = text_of(random_sizes(200, (5, 40)))
     pairs = np.array(pairs_of(text, short=0))
-    assert np.isin(pairs[:, 2], text.sentences).mean() > 0.99
+    assert np.isin(pairs[:, 2], text.passages).mean() > 0.99
 
 
 def test_pairs_fill_the_sequence_unless_short():
@@ -147,7 +148,7 @@ def test_single_document_has_no_random_next():
 
 def test_empty_sentences_and_documents_are_left_out():
     text = text_of([[0], [3, 0, 2], [], [0, 0], [4]])
-    assert text.sentences.tolist() == [0, 3, 5, 9]
+    assert text.passages.tolist() == [0, 3, 5, 9]
     assert text.documents.tolist() == [0, 5, 9]
     assert text.tokens.tolist() == list(range(9))
 

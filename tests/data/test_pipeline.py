@@ -294,7 +294,7 @@ def test_record_that_is_no_example_is_named(tmp_path):
     path = corpora.write_tfrecords(tmp_path / "shard", [good, good.replace(b"input_ids", b"input\xffids")])
     data = DataConfig(train_files=path)
     assert str(failure(source_of(data), data)) == (
-        f"{path}: byte {len(good) + 16}: the record is no tf.train.Example; expected BERT pre-training features"
+        f"{path}: byte {len(good) + 16}: the record is no tf.train.Example; expected pre-training features"
     )
 
 

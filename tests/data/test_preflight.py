@@ -12,11 +12,23 @@ from tftrain.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.preflight import problems, sizes
+from tftrain.data.preparation import prepare
 from tftrain.data_sizes import predictions
 
 
 def config(model=None, run=None, **data):
     return TrainConfig(model=ModelConfig(**(model or {})), data=DataConfig(**data), run=RunConfig(**(run or {})))
+
+
+GPT = {"model_family": "gpt", "vocab_size": 300}
+
+
+@pytest.fixture(scope="module")
+def causal(prepare_config, tmp_path_factory):
+    changes = {"objective": "causal", "tokenizer_type": "bpe", "vocab_file": None, "vocab_size": 300}
+    folder = tmp_path_factory.mktemp("causal") / "bpe"
+    prepare(prepare_config(folder, **changes))
+    return str(folder)
 
 
 def flags_of(found):
@@ -176,3 +188,54 @@ def test_vocabulary_that_cannot_be_read_is_a_problem(prepared, tmp_path, monkeyp
     (found,) = problems(config(data_dir=str(tmp_path / "data")))
     assert found.flag == "data_dir"
     assert "vocab.txt: Permission denied" in found.expected
+
+
+def test_sizes_of_a_decoder_follow_from_its_data(causal):
+    records = {"train_files": f"{causal}/train-*", "eval_files": f"{causal}/eval-*"}
+    for data in ({"data_dir": causal}, records):
+        made = config(GPT, **data)
+        assert problems(made) == []
+        assert sizes(made) == (300, 32, 32)
+        # As a resumed run has it, from its checkpoint.
+        assert problems(config(GPT, max_seq_length=32, max_predictions_per_seq=32, **data)) == []
+    assert sizes(config({"model_family": "gpt"}, data_dir=causal)) == (300, 32, 32)
+    assert sizes(config(GPT, synthetic_data=True)) == (300, 128, 128)
+    assert problems(config(GPT, synthetic_data=True)) == []
+
+
+@pytest.mark.parametrize("source", ["prepared", "files", "synthetic"])
+def test_a_decoder_has_no_flags_of_masks(causal, source):
+    data = {"prepared": {"data_dir": causal}, "files": {"train_files": f"{causal}/train-*"}}
+    data = data.get(source, {"synthetic_data": True})
+    for name, value in (("masked_lm_prob", 0.2), ("whole_word_masking", True), ("max_predictions_per_seq", 5)):
+        (found,) = problems(config(GPT, **data, **{name: value}))
+        assert found.flag == name
+        assert "--model_family=" in found.expected
+    assert flags_of(problems(config(GPT | {"type_vocab_size": 1}, **data))) == []
+
+
+def test_lengths_bind_only_learned_positions(causal):
+    model = GPT | {"max_position_embeddings": 31}
+    assert flags_of(problems(config(model, data_dir=causal))) == ["max_position_embeddings"]
+    assert flags_of(problems(config(model, synthetic_data=True))) == ["max_position_embeddings"]
+    model["position_embedding"] = "rotary"
+    assert problems(config(model, data_dir=causal)) == problems(config(model, synthetic_data=True)) == []
+    assert flags_of(problems(config(GPT, data_dir=causal, max_seq_length=64))) == ["max_seq_length"]
+
+
+def test_data_of_the_other_family_is_one_line_that_names_both(causal, prepared, standard):
+    (found,) = problems(config(data_dir=causal))
+    assert str(found) == (
+        f"--data_dir={causal}: the data was prepared with --objective=causal, but --model_family=bert trains on "
+        "--objective=masked; prepare the text with that, or use --model_family=gpt"
+    )
+    (found,) = problems(config({"model_family": "gpt"}, data_dir=prepared))
+    assert "--objective=masked, but --model_family=gpt trains on --objective=causal; " in found.expected
+    with pytest.raises(DataError, match="--objective=masked, but --model_family=gpt"):
+        sizes(config({"model_family": "gpt"}, data_dir=prepared))
+    (found,) = problems(config({"vocab_size": 300}, train_files=f"{causal}/train-*"))
+    assert found.flag == "train_files"
+    assert "lacks input_mask, segment_ids" in found.expected
+    assert found.expected.endswith("for --model_family=bert")
+    (found,) = problems(config(GPT, train_files=standard))
+    assert "the record has masked_lm_positions, as for --model_family=bert" in found.expected

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tests.data import corpora
 from tftrain import prepare as program
-from tftrain.data import preparation, workers
+from tftrain.data import builtin_corpus, corpus_chunks, preparation, workers
 from tftrain.data.errors import DataError
 from tftrain.data.example import decode
 from tftrain.data.manifest import read_manifest
@@ -40,7 +40,7 @@ def examples(folder, split="train"):
 
 @pytest.mark.slow
 def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_TASK_BYTES", 1000)
+    monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 1000)
     # Two files and a part of a third one repeat what others have.
     for number, seed in enumerate((0, 1, 0, 2)):
         (tmp_path / f"text{number}").write_text(corpora.text(40 if number < 3 else 60, seed=seed))
@@ -145,8 +145,8 @@ def test_sentencepiece_end_to_end(prepare_config, tmp_path):
 
 
 def test_builtin_corpus(prepare_config, tmp_path, monkeypatch):
-    files = preparation.builtin_corpus.list_files()[:400]
-    monkeypatch.setattr(preparation.builtin_corpus, "list_files", lambda: files)
+    files = builtin_corpus.list_files()[:400]
+    monkeypatch.setattr(builtin_corpus, "list_files", lambda: files)
     made = prepare(prepare_config(tmp_path / "out", input_files=(), builtin_corpus=True, builtin_corpus_mb=0.1))
     assert made.documents > 10
     assert made.tokens_read > 10_000

@@ -170,3 +170,11 @@ def test_sentencepiece_of_too_few_words_names_the_flag():
 def test_what_is_no_sentencepiece_model_is_named(tmp_path):
     with pytest.raises(DataError, match=r"x\.model: not a sentencepiece model"):
         sentencepiece_vocabulary(b"nothing of the kind", "x.model")
+
+
+def test_decode():
+    wordpiece = Vocabulary((*SPECIAL_TOKENS, "an", "##other", "sen", "##ten", "##ce", "."), "wordpiece")
+    assert wordpiece.decode(range(5, 11)) == "another sentence ."
+    sentencepiece = Vocabulary((*SPECIAL_TOKENS, "\u2581an", "other", "\u2581", "x"), "sentencepiece")
+    assert sentencepiece.decode(range(5, 9)) == "another x"
+    assert Vocabulary(("<|endoftext|>", "Ġ", "Ċ", "Ã", "¤"), "bpe").decode([3, 4, 1, 2, 0]) == "ä \n<|endoftext|>"

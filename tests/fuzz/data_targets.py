@@ -1,4 +1,4 @@
-"""Fuzz targets of the data: shards, their indexes, manifests, vocabularies and sentencepiece models."""
+"""Fuzz targets of the data: shards, their indexes, manifests, vocabularies and the models of tokenizers."""
 
 import hashlib
 import json
@@ -94,7 +94,7 @@ class Records(Target):
             self._check_batch(self._run(first))
 
     def _check_sizes(self, path):
-        length, slots = preflight.standard_sizes([path])
+        length, slots = preflight.record_sizes([path], "masked")
         if (length, slots) != (LENGTH, SLOTS):
             raise DataError(f"{path}: refused, as a flag would: {length} and {slots}")
 
@@ -112,7 +112,7 @@ class Records(Target):
             raise cause from error
 
     def _source(self):
-        from tftrain.data.source import StaticSource
+        from tftrain.data.masked_source import StaticSource
 
         return StaticSource(self, LENGTH, SLOTS, VOCAB_SIZE)
 
@@ -146,12 +146,35 @@ class PreparedRecords(Records):
         pass
 
     def _source(self):
+        from tftrain.data.masked_source import DynamicSource
         from tftrain.data.masking import Masking
-        from tftrain.data.source import DynamicSource
         from tftrain.data.vocabulary import Vocabulary
 
         vocabulary = Vocabulary(tuple(TOKENS), "wordpiece")
         return DynamicSource(self, Masking(vocabulary, LENGTH, SLOTS, 0.15, False, 1), VOCAB_SIZE)
+
+
+class Sequences(Records):
+    """The same of sequences for a decoder."""
+
+    name = "sequences"
+    example = staticmethod(lambda rng: {"input_ids": rng.integers(0, VOCAB_SIZE, LENGTH + 1).tolist()})
+
+    def _check_sizes(self, path):
+        length, _ = preflight.record_sizes([path], "causal")
+        if length != LENGTH:
+            raise DataError(f"{path}: refused, as a flag would: {length}")
+
+    def _source(self):
+        from tftrain.data.causal_source import CausalSource
+
+        return CausalSource(self, LENGTH, VOCAB_SIZE)
+
+    def _check_batch(self, batch):
+        for ids in batch.values():
+            assert ids.min() >= 0
+            assert ids.max() < VOCAB_SIZE
+        assert (batch["input_ids"][:, 1:] == batch["labels"][:, :-1]).all()
 
 
 class Index(Target):
@@ -329,3 +352,37 @@ class SentencepieceModel(Target):
         vocabulary = sentencepiece_vocabulary(model, str(folder / "x.model"))
         for ids in Tokenizer(vocabulary, True, model)(PROBES):
             assert ((ids >= 0) & (ids < len(vocabulary))).all()
+
+
+class BytePairs(Target):
+    """Byte-level BPE in both formats; the library that reads them is written in Rust."""
+
+    name, clean = "byte_pairs", (DataError,)
+
+    def begin(self):
+        from tftrain.data.byte_pairs import learn_byte_pairs
+
+        _, self._model = learn_byte_pairs([[f"w{number % 40} abcdef" for number in range(200)]], 280)
+
+    def damage(self, rng, folder):
+        model, kind = json.loads(self._model), rng.integers(4)
+        if kind < 2:
+            around = {name: part for name, part in model.items() if name != "model"}
+            edited = mutate_json(rng, around, ("a", True, "BPE", "ByteLevel", "Lowercase"))
+            edited = {**edited, "model": model["model"]} if isinstance(edited, dict) else edited
+            (folder / "tokenizer.json").write_bytes(mutate(rng, self._model) if kind else json.dumps(edited).encode())
+            return "tokenizer.json"
+        pairs, merges = model["model"]["vocab"], "\n".join(map(" ".join, model["model"]["merges"])).encode()
+        (folder / "vocab.json").write_text(json.dumps(mutate_json(rng, pairs, ("a",)) if kind == 2 else pairs))
+        (folder / "merges.txt").write_bytes(mutate(rng, merges) if kind == 3 else merges)
+        return "vocab.json" if kind == 2 else ""
+
+    def use(self, folder):
+        from tftrain.data.byte_pairs import BytePairTokenizer, read_byte_pairs
+
+        name = "vocab.json" if (folder / "vocab.json").exists() else "tokenizer.json"
+        vocabulary, model = read_byte_pairs(str(folder / name))
+        tokenizer = BytePairTokenizer(model)
+        for text, ids in zip(PROBES, tokenizer(PROBES), strict=True):
+            assert ((ids >= 0) & (ids < len(vocabulary))).all()
+            assert tokenizer.decode(ids) == text

@@ -7,10 +7,12 @@ TARGETS = {
     for target in (
         data_targets.Records,
         data_targets.PreparedRecords,
+        data_targets.Sequences,
         data_targets.Index,
         data_targets.DataManifest,
         data_targets.VocabularyFile,
         data_targets.SentencepieceModel,
+        data_targets.BytePairs,
         flag_targets.Flagfile,
         checkpoint_targets.CheckpointManifest,
         checkpoint_targets.Safetensors,

@@ -52,16 +52,16 @@ def forward(config: ModelConfig, weights: Mapping[str, np.ndarray], batch: Mappi
     ids = batch["input_ids"]
     x = weights["embeddings/word"][ids] + weights["embeddings/token_type"][batch["segment_ids"]]
     x = x + weights["embeddings/position"][: ids.shape[1]]
-    if config.norm_position == "post":
+    if not config.is_pre_norm:
         x = norm("embeddings/norm", x)
     for layer in range(config.num_hidden_layers):
         for part, sublayer in (("attention", attention), ("feed_forward", feed_forward)):
             name = f"layer_{layer:02d}/{part}"
-            if config.norm_position == "post":
+            if not config.is_pre_norm:
                 x = norm(f"{name}/norm", x + sublayer(name, x))
             else:
                 x = x + sublayer(name, norm(f"{name}/norm", x))
-    if config.norm_position == "pre":
+    if config.is_pre_norm:
         x = norm("final_norm", x)
 
     picked = np.take_along_axis(x, batch["masked_lm_positions"][:, :, None], 1)

@@ -74,7 +74,7 @@ def build_oracle(config: ModelConfig, vocab_size: int) -> Oracle:
     Raises:
         ValueError: tf-models has no such model.
     """
-    if config.norm_position != "post" or config.activation != "gelu" or not config.use_bias_in_keys:
+    if config.is_pre_norm or config.activation != "gelu" or not config.use_bias_in_keys:
         raise ValueError(f"tf-models has only post-norm, GeLU and biased keys, not {config}")
 
     def activation(x):

@@ -87,7 +87,7 @@ def own_part(model, group, name, whole):
 def contribution(model, batch, first, masked, sparse_rows):
     """Loss sums of some samples, and gradients of their share of the loss of all, scaled."""
     named = model.named_variables()
-    table = tf.identity(model.embedding.word) if sparse_rows else None
+    table = tf.identity(model.word) if sparse_rows else None
     watched = [*named.values(), table] if sparse_rows else [*named.values()]
     key = DropoutKey(3, tf.constant(5, tf.int64), first)
     with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -56,7 +56,7 @@ def saved_bytes(config, dtype):
     import tensorflow as tf
 
     from tftrain.model.attention_cores import AttentionMask
-    from tftrain.model.bert import Block
+    from tftrain.model.block import Block
     from tftrain.model.parameters import Parameters
     from tftrain.ops.dropout import DropoutKey
 

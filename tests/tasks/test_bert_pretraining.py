@@ -8,6 +8,7 @@ from tests.model.samples import assert_close, dropout_key, rows, small_batch, sm
 from tests.test_run import configured
 from tftrain.data import pipeline
 from tftrain.model.bert import Outputs
+from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 from tftrain.tasks.bert_pretraining import BertPretraining, LossSums, pretraining_loss_sums
@@ -119,16 +120,18 @@ def test_the_loss_is_that_of_its_own_weights():
 
 
 @pytest.mark.parametrize("flags", [(), ("--norm_position=pre", "--activation=geglu")])
-def test_the_stages_one_after_the_other_are_the_model(flags):
+def test_parts_one_after_the_other_are_the_model(flags):
     config = configured("--global_batch_size=4", "--output_dir=unused", *flags)
     task, batch = make_task(config, Mesh()), next(iter(batches_of(config, 4)))
+    layers = config.model.num_hidden_layers
+    cuts = [(), *((layer,) for layer in range(layers)), ()]
+    parts = [ModelPart(blocks, place == 0, place == len(cuts) - 1) for place, blocks in enumerate(cuts)]
     for key in (None, dropout_key()):
-        stages = task.stages()
-        x = stages.embedding(batch, key)
-        for block in stages.blocks:
-            x = block(x, batch, key)
+        x = None
+        for part in parts:
+            x = make_task(config, Mesh(), part).run_part(part, x, batch, key)
         expected = task.compute(batch, key)
-        for name, value in stages.heads(x, batch).items():
+        for name, value in x.items():
             np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 

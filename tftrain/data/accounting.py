@@ -3,10 +3,12 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tftrain.data.errors import DataError
+from tftrain.data.objective import Objective
 from tftrain.prepare_config import PrepareConfig
 
 logger = logging.getLogger(__name__)
@@ -18,14 +20,6 @@ _UNKNOWN_SHOWN = 10
 _LONGEST_WORD = 20
 
 
-class DecodedExample(NamedTuple):
-    """The beginnings of the segments of an example as text, and the label: 1 if B is random, 0 if it follows A."""
-
-    first: str
-    second: str
-    next_sentence_label: int
-
-
 class Accounting(NamedTuple):
     """The tokens and examples of a text.
 
@@ -34,34 +28,33 @@ class Accounting(NamedTuple):
         documents: number of documents that are not empty after duplicates are dropped.
         tokens_read: number of tokens of the whole text.
         tokens_in_examples: tokens of the text that occur in an example. A token counts once.
-        duplicate_tokens: tokens of paragraphs that occur earlier in the corpus.
-        lone_tokens: documents of one token, which cannot be divided into two segments, in no example.
+        tokens_dropped: numbers of the other tokens, by reason. With `tokens_in_examples` they add up to `tokens_read`.
+            The reason "duplicate_paragraph" is that of paragraphs that occur earlier in the corpus.
         unknown_tokens: how many of `tokens_in_examples` are [UNK].
         examples: number of examples.
-        random_next: how many of them have a random second segment.
-        shown: some examples.
+        details: what the objective counts as well, by name.
+        shown: some examples, as lines for a terminal.
     """
 
     unknown_words: Counter
     documents: int = 0
     tokens_read: int = 0
     tokens_in_examples: int = 0
-    duplicate_tokens: int = 0
-    lone_tokens: int = 0
+    tokens_dropped: Mapping[str, int] = MappingProxyType({})
     unknown_tokens: int = 0
     examples: int = 0
-    random_next: int = 0
-    shown: Sequence[DecodedExample] = ()
+    details: Mapping[str, int] = MappingProxyType({})
+    shown: Sequence[Sequence[str]] = ()
 
     @property
-    def tokens_dropped(self) -> dict[str, int]:
-        """The tokens in no example, by reason. With `tokens_in_examples` they add up to `tokens_read`."""
-        return {"duplicate_paragraph": self.duplicate_tokens, "document_of_one_token": self.lone_tokens}
+    def tokens_without_duplicates(self) -> int:
+        """Tokens of the text without duplicate paragraphs."""
+        return self.tokens_read - self.tokens_dropped.get("duplicate_paragraph", 0)
 
     @property
     def share_used(self) -> float:
         """Share of the tokens in examples, without duplicates; 1 if all text is duplicate."""
-        return self.tokens_in_examples / max(1, self.tokens_read - self.duplicate_tokens)
+        return self.tokens_in_examples / max(1, self.tokens_without_duplicates)
 
     @property
     def unk_share(self) -> float:
@@ -74,23 +67,30 @@ def total(parts: Iterable[Accounting]) -> Accounting:
     columns = dict(zip(Accounting._fields, zip(*parts, strict=True), strict=True))
     words = sum(columns.pop("unknown_words"), Counter())
     shown = [example for examples in columns.pop("shown") for example in examples][:_EXAMPLES_SHOWN]
-    return Accounting(**{name: sum(counts) for name, counts in columns.items()}, unknown_words=words, shown=shown)
+    named = {name: _by_name(columns.pop(name)) for name in ("tokens_dropped", "details")}
+    return Accounting(
+        **{name: sum(counts) for name, counts in columns.items()}, **named, unknown_words=words, shown=shown
+    )
 
 
-def check(accounting: Accounting, config: PrepareConfig) -> None:
+def _by_name(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the sums of the counts of each name, with names whose sum is 0."""
+    sums: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.items():
+            sums[name] = sums.get(name, 0) + count
+    return sums
+
+
+def check(accounting: Accounting, config: PrepareConfig, objective: Objective) -> None:
     """Warns if much text is not used or unknown.
 
     Raises:
         DataError: a smaller share of the tokens than `min_tokens_used` is in examples.
     """
     share = accounting.share_used
-    unused = (
-        f"{share:.1%} of {accounting.tokens_read - accounting.duplicate_tokens:,} tokens are in examples, because "
-        f"{accounting.lone_tokens:,} documents have one token"
-    )
-    remedy = "join lines that belong to one document"
-    if config.document_separator == "blank_line":
-        remedy += " (--document_separator=file if a file is a document)"
+    reason, remedy = objective.unused(accounting, config)
+    unused = f"{share:.1%} of {accounting.tokens_without_duplicates:,} tokens are in examples, because {reason}"
     if share < config.min_tokens_used:
         raise DataError(f"--min_tokens_used={config.min_tokens_used}: {unused}; {remedy}, or use a smaller share")
     if share < _FEW_TOKENS_USED:
@@ -107,29 +107,21 @@ def check(accounting: Accounting, config: PrepareConfig) -> None:
         )
 
 
-def table(accounting: Accounting) -> list[str]:
+def table(accounting: Accounting, objective: Objective) -> list[str]:
     """Returns lines for a terminal: where the tokens are, and some examples."""
     rows = [("tokens in examples", accounting.tokens_in_examples)]
     rows += [(f"dropped: {reason.replace('_', ' ')}", count) for reason, count in accounting.tokens_dropped.items()]
-    lines = [f"{'tokens read':32}{accounting.tokens_read:>16,}"]
-    lines += [f"  {name:30}{count:>16,}{count / max(1, accounting.tokens_read):>9.2%}" for name, count in rows]
-    lines += [
-        f"{'[UNK] in examples':32}{accounting.unknown_tokens:>16,}{accounting.unk_share:>9.2%}",
-        f"{'examples':32}{accounting.examples:>16,}",
-        f"{'  with a random second segment':32}{accounting.random_next:>16,}"
-        f"{accounting.random_next / max(1, accounting.examples):>9.2%}",
-        f"{'  of a document':32}{accounting.examples / max(1, accounting.documents):>16,.1f}",
+    lines = [
+        row("tokens read", accounting.tokens_read),
+        *(row(f"  {name}", count, accounting.tokens_read) for name, count in rows),
+        row("[UNK] in examples", accounting.unknown_tokens, accounting.tokens_in_examples),
+        row("examples", accounting.examples),
+        *objective.rows(accounting),
     ]
     width = shutil.get_terminal_size((100, 24)).columns
-    for example in accounting.shown:
-        relation = "B is random" if example.next_sentence_label else "B follows A"
-        lines += [f"example, {relation}"]
-        lines += [f"  {name}: {text}"[:width] for name, text in (("A", example.first), ("B", example.second))]
-    return lines
+    return lines + [line[:width] for example in accounting.shown for line in example]
 
 
-def decode(tokens: Sequence[str]) -> str:
-    """Returns tokens of a vocabulary as text."""
-    if any(token.startswith("\u2581") for token in tokens):
-        return "".join(tokens).replace("\u2581", " ").strip()
-    return " ".join(tokens).replace(" ##", "")
+def row(name: str, count: int, whole: int | None = None) -> str:
+    """Returns a row of the table: a name, a count and, if `whole` is given, the count's share of it."""
+    return f"{name:32}{count:>16,}" + ("" if whole is None else f"{count / max(1, whole):>9.2%}")

@@ -42,15 +42,17 @@ class _Splits(msgspec.Struct, forbid_unknown_fields=True):
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields of the file, in file order. `Manifest` describes them."""
 
-    masking: Literal["dynamic", "static"]
-    tokenizer_type: Literal["wordpiece", "sentencepiece"]
+    # Manifests without this field are of preparations that had no other.
+    objective: Literal["masked", "causal"] = "masked"
+    masking: Literal["dynamic", "static"] | None
+    tokenizer_type: Literal["wordpiece", "sentencepiece", "bpe"]
     vocab_file: str
     vocab_size: Annotated[int, Meta(ge=1, le=vocabulary.MAX_TOKENS)]
     vocab_sha256: str
     tokenizer_file: str | None
     lower_case: bool
-    # Manifests without this field are of preparations that had no other.
-    normalization: Literal["bert", "nfkc"] = "nfkc"
+    # As for the objective.
+    normalization: Literal["bert", "nfkc", "none"] = "nfkc"
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
     max_predictions_per_seq: Annotated[int, Meta(ge=1, le=1 << 16)] | None
     documents: Count
@@ -67,15 +69,18 @@ class Manifest(_Fields, frozen=True, kw_only=True):
 
     Attributes:
         folder: the folder of the manifest. It is not a field of the file.
-        masking: "dynamic": unmasked pairs, which training masks; "static": the standard BERT features, masked.
-        tokenizer_type: "wordpiece" or "sentencepiece".
+        objective: "masked": sentence pairs; "causal": sequences in which every next token is predicted.
+        masking: "dynamic": unmasked pairs, which training masks; "static": the standard BERT features, masked. None if
+            the objective is "causal".
+        tokenizer_type: "wordpiece", "sentencepiece" or "bpe".
         vocab_file: the name of the vocabulary in the folder. It has one token a line, in the order of the ids.
         vocab_size, vocab_sha256: number of tokens and SHA-256 (hexadecimal) of the vocabulary.
-        tokenizer_file: the name of the sentencepiece model in the folder, or None.
+        tokenizer_file: the name of the sentencepiece model, or of the byte-level BPE, in the folder; or None.
         lower_case: whether the text was lower-cased.
-        normalization: "bert" or "nfkc", as `tokenization.word_splitter` describes them.
-        max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP].
-        max_predictions_per_seq: maximum number of masked tokens of a static example; None if masking is dynamic.
+        normalization: "bert" or "nfkc", as `tokenization.word_splitter` describes them; "none" for "bpe".
+        max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP]; or the number of tokens
+            of a sequence, whose record has one more.
+        max_predictions_per_seq: maximum number of masked tokens of a static example; None if masking is not static.
         documents, tokens_read: numbers of documents and tokens in the text of both splits.
         tokens_in_examples: tokens of the text that occur in an example. A token counts once, even if several examples
             contain it. It is None in manifests of format 1, as are the next two fields.
@@ -240,6 +245,11 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
         raise DataError(f"{path}: {error}; prepare the data again") from error
     values = msgspec.structs.asdict(fields) | {"splits": msgspec.structs.asdict(splits)}
     manifest = Manifest(folder=folder, **values)
+    if (manifest.objective == "masked") != (manifest.masking is not None):
+        raise DataError(
+            f"{path}: masking is {strict_json.shown(manifest.masking)} with objective {manifest.objective}; "
+            "prepare the data again"
+        )
     slots, length = manifest.max_predictions_per_seq, manifest.max_seq_length
     if (manifest.masking == "static") != (slots is not None) or (slots or 0) > length:
         raise DataError(

@@ -13,11 +13,13 @@ one or not.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+
+from tftrain.data.tokenized_text import TokenizedText
 
 _RANDOM_NEXT = 0.5
 _BLOCK = 100
@@ -41,31 +43,6 @@ class Pair(NamedTuple):
     next_sentence_label: int
 
 
-class TokenizedText(NamedTuple):
-    """Documents as one stream of tokens. No document and no sentence is empty.
-
-    Attributes:
-        tokens: int32 [tokens] token ids.
-        sentences: int64 [sentences + 1] first position of each sentence; the last element is the number of tokens.
-        documents: int64 [documents + 1] first position of each document; the last element is the number of tokens.
-    """
-
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
-
-    @classmethod
-    def join(cls, documents: Sequence[Sequence[np.ndarray]]) -> "TokenizedText":
-        """Joins documents, given as the token ids of each sentence. Leaves out empty sentences and documents."""
-        lengths = [[len(sentence) for sentence in document if len(sentence)] for document in documents]
-        sentences = [sentence for document in documents for sentence in document]
-        return cls(
-            np.concatenate([np.zeros(0, np.int32), *sentences]).astype(np.int32),
-            np.cumsum([0, *chain.from_iterable(lengths)]),
-            np.cumsum([0, *(sum(sizes) for sizes in lengths if sizes)]),
-        )
-
-
 def make_pairs(
     text: TokenizedText, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator
 ) -> Iterator[Pair]:
@@ -74,14 +51,14 @@ def make_pairs(
     If the text has one document, all pairs are consecutive.
 
     Args:
-        text: the documents.
+        text: the documents; its passages are sentences.
         max_seq_length: maximum number of tokens of a pair, including [CLS] and both [SEP]; at least 8.
         short_seq_prob: share of the pairs with a random length.
         rng: source of all random choices.
     """
     max_tokens = max_seq_length - 3
     source = _RandomSegments(text, rng)
-    boundaries = text.sentences.tolist()
+    boundaries = text.passages.tolist()
     labels = _labels(rng)
     for document, (start, stop) in enumerate(pairwise(text.documents.tolist())):
         if stop - start < 2:
@@ -131,7 +108,7 @@ class _RandomSegments:
     def __init__(self, text: TokenizedText, rng: np.random.Generator):
         self._text, self._rng = text, rng
         self._is_boundary = np.zeros(len(text.tokens) + 1, bool)
-        self._is_boundary[text.sentences] = True
+        self._is_boundary[text.passages] = True
         self._sizes = np.diff(text.documents)
         self._by_size = np.argsort(self._sizes, kind="stable")
         self._sorted_sizes = self._sizes[self._by_size]
@@ -150,7 +127,7 @@ class _RandomSegments:
         """
         text, length = self._text, end - middle
         if self._is_boundary[middle]:
-            starts = text.sentences[self._rng.integers(0, len(text.sentences) - 1, _CANDIDATES)]
+            starts = text.passages[self._rng.integers(0, len(text.passages) - 1, _CANDIDATES)]
         else:
             starts = self._rng.integers(0, len(text.tokens), _CANDIDATES)
         owners = np.searchsorted(text.documents, starts, side="right") - 1
@@ -172,5 +149,5 @@ class _RandomSegments:
         long_enough = self._by_size[np.searchsorted(self._sorted_sizes, length) :]
         other = int(self._rng.choice(long_enough[long_enough != document]))
         begin, last = int(text.documents[other]), int(text.documents[other + 1]) - length
-        low, high = np.searchsorted(text.sentences, begin), np.searchsorted(text.sentences, last, side="right")
-        return int(text.sentences[self._rng.integers(low, high)])
+        low, high = np.searchsorted(text.passages, begin), np.searchsorted(text.passages, last, side="right")
+        return int(text.passages[self._rng.integers(low, high)])

@@ -94,7 +94,7 @@ def eval_batches(
 
     Returns:
         A dataset with the features of `ExampleSource.batch` and example_weights float32 [n]. Padding examples have
-        example_weights 0 and masked_lm_weights 0.
+        example_weights 0 and, if there are masks, masked_lm_weights 0.
     """
     total = source.num_examples
     batches = -(-total // global_batch_size)
@@ -108,7 +108,8 @@ def eval_batches(
         first = number * global_batch_size + start
         features = source.batch(first, stop - start, order)
         weights = tf.cast(first + tf.range(stop - start, dtype=tf.int64) < total, tf.float32)
-        features["masked_lm_weights"] *= weights[:, None]
+        for name in source.weights:
+            features[name] *= weights[:, None]
         return _static(source, features | {"example_weights": weights}, stop - start)
 
     return _dataset(tf.data.Dataset.range(batches), batch, data)
@@ -127,15 +128,7 @@ def _dataset(numbers: tf.data.Dataset, batch, data: DataConfig) -> tf.data.Datas
 
 def _static(source: ExampleSource, features: Batch, count: int) -> Batch:
     """Sets static shapes, which XLA needs."""
-    widths = {
-        "input_ids": source.max_seq_length,
-        "input_mask": source.max_seq_length,
-        "segment_ids": source.max_seq_length,
-        "masked_lm_positions": source.max_predictions_per_seq,
-        "masked_lm_ids": source.max_predictions_per_seq,
-        "masked_lm_weights": source.max_predictions_per_seq,
-    }
     return {
-        name: tf.ensure_shape(value, [count, widths[name]] if name in widths else [count])
+        name: tf.ensure_shape(value, [count] if source.widths.get(name) is None else [count, source.widths[name]])
         for name, value in features.items()
     }

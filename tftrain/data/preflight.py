@@ -1,6 +1,8 @@
 """Checks a configuration against its data before TensorFlow starts."""
 
-from tftrain.config import DataConfig, TrainConfig
+import math
+
+from tftrain.config import DataConfig, ModelConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.example import decode
 from tftrain.data.gzip_records import first_record
@@ -9,6 +11,8 @@ from tftrain.data.records import match_files
 from tftrain.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, predictions, synthetic
 from tftrain.fields import Problem, field_problems
 
+# The model families by the objective of their data.
+FAMILIES = {"masked": "bert", "causal": "gpt"}
 # An example has two segments. Their ids are the token types.
 SEGMENTS = 2
 STANDARD_FEATURES = (
@@ -28,20 +32,36 @@ def sizes(config: TrainConfig) -> Sizes:
     Raises:
         DataError: the data cannot be read, or neither a flag nor the data states the vocabulary size.
     """
-    data, vocab_size = config.data, config.model.vocab_size
+    data, vocab_size, objective = config.data, config.model.vocab_size, config.model.objective
     if data.synthetic_data:
-        return synthetic(data, vocab_size)
+        return synthetic(data, vocab_size, objective)
     if data.data_dir:
         manifest = read_manifest(data.data_dir)
+        if manifest.objective != objective:
+            raise DataError(f"--data_dir={data.data_dir}: {other_objective(manifest.objective)}")
         return Sizes(vocab_size or manifest.vocab_size, manifest.max_seq_length, manifest_predictions(manifest, data))
     if vocab_size is None:
         raise DataError("--vocab_size is not given; expected the vocabulary's size, as --train_files do not state it")
-    length, slots = standard_sizes(match_files(data.train_files, "train_files"))
+    length, slots = record_sizes(match_files(data.train_files, "train_files"), objective)
     return Sizes(vocab_size, length, slots)
 
 
+def other_objective(found: str) -> str:
+    """Returns what is wrong with data of an objective that the model does not train on, and what to do."""
+    wanted = next(objective for objective in FAMILIES if objective != found)
+    return (
+        f"the data was prepared with --objective={found}, but --model_family={FAMILIES[wanted]} trains on "
+        f"--objective={wanted}; prepare the text with that, or use --model_family={FAMILIES[found]}"
+    )
+
+
 def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
-    """Returns max_predictions_per_seq of prepared data: from the manifest, else the flag, else masked_lm_prob."""
+    """Returns max_predictions_per_seq of prepared data: from the manifest, else the flag, else masked_lm_prob.
+
+    If the objective is causal, every token is predicted.
+    """
+    if manifest.objective == "causal":
+        return manifest.max_seq_length
     return (
         manifest.max_predictions_per_seq
         or data.max_predictions_per_seq
@@ -49,19 +69,32 @@ def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
     )
 
 
-def standard_sizes(paths: list[str]) -> tuple[int, int]:
-    """Reads max_seq_length and max_predictions_per_seq from the first record of files in the standard BERT format.
+def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
+    """Reads max_seq_length and max_predictions_per_seq from the first record of files that were not prepared here.
+
+    Args:
+        paths: the files.
+        objective: "masked": records in the standard BERT format; "causal": records of max_seq_length + 1 input_ids.
 
     Raises:
-        DataError: the file cannot be read, or the record is not a BERT pre-training example.
+        DataError: the file cannot be read, or the record is no example of the objective.
     """
     payload, where = first_record(paths[0])
     features = decode(payload, where)
+    if objective == "causal":
+        length = len(features.get("input_ids", ())) - 1
+        if length < 1 or "masked_lm_positions" in features:
+            found = "masked_lm_positions, as for --model_family=bert" if length >= 1 else "no two input_ids"
+            raise DataError(
+                f"{where}: the record has {found}; expected the token ids of a sequence and a label more as input_ids, "
+                "and no masks, for --model_family=gpt"
+            )
+        return length, length
     missing = [name for name in STANDARD_FEATURES if not features.get(name)]
     if missing:
         raise DataError(
             f"{where}: the record lacks {', '.join(missing)}; expected the original BERT pre-training features, or "
-            "tf-models' names of them"
+            "tf-models' names of them, for --model_family=bert"
         )
     length, slots = len(features["input_ids"]), len(features["masked_lm_positions"])
     if slots > length:
@@ -77,7 +110,9 @@ def problems(config: TrainConfig) -> list[Problem]:
             check depends on a flag that is out of its bounds.
     """
     data, faults = config.data, []
-    if config.model.type_vocab_size < SEGMENTS:
+    if config.model.objective == "causal":
+        faults += _mask_problems(data)
+    elif config.model.type_vocab_size < SEGMENTS:
         expected = f"expected at least {SEGMENTS}, the segments of an example"
         faults.append(Problem("type_vocab_size", config.model.type_vocab_size, expected))
     if sum(map(bool, (data.data_dir, data.train_files, data.synthetic_data))) != 1:
@@ -90,22 +125,38 @@ def problems(config: TrainConfig) -> list[Problem]:
         manifest = read_manifest(data.data_dir)
     except DataError as error:
         return [*faults, Problem("data_dir", data.data_dir, str(error))]
+    if manifest.objective != config.model.objective:
+        return [*faults, Problem("data_dir", data.data_dir, other_objective(manifest.objective))]
     return faults + _prepared_problems(config, manifest)
+
+
+def _mask_problems(data: DataConfig) -> list[Problem]:
+    """Returns the flags of masks that are given although the model predicts every token."""
+    return [
+        Problem(
+            name, getattr(data, name), "expected only with --model_family=bert: gpt predicts every token, without masks"
+        )
+        for name in ("masked_lm_prob", "whole_word_masking")
+        if getattr(data, name) != getattr(DataConfig, name)
+    ]
 
 
 def _synthetic_problems(config: TrainConfig) -> list[Problem]:
     data, faults = config.data, []
-    if data.max_seq_length is None and config.model.max_position_embeddings < SYNTHETIC_SEQ_LENGTH:
+    model = config.model
+    if data.max_seq_length is None and _longest(model) < SYNTHETIC_SEQ_LENGTH:
         faults.append(
             Problem(
                 "max_position_embeddings",
-                config.model.max_position_embeddings,
+                model.max_position_embeddings,
                 f"expected at least max_seq_length={SYNTHETIC_SEQ_LENGTH}, which is the default of synthetic data",
             )
         )
     if {problem.flag for problem in field_problems(data)} & {"max_seq_length", "masked_lm_prob"}:
         return faults
-    _, length, slots = synthetic(data, config.model.vocab_size)
+    _, length, slots = synthetic(data, model.vocab_size, model.objective)
+    if model.objective == "causal":
+        return faults + _prediction_problems(data, length)
     if slots > length - 2:
         faults.append(
             Problem(
@@ -133,7 +184,9 @@ def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]
     if manifest.examples("eval") == 0:
         reason = "its eval split is empty; prepare it from more text, or with a larger --eval_fraction"
         faults += _held_out_problems(config, Problem("data_dir", data.data_dir, reason))
-    if manifest.masking == "static":
+    if manifest.objective == "causal":
+        faults += _prediction_problems(data, manifest.max_seq_length)
+    elif manifest.masking == "static":
         faults += _static_problems(config, manifest.max_predictions_per_seq, "static masks (prepare --masking=dynamic)")
     elif (data.max_predictions_per_seq or 1) > manifest.max_seq_length - 3:
         faults.append(
@@ -159,12 +212,17 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
         if pattern is None:
             continue
         try:
-            length, slots = standard_sizes(match_files(pattern, flag))
+            length, slots = record_sizes(match_files(pattern, flag), config.model.objective)
         except DataError as error:
             faults.append(Problem(flag, pattern, str(error).removeprefix(f"--{flag}={pattern}: ")))
             continue
         sizes_by_flag[flag] = f"max_seq_length {length} and max_predictions_per_seq {slots}"
-        faults += _length_problems(config, length, pattern) + _static_problems(config, slots, "masks in the records")
+        faults += _length_problems(config, length, pattern)
+        if config.model.objective == "causal":
+            sizes_by_flag[flag] = f"max_seq_length {length}"
+            faults += _prediction_problems(data, length)
+        else:
+            faults += _static_problems(config, slots, "masks in the records")
     if len(set(sizes_by_flag.values())) > 1:
         expected = f"expected the {sizes_by_flag['train_files']} of train_files, not {sizes_by_flag['eval_files']}"
         faults.append(Problem("eval_files", data.eval_files, expected))
@@ -187,7 +245,7 @@ def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Prob
         faults.append(
             Problem("max_seq_length", config.data.max_seq_length, f"expected nothing, or the {length} of {origin}")
         )
-    if config.model.max_position_embeddings < length:
+    if _longest(config.model) < length:
         faults.append(
             Problem(
                 "max_position_embeddings",
@@ -196,6 +254,19 @@ def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Prob
             )
         )
     return faults
+
+
+def _longest(model: ModelConfig) -> float:
+    """Returns the longest sequence that the model can read, in tokens."""
+    return model.max_position_embeddings if model.position_embedding == "learned" else math.inf
+
+
+def _prediction_problems(data: DataConfig, length: int) -> list[Problem]:
+    """Returns whether max_predictions_per_seq fits a model that predicts every token of `length`."""
+    if data.max_predictions_per_seq in (None, length):
+        return []
+    expected = f"expected nothing: --model_family=gpt predicts every one of {length} tokens"
+    return [Problem("max_predictions_per_seq", data.max_predictions_per_seq, expected)]
 
 
 def _static_problems(config: TrainConfig, slots: int, masks: str) -> list[Problem]:

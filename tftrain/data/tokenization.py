@@ -49,7 +49,7 @@ def word_splitter(tokenizer_type: str, normalization: str, lower_case: bool) -> 
 
 
 class Tokenizer:
-    """Turns sentences into token ids."""
+    """Turns sentences into token ids, by WordPiece or sentencepiece."""
 
     def __init__(self, vocabulary: Vocabulary, lower_case: bool, model: bytes | None, normalization: str = "bert"):
         """Builds the tokenizer.

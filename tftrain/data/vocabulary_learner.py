@@ -224,5 +224,5 @@ def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
         raise DataError(
             f"{path}: not a sentencepiece model; expected the .model file that its trainer writes"
         ) from error
-    check_tokens(pieces, path)
+    check_tokens(pieces, path, "sentencepiece")
     return Vocabulary(pieces, "sentencepiece")

@@ -109,7 +109,7 @@ class Stage:
 
 
 def _begin(parent: int) -> None:
-    """Sets up a worker process: the parent handles Ctrl-C, and TensorFlow uses one thread without a GPU."""
+    """Sets up a worker process: the parent handles Ctrl-C, and libraries use one thread without a GPU."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(
@@ -119,6 +119,7 @@ def _begin(parent: int) -> None:
         TF_NUM_INTRAOP_THREADS="1",
         TF_NUM_INTEROP_THREADS="1",
         OMP_NUM_THREADS="1",
+        TOKENIZERS_PARALLELISM="false",
     )
     if os.getppid() != parent:
         raise SystemExit(1)

@@ -8,6 +8,7 @@ from tftrain.model.attention_cores import CORES, AttentionMask
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.layers import Dense
 from tftrain.model.parameters import Parameters
+from tftrain.model.positions import alibi_slopes, rotate
 from tftrain.ops.dropout import DropoutKey, HeadRange, dropout_at
 from tftrain.parallel.tensor import copy_to_ranks
 
@@ -40,16 +41,24 @@ class SelfAttention(tf_keras.layers.Layer):
         self.group, self.place = parameters.tensor, parameters.place
         hidden, self.head_size = config.hidden_size, config.head_size
         by_heads = {"divided": "outputs", "unit": config.head_size}
+        self.rotary, self.slopes = config.position_embedding == "rotary", None
         self.query = Dense(parameters.scope("query"), hidden, hidden, **by_heads)
         self.key = Dense(parameters.scope("key"), hidden, hidden, config.use_bias_in_keys, **by_heads)
         self.value = Dense(parameters.scope("value"), hidden, hidden, **by_heads)
         self.output_projection = Dense(
-            parameters.scope("output"), hidden, hidden, divided="inputs", unit=config.head_size
+            parameters.scope("output"),
+            hidden,
+            hidden,
+            divided="inputs",
+            unit=config.head_size,
+            scale=config.residual_init_scale,
         )
         self.heads, self.head_range = self.query.kernel.shape[1] // config.head_size, None
+        first = parameters.scope("query").offset("kernel") // config.head_size
         if self.group.size > 1:
-            first = parameters.scope("query").offset("kernel") // config.head_size
             self.head_range = HeadRange(first, config.num_attention_heads)
+        if config.position_embedding == "alibi":
+            self.slopes = alibi_slopes(config.num_attention_heads)[first : first + self.heads]
 
     def call(
         self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None, with_bias: bool = True
@@ -67,6 +76,9 @@ class SelfAttention(tf_keras.layers.Layer):
         """
         x = copy_to_ranks(self.group, x, self.place)
         query, key, value = (self._split_heads(project(x)) for project in (self.query, self.key, self.value))
+        if self.rotary:
+            query, key = rotate(query), rotate(key)
+        mask = mask._replace(slopes=self.slopes)
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
         width = self.heads * self.head_size

@@ -10,18 +10,24 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
+from tftrain.model.positions import distance_bias
 from tftrain.ops.attention_softmax import attention_context, reference_attention_context
 from tftrain.ops.dropout import Dropout
+from tftrain.ops.dtypes import wide_dtype
 
 
 class AttentionMask(NamedTuple):
-    """Which keys a query attends to: those of its sample that are not padding.
+    """Which keys a query attends to, and what is added to their scores.
 
     Attributes:
-        keys: int32 [b, S], positive for a token, 0 for padding.
+        keys: int32 [b, S], positive for a token, 0 for padding, to which no query attends.
+        causal: whether a query attends only to its own position and to those before it.
+        slopes: of this rank's heads, see `positions.distance_bias`; None: nothing is added.
     """
 
     keys: tf.Tensor
+    causal: bool = False
+    slopes: tuple[float, ...] | None = None
 
 
 class AttentionCore(Protocol):
@@ -49,13 +55,19 @@ def plain_softmax(query, key, value, mask, dropout):
     # need the scaled queries, so results would not be bit-equal.
     scaled = tf.reshape(tf.reshape(query, [-1]) * _scale(query), tf.shape(query))
     scores = tf.matmul(tf.ensure_shape(scaled, query.shape), key, transpose_b=True)  # [b, heads, S, S]
-    return reference_attention_context(scores, mask.keys, value, 1.0, dropout)
+    if mask.slopes:
+        wide = wide_dtype(scores.dtype)
+        scores = tf.cast(scores, wide) + distance_bias(mask.slopes, scores.shape[-1], wide)
+    return reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal)
 
 
 def fused_softmax(query, key, value, mask, dropout):
     """The core whose scale, mask, softmax and dropout are one op."""
     scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, S, S]
-    return attention_context(scores, mask.keys, value, _scale(query), dropout)
+    if mask.slopes:
+        # The distance to a near key is small, so it is exact in 16 bits; a far key has next to no weight.
+        scores += distance_bias(mask.slopes, scores.shape[-1], scores.dtype) / tf.cast(_scale(query), scores.dtype)
+    return attention_context(scores, mask.keys, value, _scale(query), dropout, mask.causal)
 
 
 def _scale(query):

@@ -5,6 +5,7 @@ are by far the largest activation of a small model. No rank ever has all of them
 for each masked position (Shoeybi et al., arXiv 1909.08053, section 3).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,34 +26,37 @@ class Embedding(tf_keras.layers.Layer):
     """Word + position + token type, then LayerNorm (post-norm models only) and dropout.
 
     Attributes:
-        word: [vocab, H], or this rank's rows of it; the masked-LM head shares it.
-        position: [max_position_embeddings, H].
-        token_type: [type_vocab_size, H].
+        word: [vocab, H], or this rank's rows of it; the output layer shares it.
+        position: [max_position_embeddings, H]; None where the attention knows the positions.
+        token_type: [type_vocab_size, H]; None in a decoder.
+        longest: the longest sequence, in tokens.
     """
 
-    def __init__(self, parameters: Parameters, config: ModelConfig, vocab_size: int, dropout_site: int):
-        """Makes the three tables, and the norm of a post-norm model.
+    def __init__(self, parameters: Parameters, config: ModelConfig, word: tf.Variable, dropout_site: int):
+        """Makes the tables of positions and token types, and the norm of a post-norm model.
 
         Args:
-            parameters: makes the variables.
-            config: sizes, the place of the norms, the hidden dropout.
-            vocab_size: rows of the word table.
+            parameters: makes the variables, and has made `word`.
+            config: sizes, the family, the kind of positions, the place of the norms, the hidden dropout.
+            word: the word table.
             dropout_site: dropout site of the sum.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.dropout_rate, self.dropout_site = config.hidden_dropout_prob, dropout_site
         hidden = config.hidden_size
-        self.word = parameters.normal("word", [vocab_size, hidden], axis=0)
+        self.word, self.position, self.token_type, self.longest = word, None, None, math.inf
         self.group, self.place, self.first_word = parameters.tensor, parameters.place, parameters.offset("word")
-        self.position = parameters.normal("position", [config.max_position_embeddings, hidden])
-        self.token_type = parameters.normal("token_type", [config.type_vocab_size, hidden])
-        post_norm = config.norm_position == "post"
-        self.norm = LayerNorm(parameters.scope("norm"), config) if post_norm else None
+        if config.position_embedding == "learned":
+            self.longest = config.max_position_embeddings
+            self.position = parameters.normal("position", [self.longest, hidden])
+        if config.has_token_types:
+            self.token_type = parameters.normal("token_type", [config.type_vocab_size, hidden])
+        self.norm = None if config.is_pre_norm else LayerNorm(parameters.scope("norm"), config)
 
     def call(
         self,
         input_ids: tf.Tensor,
-        segment_ids: tf.Tensor,
+        segment_ids: tf.Tensor | None,
         dropout_key: DropoutKey | None,
         lookup_table: tf.Tensor | None,
     ) -> tf.Tensor:
@@ -60,25 +64,28 @@ class Embedding(tf_keras.layers.Layer):
 
         Args:
             input_ids: int32 [b, S].
-            segment_ids: int32 [b, S], each below type_vocab_size.
+            segment_ids: int32 [b, S], each below type_vocab_size; not used in a decoder.
             dropout_key: None in inference.
-            lookup_table: like `word`; if given, words are looked up in it, see `BertPretrainer.call`.
+            lookup_table: like `word`; if given, words are looked up in it, see `Transformer.embed`.
 
         Returns:
             [b, S, H], in the model's dtype.
         """
-        length, hidden = input_ids.shape[1], self.position.shape[1]
+        length, hidden = input_ids.shape[1], self.word.shape[1]
         ids = tf.reshape(input_ids, [-1])
         look_up, table = (lookup, self.word) if lookup_table is None else (tf.gather, lookup_table)
         if self.group.size == 1:
-            words = look_up(table, ids)  # [b * S, H]
+            x = look_up(table, ids)  # [b * S, H]
         else:
-            words = sliced_lookup(look_up, table, ids, self.first_word, self.group, self.place)
-        # The table has about two rows. The gradient of a product with one-hot rows is a matrix product, which adds up
-        # many rows better than a scatter does.
-        types = tf.one_hot(tf.reshape(segment_ids, [-1]), self.token_type.shape[0], dtype=self.dtype)
-        x = tf.reshape(words + tf.matmul(types, self.token_type), [-1, length, hidden])
-        x += self.position[:length]  # [b, S, H] + [S, H]
+            x = sliced_lookup(look_up, table, ids, self.first_word, self.group, self.place)
+        if self.token_type is not None:
+            # The table has about two rows. The gradient of a product with one-hot rows is a matrix product, which adds
+            # up many rows better than a scatter does.
+            types = tf.one_hot(tf.reshape(segment_ids, [-1]), self.token_type.shape[0], dtype=self.dtype)
+            x += tf.matmul(types, self.token_type)
+        x = tf.reshape(x, [-1, length, hidden])
+        if self.position is not None:
+            x += self.position[:length]  # [b, S, H] + [S, H]
         if self.norm is not None:
             x = self.norm(x)
         return reference_dropout(x, dropout_at(dropout_key, self.dropout_rate, self.dropout_site))

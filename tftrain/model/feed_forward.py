@@ -44,7 +44,7 @@ class FeedForward(tf_keras.layers.Layer):
         gated = config.activation == "geglu"
         self.gate = Dense(parameters.scope("gate"), hidden, wide, divided="outputs") if gated else None
         self.up = Dense(parameters.scope("up"), hidden, wide, divided="outputs")
-        self.down = Dense(parameters.scope("down"), wide, hidden, divided="inputs")
+        self.down = Dense(parameters.scope("down"), wide, hidden, divided="inputs", scale=config.residual_init_scale)
 
     def call(self, x: tf.Tensor, with_bias: bool = True) -> tf.Tensor:
         """Maps [b, S, H] to [b, S, H], each token by itself.

@@ -26,6 +26,7 @@ class Dense(tf_keras.layers.Layer):
         use_bias: bool = True,
         divided: str | None = None,
         unit: int = 1,
+        scale: float = 1.0,
     ):
         """Makes the variables `kernel` and, if it is used, `bias`.
 
@@ -38,12 +39,13 @@ class Dense(tf_keras.layers.Layer):
                 input that went through `copy_to_ranks`. "inputs": each rank has some inputs and computes its part of a
                 sum; the layer adds the parts up, and then adds the bias once.
             unit: number of neighbouring inputs or outputs that stay on one rank.
+            scale: factor of the kernel's initial standard deviation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         by_outputs = divided == "outputs"
         self.group, self.place, self.sums = parameters.tensor, parameters.place, divided == "inputs"
         axis = {"outputs": 1, "inputs": 0, None: None}[divided]
-        self.kernel = parameters.normal("kernel", [inputs, outputs], axis, unit)
+        self.kernel = parameters.normal("kernel", [inputs, outputs], axis, unit, scale)
         self.bias = parameters.zeros("bias", [outputs], 0 if by_outputs else None, unit) if use_bias else None
 
     def call(self, x: tf.Tensor, with_bias: bool = True) -> tf.Tensor:

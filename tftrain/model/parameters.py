@@ -84,7 +84,14 @@ class Parameters:
         """The global name of the scope, which is that of a layer."""
         return self._prefix.removesuffix("/")
 
-    def normal(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
+    def normal(
+        self,
+        name: str,
+        shape: Sequence[int],
+        axis: int | None = None,
+        unit: int = 1,
+        scale: float = 1.0,
+    ) -> tf.Variable:
         """Makes a variable with initial values from the truncated normal.
 
         Args:
@@ -92,12 +99,13 @@ class Parameters:
             shape: of the whole variable.
             axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
             unit: number of neighbouring elements along the axis that stay on one rank.
+            scale: factor of the standard deviation.
 
         Returns:
             This rank's part of the variable.
         """
         piece = self._piece(name, shape, axis, unit)
-        draw = functools.partial(self._draw, piece)
+        draw = functools.partial(self._draw, piece, scale * self._initializer_range)
         variable = self._make(piece, tf.cast(draw(), self.dtype))
         self.draws[piece.name] = draw
         return variable
@@ -128,8 +136,8 @@ class Parameters:
         """Returns this rank's piece of a tensor; a tensor that is whole on every rank is saved by the first."""
         return held_piece(self._prefix + name, shape, axis, unit, self.tensor.rank, self.tensor.size)
 
-    def _draw(self, piece: Piece) -> tf.Tensor:
-        drawn = truncated_normal(piece.name, piece.whole, self._initializer_range, self._seed)
+    def _draw(self, piece: Piece, stddev: float) -> tf.Tensor:
+        drawn = truncated_normal(piece.name, piece.whole, stddev, self._seed)
         return own_copy(piece.take_block(drawn)) if piece.is_divided else drawn
 
     def _make(self, piece: Piece, value: tf.Tensor) -> tf.Variable:

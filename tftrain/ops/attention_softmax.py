@@ -38,7 +38,12 @@ def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> t
 
 
 def attention_context(
-    scores: tf.Tensor, key_mask: tf.Tensor, values: tf.Tensor, scale: float, dropout: Dropout | None = None
+    scores: tf.Tensor,
+    key_mask: tf.Tensor,
+    values: tf.Tensor,
+    scale: float,
+    dropout: Dropout | None = None,
+    causal: bool = False,
 ) -> tf.Tensor:
     """Returns dropout(softmax(scale * scores)) @ values.
 
@@ -46,6 +51,7 @@ def attention_context(
         scores, key_mask, scale: see `attention_softmax`; the number of heads must be static.
         values: [b, heads, keys, head_size], of scores' dtype.
         dropout: of the probabilities; None in inference.
+        causal: whether a query attends only to its own position and to those before it.
 
     Returns:
         [b, heads, queries, head_size], of scores' dtype.
@@ -53,6 +59,8 @@ def attention_context(
     Raises:
         tf.errors.InvalidArgumentError: see `attention_softmax`; or the rate is not in [0, 1).
     """
+    if causal:
+        return reference_attention_context(scores, key_mask, values, scale, dropout, causal)
     scores, key_mask = _checked(scores, key_mask)
     values = tf.convert_to_tensor(values)
     check_dtype("values", values, scores.dtype, "as scores")
@@ -112,36 +120,57 @@ def _attention_softmax_gradient(op, dprobabilities, *_ddropped):
 
 
 def reference_attention_context(
-    scores: tf.Tensor, key_mask: tf.Tensor, values: tf.Tensor, scale: float, dropout: Dropout | None = None
+    scores: tf.Tensor,
+    key_mask: tf.Tensor,
+    values: tf.Tensor,
+    scale: float,
+    dropout: Dropout | None = None,
+    causal: bool = False,
 ) -> tf.Tensor:
     """Computes `attention_context` in plain TensorFlow: its specification. All dimensions but b must be static.
 
     Args:
-        scores, key_mask, values, scale, dropout: see `attention_context`; float64 too.
+        scores: see `attention_context`; float64 too; or fp32 with values in 16 bits.
+        key_mask, values, scale, dropout, causal: see `attention_context`.
 
     Returns:
-        [b, heads, queries, head_size], of scores' dtype.
+        [b, heads, queries, head_size], of values' dtype.
     """
-    probabilities = reference_dropout(_softmax_over_keys(scores, key_mask, scale), dropout)
-    # For a sample without keys, zeroing the context costs less than zeroing the probabilities.
-    return tf.matmul(probabilities, values) * _any_key(key_mask, values.dtype)
+    probabilities = tf.cast(_softmax_over_keys(scores, key_mask, scale, causal), values.dtype)
+    # For a query without keys, zeroing the context costs less than zeroing the probabilities.
+    attended = tf.matmul(reference_dropout(probabilities, dropout), values)
+    return attended * _any_key(key_mask, scores.shape[2], causal, values.dtype)
 
 
-def reference_attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> tf.Tensor:
+def reference_attention_softmax(
+    scores: tf.Tensor, key_mask: tf.Tensor, scale: float, causal: bool = False
+) -> tf.Tensor:
     """Computes `attention_softmax` in plain TensorFlow: its specification; float64 too."""
-    return _softmax_over_keys(scores, key_mask, scale) * _any_key(key_mask, scores.dtype)
+    probabilities = tf.cast(_softmax_over_keys(scores, key_mask, scale, causal), scores.dtype)
+    return probabilities * _any_key(key_mask, scores.shape[2], causal, scores.dtype)
 
 
-def _softmax_over_keys(scores, key_mask, scale):
-    """Returns the softmax of the scaled scores, of their dtype; the same for all keys of a sample without keys."""
+def _softmax_over_keys(scores, key_mask, scale, causal):
+    """Returns the softmax of the scaled scores, fp32 or wider; the same for all keys of a query without keys."""
     wide = wide_dtype(scores.dtype)
     logits = tf.cast(scores, wide)
     if scale != 1:
         logits *= scale
-    padding = 1 - tf.cast(key_mask > 0, wide)[:, None, None, :]
-    return tf.cast(tf.nn.softmax(logits + padding * MASKED), scores.dtype)
+    hidden = 1 - tf.cast(_attended(key_mask, scores.shape[2], causal), wide)
+    return tf.nn.softmax(logits + hidden * MASKED)
 
 
-def _any_key(key_mask, dtype):
-    """Returns [b, 1, 1, 1]: 1 for a sample with keys, 0 for one without."""
-    return tf.reduce_max(tf.cast(key_mask > 0, dtype), axis=1)[:, None, None, None]
+def _attended(key_mask, queries, causal):
+    """Returns which keys a query attends to: bool [b, 1, 1, keys], or [b, 1, queries, keys] if it is causal."""
+    attended = (key_mask > 0)[:, None, None, :]
+    if not causal:
+        return attended
+    return attended & (tf.range(key_mask.shape[1]) <= tf.range(queries)[:, None])
+
+
+def _any_key(key_mask, queries, causal, dtype):
+    """Returns 1 for a query with keys, 0 for one without: [b, 1, 1, 1], or [b, 1, queries, 1] if it is causal."""
+    if not causal:
+        return tf.reduce_max(tf.cast(key_mask > 0, dtype), axis=1)[:, None, None, None]
+    before = tf.cumsum(tf.cast(key_mask > 0, tf.int32), axis=1)[:, :queries]
+    return tf.cast(before > 0, dtype)[:, None, :, None]

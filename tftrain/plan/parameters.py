@@ -100,7 +100,7 @@ def count(model: ModelConfig, vocab_size: int) -> Parameters:
     Returns:
         The numbers by part.
     """
-    width, pre_norm = model.hidden_size, model.norm_position == "pre"
+    width, pre_norm = model.hidden_size, model.is_pre_norm
     one = block(width, model.feed_forward_size, model.activation == "geglu", model.use_bias_in_keys)
     table = embeddings(width, vocab_size, model.max_position_embeddings, model.type_vocab_size, normed=not pre_norm)
     return Parameters(

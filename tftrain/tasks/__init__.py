@@ -1,13 +1,17 @@
 """The tasks that a run can train: one file for each task."""
 
 from tftrain.config import TrainConfig
+from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks.bert_pretraining import BertPretraining
-from tftrain.tasks.task import Mean, Stages, Task
+from tftrain.tasks.gpt_pretraining import GptPretraining
+from tftrain.tasks.task import Mean, Task
 
-__all__ = ["Mean", "Stages", "Task", "make_task"]
+__all__ = ["Mean", "Task", "make_task"]
+
+TASKS = {"bert": BertPretraining, "gpt": GptPretraining}  # by --model_family
 
 
-def make_task(config: TrainConfig, mesh: Mesh) -> Task:
+def make_task(config: TrainConfig, mesh: Mesh, part: ModelPart | None = None) -> Task:
     """Builds the task of a filled-in configuration: this rank's part of the model, with its initial weights."""
-    return BertPretraining(config, mesh)
+    return TASKS[config.model.model_family](config, mesh, part)

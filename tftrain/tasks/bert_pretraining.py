@@ -10,20 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain import devices
-from tftrain.checkpoint.piece import Piece
-from tftrain.config import DataConfig, TrainConfig
-from tftrain.data.manifest import read_manifest
+from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
-from tftrain.model import implementations
 from tftrain.model.bert import BertPretrainer, Outputs
-from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.embedding import SlicedLogits, sliced_cross_entropy
-from tftrain.number_formats import DTYPES
-from tftrain.ops.dropout import DropoutKey
-from tftrain.parallel.mesh import Mesh
-from tftrain.plan import flops, parameters
-from tftrain.tasks.task import Batch, Mean, Stages, Task
+from tftrain.tasks.task import Batch, Mean
+from tftrain.tasks.transformer_task import TransformerTask
 
 
 class LossSums(NamedTuple):
@@ -46,13 +38,10 @@ class LossSums(NamedTuple):
     examples: tf.Tensor
 
 
-class BertPretraining(Task):
-    """A BERT encoder with its two heads; its sums are `LossSums`.
+class BertPretraining(TransformerTask):
+    """A BERT encoder with its two heads; its sums are `LossSums`."""
 
-    Attributes:
-        model: this rank's part of the encoder and its heads.
-    """
-
+    family = BertPretrainer
     sums = LossSums._fields
     means = (
         Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True),
@@ -61,99 +50,22 @@ class BertPretraining(Task):
         Mean("nsp_accuracy", "nsp accuracy", "next-sentence accuracy", "nsp_correct", "examples", in_training=False),
     )
 
-    def __init__(self, config: TrainConfig, mesh: Mesh):
-        """Builds the model with its initial weights; `config` is resolved and has the sizes that the data gives."""
-        self._config, gpu = config, devices.has_gpu()
-        dtype = DTYPES[config.compute.precision]
-        self.model = BertPretrainer(
-            implementations.resolve_implementations(config.model, dtype, gpu),
-            config.model.vocab_size,
-            dtype,
-            config.run.seed,
-            Checkpointing(config.compute.activation_checkpointing, config.compiles(gpu)),
-            mesh.tensor,
-        )
-
-    def named_variables(self) -> dict[str, tf.Variable]:
-        """Returns global name -> variable of this rank, from the embedding to the heads."""
-        return self.model.named_variables()
-
-    def initial_value(self, name: str) -> tf.Tensor:
-        """Returns the initial value of this rank's part of a variable, fp32, before it was rounded."""
-        return self.model.initial_value(name)
-
-    @property
-    def pieces(self) -> dict[str, Piece]:
-        """Global name -> the piece of the whole tensor that this rank's variable holds."""
-        return self.model.pieces
-
-    @property
-    def lookup_variable(self) -> tf.Variable:
-        """The word embedding."""
-        return self.model.embedding.word
-
     def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval"."""
         return open_source(data, split, self.vocab_size, seed)
-
-    def has_held_out(self, data: DataConfig) -> bool:
-        """Whether the data has a held-out split."""
-        if data.data_dir:
-            return read_manifest(data.data_dir).examples("eval") > 0
-        return data.synthetic_data or data.eval_files is not None
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the weights of the masked words and of the sentence pairs, fp32 [2]."""
         pairs = tf.cast(self.batch_size(batch), tf.float32)
         return tf.stack([tf.reduce_sum(batch["masked_lm_weights"]), pairs])
 
-    def compute(
-        self, batch: Batch, dropout: DropoutKey | None = None, lookup_table: tf.Tensor | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Runs the model on a micro-batch, see `Task.compute`."""
-        return pretraining_loss_sums(self.model(batch, dropout=dropout, lookup_table=lookup_table), batch)._asdict()
-
-    def stages(self) -> Stages:
-        """Returns the embedding, each block, and both heads with their losses."""
-        model = self.model
-        return Stages(
-            model.embed,
-            [
-                lambda x, batch, dropout, i=i: model.run_blocks(x, batch, dropout, i, i + 1)
-                for i in range(len(model.blocks))
-            ],
-            lambda x, batch: pretraining_loss_sums(model.heads(x, batch), batch)._asdict(),
-        )
+    def loss_sums(self, x: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
+        return pretraining_loss_sums(self.model.heads(x, batch), batch)._asdict()
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens of a batch's text, see `original_tokens`."""
         return original_tokens(batch)
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the word embedding."""
-        return self._config.model.vocab_size
-
-    def step_flops(self, samples: int) -> int:
-        """Returns the floating point operations of forward and backward over so many samples."""
-        data = self._config.data
-        return flops.step_flops(
-            self._config.model, self.vocab_size, data.max_seq_length, data.max_predictions_per_seq, samples
-        )
-
-    def description(self) -> tuple[str, ...]:
-        """Returns the sizes of the model, in words for the log."""
-        model = self._config.model
-        return (
-            f"{model.num_hidden_layers} layers x {model.hidden_size}",
-            f"{model.num_attention_heads} heads",
-            f"vocabulary of {self.vocab_size}",
-            f"{parameters.count(model, self.vocab_size).total / 1e6:.1f}M parameters",
-        )
-
-    def implementations(self) -> str:
-        """Returns one line for the log: which ops of the model are fused."""
-        return implementations.describe(self._config.model, self.model.dtype, devices.has_gpu())
 
 
 def pretraining_loss_sums(outputs: Outputs, batch: Batch) -> LossSums:

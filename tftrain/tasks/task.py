@@ -8,7 +8,7 @@ batch is split.
 
 import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource
+from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import DropoutKey
 
 Batch = Mapping[str, tf.Tensor]
@@ -42,20 +43,6 @@ class Mean(NamedTuple):
     is_loss: bool = False
     in_training: bool = True
     in_evaluation: bool = True
-
-
-class Stages(NamedTuple):
-    """The parts of a model that a pipeline assigns to its stages; applied in order, they compute the whole model.
-
-    Attributes:
-        embedding: (batch, dropout key or None) -> activations [b, S, H].
-        blocks: each (activations, batch, dropout key or None) -> activations.
-        heads: (activations, batch) -> the sums of `Task.compute`.
-    """
-
-    embedding: Callable[[Batch, DropoutKey | None], tf.Tensor]
-    blocks: Sequence[Callable[[tf.Tensor, Batch, DropoutKey | None], tf.Tensor]]
-    heads: Callable[[tf.Tensor, Batch], dict[str, tf.Tensor]]
 
 
 class Task(abc.ABC):
@@ -128,8 +115,24 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def stages(self) -> Stages:
-        """Returns the model divided into the parts that a pipeline needs."""
+    def run_part(
+        self,
+        part: ModelPart,
+        x: tf.Tensor | None,
+        batch: Batch,
+        dropout: DropoutKey | None = None,
+        lookup_table: tf.Tensor | None = None,
+    ) -> tf.Tensor | dict[str, tf.Tensor]:
+        """Runs some of the layers that this rank holds: what a pipeline stage does with a micro-batch.
+
+        Args:
+            part: the layers.
+            x: activations of the layers before, [b, S, H]; None if the part has the embedding.
+            batch, dropout, lookup_table: see `compute`.
+
+        Returns:
+            The activations behind the part, [b, S, H]; the sums, as `compute`, if the part has the heads.
+        """
 
     @abc.abstractmethod
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -1,0 +1,152 @@
+"""The objective of BERT: sentence pairs for masked words and the next sentence. `pairs` makes the pairs."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tftrain.data.accounting import Accounting, row
+from tftrain.data.example import encode
+from tftrain.data.normalization import cut_spaceless
+from tftrain.data.objective import Examples, Objective
+from tftrain.data.pairs import Pair, make_pairs
+from tftrain.data.sentences import split_sentences
+from tftrain.data.spool import Chunk
+from tftrain.data.tokenized_text import TokenizedText
+from tftrain.data.vocabulary import Vocabulary
+from tftrain.data_sizes import predictions
+from tftrain.prepare_config import PrepareConfig
+
+_RANDOM_SECOND = "with a random second segment"
+_LONE = "document_of_one_token"
+_SHOWN_TOKENS = 60
+
+
+class MaskedObjective(Objective):
+    """Pairs of segments, unmasked, or masked as in the original BERT."""
+
+    name = "masked"
+
+    def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:
+        """Returns the sentences."""
+        return [cut_spaceless(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
+
+    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary, config: PrepareConfig) -> Examples:
+        """Makes the pairs of a chunk, see `Objective.examples`."""
+        return _Pairs(text, chunk, vocabulary, config, self.predictions(config))
+
+    def smallest_chunk(self, config: PrepareConfig) -> int:
+        """Returns 0: every document is in its own examples."""
+        return 0
+
+    def predictions(self, config: PrepareConfig) -> int | None:
+        """Returns the masked tokens of a static example at most; None if training masks."""
+        if config.masking == "dynamic":
+            return None
+        return config.max_predictions_per_seq or predictions(config.max_seq_length, config.masked_lm_prob)
+
+    def rows(self, accounting: Accounting) -> list[str]:
+        """Returns the number of random second segments, and of the examples of a document."""
+        return [
+            row(f"  {_RANDOM_SECOND}", accounting.details[_RANDOM_SECOND], accounting.examples),
+            f"{'  of a document':32}{accounting.examples / max(1, accounting.documents):>16,.1f}",
+        ]
+
+    def unused(self, accounting: Accounting, config: PrepareConfig) -> tuple[str, str]:
+        """Returns that documents are too short to be a pair."""
+        remedy = "join lines that belong to one document"
+        if config.document_separator == "blank_line":
+            remedy += " (--document_separator=file if a file is a document)"
+        return f"{accounting.tokens_dropped[_LONE]:,} documents have one token", remedy
+
+    def smallest_text(self, config: PrepareConfig) -> str:
+        """Returns that a pair needs two tokens."""
+        return "a document of two tokens or more that is no duplicate; use more text"
+
+    def warnings(self, documents: Sequence[int], config: PrepareConfig) -> list[str]:
+        """Warns of chunks with a single document: random next sentences have no other document to come from."""
+        single, filled = documents.count(1), sum(count > 0 for count in documents)
+        if not single:
+            return []
+        other_separator = "file" if config.document_separator == "blank_line" else "blank_line"
+        return [
+            f"{single} of {filled} chunks hold a single document: their pairs are all consecutive; use more documents, "
+            f"a larger --shard_mb, or --document_separator={other_separator} if that is what parts the text"
+        ]
+
+
+class PairedExample(NamedTuple):
+    """One example before masking: [CLS] A [SEP] B [SEP].
+
+    Attributes:
+        input_ids: token ids.
+        second_segment_start: position of the first token of B.
+        next_sentence_label: 1 if B is random, 0 if it follows A.
+    """
+
+    input_ids: list[int]
+    second_segment_start: int
+    next_sentence_label: int
+
+
+class _Pairs(Examples):
+    """The pairs of a chunk."""
+
+    def __init__(
+        self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary, config: PrepareConfig, slots: int | None
+    ):
+        """Makes the pairs. `slots` is the largest number of masked tokens; None if masking is dynamic."""
+        self._text, self._chunk, self._vocabulary, self._config, self._slots = text, chunk, vocabulary, config, slots
+        self._pairs: list[Pair] = []
+        for turn in range(config.dupe_factor or (10 if config.masking == "static" else 1)):
+            rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number, turn])
+            self._pairs += make_pairs(text, config.max_seq_length, config.short_seq_prob, rng)
+        self._used = np.zeros(len(text.tokens), bool)
+        for pair in self._pairs:
+            self._used[pair.first : pair.first_end] = True
+            self._used[pair.second : pair.second_end] = True
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def used(self) -> np.ndarray:
+        return self._used
+
+    def dropped(self) -> dict[str, int]:
+        starts = self._text.documents
+        alone = starts[:-1][np.diff(starts) == 1]
+        return {_LONE: int((~self._used[alone]).sum())}
+
+    def details(self) -> dict[str, int]:
+        return {_RANDOM_SECOND: sum(pair.next_sentence_label for pair in self._pairs)}
+
+    def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
+        examples = (self._example(self._pairs[number]) for number in order)
+        if self._slots is not None:
+            from tftrain.data.static_masks import masked_examples  # It loads TensorFlow.
+
+            yield from masked_examples(examples, self._chunk, self._vocabulary, self._config, self._slots)
+            return
+        for example in examples:
+            yield encode(
+                {
+                    "input_ids": example.input_ids,
+                    "second_segment_start": [example.second_segment_start],
+                    "next_sentence_labels": [example.next_sentence_label],
+                }
+            )
+
+    def lines(self, number: int) -> list[str]:
+        pair = self._pairs[number]
+        relation = "B is random" if pair.next_sentence_label else "B follows A"
+        segments = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
+        return [f"example, {relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
+
+    def _words(self, begin: int, end: int) -> str:
+        return self._vocabulary.decode(self._text.tokens[begin : min(end, begin + _SHOWN_TOKENS)])
+
+    def _example(self, pair: Pair) -> PairedExample:
+        cls, sep = self._vocabulary.id("[CLS]"), self._vocabulary.id("[SEP]")
+        first = self._text.tokens[pair.first : pair.first_end].tolist()
+        second = self._text.tokens[pair.second : pair.second_end].tolist()
+        return PairedExample([cls, *first, sep, *second, sep], len(first) + 2, pair.next_sentence_label)

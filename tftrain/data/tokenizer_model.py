@@ -1,0 +1,147 @@
+"""The tokenizer of a preparation: read from `--vocab_file`, or learned from the training split.
+
+Each library is loaded when it is needed: byte pairs need no TensorFlow, which takes a worker seconds to load.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tftrain.data.alphabet import vocabulary_warnings
+from tftrain.data.errors import DataError
+from tftrain.data.objective import Objective
+from tftrain.data.spool import Spool
+from tftrain.data.vocabulary import MAX_BYTES, Vocabulary, read_vocabulary
+from tftrain.data.workers import Stage, Workers
+from tftrain.files import read_small
+from tftrain.prepare_config import PrepareConfig
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_VOCAB_SIZE = 30522
+# Names of the serialized models in the output folder.
+MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json"}
+
+_DISTINCT_WORDS = 20_000_000
+# Characters that byte pairs are learned from. Chunks are random samples of the corpus, and so are the first of them.
+_LEARNED_CHARACTERS = 1 << 30
+
+
+# Returns one int32 array of token ids for each text.
+Tokenize = Callable[[Sequence[str]], list[np.ndarray]]
+
+
+class TokenizerModel(NamedTuple):
+    """A tokenizer, in a form that other processes can be sent.
+
+    Attributes:
+        vocabulary: the tokens by id.
+        model: the serialized model; None for WordPiece, which has none.
+    """
+
+    vocabulary: Vocabulary
+    model: bytes | None
+
+    def build(self, config: PrepareConfig) -> Tokenize:
+        """Returns the tokenizer with the normalization of a configuration."""
+        if self.vocabulary.tokenizer_type == "bpe":
+            from tftrain.data.byte_pairs import BytePairTokenizer
+
+            return BytePairTokenizer(self.model)
+        from tftrain.data.tokenization import Tokenizer
+
+        return Tokenizer(self.vocabulary, config.resolved_lower_case, self.model, config.resolved_normalization)
+
+
+def read(config: PrepareConfig) -> TokenizerModel | None:
+    """Reads the tokenizer from --vocab_file. Returns None if the flag is not set.
+
+    Raises:
+        DataError: the file is not one of the tokenizer's type.
+    """
+    if not config.vocab_file:
+        return None
+    if config.tokenizer_type == "wordpiece":
+        return TokenizerModel(_read_wordpiece(config), None)
+    if config.tokenizer_type == "bpe":
+        from tftrain.data.byte_pairs import read_byte_pairs
+
+        return TokenizerModel(*read_byte_pairs(config.vocab_file))
+    from tftrain.data.vocabulary_learner import sentencepiece_vocabulary
+
+    try:
+        model = read_small(config.vocab_file, MAX_BYTES)
+    except OSError as error:
+        raise DataError(f"{config.vocab_file}: {error.strerror}; expected a sentencepiece model") from error
+    return TokenizerModel(sentencepiece_vocabulary(model, config.vocab_file), model)
+
+
+def _read_wordpiece(config: PrepareConfig) -> Vocabulary:
+    """Reads a WordPiece vocabulary. Warns if some of its words do not fit --normalization and --lower_case."""
+    from tftrain.data.tokenization import unreachable_words
+
+    vocabulary = read_vocabulary(config.vocab_file, config.tokenizer_type)
+    normalization, lower_case = config.resolved_normalization, config.resolved_lower_case
+    if unreachable := unreachable_words(vocabulary, lower_case, normalization):
+        logger.warning(
+            f"{config.vocab_file}: {len(unreachable)} whole words of it, such as {', '.join(unreachable[:5])}, never "
+            f"occur with --normalization={normalization} --lower_case={str(lower_case).lower()}, which change or split "
+            "them; use the flags that the vocabulary was made with"
+        )
+    return vocabulary
+
+
+def learn(config: PrepareConfig, objective: Objective, spool: Spool, workers: Workers) -> TokenizerModel:
+    """Learns the tokenizer from the training split.
+
+    Raises:
+        DataError: the text is too small for the vocabulary.
+    """
+    size = config.vocab_size or DEFAULT_VOCAB_SIZE
+    if config.tokenizer_type == "bpe":
+        tokenizer = _learn_byte_pairs(objective, spool, size)
+    else:
+        tokenizer = _learn_from_words(config, spool, size, workers)
+    if config.tokenizer_type != "wordpiece" and len(tokenizer.vocabulary) < size:
+        logger.warning(
+            f"the vocabulary has {len(tokenizer.vocabulary)} tokens, not {size}: the text has too few different words"
+        )
+    return tokenizer
+
+
+def _learn_byte_pairs(objective: Objective, spool: Spool, size: int) -> TokenizerModel:
+    """Learns byte pairs. The library counts words on all cores; the result does not depend on their number."""
+    from tftrain.data.byte_pairs import learn_byte_pairs
+
+    def texts() -> Iterator[list[str]]:
+        left = _LEARNED_CHARACTERS
+        for chunk in spool.chunks():
+            if chunk.split == "train" and left > 0:
+                documents = [objective.passages(document.paragraphs, "bpe") for document in spool.read(chunk)]
+                yield from documents
+                left -= sum(len(text) for document in documents for text in document)
+
+    with Stage("learn vocabulary", None):
+        return TokenizerModel(*learn_byte_pairs(texts(), size))
+
+
+def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> TokenizerModel:
+    """Learns a WordPiece vocabulary or a sentencepiece model from the counts of words."""
+    from tftrain.data import shards, vocabulary_learner
+
+    tasks = [shards.CountTask(spool, chunk, config) for chunk in spool.chunks() if chunk.split == "train"]
+    counts: Counter = Counter()
+    for part in workers.run("count words", shards.count_chunk, tasks):
+        counts.update(part)
+        if len(counts) > _DISTINCT_WORDS:
+            counts = Counter({word: count for word, count in counts.items() if count > 1})
+    with Stage("learn vocabulary", None) as progress:
+        if config.tokenizer_type == "sentencepiece":
+            return TokenizerModel(*vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case))
+        vocabulary = vocabulary_learner.learn_wordpiece(counts, size, progress.advance)
+    for warning in vocabulary_warnings(counts, vocabulary, size):
+        logger.warning(warning)
+    return TokenizerModel(vocabulary, None)

@@ -1,0 +1,60 @@
+"""Positions that the attention knows by itself: rotated queries and keys, or scores that fall with the distance."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.ops.dtypes import wide_dtype
+
+BASE = 10_000.0  # of the rotation's wavelengths
+
+
+def rotate(x: tf.Tensor) -> tf.Tensor:
+    """Rotates the elements of each head by angles that are proportional to the position (Su et al., arXiv 2104.09864).
+
+    Element i of the first half of a head and element i of the second half are one pair, as in GPT-NeoX and Llama. At
+    position p, the pair turns by p * 10000^(-2 i / head_size).
+
+    Args:
+        x: queries or keys, [b, heads, S, head_size], head_size even; S and head_size static.
+
+    Returns:
+        A tensor like `x`, computed in fp32 (float64 for float64) and rounded once.
+    """
+    length, size = x.shape[2:]
+    wide = wide_dtype(x.dtype)
+    angles = np.outer(np.arange(length), BASE ** (-np.arange(size // 2) / (size / 2)))  # [S, head_size / 2]
+    cosine, sine = (tf.constant(function(angles), wide) for function in (np.cos, np.sin))
+    first, second = tf.split(tf.cast(x, wide), 2, axis=-1)
+    turned = tf.concat([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return tf.cast(turned, x.dtype)
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """Returns the slope of each head (Press et al., arXiv 2108.12409, section 3 and the authors' code).
+
+    For a power of two, the slopes are 2^(-8 / heads), its square, and so on. Else the largest power of two below
+    `heads` gives the first slopes, and every other slope of twice that number gives the rest.
+    """
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    between = [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
+    return tuple((slopes + between)[:heads])
+
+
+def distance_bias(slopes: Sequence[float], length: int, dtype: tf.DType) -> tf.Tensor:
+    """Returns what is added to the scaled scores: minus the slope of the head times the distance of the key.
+
+    Args:
+        slopes: of this rank's heads.
+        length: S.
+        dtype: of the result.
+
+    Returns:
+        [heads, S, S]; for keys behind the query, which a causal mask hides, it is positive.
+    """
+    places = tf.range(length)
+    distance = tf.cast(places[tf.newaxis, :] - places[:, tf.newaxis], dtype)  # key - query
+    return tf.constant(slopes, dtype)[:, tf.newaxis, tf.newaxis] * distance

@@ -1,0 +1,149 @@
+"""What every model family shares: a word table, an embedding, a list of blocks, and the variables of all of them.
+
+Variables and activations are in one dtype, the compute dtype, with no casts between them; the float32 master weights
+of mixed precision belong to the optimizer's state. LayerNorm, softmax and the losses are float32 inside.
+
+Tensor parallel ranks divide the attention heads, the feed-forward layers and the vocabulary. The norms and the small
+tables are replicated: every rank computes the same with them. Pipeline stages hold different blocks. The first stage
+has the embedding and the last one the heads; if these are two ranks, both hold the word table.
+"""
+
+import abc
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from tftrain.checkpoint.piece import Piece
+from tftrain.config import ModelConfig
+from tftrain.model.attention_cores import AttentionMask
+from tftrain.model.block import SITES_PER_BLOCK, Block
+from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
+from tftrain.model.embedding import Embedding
+from tftrain.model.layers import LayerNorm
+from tftrain.model.parameters import ONE_RANK, Parameters
+from tftrain.model.part import ModelPart, whole
+from tftrain.ops.dropout import DropoutKey
+from tftrain.parallel.mesh import Group
+
+EMBEDDING_SITE = 0  # dropout site of the embedding; the sites of the blocks follow
+
+
+class Transformer(tf_keras.Model):
+    """Embedding and blocks; all variables exist once a model is constructed. A family adds its heads.
+
+    Attributes:
+        part: the layers that this rank holds.
+        word: [vocab, H], or this rank's rows of it; None on a rank with neither embedding nor heads.
+        embedding: None on a rank without it.
+        blocks: those of the part.
+        final_norm: behind the blocks of a pre-norm model, on the rank with the heads.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        vocab_size: int,
+        dtype: str,
+        seed: int,
+        checkpointing: Checkpointing = KEEP_ALL,
+        tensor: Group = ONE_RANK,
+        part: ModelPart | None = None,
+    ):
+        """Builds the model with its initial weights.
+
+        Args:
+            config: sizes and parts of the blocks; each implementation is "fused" or "reference".
+            vocab_size: rows of the word embedding, over all ranks.
+            dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
+            seed: seed of the initial weights.
+            checkpointing: what backward recomputes.
+            tensor: the tensor parallel ranks. XLA can't compile their collectives. A graph may contain the model only
+                once, because the names of its collectives must be unique.
+            part: the layers of this rank; by default all.
+
+        Raises:
+            ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
+        """
+        super().__init__(dtype=dtype, autocast=False)
+        least = min(config.num_attention_heads, config.feed_forward_size, vocab_size)
+        if least < tensor.size:
+            raise ValueError(
+                f"--tensor_parallel_size={tensor.size}: expected at most {least}, the least of num_attention_heads, "
+                f"intermediate_size and vocab_size"
+            )
+        self.part = part = part or whole(config.num_hidden_layers)
+        self._parameters = Parameters(dtype, seed, config.initializer_range, tensor)
+        self._checkpointing = checkpointing
+        self.word = self.embedding = self.final_norm = None
+        tables = self._parameters.scope("embeddings")
+        if part.embedding or part.heads:
+            self.word = tables.normal("word", [vocab_size, config.hidden_size], axis=0)
+        if part.embedding:
+            self.embedding = Embedding(tables, config, self.word, EMBEDDING_SITE)
+        self.blocks = [
+            Block(self._parameters.scope(f"layer_{layer:02d}"), config, SITES_PER_BLOCK * (layer + 1), checkpointing)
+            for layer in part.blocks
+        ]
+        if part.heads:
+            if config.is_pre_norm:
+                self.final_norm = LayerNorm(self._parameters.scope("final_norm"), config)
+            self._make_heads(self._parameters, config, vocab_size)
+        self.built = True
+
+    @abc.abstractmethod
+    def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
+        """Makes the variables of the heads."""
+
+    @abc.abstractmethod
+    def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
+        """Returns which keys a query of this batch attends to."""
+
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Returns global name -> variable, from the input to the output, in the same order for the same config."""
+        return dict(self._parameters.variables)
+
+    def initial_value(self, name: str) -> tf.Tensor:
+        """Returns the initial value of a variable, float32, before it was rounded to the model's dtype."""
+        return self._parameters.initial_value(name)
+
+    @property
+    def pieces(self) -> dict[str, Piece]:
+        """Global name -> the piece of the whole tensor that this rank's variable holds."""
+        return dict(self._parameters.pieces)
+
+    def embed(
+        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, lookup_table: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Maps token ids to the residual stream, [b, S, H].
+
+        Args:
+            batch: input_ids, int32 [b, S], and segment_ids if the family has token types. Only b may be unknown when a
+                function is traced.
+            dropout: what the dropout masks depend on; None in inference.
+            lookup_table: this rank's word embedding as a tensor, read before the gradient tape starts. If given,
+                input words are looked up in it instead of in the variable. Its gradient is then `tf.IndexedSlices`,
+                and the variable's gradient comes from the tied output only. If not given, the variable's gradient is
+                the dense sum of both.
+
+        Raises:
+            ValueError: the sequence is longer than the position embedding.
+        """
+        length, longest = batch["input_ids"].shape[1], self.embedding.longest
+        if length > longest:
+            raise ValueError(f"sequences of {length} tokens do not fit --max_position_embeddings={longest}")
+        return self.embedding(batch["input_ids"], batch.get("segment_ids"), dropout, lookup_table)
+
+    def run_blocks(
+        self,
+        x: tf.Tensor,
+        batch: Mapping[str, tf.Tensor],
+        dropout: DropoutKey | None,
+        blocks: Sequence[int] | None = None,
+    ) -> tf.Tensor:
+        """Runs the residual stream [b, S, H] through blocks of these indices; by default through all of the part."""
+        mask = self.attention_mask(batch)
+        for index in self.part.blocks if blocks is None else blocks:
+            block = self.blocks[self.part.blocks.index(index)]
+            x = self._checkpointing.block(block, x, mask, dropout)
+        return x

@@ -1,0 +1,73 @@
+"""The pre-training of a decoder: it predicts every next token.
+
+The loss is the cross-entropy summed over all predicted tokens of the global batch and divided by their number.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config import DataConfig
+from tftrain.data.source import ExampleSource, open_source
+from tftrain.model.gpt import Gpt
+from tftrain.tasks.task import Batch, Mean
+from tftrain.tasks.transformer_task import TransformerTask
+
+
+class LossSums(NamedTuple):
+    """Sums over a micro-batch, scalars in fp32 (fp64 for a float64 model); logarithms are natural.
+
+    Attributes:
+        lm_sum: cross-entropy of the tokens.
+        lm_weight: number of the tokens.
+        lm_correct: number of the tokens whose best prediction is right.
+        examples: number of the samples; those that only fill the batch do not count in any of the sums.
+    """
+
+    lm_sum: tf.Tensor
+    lm_weight: tf.Tensor
+    lm_correct: tf.Tensor
+    examples: tf.Tensor
+
+
+class GptPretraining(TransformerTask):
+    """A decoder and its next-token loss; its sums are `LossSums`.
+
+    A batch has input_ids and labels, int32 [b, S]: the label of a token is the token behind it. A batch of an
+    evaluation may have example_weights, float [b], 0 for a sample that only fills the batch.
+    """
+
+    family = Gpt
+    sums = LossSums._fields
+    means = (
+        Mean("lm_loss", "lm loss", "language-model loss", "lm_sum", "lm_weight", is_loss=True),
+        Mean("lm_accuracy", "lm accuracy", "next-token accuracy", "lm_correct", "lm_weight"),
+    )
+
+    def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
+        """Opens the examples of a split, "train" or "eval"."""
+        return open_source(data, split, self.vocab_size, seed, objective="causal")
+
+    def loss_weights(self, batch: Batch) -> tf.Tensor:
+        """Returns the number of the tokens, fp32 [1]."""
+        return tf.reshape(tf.cast(tf.size(batch["labels"]), tf.float32), [1])
+
+    def loss_sums(self, x: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
+        entropy, correct = self.model.compare(x, batch["labels"])
+        weights = batch.get("example_weights")
+        weights = tf.ones_like(entropy[:, 0]) if weights is None else tf.cast(weights, entropy.dtype)
+        return LossSums(
+            lm_sum=tf.reduce_sum(tf.reduce_sum(entropy, axis=1) * weights),
+            lm_weight=tf.reduce_sum(weights) * batch["labels"].shape[1],
+            lm_correct=tf.reduce_sum(tf.reduce_sum(correct, axis=1) * weights),
+            examples=tf.reduce_sum(weights),
+        )._asdict()
+
+    def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the tokens that a batch's samples predict, int [n]."""
+        labels = batch["labels"]
+        weights = batch.get("example_weights")
+        return labels.reshape(-1) if weights is None else labels[weights > 0].reshape(-1)
