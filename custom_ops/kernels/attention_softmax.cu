@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
       if (kWarpTeam && row + 1 < end) {
         next.Load(args.scores, row + 1, keys, KeyEnd<kCausal>(args.shape, cursor.NextQuery()));
       }
-      float value[kPacks][kSize];
+      float value[kPacks][kSize] = {};
       float largest = -INFINITY;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
                              keep_scale};
       const int64_t element = cursor.Element(args.shape);
       // Of what reaches the probabilities through the mask.
-      float value[kPacks][kSize];
+      float value[kPacks][kSize] = {};
       float sum = 0;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
