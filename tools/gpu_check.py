@@ -6,9 +6,9 @@
 The checks call the XLA FFI handlers under JAX and compare with fp64 NumPy (tools/gpu_references.py). Then one program
 with every op is called repeatedly, with other allocations in between (tools/gpu_replays.py). A time is the
 median difference between a long and a short run of calls, so that it excludes waiting for the device; the inputs are
-far larger than the L2 cache. The byte counts assume that a kernel reads each input once and writes each output once.
-The tool measures a copy in the same way in the same run, and PyTorch's counterpart, if PyTorch is installed, with CUDA
-events. It prints csv and exits with 1 if a result is wrong.
+far larger than the L2 cache. The byte counts assume that a kernel reads each input once, a causal softmax half of it,
+and writes each output once. The tool measures a copy in the same way in the same run, and PyTorch's counterpart, if
+PyTorch is installed, with CUDA events. It prints csv and exits with 1 if a result is wrong.
 """
 
 import argparse
@@ -90,9 +90,11 @@ def workspace_bytes(op: str, shapes: list[tuple[int, ...]]) -> int:
 
 
 def attribute(value):
-    """Converts a number or list to the type that handlers take: fp32, int64 or a list of int64."""
+    """Converts a number or list to the type that handlers take: fp32, bool, int64 or a list of int64."""
     if isinstance(value, list):
         return np.array(value, np.int64)
+    if isinstance(value, bool):
+        return np.bool_(value)
     return np.float32(value) if isinstance(value, float) else np.int64(value)
 
 
@@ -187,13 +189,21 @@ def kernels(dtype):
         shape = f"65536x{hidden}"
         yield "layer_norm", "forward", shape, "TftrainLayerNorm", [x, column, column], [x, row, row], {"epsilon": 1e-5}
         yield "layer_norm", "backward", shape, "TftrainLayerNormGrad", [x, x, column, row, row], [x, column, column], {}
-    for keys, batch in ((128, 256), (512, 32)):
+    for keys, batch, causal in (
+        (128, 256, False),
+        (512, 32, False),
+        (512, 32, True),
+        (1024, 8, False),
+        (1024, 8, True),
+        (2048, 2, False),
+        (2048, 2, True),
+    ):
         p, mask = ((batch, 16, keys, keys), dtype), ((batch, keys), jnp.int32)
-        shape = f"{batch}x16x{keys}x{keys}"
-        attributes = {"scale": 0.125, **dropout, "first_head": 0, "total_heads": 16, "dropouts": 1}
-        yield "attention_softmax", "forward", shape, "TftrainAttentionSoftmax", [p, mask, position], [p, p], attributes
+        op, shape = "attention_softmax" + "_causal" * causal, f"{batch}x16x{keys}x{keys}"
+        attributes = {"scale": 0.125, "causal": causal, **dropout, "first_head": 0, "total_heads": 16, "dropouts": 1}
+        yield op, "forward", shape, "TftrainAttentionSoftmax", [p, mask, position], [p, p], attributes
         yield (
-            "attention_softmax",
+            op,
             "backward",
             shape,
             "TftrainAttentionSoftmaxGrad",
@@ -293,7 +303,8 @@ def measure(dtypes: list[str], with_torch: bool) -> None:
     for name in dtypes:
         for op, which, shape, handler, inputs, outputs, attributes in kernels(TYPES[name]):
             seconds = time_call(handler, inputs, outputs, attributes)
-            row(op, which, name, shape, bytes_of(inputs) + bytes_of(outputs), seconds, copy)
+            read = bytes_of(inputs) // (2 if attributes.get("causal") else 1)
+            row(op, which, name, shape, read + bytes_of(outputs), seconds, copy)
     time_updates(copy, row)
 
 

@@ -53,6 +53,9 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
         ]:
             for drop_below in (0, 6554):
                 yield from _softmax(random, name, dtype, (batch, heads, queries, keys), drop_below)
+        for batch, heads, length in [(2, 3, 1), (2, 2, 17), (2, 4, 128), (1, 2, 257), (1, 2, 512), (2, 1, 1032)]:
+            for drop_below in (0, 6554):
+                yield from _softmax(random, name, dtype, (batch, heads, length, length), drop_below, causal=True)
         for rows, columns in [(1, 1), (67, 7), (257, 64), (1000, 3072), (5, 1001)]:
             for tanh in (0, 1):
                 yield from _gelu(random, name, dtype, rows, columns, tanh)
@@ -121,17 +124,23 @@ def _layer_norm(random, name, dtype, rows, hidden):
     yield Call("TftrainLayerNormGrad", inputs, {}, [(dx, dtype, GRADIENT[name]), *parameters], what + " backward")
 
 
-def _softmax(random, name, dtype, shape, drop_below):
+def _softmax(random, name, dtype, shape, drop_below, causal=False):
     batch, heads, queries, keys = shape
-    what = f"attention_softmax {name} {shape}" + (" with dropout" if drop_below else "")
+    what = f"attention_softmax {name} {shape}{' with dropout' * (drop_below > 0)}{' causal' * causal}"
     dropout = {"drop_below": drop_below, "seed": 1234567890123, "site": 77}
     position = np.array([7, 40], np.int64)
-    attributes = {"scale": 0.3, **dropout, "first_head": 1, "total_heads": heads + 2, "dropouts": int(drop_below > 0)}
+    attributes = {"scale": 0.3, "causal": causal, **dropout, "first_head": 1, "total_heads": heads + 2}
+    attributes["dropouts"] = int(drop_below > 0)
     scores, ddropped = _normal(random, dtype, *shape, deviation=3), _normal(random, dtype, *shape)
     key_mask = (random.random((batch, keys)) < 0.8).astype(np.int32)
     key_mask[-1] = 0 if batch > 1 else 1
+    attended = np.broadcast_to(key_mask[:, None, None] > 0, (batch, 1, queries, keys))
     s, dd = _wide(scores, ddropped)
-    s = np.where(key_mask[:, None, None] > 0, np.float64(np.float32(0.3)) * s, -np.inf)
+    if causal:
+        behind = np.triu(np.ones((queries, keys), bool), 1)
+        attended = attended & ~behind
+        scores, ddropped = (np.where(behind, dtype(np.inf), array) for array in (scores, ddropped))  # not read
+    s = np.where(attended, np.float64(np.float32(0.3)) * s, -np.inf)
     top = s.max(-1, keepdims=True)
     e = np.exp(s - np.where(np.isinf(top), 0, top))
     p = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)

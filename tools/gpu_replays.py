@@ -27,7 +27,7 @@ def make_step(fused: Callable) -> Callable:
     f32 = jnp.float32
     x_spec, column, row = ((BATCH, SEQUENCE, HIDDEN), f32), ((HIDDEN,), f32), ((BATCH, SEQUENCE), f32)
     scores_spec = ((BATCH, HEADS, SEQUENCE, SEQUENCE), f32)
-    softmax = {"scale": 0.125, **DROPOUT, "first_head": 0, "total_heads": HEADS, "dropouts": 1}
+    softmax = {"scale": 0.125, "causal": False, **DROPOUT, "first_head": 0, "total_heads": HEADS, "dropouts": 1}
 
     def op(name, outputs, attributes=None, aliases=None):
         # No side effect, as in TensorFlow's programs: XLA may record and reorder the call.

@@ -41,14 +41,19 @@ def _layer_norm(sizes, dtype):
     return lambda x, gamma, beta: F.layer_norm(x, hidden, gamma, beta, 1e-5), inputs
 
 
-def _attention_softmax(sizes, dtype):
-    mask = torch.rand(sizes[0], 1, 1, sizes[3], device="cuda") < 0.9
+def _attention_softmax(causal):
+    def make(sizes, dtype):
+        mask = torch.rand(sizes[0], 1, 1, sizes[3], device="cuda") < 0.9
+        if causal:
+            mask = mask & torch.ones(sizes[2:], dtype=torch.bool, device="cuda").tril()
 
-    def run(scores):
-        masked = torch.where(mask, scores.float() * 0.125, -torch.inf)
-        return F.dropout(torch.softmax(masked, -1).to(dtype), 0.1, training=True)
+        def run(scores):
+            masked = torch.where(mask, scores.float() * 0.125, -torch.inf)
+            return F.dropout(torch.softmax(masked, -1).to(dtype), 0.1, training=True)
 
-    return torch.compile(run), [_random(*sizes, dtype=dtype)]
+        return torch.compile(run), [_random(*sizes, dtype=dtype)]
+
+    return make
 
 
 def _gelu(form):
@@ -85,7 +90,8 @@ def _bias_dropout_add(sizes, dtype):
 
 _FUNCTIONS = {
     "layer_norm": _layer_norm,
-    "attention_softmax": _attention_softmax,
+    "attention_softmax": _attention_softmax(causal=False),
+    "attention_softmax_causal": _attention_softmax(causal=True),
     "gelu": _gelu("none"),
     "gelu_tanh": _gelu("tanh"),
     "geglu": _geglu("none"),

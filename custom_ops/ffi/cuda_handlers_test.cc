@@ -282,10 +282,15 @@ TEST(CudaHandlers, ReplayAttentionSoftmax) {
     attributes->total_heads = 3;
     attributes->dropouts = 1;
   }
-  for (int64_t keys : {24, 1000}) {
-    const std::vector<int64_t> shape = {2, 3, 4, keys};
+  struct Form {
+    int64_t queries, keys;
+    bool causal;
+  };
+  for (const Form& form : {Form{4, 24, false}, {4, 1000, false}, {24, 24, true}}) {
+    op.causal = gradient.causal = form.causal;
+    const std::vector<int64_t> shape = {2, 3, form.queries, form.keys};
     ExpectReplays(tftrain_attention_softmax_cuda, op, [&](Inputs& in) {
-      return std::vector{in.Normals(kF32, shape), in.Mask({2, keys}), in.Position()};
+      return std::vector{in.Normals(kF32, shape), in.Mask({2, form.keys}), in.Position()};
     });
     ExpectReplays(tftrain_attention_softmax_grad_cuda, gradient, [&](Inputs& in) {
       return std::vector{in.Normals(kF32, shape), in.Normals(kF32, shape), in.Position()};

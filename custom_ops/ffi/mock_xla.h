@@ -81,6 +81,7 @@ class CallAttributes {
   CallAttributes(const CallAttributes&) = delete;
 
   void operator()(const char* name, float* value) { AddScalar(name, XLA_FFI_DataType_F32, *value); }
+  void operator()(const char* name, bool* value) { AddScalar(name, XLA_FFI_DataType_PRED, *value); }
   void operator()(const char* name, int64_t* value) { AddScalar(name, XLA_FFI_DataType_S64, *value); }
   void operator()(const char* name, std::vector<int64_t>* values) {
     Value& to = values_[name];

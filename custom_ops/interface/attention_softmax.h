@@ -16,6 +16,7 @@ namespace tftrain {
 // length of a list of outputs to be one.
 struct AttentionSoftmaxAttributes {
   float scale = 1;
+  bool causal = false;
   DropoutAttributes dropout;
   int64_t first_head = 0;
   int64_t total_heads = 0;
@@ -24,6 +25,7 @@ struct AttentionSoftmaxAttributes {
   template <typename Visitor>
   void VisitAttributes(Visitor& visit) {
     visit("scale", &scale);
+    visit("causal", &causal);
     dropout.Visit(visit);
     visit("first_head", &first_head);
     visit("total_heads", &total_heads);
@@ -41,8 +43,14 @@ struct AttentionSoftmaxAttributes {
                    ", which leaves no room for " + std::to_string(heads) + " heads");
   }
 
+  void CheckPositions(Check& check, const char* name, const Dims& shape) const {
+    if (!causal || !shape.known_rank || shape.rank() != 4 || shape[2] == kUnknown || shape[3] == kUnknown) return;
+    check.That(shape[2] == shape[3], std::string(name) + " has shape " + shape.ToString() +
+                                         ", expected as many queries as keys where causal is true");
+  }
+
   AttentionShape ShapeOf(const Dims& dims) const {
-    return {dims[0], dims[1], dims[2], dims[3], first_head, total_heads};
+    return {dims[0], dims[1], dims[2], dims[3], first_head, total_heads, causal};
   }
 };
 
@@ -67,6 +75,8 @@ struct AttentionSoftmaxOp : AttentionSoftmaxAttributes {
     if (!check.problem().empty()) return check.problem();
     shape.sizes[0] = mask[0];
     shape.sizes[3] = mask[1];
+    CheckPositions(check, "scores", shape);
+    if (!check.problem().empty()) return check.problem();
     out->assign(1 + dropouts, {scores.element, shape});
     return "";
   }
@@ -95,6 +105,7 @@ struct AttentionSoftmaxGradOp : AttentionSoftmaxAttributes {
     Dims shape = check.Shape("probabilities", probabilities, FourUnknown());
     shape = check.Shape("ddropped", ddropped, shape);
     CheckWith(check, shape, position);
+    CheckPositions(check, "probabilities", shape);
     if (!check.problem().empty()) return check.problem();
     out->assign(1 + dropouts, {probabilities.element, shape});
     return "";

@@ -2,7 +2,7 @@
 //
 //   struct XOp {
 //     static constexpr char kName[] = "TftrainX";              // in both frameworks
-//     float epsilon;                                           // its attributes: float, int64_t or std::vector<int64_t>
+//     float epsilon;  // its attributes: float, bool, int64_t or std::vector<int64_t>
 //     template <typename Visitor>
 //     void VisitAttributes(Visitor& visit) { visit("epsilon", &epsilon); }
 //     // Specs of the outputs, or the problem with the inputs in words that name the argument.

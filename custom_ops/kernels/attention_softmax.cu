@@ -6,6 +6,7 @@
 
 #include "custom_ops/kernels/attention_softmax_long.cuh"
 #include "custom_ops/kernels/attention_softmax_row.cuh"
+#include "custom_ops/kernels/attention_softmax_team.cuh"
 #include "custom_ops/kernels/cuda_kernels.h"
 
 namespace tftrain {
@@ -18,82 +19,7 @@ constexpr int kMostThreads = 512;
 constexpr int kMostKeys = 16;  // of a thread; with more, its registers run out
 constexpr int kRun = 8;        // rows
 
-// The threads that share a row.
-template <bool kWarpTeam>
-struct Team {
-  __device__ int size() const { return kWarpTeam ? kWarp : blockDim.x; }
-  __device__ int thread() const { return kWarpTeam ? threadIdx.x % kWarp : threadIdx.x; }
-  __device__ int64_t number() const {
-    return kWarpTeam ? int64_t{blockIdx.x} * (blockDim.x / kWarp) + threadIdx.x / kWarp : blockIdx.x;
-  }
-  __device__ int64_t teams() const { return kWarpTeam ? int64_t{gridDim.x} * (blockDim.x / kWarp) : gridDim.x; }
-
-  template <typename How>
-  __device__ float Reduce(float value, float* scratch) const {
-    float values[1] = {value};
-    if (kWarpTeam) {
-      ReduceWarp<How>(values);
-    } else {
-      ReduceBlock<How>(values, scratch);
-    }
-    return values[0];
-  }
-};
-
-// A thread's part of a row.
-template <bool kWarpTeam, typename T, int kSize, int kPacks>
-struct RowPart {
-  Pack<T, kSize> pack[kPacks];
-
-  __device__ static int KeyOf(int p) { return (p * Team<kWarpTeam>().size() + Team<kWarpTeam>().thread()) * kSize; }
-
-  __device__ void Load(const void* from, int64_t row, int64_t keys) {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      if (KeyOf(p) < keys) pack[p] = Pack<T, kSize>::Load(static_cast<const T*>(from) + row * keys + KeyOf(p));
-    }
-  }
-
-  __device__ static void Store(const float (&values)[kSize], void* to, int64_t row, int64_t keys, int p) {
-    Pack<T, kSize>::Encode(values).Store(static_cast<T*>(to) + row * keys + KeyOf(p));
-  }
-};
-
-// The next rows of a team, by sample and place in it.
-struct RowCursor {
-  __device__ RowCursor(const AttentionShape& shape, int64_t row)
-      : rows_of_sample(shape.heads * shape.queries), sample(row / rows_of_sample), row_of_sample(row % rows_of_sample) {}
-
-  // Whether a sample begins.
-  __device__ bool Next() {
-    if (++row_of_sample < rows_of_sample) return false;
-    row_of_sample = 0;
-    ++sample;
-    return true;
-  }
-
-  // The row's first element in its sample, among all heads.
-  __device__ int64_t Element(const AttentionShape& shape) const {
-    return (shape.first_head * shape.queries + row_of_sample) * shape.keys;
-  }
-
-  int64_t rows_of_sample;
-  int64_t sample;
-  int64_t row_of_sample;
-};
-
-template <bool kWarpTeam, typename T, int kSize, int kPacks>
-__device__ __forceinline__ uint32_t OwnKeyBits(const int32_t* key_mask, int64_t sample, int keys) {
-  using Part = RowPart<kWarpTeam, T, kSize, kPacks>;
-  uint32_t bits = 0;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    if (Part::KeyOf(p) < keys) bits |= KeyBits<kSize>(key_mask, sample * keys + Part::KeyOf(p)) << (p * kSize);
-  }
-  return bits;
-}
-
-template <bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+template <bool kCausal, bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
 __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
     SoftmaxKernel(AttentionSoftmaxForward args, float keep_scale) {
   using Part = RowPart<kWarpTeam, T, kSize, kPacks>;
@@ -108,23 +34,33 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
     RowCursor cursor(args.shape, begin);
     uint32_t bits = OwnKeyBits<kWarpTeam, T, kSize, kPacks>(args.key_mask, cursor.sample, keys);
     Part next = {};
-    if (kWarpTeam) next.Load(args.scores, begin, keys);
+    if (kWarpTeam) next.Load(args.scores, begin, keys, KeyEnd<kCausal>(args.shape, cursor.query));
     for (int64_t row = begin; row < end; ++row) {
-      if (!kWarpTeam) next.Load(args.scores, row, keys);
+      const int key_end = static_cast<int>(KeyEnd<kCausal>(args.shape, cursor.query));
+      const auto is_before = [key_end](int p) { return !kCausal || Part::KeyOf(p) < key_end; };
+      const auto bits_of = [key_end, bits](int p) {
+        const uint32_t pack_bits = bits >> (p * kSize);
+        return kCausal ? pack_bits & BitsBefore<kSize>(key_end, Part::KeyOf(p)) : pack_bits;
+      };
+      if (!kWarpTeam) next.Load(args.scores, row, keys, key_end);
       const Part part = next;
-      if (kWarpTeam && row + 1 < end) next.Load(args.scores, row + 1, keys);
-      float value[kPacks][kSize];
+      if (kWarpTeam && row + 1 < end) {
+        next.Load(args.scores, row + 1, keys, KeyEnd<kCausal>(args.shape, cursor.NextQuery()));
+      }
+      float value[kPacks][kSize] = {};
       float largest = -INFINITY;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
+        if (!is_before(p)) continue;
         part.pack[p].Decode(value[p]);
-        largest = LargestOf(value[p], bits >> (p * kSize), factor, largest);
+        largest = LargestOf(value[p], bits_of(p), factor, largest);
       }
       largest = team.template Reduce<Larger>(largest, scratch[0]);
       float sum = 0;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
-        Powers(bits >> (p * kSize), factor, largest, value[p]);
+        if (!is_before(p)) continue;
+        Powers(bits_of(p), factor, largest, value[p]);
 #pragma unroll
         for (int i = 0; i < kSize; ++i) sum += value[p][i];
       }
@@ -136,6 +72,11 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         if (Part::KeyOf(p) >= keys) continue;
+        if (!is_before(p)) {
+          Part::StoreZeros(args.probabilities, row, keys, p);
+          if (kDropout) Part::StoreZeros(args.dropped, row, keys, p);
+          continue;
+        }
 #pragma unroll
         for (int i = 0; i < kSize; ++i) value[p][i] *= inverse;
         Part::Store(value[p], args.probabilities, row, keys, p);
@@ -151,7 +92,7 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
   }
 }
 
-template <bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+template <bool kCausal, bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
 __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
     SoftmaxGradientKernel(AttentionSoftmaxBackward args, float keep_scale) {
   using Part = RowPart<kWarpTeam, T, kSize, kPacks>;
@@ -165,30 +106,35 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
     const int64_t end = begin + kRun < rows ? begin + kRun : rows;
     RowCursor cursor(args.shape, begin);
     Part next_gradient = {}, next_probabilities = {};
-    const auto load = [&](int64_t row) {
-      next_gradient.Load(args.ddropped, row, keys);
-      next_probabilities.Load(args.probabilities, row, keys);
+    const auto load = [&](int64_t row, int64_t query) {
+      next_gradient.Load(args.ddropped, row, keys, KeyEnd<kCausal>(args.shape, query));
+      next_probabilities.Load(args.probabilities, row, keys, KeyEnd<kCausal>(args.shape, query));
     };
-    if (kWarpTeam) load(begin);
+    if (kWarpTeam) load(begin, cursor.query);
     for (int64_t row = begin; row < end; ++row) {
-      if (!kWarpTeam) load(row);
+      const int key_end = static_cast<int>(KeyEnd<kCausal>(args.shape, cursor.query));
+      const auto is_before = [key_end](int p) { return !kCausal || Part::KeyOf(p) < key_end; };
+      if (!kWarpTeam) load(row, cursor.query);
       const Part gradient = next_gradient;
       const Part probabilities = next_probabilities;
-      if (kWarpTeam && row + 1 < end) load(row + 1);
+      if (kWarpTeam && row + 1 < end) load(row + 1, cursor.NextQuery());
       const DropMask mask = {position.DrawsOf(cursor.sample, args.shape.ElementsPerSample()), args.dropout.drop_below,
                              keep_scale};
       const int64_t element = cursor.Element(args.shape);
       // Of what reaches the probabilities through the mask.
-      float value[kPacks][kSize];
+      float value[kPacks][kSize] = {};
       float sum = 0;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
+        if (!is_before(p)) continue;
         gradient.pack[p].Decode(value[p]);
         float probability[kSize];
         probabilities.pack[p].Decode(probability);
+        if (kCausal) KeepFirst(key_end - Part::KeyOf(p), value[p], probability);
         if (kDropout && Part::KeyOf(p) < keys) {
           float dropped[kSize];
           probabilities.pack[p].Decode(dropped);
+          if (kCausal) KeepFirst(key_end - Part::KeyOf(p), dropped);
           mask.Apply(element + Part::KeyOf(p), value[p], dropped);
           Part::Store(dropped, args.dropped, row, keys, p);
         }
@@ -199,8 +145,14 @@ __global__ void __launch_bounds__(kWarpTeam ? kBlockThreads : kMostThreads)
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         if (Part::KeyOf(p) >= keys) continue;
+        if (!is_before(p)) {
+          Part::StoreZeros(args.dscores, row, keys, p);
+          if (kDropout) Part::StoreZeros(args.dropped, row, keys, p);
+          continue;
+        }
         float probability[kSize];
         probabilities.pack[p].Decode(probability);
+        if (kCausal) KeepFirst(key_end - Part::KeyOf(p), probability);
         ScoreGradient(probability, sum, args.scale, value[p]);
         Part::Store(value[p], args.dscores, row, keys, p);
       }
@@ -227,19 +179,19 @@ bool WithPacks(int64_t keys, const Run& run) {
 }
 
 // The kernels of one direction: Direction::Short for rows in registers, Direction::Long for others.
-template <typename Direction, bool kDropout, typename T, int kSize, typename Args>
+template <typename Direction, bool kCausal, bool kDropout, typename T, int kSize, typename Args>
 void Run(const Args& args, const CudaStream& stream) {
   const int64_t rows = args.shape.rows();
   const float keep_scale = KeepScale(args.dropout);
   const auto launch = [&](auto warp_team, auto size, auto packs, int threads) {
     constexpr bool kWarpTeam = decltype(warp_team)::value;
-    const auto kernel = Direction::template Short<kDropout, kWarpTeam, T, size, packs>();
+    const auto kernel = Direction::template Short<kCausal, kDropout, kWarpTeam, T, size, packs>();
     const int teams = DivideUp(rows, kRun);
     const int blocks = kWarpTeam ? DivideUp(teams, kBlockThreads / kWarp) : teams;
     LaunchKernel(kernel, {std::min(blocks, BlocksThatFit(kernel, threads))}, threads, stream.handle, args, keep_scale);
   };
   if (WithPacks<kSize, 1>(args.shape.keys, launch)) return;
-  const auto kernel = Direction::template Long<kDropout, T, kSize>();
+  const auto kernel = Direction::template Long<kCausal, kDropout, T, kSize>();
   LaunchKernel(kernel, {LongRowBlocks(kernel, rows)}, kLongRowThreads, stream.handle, args, keep_scale);
 }
 
@@ -248,35 +200,39 @@ CudaError Run(const Args& args, bool aligned, const CudaStream& stream) {
   if (args.shape.rows() == 0 || args.shape.keys == 0) return nullptr;
   WithType(args.dtype, [&](auto t) {
     using T = decltype(t);
-    const auto run = [&](auto dropout) {
-      constexpr bool kDropout = decltype(dropout)::value;
+    const auto run = [&](auto causal, auto dropout) {
+      constexpr bool kCausal = decltype(causal)::value, kDropout = decltype(dropout)::value;
       const bool wide = aligned && args.shape.keys * sizeof(T) % 16 == 0;
-      wide ? Run<Direction, kDropout, T, kWidest<T>>(args, stream) : Run<Direction, kDropout, T, 1>(args, stream);
+      wide ? Run<Direction, kCausal, kDropout, T, kWidest<T>>(args, stream)
+           : Run<Direction, kCausal, kDropout, T, 1>(args, stream);
     };
-    args.dropped == nullptr ? run(std::false_type()) : run(std::true_type());
+    const auto run_with = [&](auto dropout) {
+      args.shape.causal ? run(std::true_type(), dropout) : run(std::false_type(), dropout);
+    };
+    args.dropped == nullptr ? run_with(std::false_type()) : run_with(std::true_type());
   });
   return LastError();
 }
 
 struct Forward {
-  template <bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+  template <bool kCausal, bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
   static auto Short() {
-    return SoftmaxKernel<kDropout, kWarpTeam, T, kSize, kPacks>;
+    return SoftmaxKernel<kCausal, kDropout, kWarpTeam, T, kSize, kPacks>;
   }
-  template <bool kDropout, typename T, int kSize>
+  template <bool kCausal, bool kDropout, typename T, int kSize>
   static auto Long() {
-    return LongSoftmaxKernel<kDropout, T, kSize>;
+    return LongSoftmaxKernel<kCausal, kDropout, T, kSize>;
   }
 };
 
 struct Backward {
-  template <bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
+  template <bool kCausal, bool kDropout, bool kWarpTeam, typename T, int kSize, int kPacks>
   static auto Short() {
-    return SoftmaxGradientKernel<kDropout, kWarpTeam, T, kSize, kPacks>;
+    return SoftmaxGradientKernel<kCausal, kDropout, kWarpTeam, T, kSize, kPacks>;
   }
-  template <bool kDropout, typename T, int kSize>
+  template <bool kCausal, bool kDropout, typename T, int kSize>
   static auto Long() {
-    return LongSoftmaxGradientKernel<kDropout, T, kSize>;
+    return LongSoftmaxGradientKernel<kCausal, kDropout, T, kSize>;
   }
 };
 

@@ -3,6 +3,9 @@
 //   probabilities = softmax(scale * scores) over the keys that the mask leaves; zeros where it leaves none
 //   dropped = probabilities / keep rate where the element is kept, else 0
 //
+// If it is causal, a query has only the keys up to its own position. Nothing is computed for the keys behind it: what the
+// inputs hold there does not matter, and all results are zero there.
+//
 // Element e of a sample, for the draws of its dropout, is (head * queries + query) * keys + key, the head counted over
 // all ranks that share the heads.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_ATTENTION_SOFTMAX_H_
@@ -24,9 +27,13 @@ struct AttentionShape {
   int64_t keys;
   int64_t first_head;   // of these heads among all
   int64_t total_heads;  // at least first_head + heads
+  bool causal = false;  // the last query has all keys, and each one before it a key less; needs queries <= keys
 
   TFTRAIN_HOST_DEVICE int64_t rows() const { return batch * heads * queries; }
   TFTRAIN_HOST_DEVICE int64_t SampleOf(int64_t row) const { return row / (heads * queries); }
+  // The number of keys up to the position of a query, or of a row's query; all keys if it is not causal.
+  TFTRAIN_HOST_DEVICE int64_t KeyEnd(int64_t query) const { return causal ? keys - queries + query + 1 : keys; }
+  TFTRAIN_HOST_DEVICE int64_t KeyEndOfRow(int64_t row) const { return causal ? KeyEnd(row % queries) : keys; }
   TFTRAIN_HOST_DEVICE int64_t ElementsPerSample() const { return total_heads * queries * keys; }
   // The row's first element in its sample.
   TFTRAIN_HOST_DEVICE int64_t ElementOf(int64_t row) const {

@@ -15,6 +15,11 @@ inline bool ReferenceKept(const AttentionShape& shape, const Dropout& dropout, i
   return draws.Draw(shape.ElementOf(row) + key) >= static_cast<uint32_t>(dropout.drop_below);
 }
 
+// Whether the query comes before the key, in a causal attention.
+inline bool ReferenceBefore(const AttentionShape& shape, int64_t row, int64_t key) {
+  return shape.causal && row % shape.queries + (shape.keys - shape.queries) < key;
+}
+
 inline double ReferenceKeepScale(const Dropout& dropout) { return 65536.0 / (65536 - dropout.drop_below); }
 
 inline void ReferenceAttentionSoftmax(const AttentionShape& shape, double scale, const Dropout& dropout,
@@ -22,14 +27,15 @@ inline void ReferenceAttentionSoftmax(const AttentionShape& shape, double scale,
                                       double* dropped) {
   for (int64_t row = 0; row < shape.rows(); ++row) {
     const int32_t* mask = key_mask + shape.SampleOf(row) * shape.keys;
+    const auto attended = [&](int64_t k) { return mask[k] > 0 && !ReferenceBefore(shape, row, k); };
     const int64_t begin = row * shape.keys;
     double largest = -INFINITY;
     for (int64_t k = 0; k < shape.keys; ++k) {
-      if (mask[k] > 0) largest = std::max(largest, scale * scores[begin + k]);
+      if (attended(k)) largest = std::max(largest, scale * scores[begin + k]);
     }
     double sum = 0;
     for (int64_t k = 0; k < shape.keys; ++k) {
-      probabilities[begin + k] = mask[k] > 0 ? std::exp(scale * scores[begin + k] - largest) : 0;
+      probabilities[begin + k] = attended(k) ? std::exp(scale * scores[begin + k] - largest) : 0;
       sum += probabilities[begin + k];
     }
     for (int64_t k = 0; k < shape.keys; ++k) {
@@ -46,12 +52,15 @@ inline void ReferenceAttentionSoftmaxGradient(const AttentionShape& shape, doubl
     const int64_t begin = row * shape.keys;
     double sum = 0;
     for (int64_t k = 0; k < shape.keys; ++k) {
+      if (ReferenceBefore(shape, row, k)) continue;
       const bool kept = ReferenceKept(shape, dropout, row, k);
       dscores[begin + k] = kept ? ddropped[begin + k] * ReferenceKeepScale(dropout) : 0;
       sum += dscores[begin + k] * probabilities[begin + k];
     }
     for (int64_t k = 0; k < shape.keys; ++k) {
-      dscores[begin + k] = scale * probabilities[begin + k] * (dscores[begin + k] - sum);
+      dscores[begin + k] = ReferenceBefore(shape, row, k)
+                               ? 0
+                               : scale * probabilities[begin + k] * (dscores[begin + k] - sum);
     }
   }
 }

@@ -20,6 +20,31 @@ __device__ __forceinline__ uint32_t KeyBits(const int32_t* key_mask, int64_t key
   return bits;
 }
 
+// The bits, of the kSize keys from `key` on, that come before `end`.
+template <int kSize>
+__device__ __forceinline__ uint32_t BitsBefore(int64_t end, int64_t key) {
+  const int64_t left = end - key;
+  if (left >= kSize) return (1u << kSize) - 1;
+  return left > 0 ? (1u << left) - 1 : 0;
+}
+
+// Zeroes all but the first `count` values of each array.
+template <int kSize, typename... More>
+__device__ __forceinline__ void KeepFirst(int64_t count, float (&values)[kSize], More&... more) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    if (i < count) continue;
+    values[i] = 0.0f;
+    ((more[i] = 0.0f), ...);
+  }
+}
+
+// The number of keys up to a query's position; all keys if it is not causal.
+template <bool kCausal>
+__device__ __forceinline__ int64_t KeyEnd(const AttentionShape& shape, int64_t query) {
+  return kCausal ? shape.KeyEnd(query) : shape.keys;
+}
+
 // The largest of the scores, as powers of 2, whose bits are set, and of `largest`.
 template <int kSize>
 __device__ __forceinline__ float LargestOf(const float (&scores)[kSize], uint32_t bits, float factor, float largest) {

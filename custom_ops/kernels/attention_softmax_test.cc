@@ -22,11 +22,13 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (Target target : Targets()) {
     for (DType dtype : kDTypes) {
-      for (int64_t length : {1, 17, 64, 100}) {
-        for (double rate : {0.0, 0.1}) cases.push_back({target, dtype, {2, 3, length, length, 2, 8}, rate});
+      for (bool causal : {false, true}) {
+        for (int64_t length : {1, 17, 64, 100}) {
+          for (double rate : {0.0, 0.1}) cases.push_back({target, dtype, {2, 3, length, length, 2, 8, causal}, rate});
+        }
+        cases.push_back({target, dtype, {1, 1, 2, 2049, 0, 1, causal}, 0.5});
+        cases.push_back({target, dtype, {0, 2, 3, 3, 0, 2, causal}, 0.5});
       }
-      cases.push_back({target, dtype, {1, 1, 2, 2049, 0, 1}, 0.5});
-      cases.push_back({target, dtype, {0, 2, 3, 3, 0, 2}, 0.5});
     }
   }
   return cases;
@@ -34,21 +36,32 @@ std::vector<Case> Cases() {
 
 std::string Describe(const Case& c) {
   return std::string(Name(c.target)) + " " + Name(c.dtype) + " keys " + std::to_string(c.shape.keys) + " rate " +
-         std::to_string(c.rate);
+         std::to_string(c.rate) + (c.shape.causal ? " causal" : "");
 }
 
-// The first sample has every third key padded, the second has no key at all.
+// The first sample has every third key padded from the first one on, so that a causal query has no key; the second sample
+// has none at all.
 std::vector<int32_t> KeyMask(const AttentionShape& shape) {
   std::vector<int32_t> mask(shape.batch * shape.keys);
-  for (int64_t i = 0; i < std::min<int64_t>(shape.batch, 1) * shape.keys; ++i) mask[i] = i % 3 != 2;
+  for (int64_t i = 0; i < std::min<int64_t>(shape.batch, 1) * shape.keys; ++i) mask[i] = i % 3 != 0 || shape.keys == 1;
   return mask;
+}
+
+// With infinity, which makes every result that it reaches infinite or NaN, where nothing is to be read.
+std::vector<double> InfiniteBehindQueries(const AttentionShape& shape, std::vector<double> values) {
+  if (!shape.causal) return values;
+  for (int64_t i = 0; i < static_cast<int64_t>(values.size()); ++i) {
+    const int64_t query = i / shape.keys % shape.queries;
+    if (i % shape.keys > query + shape.keys - shape.queries) values[i] = INFINITY;
+  }
+  return values;
 }
 
 struct Attention {
   Attention(const Case& c, std::mt19937& random)
       : count(c.shape.rows() * c.shape.keys),
         mask(KeyMask(c.shape)),
-        scores(c.dtype, Normal(random, count, 0, 8)),
+        scores(c.dtype, InfiniteBehindQueries(c.shape, Normal(random, count, 0, 8))),
         probabilities(c.dtype, count),
         dropped(c.dtype, count) {
     Launch(AttentionSoftmaxForward{c.shape, kScale, WithRate(c.rate), c.dtype, scores.data(), mask.data(),
@@ -76,9 +89,11 @@ TEST(AttentionSoftmax, GradientIsThatOfTheReference) {
   std::mt19937 random(2);
   for (const Case& c : Cases()) {
     Attention run(c, random);
-    Buffer ddropped(c.dtype, Normal(random, run.count)), dscores(c.dtype, run.count), dropped(c.dtype, run.count);
+    Buffer ddropped(c.dtype, InfiniteBehindQueries(c.shape, Normal(random, run.count)));
+    Buffer probabilities(c.dtype, InfiniteBehindQueries(c.shape, run.probabilities.values()));
+    Buffer dscores(c.dtype, run.count), dropped(c.dtype, run.count);
     Launch(AttentionSoftmaxBackward{c.shape, kScale, WithRate(c.rate), c.dtype, ddropped.data(),
-                                    run.probabilities.data(), dscores.data(), c.rate > 0 ? dropped.data() : nullptr},
+                                    probabilities.data(), dscores.data(), c.rate > 0 ? dropped.data() : nullptr},
            ThreadedFor(2), c.target);
     std::vector<double> expected(run.count);
     ReferenceAttentionSoftmaxGradient(c.shape, kScale, WithRate(c.rate), ddropped.values().data(),
@@ -86,6 +101,38 @@ TEST(AttentionSoftmax, GradientIsThatOfTheReference) {
     ExpectClose(dscores.values(), expected, GradientTolerance(c.dtype), Describe(c) + " dscores");
     if (c.rate > 0) {
       ExpectClose(dropped.values(), run.dropped.values(), ForwardTolerance(c.dtype), Describe(c) + " dropped again");
+    }
+  }
+}
+
+// Heads with the same scores, so many that the results are streamed, against one head.
+TEST(AttentionSoftmax, StreamsCausalRows) {
+  std::mt19937 random(5);
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const int64_t length = 96;  // rows are whole cache lines
+    const AttentionShape one{1, 1, length, length, 0, 1, true};
+    const int64_t heads = StreamedRows(length, dtype) / length + 1, count = length * length;
+    const AttentionShape all{1, heads, length, length, 0, heads, true};
+    Buffer scores(dtype, InfiniteBehindQueries(one, Normal(random, count))), probabilities(dtype, count),
+        dscores(dtype, count);
+    const int64_t bytes = scores.size_bytes();
+    Buffer all_scores(dtype, heads * count), all_probabilities(dtype, heads * count), all_dscores(dtype, heads * count);
+    for (int64_t i = 0; i < heads; ++i) {
+      std::memcpy(static_cast<char*>(all_scores.data()) + i * bytes, scores.data(), bytes);
+    }
+    const std::vector<int32_t> mask(length, 1);
+    const auto launch = [&](const AttentionShape& shape, Buffer& scores, Buffer& probabilities, Buffer& dscores) {
+      void *const p = probabilities.data(), *const s = scores.data();
+      Launch(AttentionSoftmaxForward{shape, kScale, {}, dtype, s, mask.data(), p, nullptr}, ThreadedFor(2));
+      Launch(AttentionSoftmaxBackward{shape, kScale, {}, dtype, s, p, dscores.data(), nullptr}, ThreadedFor(2));
+    };
+    launch(one, scores, probabilities, dscores);
+    launch(all, all_scores, all_probabilities, all_dscores);
+    for (int64_t i = 0; i < heads; ++i) {
+      for (auto [many, single] : {std::pair{&all_probabilities, &probabilities}, std::pair{&all_dscores, &dscores}}) {
+        const char* const head = static_cast<const char*>(many->data()) + i * bytes;
+        ASSERT_EQ(std::memcmp(head, single->data(), bytes), 0) << Name(dtype) << " head " << i;
+      }
     }
   }
 }

@@ -110,39 +110,72 @@ TEST(CudaLayerNorm, IsTheSameAsOnTheCpu) {
   }
 }
 
-TEST(CudaAttentionSoftmax, IsTheSameAsOnTheCpuWithTheSameMasks) {
+// Infinity, which makes every result that it reaches infinite or NaN, at the keys behind each query.
+void SetInfiniteBehindQueries(const AttentionShape& shape, DType dtype, void* scores) {
+  for (int64_t i = 0; i < shape.rows() * shape.keys; ++i) {
+    if (i % shape.keys <= i / shape.keys % shape.queries + shape.keys - shape.queries) continue;
+    if (dtype == DType::kFloat32) {
+      static_cast<float*>(scores)[i] = INFINITY;
+    } else {
+      static_cast<uint16_t*>(scores)[i] = dtype == DType::kFloat16 ? 0x7c00 : 0x7f80;
+    }
+  }
+}
+
+void ExpectSameAttentionSoftmax(DType dtype, const AttentionShape& shape, int64_t drop_below) {
   const int64_t position[2] = {7, 40};
+  const int64_t keys = shape.keys, count = shape.rows() * keys;
+  const std::string what = Describe(dtype, {shape.rows(), keys}) + (drop_below ? " with dropout" : "");
+  const Dropout dropout{drop_below, 1234567890123, 77, position};
+  Data data(2);
+  std::vector<int32_t> mask(shape.batch * keys, 0);  // of the second sample, nothing is left
+  for (int64_t i = 0; i < keys; ++i) mask[i] = i % 5 != 3;
+  const auto p = data.Out(dtype, count), dropped = data.Out(dtype, count), again = data.Out(dtype, count);
+  const auto dscores = data.Out(dtype, count);
+  AttentionSoftmaxForward args{shape, 0.3, dropout, dtype, data.In(dtype, count, 0, 3), mask.data(),
+                               p.cpu->data(), drop_below ? dropped.cpu->data() : nullptr};
+  void* const ddropped = data.In(dtype, count);
+  if (shape.causal) {
+    SetInfiniteBehindQueries(shape, dtype, const_cast<void*>(args.scores));
+    SetInfiniteBehindQueries(shape, dtype, ddropped);
+  }
+  Launch(args, SerialFor);
+  AttentionSoftmaxBackward back{shape, 0.3, dropout, dtype, ddropped, p.cpu->data(),
+                                dscores.cpu->data(), drop_below ? again.cpu->data() : nullptr};
+  Launch(back, SerialFor);
+  args.probabilities = p.cuda->data(), args.dropped = drop_below ? dropped.cuda->data() : nullptr;
+  back.dscores = dscores.cuda->data(), back.dropped = drop_below ? again.cuda->data() : nullptr;
+  LaunchEmulated(args);
+  LaunchEmulated(back);
+  ExpectSame(p, ForwardTolerance(dtype), what + " probabilities");
+  ExpectSame(dscores, GradientTolerance(dtype), what + " dscores");
+  if (drop_below == 0) return;
+  ExpectSame(dropped, ForwardTolerance(dtype), what + " dropped");
+  ExpectSame(again, {0, 0}, what + " dropped, made again");
+  const auto cpu = dropped.cpu->values(), cuda = dropped.cuda->values();
+  for (int64_t i = 0; i < count; ++i) ASSERT_EQ(cpu[i] == 0, cuda[i] == 0) << what << " mask of element " << i;
+}
+
+TEST(CudaAttentionSoftmax, IsTheSameAsOnTheCpuWithTheSameMasks) {
   for (DType dtype : kDTypes) {
     for (int64_t keys : {1, 17, 24, 100, 128, 257, 512, 520, 2049, 2560, 8193, 10007, 16384}) {
       for (int64_t drop_below : {0, 6554}) {
-        const AttentionShape shape{2, 3, keys < 100 ? keys : keys > 8192 ? 1 : 4, keys, 1, 5};
-        const int64_t count = shape.rows() * keys;
-        const std::string what = Describe(dtype, {shape.rows(), keys}) + (drop_below ? " with dropout" : "");
-        const Dropout dropout{drop_below, 1234567890123, 77, position};
-        Data data(2);
-        std::vector<int32_t> mask(2 * keys, 0);  // of the second sample, nothing is left
-        for (int64_t i = 0; i < keys; ++i) mask[i] = i % 5 != 3;
-        const auto p = data.Out(dtype, count), dropped = data.Out(dtype, count), again = data.Out(dtype, count);
-        const auto dscores = data.Out(dtype, count);
-        AttentionSoftmaxForward args{shape, 0.3, dropout, dtype, data.In(dtype, count, 0, 3), mask.data(),
-                                     p.cpu->data(), drop_below ? dropped.cpu->data() : nullptr};
-        Launch(args, SerialFor);
-        AttentionSoftmaxBackward back{shape, 0.3, dropout, dtype, data.In(dtype, count), p.cpu->data(),
-                                      dscores.cpu->data(), drop_below ? again.cpu->data() : nullptr};
-        Launch(back, SerialFor);
-        args.probabilities = p.cuda->data(), args.dropped = drop_below ? dropped.cuda->data() : nullptr;
-        back.dscores = dscores.cuda->data(), back.dropped = drop_below ? again.cuda->data() : nullptr;
-        LaunchEmulated(args);
-        LaunchEmulated(back);
-        ExpectSame(p, ForwardTolerance(dtype), what + " probabilities");
-        ExpectSame(dscores, GradientTolerance(dtype), what + " dscores");
-        if (drop_below == 0) continue;
-        ExpectSame(dropped, ForwardTolerance(dtype), what + " dropped");
-        ExpectSame(again, {0, 0}, what + " dropped, made again");
-        const auto cpu = dropped.cpu->values(), cuda = dropped.cuda->values();
-        for (int64_t i = 0; i < count; ++i) ASSERT_EQ(cpu[i] == 0, cuda[i] == 0) << what << " mask of element " << i;
+        ExpectSameAttentionSoftmax(dtype, {2, 3, keys < 100 ? keys : keys > 8192 ? 1 : 4, keys, 1, 5}, drop_below);
       }
     }
+  }
+}
+
+// Squares for each way in which a row is spread over threads, and the last queries of long rows.
+TEST(CudaAttentionSoftmax, IsTheSameAsOnTheCpuIfItIsCausal) {
+  for (DType dtype : kDTypes) {
+    for (int64_t drop_below : {0, 6554}) {
+      for (int64_t keys : {1, 17, 24}) ExpectSameAttentionSoftmax(dtype, {2, 3, keys, keys, 1, 5, true}, drop_below);
+      for (int64_t keys : {2049, 8193, 16384}) {
+        ExpectSameAttentionSoftmax(dtype, {1, 1, 20, keys, 1, 5, true}, drop_below);
+      }
+    }
+    for (int64_t keys : {129, 512, 520}) ExpectSameAttentionSoftmax(dtype, {1, 1, keys, keys, 1, 5, true}, 6554);
   }
 }
 

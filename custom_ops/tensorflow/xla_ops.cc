@@ -23,6 +23,7 @@ namespace {
 class AttributeWriter {
  public:
   void operator()(const char* name, float* value) { Add(name, absl::StrFormat("%.9e : f32", *value)); }
+  void operator()(const char* name, bool* value) { Add(name, *value ? "true" : "false"); }
   void operator()(const char* name, int64_t* value) { Add(name, absl::StrCat(*value, " : i64")); }
   void operator()(const char* name, std::vector<int64_t>* values) {
     Add(name, absl::StrCat("array<i64", values->empty() ? "" : ": ", absl::StrJoin(*values, ", "), ">"));

@@ -23,6 +23,7 @@ SMALL = traffic.Extent(batch=2, elements=15, columns=5, item=4)
     [
         ("layer_norm", 2 * 120 + 2 * 20 + 2 * 24, 3 * 120 + 3 * 20 + 2 * 24),
         ("attention_softmax", 3 * 120 + 2 * 5 * 4, 4 * 120),
+        ("attention_softmax_causal", 72 + 2 * 120 + 2 * 5 * 4, 2 * 72 + 2 * 120),  # 3 of 5 keys of the mean query
         ("bias_gelu_tanh", 2 * 120 + 20, 3 * 120 + 2 * 20),
         ("bias_gelu_erf", 2 * 120 + 20, 3 * 120 + 2 * 20),
         ("geglu_tanh", 3 * 120 + 2 * 20, 5 * 120 + 4 * 20),
@@ -63,6 +64,11 @@ def test_figures_follow_from_medians():
     assert once["base_spread_pct"] is None
 
 
+def test_an_op_without_its_causal_mask_is_not_an_implementation_of_tensorflow():
+    timed = {"fused": [2.0], "reference": [6.0], "tf_nn": [8.0], "not_causal": [3.0], "copy": [20e9]}
+    assert [record["speedup_over_tf"] for record in figures(timed, moved=1)] == [3, 1, 0.75, 2]
+
+
 def test_implementations_and_the_copy_take_turns():
     calls = []
     run = {name: lambda name=name: calls.append(name) for name in ("fused", "reference")}
@@ -90,7 +96,11 @@ def measured(op, dtype):
 @pytest.mark.skipif(not any(path.exists() for path in candidates()), reason="the ops are not built: make setup")
 @pytest.mark.parametrize(
     ("op", "dtype", "shape"),
-    [("attention_softmax", "bf16", "16x4x16x16"), ("layer_norm", "fp32", "8x16x64"), ("lamb", "fp32", "89472 in 21")],
+    [
+        ("attention_softmax_causal", "bf16", "16x4x16x16"),
+        ("layer_norm", "fp32", "8x16x64"),
+        ("lamb", "fp32", "89472 in 21"),
+    ],
 )
 def test_a_row_gives_a_record_for_each_pass_and_implementation(op, dtype, shape):
     outcome = measured(op, dtype)
@@ -98,7 +108,8 @@ def test_a_row_gives_a_record_for_each_pass_and_implementation(op, dtype, shape)
     optimizer = op in traffic.UPDATE_BYTES
     expected = {("update", name) for name in ("fused", "reference")}
     if not optimizer:
-        expected = {(name, by) for name in ("forward", "backward") for by in ("fused", "reference", "tf_nn")}
+        implementations = ["fused", "reference", "tf_nn", *(["not_causal"] if op.endswith("causal") else [])]
+        expected = {(name, by) for name in ("forward", "backward") for by in implementations}
     assert {(record["pass"], record["implementation"]) for record in outcome.records} == expected
     for record in outcome.records:
         assert {column.name for column in table.COLUMNS} <= set(record)

@@ -10,7 +10,7 @@ from tftrain.ops.dropout import HeadRange, dropout_at, keep_mask
 from tftrain.ops.library import candidates
 
 SHAPE = (3, 2, 9, 8)  # samples, heads, tokens, head_size
-KEYS = np.array([[1] * 9, [1] * 5 + [0] * 4, [0] * 9], np.int32)
+KEYS = np.array([[0] * 2 + [1] * 7, [1] * 5 + [0] * 4, [0] * 9], np.int32)
 
 
 @pytest.fixture(params=CORES)
@@ -25,28 +25,46 @@ def inputs():
     return [random.normal(scale=2, size=SHAPE).astype(np.float32) for _ in range(3)]
 
 
-def expected_context(query, key, value, factors):
+def expected_context(query, key, value, factors, causal):
     """Attention in float64 NumPy; `factors` multiply the probabilities."""
     context = np.zeros(SHAPE)
-    for sample, head in np.ndindex(SHAPE[:2]):
+    for sample, head, token in np.ndindex(SHAPE[:3]):
         tokens = KEYS[sample] > 0
+        if causal:
+            tokens = tokens & (np.arange(SHAPE[2]) <= token)
         if tokens.any():
-            powers = np.exp(query[sample, head] @ key[sample, head, tokens].T / np.sqrt(SHAPE[3]))
-            probabilities = powers / powers.sum(-1, keepdims=True) * factors[sample, head][:, tokens]
-            context[sample, head] = probabilities @ value[sample, head, tokens]
+            powers = np.exp(key[sample, head, tokens] @ query[sample, head, token] / np.sqrt(SHAPE[3]))
+            probabilities = powers / powers.sum() * factors[sample, head, token, tokens]
+            context[sample, head, token] = probabilities @ value[sample, head, tokens]
     return context
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [None, HeadRange(1, 4)])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_the_context_is_that_of_numpy(core, rate, heads):
+def test_the_context_is_that_of_numpy(core, rate, heads, causal):
     dropout = dropout_at(dropout_key(), rate, 6, heads)
     factors = np.ones([*SHAPE[:2], SHAPE[2], SHAPE[2]])
     if dropout is not None:
         factors = keep_mask(list(factors.shape), dropout).numpy() / (1 - round(rate * 65536) / 65536)
     wide = [array.astype(np.float64) for array in inputs()]
-    context = core(*map(tf.constant, inputs()), AttentionMask(tf.constant(KEYS)), dropout)
-    assert_close(context, expected_context(*wide, factors), rtol=1e-5)
+    context = core(*map(tf.constant, inputs()), AttentionMask(tf.constant(KEYS), causal), dropout)
+    assert_close(context, expected_context(*wide, factors, causal), rtol=1e-5)
+
+
+def test_a_causal_query_has_no_gradient_from_the_keys_behind_it(core):
+    tensors = list(map(tf.constant, inputs()))
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        context = core(*tensors, AttentionMask(tf.constant(KEYS), causal=True), None)[:, :, :4]
+    query, key, value = tape.gradient(context, tensors, output_gradients=tensors[0][:, :, :4])
+    for gradient in (query.numpy(), key.numpy(), value.numpy()):
+        assert not gradient[:, :, 4:].any()
+    # The first sample's tokens 0 and 1 are padding, so query 2 is the first with a key and query 3 the first with two.
+    assert not query.numpy()[0, :, :3].any()
+    assert query.numpy()[0, :, 3].all()
+    assert not value.numpy()[0, :, :2].any()
+    assert value.numpy()[0, :, 2:4].all()
 
 
 def test_gradients_of_padding_and_of_a_sample_without_tokens_are_zero(core):

@@ -25,6 +25,7 @@ from tftrain.ops.dropout import Dropout, DropoutKey, HeadRange, keep_mask
 
 SCALE = 0.25
 SHAPES = ((0, 2, 3, 3), (1, 1, 1, 1), (2, 3, 17, 17), (1, 2, 5, 512), (1, 1, 3, 2049))
+CAUSAL_SHAPES = ((0, 2, 3, 3), (1, 1, 1, 1), (2, 3, 17, 17), (1, 2, 64, 64), (1, 1, 131, 131))
 
 
 def dropout(rate, step=3, first_sample=40, site=9, heads=None):
@@ -40,10 +41,16 @@ def key_mask(shape):
     return tf.constant(mask)
 
 
-def mask_of_the_op(shape, dropout):
+def mask_of_the_op(shape, dropout, causal=False):
     """The mask that the op draws: with values that are the identity, the context is the dropped probabilities."""
-    identity = tf.eye(shape[3], batch_shape=shape[:2])
-    return attention_context(tf.zeros(shape), tf.ones([shape[0], shape[3]], tf.int32), identity, 1.0, dropout) > 0
+    identity, keys = tf.eye(shape[3], batch_shape=shape[:2]), tf.ones([shape[0], shape[3]], tf.int32)
+    return attention_context(tf.zeros(shape), keys, identity, 1.0, dropout, causal) > 0
+
+
+def infinite_behind_queries(tensor):
+    """The tensor with infinity, which makes all that it reaches infinite or NaN, at the keys behind each query."""
+    behind = 1 - tf.linalg.band_part(tf.ones(tensor.shape[-2:]), -1, 0)
+    return tf.where(behind > 0, tf.constant(math.inf, tensor.dtype), tensor)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -52,6 +59,31 @@ def test_it_is_the_softmax_over_the_keys(shape, dtype):
     scores, mask = normal(1, shape, dtype, 0, 8), key_mask(shape)
     expected = reference_attention_softmax(tf.cast(scores, tf.float64), mask, SCALE).numpy()
     assert_close(attention_softmax(scores, mask, SCALE), expected, FORWARD[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", CAUSAL_SHAPES, ids=str)
+def test_a_causal_softmax_reads_the_keys_up_to_the_query_alone(shape, dtype):
+    scores, mask = normal(1, shape, dtype, 0, 8), key_mask(shape)
+    expected = reference_attention_softmax(tf.cast(scores, tf.float64), mask, SCALE, causal=True).numpy()
+    actual = attention_softmax(infinite_behind_queries(scores), mask, SCALE, causal=True)
+    assert_close(actual, expected, FORWARD[dtype])
+    assert not np.triu(exact(actual), 1).any()
+
+
+def test_a_causal_query_without_keys_gives_zeros_and_zero_gradients():
+    shape = [1, 2, 4, 4]
+    scores, values = normal(1, shape, "float32"), normal(2, shape, "float32")
+    mask = tf.constant([[0, 0, 1, 1]])
+    with tf.GradientTape() as tape:
+        tape.watch([scores, values])
+        y = attention_context(scores, mask, values, SCALE, causal=True)
+    dscores, dvalues = tape.gradient(y, [scores, values], output_gradients=normal(3, shape, "float32"))
+    assert not y[:, :, :2].numpy().any()
+    assert y[:, :, 2:].numpy().all()
+    assert not dscores[:, :, :3].numpy().any()  # the third query has one key, of which the probability is 1
+    assert dscores[:, :, 3, 2:].numpy().all()
+    assert not dvalues[:, :, :2].numpy().any()
 
 
 def test_a_sample_without_keys_gives_zeros_and_zero_gradients():
@@ -71,6 +103,13 @@ def test_masks_are_those_of_plain_dropout(shape):
     np.testing.assert_array_equal(mask_of_the_op(shape, dropout(0.3)), keep_mask(list(shape), dropout(0.3)))
 
 
+def test_a_causal_mask_leaves_the_dropout_masks_as_they_are():
+    shape = (2, 3, 19, 19)
+    np.testing.assert_array_equal(
+        mask_of_the_op(shape, dropout(0.3), causal=True), np.tril(keep_mask(list(shape), dropout(0.3)))
+    )
+
+
 def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
     whole = mask_of_the_op([4, 6, 5, 5], dropout(0.4)).numpy()
     for sample in range(0, 4, 2):
@@ -88,9 +127,10 @@ def test_masks_of_other_steps_sites_and_samples_are_independent():
         assert abs(agreement - 0.5) < 4 * 0.5 / np.sqrt(first.size)
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate):
+def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate, causal):
     shape = (3, 2, 33, 33)
     scores, values, dy = (
         normal(1, shape, dtype, 0, 4),
@@ -102,7 +142,7 @@ def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate):
     def everything(function, scores, values, dy):
         with tf.GradientTape() as tape:
             tape.watch([scores, values])
-            y = function(scores, mask, values, SCALE, dropout(rate))
+            y = function(scores, mask, values, SCALE, dropout(rate), causal)
         return y, *tape.gradient(y, [scores, values], output_gradients=dy)
 
     expected = everything(
@@ -118,14 +158,14 @@ def test_context_and_gradients_are_those_of_the_reference_in_fp64(dtype, rate):
         assert_not_much_worse(actual, ours, exactly.numpy(), dtype, 2)
 
 
+@pytest.mark.parametrize(("shape", "causal"), [((2, 2, 7, 65), False), ((2, 2, 65, 65), True)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_gradient_of_the_softmax_is_that_of_the_reference(dtype):
-    shape = (2, 2, 7, 65)
+def test_the_gradient_of_the_softmax_is_that_of_the_reference(dtype, shape, causal):
     scores, dy, mask = normal(1, shape, dtype, 0, 4), normal(2, shape, dtype), key_mask(shape)
     with tf.GradientTape() as tape:
         tape.watch(scores)
-        y = attention_softmax(scores, mask, SCALE)
-    dscores = tape.gradient(y, scores, output_gradients=dy)
+        y = attention_softmax(scores, mask, SCALE, causal)
+    dscores = tape.gradient(y, scores, output_gradients=infinite_behind_queries(dy) if causal else dy)
     p, g = exact(y), exact(dy)
     assert_close(dscores, SCALE * p * (g - (p * g).sum(-1, keepdims=True)), GRADIENT[dtype])
 
@@ -137,8 +177,9 @@ def test_inputs_are_not_overwritten():
     np.testing.assert_array_equal(scores, before)
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_graph_and_xla_give_the_same_as_eager(dtype):
+def test_graph_and_xla_give_the_same_as_eager(dtype, causal):
     shape = [2, 3, 20, 20]
     scores, mask = normal(1, shape, dtype), key_mask(shape)
     identity = tf.eye(20, batch_shape=shape[:2], dtype=dtype)
@@ -146,7 +187,7 @@ def test_graph_and_xla_give_the_same_as_eager(dtype):
     def everything(scores, step):
         with tf.GradientTape() as tape:
             tape.watch(scores)
-            y = attention_context(scores, mask, identity, SCALE, dropout(0.2, step=step))
+            y = attention_context(scores, mask, identity, SCALE, dropout(0.2, step=step), causal)
         return y, tape.gradient(y, scores, output_gradients=scores)
 
     results = {way: run(scores, tf.constant(8, tf.int64)) for way, run in ways(everything).items()}
@@ -155,19 +196,21 @@ def test_graph_and_xla_give_the_same_as_eager(dtype):
             np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
 
 
-def test_the_compiled_program_calls_the_ops_and_keeps_one_tensor_of_the_scores_size():
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_compiled_program_calls_the_ops_and_keeps_one_tensor_of_the_scores_size(causal):
     shape = [2, 2, 16, 16]
     scores, values = normal(1, shape, "float32"), normal(2, [2, 2, 16, 8], "float32")
 
     def gradient(scores, values):
         with tf.GradientTape() as tape:
             tape.watch([scores, values])
-            y = attention_context(scores, key_mask(shape), values, SCALE, dropout(0.1))
+            y = attention_context(scores, key_mask(shape), values, SCALE, dropout(0.1), causal)
         return tape.gradient(y, [scores, values])
 
     hlo = optimized_hlo(gradient, scores, values)
-    assert 'custom_call_target="TftrainAttentionSoftmax"' in hlo
-    assert 'custom_call_target="TftrainAttentionSoftmaxGrad"' in hlo
+    for target in ("TftrainAttentionSoftmax", "TftrainAttentionSoftmaxGrad"):
+        (call,) = [line for line in hlo.splitlines() if f'custom_call_target="{target}"' in line]
+        assert f"causal = {str(causal).lower()}" in call
 
 
 @pytest.mark.parametrize("shape", [None, [None, 2, None, 8], [3, 2, 8, None]])
@@ -212,6 +255,18 @@ def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
     for function in functions:
         with pytest.raises(errors, match=rf"\b{name} (is|has)\b"):
             ways(function)[way](**tensors)
+
+
+@pytest.mark.parametrize("way", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("function", [attention_softmax, attention_context])
+def test_a_causal_mask_is_refused_if_there_are_more_keys_than_queries(function, way):
+    tensors = {key: tf.cast(tf.ones(size), kind) for key, (size, kind) in GOOD.items()}
+    if function is attention_softmax:
+        del tensors["values"]
+    run = ways(lambda **tensors: function(**tensors, scale=SCALE, causal=True))[way]
+    errors = tf.errors.InvalidArgumentError if way == "eager" else (tf.errors.InvalidArgumentError, ValueError)
+    with pytest.raises(errors, match=r"scores has shape \[2, 3, 4, 5\], expected as many queries as keys"):
+        run(**tensors)
 
 
 @pytest.mark.parametrize("way", ["eager", "graph", "xla"])

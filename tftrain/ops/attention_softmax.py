@@ -1,4 +1,4 @@
-"""Softmax of attention scores with scale, padding mask and dropout in one pass, and the product with the values.
+"""Softmax of attention scores with scale, masks and dropout in one pass, and the product with the values.
 
 Forward saves only one tensor of heads x queries x keys elements for backward: the probabilities before dropout. The
 product with the values needs the probabilities after dropout, in forward and in backward. Backward recomputes them,
@@ -14,27 +14,29 @@ from tftrain.ops.library import library
 MASKED = -1e9  # added to a score in float32: the sum is so negative that its exponential is 0
 
 
-def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float) -> tf.Tensor:
-    """Returns softmax(scale * scores) over the keys that are not padding, computed in fp32.
+def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float, causal: bool = False) -> tf.Tensor:
+    """Returns softmax(scale * scores) over the keys that a query attends to, computed in fp32.
 
     Args:
         scores: [b, heads, queries, keys], fp32, fp16 or bf16.
-        key_mask: int32 [b, keys], positive for a key, else padding.
+        key_mask: int32 [b, keys], positive for a key, else padding, to which no query attends.
         scale: factor of the scores.
+        causal: whether a query attends only to its own position and to those before it; it needs as many queries as
+            keys. The scores of the positions behind it are neither read nor computed with.
 
     Returns:
-        A tensor like `scores`; zeros, with zero gradients, for a sample without keys.
+        A tensor like `scores`; zeros, with zero gradients, for a key that a query does not attend to, and for a query
+        that attends to none.
 
     Raises:
         tf.errors.InvalidArgumentError: a shape or dtype is not as above (ValueError while a graph is built).
     """
     scores, key_mask = _checked(scores, key_mask)
     attributes, position = _op_arguments(scores, None)
-    return (
-        library()
-        .tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, scale=scale, **attributes)
-        .probabilities
+    made = library().tftrain_attention_softmax(
+        scores=scores, key_mask=key_mask, position=position, scale=scale, causal=causal, **attributes
     )
+    return made.probabilities
 
 
 def attention_context(
@@ -48,10 +50,9 @@ def attention_context(
     """Returns dropout(softmax(scale * scores)) @ values.
 
     Args:
-        scores, key_mask, scale: see `attention_softmax`; the number of heads must be static.
+        scores, key_mask, scale, causal: see `attention_softmax`; the number of heads must be static.
         values: [b, heads, keys, head_size], of scores' dtype.
-        dropout: of the probabilities; None in inference.
-        causal: whether a query attends only to its own position and to those before it.
+        dropout: of the probabilities; None in inference. A causal mask leaves the dropout masks as they are.
 
     Returns:
         [b, heads, queries, head_size], of scores' dtype.
@@ -59,8 +60,6 @@ def attention_context(
     Raises:
         tf.errors.InvalidArgumentError: see `attention_softmax`; or the rate is not in [0, 1).
     """
-    if causal:
-        return reference_attention_context(scores, key_mask, values, scale, dropout, causal)
     scores, key_mask = _checked(scores, key_mask)
     values = tf.convert_to_tensor(values)
     check_dtype("values", values, scores.dtype, "as scores")
@@ -68,7 +67,7 @@ def attention_context(
         batch, number, _queries, keys = scores.shape
         check_shape("values", values, [batch, number, keys, None], "as scores")
     attributes, position = _op_arguments(scores, dropout)
-    attributes["scale"] = scale
+    attributes |= {"scale": scale, "causal": causal}
 
     @tf.custom_gradient
     def context(scores, values):
@@ -99,7 +98,7 @@ def _dropped(made, probabilities):
 
 
 def _op_arguments(scores, dropout):
-    """Returns the op's attributes, except for the scale, and its input `position`."""
+    """Returns the op's attributes, except for `scale` and `causal`, and its input `position`."""
     attributes, position = op_arguments(dropout)
     first, total = (dropout and dropout.heads) or (0, scores.shape[1] if scores.shape.rank == 4 else 0)
     attributes |= {"first_head": first, "total_heads": total or 0, "dropouts": int(attributes["drop_below"] > 0)}
@@ -109,7 +108,7 @@ def _op_arguments(scores, dropout):
 @tf.RegisterGradient("TftrainAttentionSoftmax")
 def _attention_softmax_gradient(op, dprobabilities, *_ddropped):
     """Returns the gradient of the scores, without dropout; `attention_context` has its own."""
-    names = ("scale", "drop_below", "seed", "site", "first_head", "total_heads", "dropouts")
+    names = ("scale", "causal", "drop_below", "seed", "site", "first_head", "total_heads", "dropouts")
     attributes = {name: op.get_attr(name) for name in names}
     if attributes["dropouts"]:
         raise LookupError("TftrainAttentionSoftmax with dropout has no gradient: use attention_context, which has one")

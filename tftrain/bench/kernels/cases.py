@@ -2,6 +2,7 @@
 
 `fused` is the op. `reference` is its specification in plain TensorFlow, which draws the same masks. `tf_nn` is the
 usual code with TensorFlow's own layers, with their numerics. The faster of the last two is TensorFlow's time.
+`not_causal` is the fused op on all keys, beside a causal one.
 """
 
 import math
@@ -83,7 +84,7 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
 
 
 def _sample_shape(op, sizes):
-    if op == "attention_softmax":
+    if op.startswith("attention_softmax"):
         return [sizes["heads"], sizes["seq"], sizes["seq"]]
     wide = 4 * sizes["hidden"] if op.startswith(("bias_gelu", "geglu")) else sizes["hidden"]
     return [sizes["seq"], wide]
@@ -118,7 +119,7 @@ class _Backward:
         return gradients
 
 
-def _fused_softmax_backward(inputs, sizes):
+def _fused_softmax_backward(inputs, sizes, causal):
     """Returns the backward op; `attention_context`, which has a gradient, would add a product."""
     scores, key_mask, step = inputs
     drop = dropout_of(step)
@@ -129,17 +130,17 @@ def _fused_softmax_backward(inputs, sizes):
             ddropped=ddropped,
             probabilities=probabilities,
             position=position,
-            **_softmax_attributes(sizes),
+            **_softmax_attributes(sizes, causal),
             **drop.attributes(),
         )
 
-    probabilities = attention_softmax.attention_softmax(scores, key_mask, _scale(sizes))
+    probabilities = attention_softmax.attention_softmax(scores, key_mask, _scale(sizes), causal)
     ddropped, position = normal(7, scores.shape, scores.dtype), drop.position()
     return lambda: backward(ddropped, probabilities, position)
 
 
-def _softmax_attributes(sizes):
-    return {"scale": _scale(sizes), "first_head": 0, "total_heads": sizes["heads"], "dropouts": 1}
+def _softmax_attributes(sizes, causal):
+    return {"scale": _scale(sizes), "causal": causal, "first_head": 0, "total_heads": sizes["heads"], "dropouts": 1}
 
 
 def _scale(sizes):
@@ -176,34 +177,41 @@ def _layer_norm(shape, dtype, _sizes):
     )
 
 
-def _attention_softmax(shape, dtype, sizes):
-    key_mask = tf.ones([shape[0], shape[-1]], tf.int32)
+def _attention_softmax(causal):
+    def make(shape, dtype, sizes):
+        def fused(causal):
+            def forward(scores, key_mask, step):
+                drop = dropout_of(step)
+                made = library().tftrain_attention_softmax(
+                    scores=scores,
+                    key_mask=key_mask,
+                    position=drop.position(),
+                    **_softmax_attributes(sizes, causal),
+                    **drop.attributes(),
+                )
+                return made.dropped[0]
 
-    def fused(scores, key_mask, step):
-        drop = dropout_of(step)
-        return (
-            library()
-            .tftrain_attention_softmax(
-                scores=scores,
-                key_mask=key_mask,
-                position=drop.position(),
-                **_softmax_attributes(sizes),
-                **drop.attributes(),
-            )
-            .dropped[0]
+            return forward
+
+        def reference(scores, key_mask, step):
+            probabilities = attention_softmax.reference_attention_softmax(scores, key_mask, _scale(sizes), causal)
+            return dropout.reference_dropout(probabilities, dropout_of(step))
+
+        def tf_nn(scores, key_mask, _step):
+            attended = tf.cast(key_mask > 0, dtype)[:, None, None, :]
+            if causal:
+                attended *= tf.linalg.band_part(tf.ones(shape[2:], dtype), -1, 0)
+            return tf.nn.dropout(tf.nn.softmax(scores * _scale(sizes) + (1 - attended) * MASKED), RATE)
+
+        inputs = [normal(1, shape, dtype), tf.ones([shape[0], shape[-1]], tf.int32), tf.constant(3, tf.int64)]
+        fused_names = {"fused": causal} | ({"not_causal": False} if causal else {})
+        return Functions(
+            inputs,
+            {name: fused(form) for name, form in fused_names.items()} | {"reference": reference, "tf_nn": tf_nn},
+            {name: _fused_softmax_backward(inputs, sizes, form) for name, form in fused_names.items()},
         )
 
-    def reference(scores, key_mask, step):
-        probabilities = attention_softmax.reference_attention_softmax(scores, key_mask, _scale(sizes))
-        return dropout.reference_dropout(probabilities, dropout_of(step))
-
-    def tf_nn(scores, key_mask, _step):
-        bias = (1 - tf.cast(key_mask > 0, dtype)[:, None, None, :]) * MASKED
-        return tf.nn.dropout(tf.nn.softmax(scores * _scale(sizes) + bias), RATE)
-
-    inputs = [normal(1, shape, dtype), key_mask, tf.constant(3, tf.int64)]
-    backward = {"fused": _fused_softmax_backward(inputs, sizes)}
-    return Functions(inputs, {"fused": fused, "reference": reference, "tf_nn": tf_nn}, backward)
+    return make
 
 
 def _bias_gelu(form):
@@ -253,7 +261,8 @@ def _bias_dropout_add(shape, dtype, _sizes):
 
 MAKERS: dict[str, Callable[[list[int], tf.DType, dict[str, int]], Functions]] = {
     "layer_norm": _layer_norm,
-    "attention_softmax": _attention_softmax,
+    "attention_softmax": _attention_softmax(causal=False),
+    "attention_softmax_causal": _attention_softmax(causal=True),
     "bias_gelu_tanh": _bias_gelu("tanh"),
     "bias_gelu_erf": _bias_gelu("erf"),
     "geglu_tanh": _geglu("tanh"),

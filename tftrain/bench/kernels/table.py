@@ -19,6 +19,11 @@ SIZES = {
     "base": {"hidden": 768, "heads": 12, "layers": 12, "seq": 128, "vocab": 30522},
     "large": {"hidden": 1024, "heads": 16, "layers": 24, "seq": 512, "vocab": 30522},
 }
+# Of the causal softmax also the sizes of longer sequences: GPT-2 medium, and GPT with 1.3 billion parameters.
+CAUSAL_SIZES = {
+    "gpt2_medium": {"hidden": 1024, "heads": 16, "layers": 24, "seq": 1024, "vocab": 50257},
+    "gpt_1p3b": {"hidden": 2048, "heads": 16, "layers": 24, "seq": 2048, "vocab": 50257},
+}
 
 COLUMNS = (
     Column("op"),
@@ -37,9 +42,11 @@ COLUMNS = (
 def rows() -> tuple[Row, ...]:
     """Returns every op in every dtype and size; optimizers have fp32 state only."""
     names = [(op, dtype, size) for op in TRAFFIC for dtype in ("fp32", "bf16") for size in SIZES]
+    names += [("attention_softmax_causal", dtype, size) for dtype in ("fp32", "bf16") for size in CAUSAL_SIZES]
     names += [(op, "fp32", size) for op in UPDATE_BYTES for size in SIZES]
+    sizes = SIZES | CAUSAL_SIZES
     return tuple(
-        Row(name := f"{op}/{dtype}/{size}", name, {"op": op, "dtype": dtype, "sizes": SIZES[size]})
+        Row(name := f"{op}/{dtype}/{size}", name, {"op": op, "dtype": dtype, "sizes": sizes[size]})
         for op, dtype, size in names
     )
 

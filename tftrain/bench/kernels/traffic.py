@@ -61,6 +61,12 @@ def attention_softmax(at: Extent) -> Traffic:
     return Traffic(3 * at.tensor + at.batch * at.columns * STATISTIC, 4 * at.tensor)
 
 
+def attention_softmax_causal(at: Extent) -> Traffic:
+    """As `attention_softmax`, but of the inputs' tensors only the keys up to each query."""
+    triangle = at.tensor // at.columns * (at.columns + 1) // 2
+    return Traffic(triangle + 2 * at.tensor + at.batch * at.columns * STATISTIC, 2 * triangle + 2 * at.tensor)
+
+
 def bias_gelu(at: Extent) -> Traffic:
     """x, bias -> y; and dy, x, bias -> dx, dbias."""
     return Traffic(2 * at.tensor + at.vector, 3 * at.tensor + 2 * at.vector)
@@ -79,6 +85,7 @@ def bias_dropout_add(at: Extent) -> Traffic:
 TRAFFIC: dict[str, Callable[[Extent], Traffic]] = {
     "layer_norm": layer_norm,
     "attention_softmax": attention_softmax,
+    "attention_softmax_causal": attention_softmax_causal,
     "bias_gelu_tanh": bias_gelu,
     "bias_gelu_erf": bias_gelu,
     "geglu_tanh": geglu,
