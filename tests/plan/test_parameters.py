@@ -1,13 +1,15 @@
 """The count of weights against published totals and against lists of shapes written out by hand."""
 
+import dataclasses
 import subprocess
 import sys
 from math import prod
 
 import pytest
 
-from tftrain.config import ModelConfig
+from tftrain.config import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.plan import parameters
+from tftrain.plan.workload import from_config
 
 BASE, LARGE = {}, {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
 
@@ -84,6 +86,31 @@ def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
     assert found.total == sum(variable.shape.num_elements() for variable in variables.values())
     layers = sum(variable.shape.num_elements() for name, variable in variables.items() if name.startswith("layer_"))
     assert found.layers == layers
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
+def test_a_decoder_has_the_variables_that_are_counted_and_planned(positions):
+    from tftrain.model.gpt import Gpt
+
+    model = ModelConfig(
+        model_family="gpt",
+        num_hidden_layers=2,
+        hidden_size=16,
+        num_attention_heads=2,
+        max_position_embeddings=12,
+        position_embedding=positions,
+        ln_impl="reference",
+        attn_softmax_impl="reference",
+    )
+    held = sum(variable.shape.num_elements() for variable in Gpt(model, 31, "float32", 1).named_variables().values())
+    assert parameters.count(model, 31).total == held
+    config = TrainConfig(
+        dataclasses.replace(model, vocab_size=31),
+        DataConfig(synthetic_data=True, max_seq_length=12),
+        batch=BatchConfig(2),
+        run=RunConfig(output_dir="unused"),
+    )
+    assert parameters.of_workload(from_config(config.resolve(1), 1)) == held
 
 
 def test_counting_loads_no_tensorflow():

@@ -30,10 +30,12 @@ def forward_flops(model: ModelConfig, vocab_size: int, seq_length: int, predicti
     """Counts the matrix products of one forward pass over one sample.
 
     With L layers, H = hidden_size, I = feed_forward_size, S tokens, P masked positions and V words:
-    L * (8 S H^2 + 4 S^2 H + 4 S H I) + 2 H^2 + 4 H + 2 P H (H + V); with GeGLU 6 S H I instead of 4 S H I.
+    L * (8 S H^2 + 4 S^2 H + 4 S H I) + 2 H^2 + 4 H + 2 P H (H + V); with GeGLU 6 S H I instead of 4 S H I. A decoder
+    predicts every token, P = S, and has neither pooler nor the dense layer before the logits. Its causal mask saves
+    nothing: the products are those of whole matrices.
 
     Args:
-        model: the encoder's sizes.
+        model: the sizes.
         vocab_size: rows of the word embedding, V.
         seq_length: tokens of a sample, S.
         predictions: masked positions of a sample, P, with padding, which is computed too.
@@ -41,15 +43,16 @@ def forward_flops(model: ModelConfig, vocab_size: int, seq_length: int, predicti
     Returns:
         The operations by part.
     """
-    return _forward(
+    found = _forward(
         layers=model.num_hidden_layers,
         width=model.hidden_size,
         inner=model.feed_forward_size,
         gated=model.activation == "geglu",
         vocab=vocab_size,
         tokens=seq_length,
-        predictions=predictions,
+        predictions=seq_length if model.is_decoder else predictions,
     )
+    return found._replace(pooler=0, mlm_transform=0) if model.is_decoder else found
 
 
 def _forward(

@@ -3,11 +3,11 @@
 import functools
 from typing import NamedTuple
 
-from tftrain.plan import bert, decoder, encoder
+from tftrain.plan import bert, decoder, encoder, gpt
 from tftrain.plan.blocks import Part
 from tftrain.plan.workload import Workload
 
-FAMILIES = {"megatron": decoder, "encoder": encoder, "tftrain": bert}
+FAMILIES = {"megatron": decoder, "encoder": encoder, "tftrain": bert, "tftrain_gpt": gpt}
 
 
 class Parts(NamedTuple):

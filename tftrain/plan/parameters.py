@@ -91,10 +91,10 @@ def mlm_transform(width: int) -> int:
 
 
 def count(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Counts the weights of the encoder with both pre-training heads.
+    """Counts the weights of an encoder with both pre-training heads, or of a decoder.
 
     Args:
-        model: the encoder's sizes.
+        model: the family and the sizes.
         vocab_size: rows of the word embedding (`model.vocab_size` may be None).
 
     Returns:
@@ -102,14 +102,16 @@ def count(model: ModelConfig, vocab_size: int) -> Parameters:
     """
     width, pre_norm = model.hidden_size, model.is_pre_norm
     one = block(width, model.feed_forward_size, model.activation == "geglu", model.use_bias_in_keys)
-    table = embeddings(width, vocab_size, model.max_position_embeddings, model.type_vocab_size, normed=not pre_norm)
+    positions = model.max_position_embeddings if model.position_embedding == "learned" else 0
+    types = model.type_vocab_size if model.has_token_types else 0
+    table = embeddings(width, vocab_size, positions, types, normed=not pre_norm)
     return Parameters(
         embeddings=table.total,
         layers=model.num_hidden_layers * one.total,
         final_norm=norm(width) if pre_norm else 0,
-        pooler=linear(width, width),
-        mlm_head=mlm_transform(width) + vocab_size,
-        nsp_head=linear(width, 2),
+        pooler=0 if model.is_decoder else linear(width, width),
+        mlm_head=0 if model.is_decoder else mlm_transform(width) + vocab_size,
+        nsp_head=0 if model.is_decoder else linear(width, 2),
     )
 
 

@@ -235,7 +235,7 @@ def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Ra
     if work.zero_stage == 2:  # every micro-batch is reduced to the owners
         return work.micro_batches * each / 2 + gathered
     if work.zero_stage:  # this project reduces to the owners; others reduce whole gradients
-        return (each / 2 if work.family == "tftrain" else each) + gathered
+        return (each / 2 if work.family.startswith("tftrain") else each) + gathered
     return each
 
 

@@ -138,7 +138,7 @@ def from_config(
         config: with resolved batch sizes; sizes that the data would give are the defaults of synthetic data.
         dp, pp: data and pipeline parallel ranks.
         zero_stage: 0 to 3; None: as split_opt_state and split_grad_accum say.
-        causal: whether it is a decoder that predicts every token.
+        causal: whether it is a decoder of Megatron-LM's kind, whatever the model's family.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
@@ -148,17 +148,18 @@ def from_config(
     # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
     jit = config.compiles(gpu)
+    is_decoder = causal or model.is_decoder
     return Workload(
-        family="megatron" if causal else "tftrain",
-        causal=causal,
+        family="megatron" if causal else "tftrain_gpt" if is_decoder else "tftrain",
+        causal=is_decoder,
         layers=model.num_hidden_layers,
         hidden=model.hidden_size,
         heads=model.num_attention_heads,
         inner=model.feed_forward_size,
         vocab=vocab,
         seq=seq,
-        positions=model.max_position_embeddings,
-        predictions=seq if causal else predictions,
+        positions=model.max_position_embeddings if model.position_embedding == "learned" else 0,
+        predictions=seq if is_decoder else predictions,
         micro_batch=batch.micro_batch_size,
         global_batch=batch.global_batch_size,
         precision=compute.precision,

@@ -1,0 +1,226 @@
+"""The decoder against float64 NumPy, straight from the formulas: outputs, loss, and every gradient."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model.samples import PLAIN, dropout_key
+from tftrain.config import ModelConfig
+from tftrain.model.gpt import Gpt
+from tftrain.model.output_layer import tied_cross_entropy
+from tftrain.model.part import ModelPart
+from tftrain.parallel.mesh import Group
+
+VOCAB, SAMPLES, LENGTH = 37, 3, 11
+
+
+def config(**changes):
+    sizes = {
+        "num_hidden_layers": 2,
+        "hidden_size": 24,
+        "num_attention_heads": 3,
+        "intermediate_size": 40,
+        "max_position_embeddings": 13,
+        "initializer_range": 0.2,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_epsilon": 1e-5,
+    }
+    return ModelConfig(model_family="gpt", **{**sizes, **PLAIN, **changes})
+
+
+def build(model_config, dtype="float32"):
+    """A model whose biases, scales and shifts are random too."""
+    model, random = Gpt(model_config, VOCAB, dtype, 1), np.random.default_rng(1)
+    for name, variable in model.named_variables().items():
+        if name.endswith(("bias", "beta", "gamma")):
+            variable.assign_add(tf.constant(random.normal(scale=0.2, size=variable.shape), variable.dtype))
+    return model
+
+
+def batch():
+    tokens = np.random.default_rng(2).integers(VOCAB, size=(SAMPLES, LENGTH + 1))
+    return {
+        name: tf.constant(part, tf.int32) for name, part in (("input_ids", tokens[:, :-1]), ("labels", tokens[:, 1:]))
+    }
+
+
+def total_loss(model, data, key=None):
+    entropy, _ = model.compare(model.hidden_states(data, key), data["labels"])
+    return tf.reduce_sum(entropy)
+
+
+def oracle(model_config, weights, data):
+    """Returns the logits [b, S, vocab] and the summed cross-entropy, in float64."""
+
+    def dense(name, x):
+        return x @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0.0)
+
+    def norm(name, x):
+        deviation = np.sqrt(x.var(-1, keepdims=True) + model_config.layer_norm_epsilon)
+        return (x - x.mean(-1, keepdims=True)) / deviation * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
+
+    def gelu(x):
+        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+    def turned(x):  # one head, [S, head_size], as complex numbers: the first half real, the second imaginary
+        half = x.shape[1] // 2
+        angles = np.arange(len(x))[:, None] * 10_000.0 ** (-np.arange(half) / half)
+        pairs = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * angles)
+        return np.concatenate([pairs.real, pairs.imag], axis=1)
+
+    def attention(name, x):
+        result, size = np.zeros_like(x), model_config.head_size
+        projected = [dense(f"{name}/{part}", x) for part in ("query", "key", "value")]
+        for sample, head in np.ndindex(SAMPLES, model_config.num_attention_heads):
+            query, key, value = (each[sample, :, head * size : (head + 1) * size] for each in projected)
+            if model_config.position_embedding == "rotary":
+                query, key = turned(query), turned(key)
+            for place in range(LENGTH):
+                scores = key[: place + 1] @ query[place] / math.sqrt(size)
+                if model_config.position_embedding == "alibi":  # 3 heads: 1/16 and 1/256 of two, 1/4 of four
+                    scores -= (1 / 16, 1 / 256, 1 / 4)[head] * (place - np.arange(place + 1))
+                powers = np.exp(scores)
+                result[sample, place, head * size : (head + 1) * size] = powers / powers.sum() @ value[: place + 1]
+        return dense(f"{name}/output", result)
+
+    def feed_forward(name, x):
+        up = dense(f"{name}/up", x)
+        gated = model_config.activation == "geglu"
+        return dense(f"{name}/down", gelu(dense(f"{name}/gate", x)) * up if gated else gelu(up))
+
+    ids, labels = data["input_ids"].numpy(), data["labels"].numpy()
+    x = weights["embeddings/word"][ids]
+    if model_config.position_embedding == "learned":
+        x = x + weights["embeddings/position"][:LENGTH]
+    pre = model_config.norm_position != "post"
+    if not pre:
+        x = norm("embeddings/norm", x)
+    for layer in range(model_config.num_hidden_layers):
+        for part, sublayer in (("attention", attention), ("feed_forward", feed_forward)):
+            name = f"layer_{layer:02d}/{part}"
+            x = x + sublayer(name, norm(f"{name}/norm", x)) if pre else norm(f"{name}/norm", x + sublayer(name, x))
+    logits = (norm("final_norm", x) if pre else x) @ weights["embeddings/word"].T
+    best = logits.max(-1, keepdims=True)
+    entropies = (
+        np.log(np.exp(logits - best).sum(-1)) + best[..., 0] - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    )
+    return logits, entropies.sum()
+
+
+VARIANTS = [
+    {},
+    {"norm_position": "post"},
+    {"activation": "geglu", "use_bias_in_keys": False},
+    {"position_embedding": "rotary"},
+    {"position_embedding": "alibi"},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_logits_loss_and_every_gradient_equal_numpy(changes):
+    model_config, data = config(**changes), batch()
+    model = build(model_config)
+    variables = model.named_variables()
+    weights = {name: variable.numpy().astype(np.float64) for name, variable in variables.items()}
+    logits, loss = oracle(model_config, weights, data)
+    np.testing.assert_allclose(
+        model.logits(model.hidden_states(data)), logits, rtol=1e-5, atol=1e-5 * abs(logits).max()
+    )
+    with tf.GradientTape() as tape:
+        found = total_loss(model, data)
+    np.testing.assert_allclose(found, loss, rtol=1e-5)
+    gradients = dict(zip(variables, tape.gradient(found, list(variables.values())), strict=True))
+    random, step = np.random.default_rng(3), 1e-5
+    for name, gradient in gradients.items():
+        direction = random.normal(size=gradient.shape)
+        ahead, behind = (
+            oracle(model_config, {**weights, name: weights[name] + sign * step * direction}, data)[1]
+            for sign in (1, -1)
+        )
+        slope, scale = (ahead - behind) / (2 * step), np.linalg.norm(gradient)
+        if name.endswith("key/bias") and model_config.position_embedding != "rotary":
+            assert scale < 1e-4, name  # it cancels in the softmax
+            continue
+        np.testing.assert_allclose(
+            (gradient.numpy() * direction).sum(), slope, rtol=1e-4, atol=1e-4 * scale, err_msg=name
+        )
+
+
+def test_a_token_sees_nothing_behind_it():
+    model, data = build(config()), batch()
+    changed = tf.tensor_scatter_nd_update(data["input_ids"], [[0, 7]], [(int(data["input_ids"][0, 7]) + 1) % VOCAB])
+    before, after = (model.hidden_states({**data, "input_ids": ids}) for ids in (data["input_ids"], changed))
+    np.testing.assert_array_equal(before[0, :7], after[0, :7])
+    np.testing.assert_array_equal(before[1:], after[1:])
+    assert (before[0, 7:].numpy() != after[0, 7:].numpy()).any(axis=-1).all()
+
+
+def test_parts_one_after_another_are_the_model():
+    model_config, data, key = config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2), batch(), dropout_key()
+    x = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart((0,), heads=False)).embed(data, key)
+    for blocks in ((0,), (1,)):
+        part = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
+        x = part.run_blocks(x, data, key)
+    np.testing.assert_array_equal(x, Gpt(model_config, VOCAB, "float32", 1).hidden_states(data, key))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 4, 7, 100])
+def test_the_size_of_a_chunk_changes_nothing(rows, dtype):
+    random = np.random.default_rng(4)
+    x, table = (tf.constant(random.normal(size=(size, 8)), dtype) for size in (13, 29))
+    labels, weights = (
+        tf.constant(random.integers(29, size=13), tf.int32),
+        tf.constant(random.normal(size=13), tf.float32),
+    )
+
+    def results(rows):
+        with tf.GradientTape() as tape:
+            tape.watch([x, table])
+            entropy, correct = tied_cross_entropy(x, table, labels, 0, Group(), "output", rows)
+            loss = tf.reduce_sum(entropy * weights)
+        return entropy, correct, *tape.gradient(loss, [x, table])
+
+    with tf.GradientTape() as tape:
+        tape.watch([x, table])
+        logits = tf.cast(tf.matmul(x, table, transpose_b=True), tf.float32)
+        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        loss = tf.reduce_sum(entropy * weights)
+    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == labels, tf.float32)
+    expected = (entropy, correct, *tape.gradient(loss, [x, table]))
+    tolerance = {"float32": 1e-5, "bfloat16": 2**-6}[dtype]
+    for found, wanted in zip(results(rows), expected, strict=True):
+        wanted = tf.cast(wanted, tf.float32).numpy()
+        np.testing.assert_allclose(
+            tf.cast(found, tf.float32), wanted, rtol=tolerance, atol=tolerance * abs(wanted).max()
+        )
+
+
+def test_logits_of_all_positions_are_never_in_memory():
+    """2,048 tokens and 250,880 words: 2.1 GB in fp32. No tensor of forward and backward has an eighth of that."""
+    tokens, words, width = 2048, 250_880, 64
+
+    @tf.function(autograph=False)
+    def gradients(x, table, labels):
+        with tf.GradientTape() as tape:
+            tape.watch([x, table])
+            entropy, _ = tied_cross_entropy(x, table, labels, 0, Group(), "output")
+            loss = tf.reduce_sum(entropy)
+        return tape.gradient(loss, [x, table])
+
+    graph = gradients.get_concrete_function(
+        tf.TensorSpec([tokens, width]), tf.TensorSpec([words, width]), tf.TensorSpec([tokens], tf.int32)
+    ).graph
+    graphs = [graph, *(function.graph for function in graph._functions.values() if hasattr(function, "graph"))]
+    sizes = [
+        tensor.shape.num_elements() * tensor.dtype.size
+        for each in graphs
+        for operation in each.get_operations()
+        for tensor in operation.outputs
+        if tensor.shape.rank is not None and tensor.shape.num_elements() and tensor.dtype.size
+    ]
+    assert len(graphs) > 2
+    assert max(sizes) == words * width * 4  # the table and its gradient

@@ -1,0 +1,42 @@
+"""The inventory of this project's decoder: the blocks of `bert.py`, and an output layer that works in chunks of rows.
+
+The causal mask saves no products: scores and context are products of whole matrices.
+"""
+
+from tftrain.plan import bert, parameters
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
+from tftrain.plan.encoder import LOGIT_BYTES
+from tftrain.plan.workload import Workload
+
+# As in tftrain/model/output_layer.py: the most logits of a chunk, and the least rows.
+CHUNK_LOGITS, LEAST_ROWS = 2**23, 32
+CHUNK_COPIES = 4  # of a chunk's logits in fp32: logits, differences, exponentials, gradients
+
+
+def block(work: Workload) -> Part:
+    """Returns the inventory of one block on one tensor parallel rank."""
+    return bert.block(work.replaced(family="tftrain"))
+
+
+def embedding(work: Workload) -> Part:
+    """Returns the inventory of the embeddings; the table's gradient sums those of logits and look-ups."""
+    return bert.embedding(work.replaced(family="tftrain"))
+
+
+def head(work: Workload) -> Part:
+    """Returns the inventory of the last norm and of the output layer with its cross-entropy."""
+    tokens, width, words = work.micro_batch * work.seq, work.hidden, work.vocab / work.tp
+    u, rows = tokens * width * work.item, min(tokens, max(LEAST_ROWS, CHUNK_LOGITS // words))
+    products = (Product("logits", tokens, round(words), width),)
+    kernels = (
+        Kernel("cross-entropy", *(passes * tokens * words for passes in LOGIT_BYTES)),
+        Kernel("launches", 0, 0, (10, 10)),
+    )
+    saved = (
+        SavedTensor("input of the last norm", u),
+        SavedTensor("input of the output layer", u),
+        SavedTensor("logits of a chunk", 4.0 * CHUNK_COPIES * rows * words),
+        SavedTensor("table's gradient in fp32", 4.0 * words * width),
+    )
+    sums = ((4.0 * tokens,) * 4, (u,)) if work.tp > 1 else ((), ())
+    return Part(products, kernels, saved, u, sums, parameters.of_head(work).of_rank(work.tp))
