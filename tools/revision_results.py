@@ -6,7 +6,7 @@ It reads files as docs/checkpoints.md describes them, and uses none of the compa
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,15 +60,14 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     shapes = {name: tensor["shape"] for name, tensor in manifest["tensors"].items()}
     blocks: dict[str, dict[tuple, np.ndarray]] = {name: {} for name in shapes}
     held = dict.fromkeys(shapes, 0)
-    for name, file in manifest["files"].items():
-        stored = load_file(folder / name)
-        for tensor, piece in file["pieces"].items():
-            values, whole = stored[tensor].reshape(-1), shapes[tensor]
-            offset, shape = piece.get("offset", [0] * len(whole)), piece.get("shape", whole)
-            start, stop = piece.get("stretch", [0, math.prod(shape)])
-            key = (tuple(offset), tuple(shape))
-            blocks[tensor].setdefault(key, np.zeros(math.prod(shape), values.dtype))[start:stop] = values
-            held[tensor] += values.size
+    stored = {name: load_file(folder / name) for name in manifest["files"]}
+    for tensor, file, piece, start, stop in _pieces(manifest):
+        values, whole = stored[file][tensor].reshape(-1), shapes[tensor]
+        offset, shape = piece.get("offset", [0] * len(whole)), piece.get("shape", whole)
+        stop = math.prod(shape) if stop is None else stop
+        key = (tuple(offset), tuple(shape))
+        blocks[tensor].setdefault(key, np.zeros(math.prod(shape), values.dtype))[start:stop] = values
+        held[tensor] += values.size
     tensors = {}
     for name, whole in shapes.items():
         if held[name] != math.prod(whole):
@@ -78,6 +77,22 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
             place = tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=True))
             tensors[name][place] = values.reshape(shape)
     return tensors
+
+
+def _pieces(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any], int, int | None]]:
+    """Yields the pieces in a manifest of format 3 or 4: tensor, file, block, and start and stop (None: the end)."""
+    names = sorted(manifest["files"])
+    if any("pieces" in file for file in manifest["files"].values()):
+        for name in names:
+            for tensor, piece in manifest["files"][name]["pieces"].items():
+                yield tensor, name, piece, *piece.get("stretch", (0, None))
+        return
+    for tensor, entry in manifest["tensors"].items():
+        for block in entry["blocks"]:
+            for file, start, stop, *series in block["pieces"]:
+                count, file_step, step = series or (1, 0, 0)
+                for number in range(count):
+                    yield tensor, names[file + number * file_step], block, start + number * step, stop + number * step
 
 
 @dataclass

@@ -59,8 +59,19 @@ def test_nothing_grows_faster_than_the_ranks(args):
     for name in ("pieces", "files", "manifest_mb", "requests"):
         assert getattr(whole, name) <= 2.01 * getattr(half, name), name
     # What a rank does, and the checkpoint, do not grow with the ranks.
-    for name in ("buckets", "reduced_gb", "gathered_gb", "saved_gb", "announcement_kb", "opened", "read_gb"):
+    for name in (
+        "buckets",
+        "reduced_gb",
+        "gathered_gb",
+        "tensor_sums",
+        "saved_gb",
+        "announcement_kb",
+        "opened",
+        "read_gb",
+    ):
         assert getattr(whole, name) <= 1.01 * getattr(half, name), name
+    # Two sums of a block forward and two backward, and those of the embeddings and of the logits.
+    assert whole.tensor_sums in (0, 4 * 48 + 4)
     assert whole.requests <= 4 * 4096
     assert whole.requests_per_s <= 400
     assert whole.files == 4096

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tests.train.test_step import BASE
 from tftrain.bench.scale import simulation
 from tftrain.bench.scale.simulation import Simulation
 from tftrain.checkpoint import save
-from tftrain.checkpoint.reader import Reader
+from tftrain.checkpoint.reader import Reader, share
 from tftrain.checkpoint.save import Attempt
 from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives, gradient_reduction
@@ -144,6 +145,24 @@ def test_a_rank_reads_what_it_owns_and_nothing_else(runs):
             padding = sum(segment.size for store in state.segments for segment in store if segment.tensor is None)
             read = sum(piece.size for piece in state.restore_buffers())
             assert read == (1 + len(state.slots)) * (owned - padding)
+
+
+@pytest.mark.parametrize("layout", ["dp2-zero1-even", "dp3-zero2-greedy", "tp2-dp2-zero1-even"])
+def test_a_rank_of_the_layout_that_wrote_a_checkpoint_reads_its_own_files(runs, layout, tmp_path, monkeypatch):
+    path, ranks = saved_by(runs[layout], tmp_path), len(runs[layout])
+    files, read, preadv = dict(Reader(path).manifest.files), [], os.preadv
+    headers = {name: file.bytes - sum(piece.nbytes for piece in file.pieces) for name, file in files.items()}
+    tensors = runs[layout][0].config.parallel.tensor_parallel_size
+    monkeypatch.setattr(os, "preadv", lambda *args: (read.append(preadv(*args)), read[-1])[1])
+    for rank, run in enumerate(runs[layout]):
+        read.clear()
+        wanted = run.restore_buffers()
+        Reader(path).verify(rank, ranks, wanted)
+        own = {name for name in files if int(name.split("_")[1]) == rank} | {*share(files, rank, ranks)}
+        # The counters are in the first file, and what all tensor parallel ranks hold is in that of their first rank.
+        others = sum(piece.nbytes for piece in wanted if piece.replica_id)
+        headers_of_others = sum(headers[name] for name in sorted(files)[::tensors])
+        assert sum(read) <= sum(files[name].bytes for name in own) + others + headers_of_others
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

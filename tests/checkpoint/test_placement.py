@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -73,6 +74,20 @@ def test_the_files_with_elements_of_a_piece_are_found(files, data):
         }
         assert made.holders(one) == expected
     assert coverage(held) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b'{"files": [1]}',
+        b'{"files": [["x", 1, {}, [["t", "F32", [1], [0], [1], 0, 99999999999999999999]]]]}',
+    ],
+)
+def test_what_is_no_announcement_is_refused(content):
+    with pytest.raises(ValueError, match=r"truncated|Expected"):
+        announcement.Announced().add(content)
 
 
 def test_ranks_with_equal_parts_are_one_series():

@@ -53,6 +53,16 @@ def test_a_checkpoint_is_put_together_from_blocks_and_their_stretches(tmp_path):
     np.testing.assert_array_equal(read_tensors(checkpoint(tmp_path, halves))["w"], WHOLE)
 
 
+def test_pieces_of_neighbouring_ranks_are_one_series(tmp_path):
+    for number, values in enumerate(WHOLE.reshape(3, 8)):
+        save_file({"w": values}, tmp_path / f"shard_{number:05d}_000.safetensors")
+    blocks = [{"pieces": [[0, 0, 8, 3, 1, 8]]}]
+    files = {f"shard_{number:05d}_000.safetensors": {} for number in range(3)}
+    tensors = {"w": {"dtype": "F32", "shape": [4, 6], "blocks": blocks}}
+    (tmp_path / "manifest.json").write_text(json.dumps({"tensors": tensors, "files": files}))
+    np.testing.assert_array_equal(read_tensors(tmp_path)["w"], WHOLE)
+
+
 def test_a_checkpoint_with_missing_elements_is_refused(tmp_path):
     with pytest.raises(ValueError, match="w has 12 elements, expected 24"):
         read_tensors(checkpoint(tmp_path, [({"stretch": [0, 12]}, WHOLE.ravel()[:12])]))

@@ -5,6 +5,7 @@ numbers, and its content is checked once for all ranks, when the manifest is mad
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -13,7 +14,8 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.placement import Placement, Rows
 from tftrain.checkpoint.shard import Written
 
-Shape = tuple[int, ...]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Shape = tuple[Count, ...]
 
 
 class _Piece(msgspec.Struct, array_like=True):
@@ -22,8 +24,8 @@ class _Piece(msgspec.Struct, array_like=True):
     whole: Shape
     offset: Shape
     shape: Shape
-    start: int
-    stop: int
+    start: Count
+    stop: Count
 
 
 class _File(msgspec.Struct, array_like=True):

@@ -100,6 +100,8 @@ class Placement(Mapping[str, Written]):
     def holders(self, wanted: Piece) -> set[str]:
         """Returns the names of the files that have an element of a piece of one of the tensors."""
         found: set[int] = set()
+        if not wanted.size:
+            return set()
         for block in self.tensors[wanted.name].blocks:
             if (block.offset, block.shape) == (wanted.offset, wanted.shape):
                 for series in block.series:

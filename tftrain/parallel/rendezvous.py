@@ -22,7 +22,7 @@ from tftrain.parallel.launcher import Launch
 WAIT_SECONDS = 120
 ARRIVAL_SECONDS = 600
 POLL_SECONDS = 0.1
-# All ranks together; a server in Python answers about three times as many.
+# Of all waiting ranks together; the store is one server in Python.
 REQUESTS_PER_SECOND = 400
 # A rank that has waited for some time waits this share of it until it asks again.
 POLL_SHARE = 0.125

@@ -7,6 +7,7 @@ one tensor after another, and those of a few ranks also one by one, as each rank
 The counters of a run, about eight numbers in the first file, are left out.
 """
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -26,7 +27,9 @@ from tftrain.parallel import rendezvous
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.layout import BUCKET_BYTES, Bucket, layout, pack
 from tftrain.parallel.state_layout import StateLayout, bucket_kinds, held_piece, renamed
+from tftrain.plan import inventory
 from tftrain.plan.variables import variables
+from tftrain.plan.workload import from_config
 
 SLOTS = ("adam_m", "adam_v")
 DIGESTS = {"xxh3_128": "0" * 32, "sha256": "0" * 64}
@@ -40,6 +43,7 @@ class Counts(NamedTuple):
         buckets: of the state of a rank; each is reduced, and gathered, once in a step.
         reduced_gb, gathered_gb: bytes of the gradients that a rank gives to the data parallel ranks in a step, and of
             the weights that it receives; 10**9.
+        tensor_sums, tensor_sums_gb: sums over the tensor parallel ranks in a micro-batch, and their bytes, 10**9.
         pieces, files: of all ranks, in a checkpoint.
         saved_gb: size of a checkpoint, 10**9 bytes.
         manifest_mb, manifest_s: size, 10**6 bytes, and seconds of the processor to parse and check it.
@@ -53,6 +57,8 @@ class Counts(NamedTuple):
     buckets: int
     reduced_gb: float
     gathered_gb: float
+    tensor_sums: int
+    tensor_sums_gb: float
     pieces: int
     files: int
     saved_gb: float
@@ -84,6 +90,9 @@ class Simulation:
         model, parallel = config.model, config.parallel
         self.ranks, self.tensor_ranks = ranks, parallel.tensor_parallel_size
         self.data_ranks = ranks // self.tensor_ranks
+        self._work = from_config(
+            dataclasses.replace(config, batch=config.batch.resolve(self.data_ranks)), self.data_ranks
+        )
         self._wire = 2 if config.compute.hvd_fp16_compression else 4
         weights = variables(model, data_sizes.synthetic(config.data, model.vocab_size).vocab_size)
         wide = "fp32" if model.ln_dtype == "fp32" else config.compute.precision
@@ -209,6 +218,8 @@ class Simulation:
             buckets=max(map(len, self.reductions())),
             reduced_gb=reduced / 1e9,
             gathered_gb=gathered / 1e9,
+            tensor_sums=len(self.tensor_sums()),
+            tensor_sums_gb=sum(self.tensor_sums()) / 1e9,
             pieces=sum(s.count for tensor in saved.tensors.values() for block in tensor.blocks for s in block.series),
             files=len(saved),
             saved_gb=sum(file.bytes for file in saved.files.values()) / 1e9,
@@ -245,6 +256,13 @@ class Simulation:
                 for buckets, pieces in zip(self.buckets, self.pieces, strict=True)
             )
         ]
+
+    def tensor_sums(self) -> list[float]:
+        """Returns the bytes of each sum over the tensor parallel ranks in a micro-batch, as the planner lists them."""
+        parts = inventory.parts(self._work)
+        forward_and_backward = [(*part.sums[0], *part.sums[1]) for part in parts]
+        times = parts._replace(block=self._work.layers, embedding=1, head=1)
+        return [size for sizes, count in zip(forward_and_backward, times, strict=True) for size in sizes * count]
 
     def step_bytes(self) -> tuple[int, int]:
         """Returns the bytes of the gradients and of the gathered weights of a step, of the fullest tensor rank."""
