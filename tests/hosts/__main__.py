@@ -27,7 +27,7 @@ def table_row(fault: Fault, row: Row) -> str:
     state = "equal" if fault.act or not fault.code else "no training"
     state = "; ".join(problem.splitlines()[0] for problem in row.problems) or state
     line = row.line.replace("|", "\\|")
-    return f"| {fault.name} | {ended} | {outcome.seconds:.0f} | {codes} | {outcome.code} | {state} | `{line}` |"
+    return f"| {fault.name} | {ended} | {outcome.seconds:.0f} | {codes} | {outcome.code} | {state} | `` {line} `` |"
 
 
 def main() -> int:

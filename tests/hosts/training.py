@@ -122,7 +122,7 @@ class Job:
             for process in [*self.ranks(), *psutil.Process(self._process.pid).children(recursive=True)]:
                 process.kill()
         self._process.wait()
-        codes = {int(rank): code and int(code) for rank, code in ENDED.findall(self.output)}
+        codes = {int(rank): int(number) if number else None for rank, number in ENDED.findall(self.output)}
         return Outcome(code, took, first, last, codes, self.output, left)
 
 
