@@ -82,12 +82,22 @@ def test_the_files_with_elements_of_a_piece_are_found(files, data):
         b"",
         b"[]",
         b'{"files": [1]}',
-        b'{"files": [["x", 1, {}, [["t", "F32", [1], [0], [1], 0, 99999999999999999999]]]]}',
+        b'{"files": [["x", 1, {}, [["t", "F32", [1], [0], [1]]], [0], [99999999999999999999]]]}',
+        b'{"files": [["x", 1, {}, [["t", "F32", [1], [0], [1]]], [0, 1], [1]]]}',
     ],
 )
 def test_what_is_no_announcement_is_refused(content):
-    with pytest.raises(ValueError, match=r"truncated|Expected"):
+    with pytest.raises(ValueError, match=r"truncated|Expected|another number"):
         announcement.Announced().add(content)
+
+
+def test_ranks_that_contradict_each_other_are_refused():
+    ranks = announcement.Announced()
+    for number, whole in enumerate(((4,), (5,))):
+        piece = Piece.block("x", whole, "F32", stretch=(2 * number, 2 * number + 2))
+        ranks.add(announcement.encode({f"shard_{number:05d}_000.safetensors": Written(99, DIGESTS, (piece,))}))
+    with pytest.raises(ValueError, match=r"x is F32 \[4\] on one rank, and F32 \[5\] on another"):
+        ranks.placement()
 
 
 def test_ranks_with_equal_parts_are_one_series():

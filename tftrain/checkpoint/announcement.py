@@ -11,28 +11,19 @@ import msgspec
 import numpy as np
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.checkpoint.placement import Placement, Rows
+from tftrain.checkpoint.placement import Place, Placement, Rows, columns
 from tftrain.checkpoint.shard import Written
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Shape = tuple[Count, ...]
-
-
-class _Piece(msgspec.Struct, array_like=True):
-    name: str
-    dtype: str
-    whole: Shape
-    offset: Shape
-    shape: Shape
-    start: Count
-    stop: Count
 
 
 class _File(msgspec.Struct, array_like=True):
     name: str
     bytes: int
     digests: dict[str, str]
-    pieces: list[_Piece]
+    places: list[Place]
+    starts: list[Count]
+    stops: list[Count]
 
 
 class _Content(msgspec.Struct):
@@ -44,8 +35,8 @@ def encode(files: Mapping[str, Written]) -> bytes:
     """Returns the announcement of files, with their pieces, as JSON."""
     entries = []
     for name, file in files.items():
-        pieces = [_Piece(p.name, p.dtype, p.whole, p.offset, p.shape, p.start, p.stop) for p in file.pieces]
-        entries.append(_File(name, file.bytes, dict(file.digests), pieces))
+        places, _, starts, stops = columns(file.pieces, 0)
+        entries.append(_File(name, file.bytes, dict(file.digests), places, starts, stops))
     return msgspec.json.encode(_Content(files=entries))
 
 
@@ -66,21 +57,23 @@ class Announced:
 
         Raises:
             CheckpointError: the rank has failed; the message is the rank's.
-            ValueError: it is no announcement, or contradicts an earlier one.
+            ValueError: it is no announcement.
         """
         found = self._decoder.decode(content)
         if found.error:
             raise CheckpointError(found.error)
         for file in found.files:
-            number = len(self._files)
+            if not len(file.places) == len(file.starts) == len(file.stops):
+                raise ValueError(f"{file.name} has {len(file.places)} pieces, but another number of stretches")
+            self._rows.add(file.places, len(self._files), file.starts, file.stops)
             self._files[file.name] = Written(file.bytes, file.digests, ())
-            for piece in file.pieces:
-                self._rows.add(
-                    piece.name, piece.dtype, piece.whole, piece.offset, piece.shape, number, piece.start, piece.stop
-                )
 
     def placement(self) -> Placement:
-        """Returns all files."""
+        """Returns all files.
+
+        Raises:
+            ValueError: two ranks do not agree on the dtype or the shape of a tensor.
+        """
         numbers = np.empty(len(self._files), np.int64)
         names = list(self._files)
         numbers[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))

@@ -6,7 +6,6 @@ for each file and each series, and a rank looks up only the pieces that it needs
 """
 
 import math
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain.checkpoint import piece
-from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.piece import DTYPES, Piece, Shape
 from tftrain.checkpoint.shard import Written, in_file_order
 
 
@@ -83,8 +82,7 @@ class Placement(Mapping[str, Written]):
         """Returns the placement of files that have their pieces."""
         rows = Rows()
         for number, name in enumerate(sorted(files)):
-            for each in files[name].pieces:
-                rows.add(each.name, each.dtype, each.whole, each.offset, each.shape, number, each.start, each.stop)
+            rows.add(*columns(files[name].pieces, number))
         return Placement(dict(files), rows.tensors(), in_order=False)
 
     def __getitem__(self, name: str) -> Written:
@@ -153,56 +151,60 @@ class Placement(Mapping[str, Written]):
         return np.array(rows, np.int64).reshape(-1, 3), owners
 
 
+class Place(NamedTuple):
+    """A block of a tensor: name, dtype and shape of the tensor, and offset and shape of the block."""
+
+    name: str
+    dtype: str
+    whole: Shape
+    offset: Shape
+    shape: Shape
+
+
+def columns(pieces: Sequence[Piece], file: int) -> tuple[list[Place], int, list[int], list[int]]:
+    """Returns the arguments of `Rows.add` for pieces in a file of this number."""
+    places = [Place(each.name, each.dtype, each.whole, each.offset, each.shape) for each in pieces]
+    return places, file, [each.start for each in pieces], [each.stop for each in pieces]
+
+
 class Rows:
-    """Collects pieces and makes series of them; a piece takes 24 bytes."""
+    """Collects pieces and makes series of them; a piece takes 32 bytes."""
 
     def __init__(self):
         """Begins without pieces."""
-        self._tensors: dict[str, tuple[str, tuple[int, ...], dict[tuple, array]]] = {}
+        self._numbers: dict[Place, int] = {}
+        self._rows: list[np.ndarray] = []
 
-    def add(
-        self,
-        name: str,
-        dtype: str,
-        whole: tuple[int, ...],
-        offset: tuple[int, ...],
-        shape: tuple[int, ...],
-        file: int,
-        start: int,
-        stop: int,
-    ) -> None:
-        """Adds a piece of a tensor in a file of this number.
-
-        Raises:
-            ValueError: an earlier piece says that the tensor has another dtype or shape.
-        """
-        tensor = self._tensors.setdefault(name, (dtype, whole, {}))
-        if tensor[:2] != (dtype, whole):
-            raise ValueError(
-                f"{name} is {dtype} {list(whole)} in one file and {tensor[0]} {list(tensor[1])} in another"
-            )
-        tensor[2].setdefault((offset, shape), array("q")).extend((file, start, stop))
+    def add(self, places: Sequence[Place], file: int, starts: Sequence[int], stops: Sequence[int]) -> None:
+        """Adds pieces in a file of this number, of one block after the other, and start and stop of each stretch."""
+        rows = np.empty((len(places), 4), np.int64)
+        rows[:, 0] = [self._numbers.setdefault(place, len(self._numbers)) for place in places]
+        rows[:, 1], rows[:, 2], rows[:, 3] = file, starts, stops
+        self._rows.append(rows)
 
     def tensors(self, numbers: np.ndarray | None = None) -> dict[str, Tensor]:
-        """Returns all pieces as series, by tensor; `numbers`, if any, are the numbers that files have instead."""
+        """Returns all pieces as series, by tensor.
 
-        def rows_of(values: array) -> np.ndarray:
-            rows = np.array(values, np.int64).reshape(-1, 3)
-            if numbers is not None:
-                rows[:, 0] = numbers[rows[:, 0]]
-            return rows
+        Args:
+            numbers: by the number of a file, the one that it has instead; None: the same.
 
-        return {
-            name: Tensor(
-                dtype,
-                whole,
-                tuple(
-                    Block(offset, shape, tuple(series_of(rows_of(values))))
-                    for (offset, shape), values in blocks.items()
-                ),
-            )
-            for name, (dtype, whole, blocks) in self._tensors.items()
-        }
+        Raises:
+            ValueError: two pieces of a tensor do not agree on its dtype or shape.
+        """
+        rows = np.concatenate([np.empty((0, 4), np.int64), *self._rows])
+        if numbers is not None:
+            rows[:, 1] = numbers[rows[:, 1]]
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        bounds = np.searchsorted(rows[:, 0], np.arange(len(self._numbers) + 1)).tolist()
+        found: dict[str, Tensor] = {}
+        for place, number in self._numbers.items():
+            block = Block(place.offset, place.shape, tuple(series_of(rows[bounds[number] : bounds[number + 1], 1:])))
+            tensor = found.setdefault(place.name, Tensor(place.dtype, place.whole, ()))
+            if tensor[:2] != (place.dtype, place.whole):
+                given = f"{tensor.dtype} {list(tensor.shape)} on one rank, and {place.dtype} {list(place.whole)}"
+                raise ValueError(f"{place.name} is {given} on another")
+            found[place.name] = tensor._replace(blocks=(*tensor.blocks, block))
+        return found
 
 
 def series_of(rows: np.ndarray) -> Iterator[Series]:

@@ -160,7 +160,10 @@ def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> Pl
             announced.add(path.read_bytes())
         except ValueError as error:
             raise CheckpointError(f"{path}: not the announcement of a rank: {error}") from error
-    return announced.placement()
+    try:
+        return announced.placement()
+    except ValueError as error:
+        raise CheckpointError(f"{attempt.folder}: the ranks' announcements contradict each other: {error}") from error
 
 
 def write_manifest(attempt: Attempt, content: Manifest) -> None:
