@@ -144,12 +144,12 @@ def _once(work: Workload, block: Part) -> list[SavedTensor]:
 def _buffers(work: Workload, weights: float, owned: float) -> float:
     """Returns the bytes of the buffers of sums over data parallel ranks.
 
-    An owner of whole tensors receives equal parts from all ranks, as with `even`, and then the sums that it owns, in
-    fp32.
+    In this project, an owner of whole tensors receives equal parts from all ranks, as with `even`, and then the sums
+    that it owns, in fp32.
     """
     if work.dp == 1:
         return 0.0
-    has_owners = work.zero_stage and work.split_strategy != "even"
+    has_owners = work.family.startswith("tftrain") and work.zero_stage and work.split_strategy != "even"
     return min(weights, BUCKET) * ITEM_BYTES[work.wire] + (4 * min(owned, BUCKET) if has_owners else 0.0)
 
 
