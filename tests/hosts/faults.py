@@ -39,7 +39,6 @@ class Fault:
         prepare: what is done before the start, with the hosts, and an empty folder.
         act: what is done to the running job; None if the job is not disturbed after its start.
         launcher: builds the command.
-        at: the launcher's host.
         flags: of the training.
     """
 
@@ -50,7 +49,6 @@ class Fault:
     prepare: Callable[[Hosts, Path], None] = lambda hosts, folder: None
     act: Callable[[Job], None] | None = None
     launcher: Callable[..., list[str]] = training.launch
-    at: str = "node1"
     flags: tuple[str, ...] = FLAGS
 
 
@@ -118,14 +116,6 @@ FAULTS = {
         180,
         act=lambda job: job.ranks("node2")[-1].suspend(),
     ),
-    "launcher": Fault(
-        "the link of the launcher's host goes down; no rank runs there",
-        ExitCode.PEER_ENDED,
-        r"^tftrain.launch: ranks 0, 1 on node1 and ranks 2, 3 on node2: no connection; .*; start again to continue$",
-        120,
-        act=lambda job: job.hosts["login"].disconnect(),
-        at="login",
-    ),
     "sshd": Fault(
         "node2's sshd is down at the start",
         ExitCode.FAILED,
@@ -177,9 +167,9 @@ def play(fault: Fault, folder: Path, expected: Final) -> Row:
     for name in ("network", "files"):
         (folder / name).mkdir()
     flags = [flag.replace("FOLDER", str(folder / "files")) for flag in fault.flags] + [f"--output_dir={folder / 'run'}"]
-    with network(folder / "network", "node1", "node2", "login") as hosts:
+    with network(folder / "network", "node1", "node2") as hosts:
         fault.prepare(hosts, folder / "files")
-        job = Job(hosts, fault.at, fault.launcher(*flags), folder / "first.log")
+        job = Job(hosts, "node1", fault.launcher(*flags), folder / "first.log")
         if fault.act:
             job.wait_for(SECOND_CHECKPOINT, START_SECONDS)
             job.fault(lambda: fault.act(job))

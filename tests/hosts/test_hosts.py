@@ -14,7 +14,10 @@ from tests.hosts import training
 from tests.hosts.faults import FAULTS, RANKS, play, undisturbed
 from tests.hosts.network import network, unavailable_reason
 from tests.hosts.training import FLAGS, Job
+from tests.launching.fakes import command_of
 from tests.supervise.test_elastic_job import RUN, Hosts, losses
+from tftrain.exit_codes import ExitCode
+from tftrain.launching.job import Limits
 
 pytestmark = [
     pytest.mark.multirank,
@@ -66,6 +69,34 @@ def test_a_fault_ends_all_ranks_with_a_line_and_the_next_start_continues(tmp_pat
     row = play(fault, tmp_path, undisturbed(flags, tmp_path / "undisturbed"))
     record_property("outcome", json.dumps([row.outcome.code, row.outcome.seconds, row.line]))
     assert not row.problems, "\n".join(row.problems)
+
+
+# tests/launching/test_agent.py has what an agent does then, without the minute.
+@pytest.mark.nightly
+def test_ranks_end_when_the_host_of_the_launcher_no_longer_answers(tmp_path):
+    (tmp_path / "network").mkdir()
+    script = "listen(signal.SIGTERM, code=75); note('rank'); say('runs'); run(200); note('late')"
+    limits = Limits(save=20)
+    with network(tmp_path / "network", "login", "node1") as hosts:
+        command = command_of(script, 2, limits, {"hosts": "node1:2"})
+        job = Job(hosts, "login", ["env", f"NOTES={tmp_path}", *command], tmp_path / "log")
+        while job.output.count("runs") < 2:
+            assert job.is_running, job.output
+            time.sleep(0.05)
+        begin = time.monotonic()
+        job.fault(hosts["login"].disconnect)
+        while programs := [p for p in hosts["node1"].processes() if "sshd" not in p.name()]:
+            assert time.monotonic() < begin + 90, programs
+            time.sleep(0.5)
+        seconds = time.monotonic() - begin
+        outcome = job.outcome(30)
+    assert seconds > 45
+    assert not list(tmp_path.glob("late_*"))
+    assert outcome.code == ExitCode.PEER_ENDED, outcome.output
+    assert outcome.line == (
+        "tftrain.launch: ranks 0, 1 on node1: no connection; check the host and the network, expected `ssh node1 true` "
+        "to work; start again to continue"
+    )
 
 
 # tests/supervise/test_elastic_job.py does the same with names of one machine for hosts.
