@@ -232,6 +232,6 @@ def test_wrong_flags_end_the_run_before_tensorflow_loads():
 
 
 def test_only_rank_0_speaks():
-    done = run_program("--precision=fp8", HOROVOD_RANK="1", HOROVOD_SIZE="2")
+    done = run_program("--precision=fp8", HOROVOD_RANK="1", HOROVOD_SIZE="2", HOROVOD_LOCAL_RANK="1")
     assert done.returncode == flags.EXIT_BAD_FLAGS
     assert not [line for line in done.stderr.splitlines() if not line.startswith("import time")]

@@ -5,8 +5,8 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.profile import kinds, table, worker
 
-MODEL = "StatefulPartitionedCall/bert_pretrainer/block_1"
-BACK = "StatefulPartitionedCall/gradient_tape/bert_pretrainer/block_1"
+MODEL = "StatefulPartitionedCall/block_1"
+BACK = "StatefulPartitionedCall/gradient_tape/block_1"
 UPDATE = "StatefulPartitionedCall_1"
 
 

@@ -7,7 +7,7 @@ import sys
 from tests.fuzz import harness
 from tests.fuzz.targets import TARGETS
 
-CASES = 360
+CASES = 30 * len(TARGETS)
 
 
 def test_damaged_files_are_refused_cleanly_or_right():

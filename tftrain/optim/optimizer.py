@@ -6,7 +6,6 @@ and the update is skipped if the norm is not finite. If ranks hold parts of a te
 over them: all norms of the update, and a mark for each tensor that is not finite.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from tftrain.optim.state import OptimizerState, whole_pieces
 from tftrain.optim.update import Update
 from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.state_layout import bucket_kinds
+from tftrain.parallel.state_layout import bucket_kinds, bucket_loads
 
 
 class UpdateInfo(NamedTuple):
@@ -81,11 +80,7 @@ class Optimizer(tf.Module):
         if split_strategy:
             kinds = bucket_kinds(held, [variable.dtype for variable in targets])
             shapes = [variable.shape for variable in targets]
-            # Slices may differ in size by a row: the loads are the same on every tensor parallel rank.
-            loads = [
-                math.prod(pieces[name].whole) / mesh.tensor.size if sliced else shape.num_elements()
-                for name, shape, sliced in zip(variables, shapes, is_sliced, strict=True)
-            ]
+            loads = bucket_loads(held, mesh.tensor.size)
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds, loads)
         rule, self.is_fused = rules.choose(config, is_available(devices.has_gpu()))
         self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial)

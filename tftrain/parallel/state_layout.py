@@ -4,6 +4,7 @@ The optimizer's state and the simulation of large runs both ask this module, whi
 """
 
 import dataclasses
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -71,6 +72,14 @@ def bucket_kinds(pieces: Sequence[Piece], dtypes: Sequence[Hashable]) -> list[Ha
     ranks or all whole, because their squares are added together.
     """
     return [(piece.is_divided, dtype) for piece, dtype in zip(pieces, dtypes, strict=True)]
+
+
+def bucket_loads(pieces: Sequence[Piece], tensor_ranks: int) -> list[float]:
+    """Returns what `greedy:K` balances, for each weight: its elements, of divided ones those of an average slice.
+
+    Slices may differ in size by a row, but the loads are the same on every tensor parallel rank.
+    """
+    return [math.prod(piece.whole) / (tensor_ranks if piece.is_divided else 1) for piece in pieces]
 
 
 class StateLayout:

@@ -42,7 +42,7 @@ def _variables(model: ModelConfig, vocab_size: int) -> Iterator[Variable]:
     yield Variable("embeddings/word", (vocab_size, width), 0)
     yield Variable("embeddings/position", (model.max_position_embeddings, width))
     yield Variable("embeddings/token_type", (model.type_vocab_size, width))
-    if model.norm_position == "post":
+    if not model.is_pre_norm:
         yield from _norm("embeddings/norm", width)
     for layer in range(model.num_hidden_layers):
         attention, feed_forward = (f"layer_{layer:02d}/{part}" for part in ("attention", "feed_forward"))
@@ -55,7 +55,7 @@ def _variables(model: ModelConfig, vocab_size: int) -> Iterator[Variable]:
             yield from _dense(f"{feed_forward}/{name}", width, inner, axis=1)
         yield from _dense(f"{feed_forward}/down", inner, width, axis=0)
         yield from _norm(f"{feed_forward}/norm", width)
-    if model.norm_position == "pre":
+    if model.is_pre_norm:
         yield from _norm("final_norm", width)
     yield from _dense("masked_lm/transform", width, width)
     yield from _norm("masked_lm/norm", width)

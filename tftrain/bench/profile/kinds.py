@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 OTHER = "other"
 OPTIMIZER = "optimizer"
-MODEL_SCOPE = "bert_pretrainer"
+MODEL_SCOPE = re.compile(r"/block(_\d+)?/")
 CALLS = re.compile(r"(Stateful)?PartitionedCall|While|If|SymbolicGradient|_Retval|_Arg")
 
 # The first match counts: a kind, a pattern of the type, and a pattern of the path.
@@ -68,7 +68,7 @@ def update_scopes(ops: Iterable[Op]) -> set[str]:
     for op in ops:
         first, slash, _ = op.path.partition("/")
         if slash and "PartitionedCall" in first:
-            scopes[first] = scopes.get(first, False) or MODEL_SCOPE in op.path
+            scopes[first] = scopes.get(first, False) or bool(MODEL_SCOPE.search(op.path))
     return {scope for scope, has_model in scopes.items() if not has_model}
 
 

@@ -26,7 +26,7 @@ from tftrain.number_formats import ITEM_BYTES
 from tftrain.parallel import rendezvous
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.layout import BUCKET_BYTES, Bucket, layout, pack
-from tftrain.parallel.state_layout import StateLayout, bucket_kinds, held_piece, renamed
+from tftrain.parallel.state_layout import StateLayout, bucket_kinds, bucket_loads, held_piece, renamed
 from tftrain.plan import inventory
 from tftrain.plan.variables import variables
 from tftrain.plan.workload import from_config
@@ -106,12 +106,15 @@ class Simulation:
             self.buckets.append(self._divide(parallel.state_split_strategy, held) if splits else None)
 
     def _divide(self, strategy: str, held: Sequence[Piece]) -> list[Bucket]:
-        names, sizes, kinds = (
+        return layout(
+            strategy,
             [each.name for each in held],
             [each.size for each in held],
             bucket_kinds(held, self._dtypes),
+            self.data_ranks,
+            BUCKET_BYTES // 4,
+            bucket_loads(held, self.tensor_ranks),
         )
-        return layout(strategy, names, sizes, kinds, self.data_ranks, BUCKET_BYTES // 4)
 
     def layout_of(self, rank: int) -> StateLayout:
         """Returns the pieces of one rank, as the optimizer's state has them."""
