@@ -13,6 +13,7 @@ from tftrain.fields import sections
 from tftrain.launching.config import LaunchConfig
 from tftrain.plan.config import PlanConfig
 from tftrain.prepare_config import PrepareConfig
+from tftrain.schedules.config import ScheduleConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,7 +52,8 @@ def names(config_class: type) -> set[str]:
 
 def flags_of_programs() -> set[str]:
     found = set().union(
-        *OTHER.values(), *map(names, (TrainConfig, LaunchConfig, PrepareConfig, PlanConfig, BenchConfig, ScaleConfig))
+        *OTHER.values(),
+        *map(names, (TrainConfig, LaunchConfig, PrepareConfig, PlanConfig, BenchConfig, ScaleConfig, ScheduleConfig)),
     )
     return found | {f"no{name}" for name in found}
 

@@ -43,6 +43,8 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
         (4, "--global_batch_size=12", "--global_batch_size=12: expected a"),
         (4, "--tensor_parallel_size=0", "--tensor_parallel_size=0: expected"),
         (4, "--pipeline_parallel_size=0", "--pipeline_parallel_size=0: expected"),
+        (4, "--virtual_pipeline_size=2", "--virtual_pipeline_size=2: expected 1 with pipeline_schedule=1f1b"),
+        (1, "--pipeline_schedule=dualpipe", "--pipeline_schedule=dualpipe: expected one of 1f1b, gpipe"),
     ],
 )
 def test_what_does_not_divide_is_refused_in_one_line(ranks, given, expected, tmp_path):
@@ -54,6 +56,31 @@ def test_what_does_not_divide_is_refused_in_one_line(ranks, given, expected, tmp
     (line,) = found
     assert expected in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--grad_accum_steps=8", ""),
+        (
+            "--grad_accum_steps=6",
+            "expected micro-batches of an update in a multiple of pipeline_parallel_size=4, such as 4 or 8",
+        ),
+        # The smaller batches of a ramp are 4 and 6 micro-batches.
+        ("--global_batch_size=16 --batch_rampup=8:4:100", "such as 4 or 8, not 6"),
+        (
+            "--grad_accum_steps=8 --num_hidden_layers=7",
+            "--num_hidden_layers=7: expected at least pipeline_parallel_size=4 x",
+        ),
+    ],
+)
+def test_interleaved_stages_need_layers_and_micro_batches(given, expected, tmp_path):
+    stages = ["--pipeline_parallel_size=4", "--pipeline_schedule=interleaved", "--virtual_pipeline_size=2"]
+    config, misread, _ = read(TrainConfig, [*GIVEN, f"--output_dir={tmp_path}", *stages, *given.split()])
+    assert misread == []
+    found = [str(problem) for problem in config.problems(4)]
+    assert len(found) == bool(expected)
+    assert expected in "".join(found)
 
 
 def test_batches_are_shared_by_the_ranks_that_split_no_layer():

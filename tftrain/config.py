@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
+from tftrain.layer_split import split_layers
 from tftrain.log import LEVELS
-from tftrain.parallel_config import BatchConfig, ParallelConfig
+from tftrain.parallel_config import BatchConfig, ParallelConfig, schedule_problems
 
 FAMILIES = ("bert", "gpt")
 IMPLEMENTATIONS = ("auto", "fused", "reference")
@@ -244,6 +245,11 @@ class RunConfig:
         "to OUTPUT_DIR/log.txt.",
         choices=("short", "megatron"),
     )
+    trace_pipeline: bool = flag(
+        False,
+        "Draw when each pipeline stage computed what, beside the plan of the schedule: OUTPUT_DIR/pipeline.png, and "
+        "pipeline.json for chrome://tracing.",
+    )
     log_level: str = flag("info", "Least important messages to show.", choices=LEVELS)
     eval_every: int = flag(
         0, "Steps between evaluations on the held-out split; 0: only at the end; -1: never.", minimum=-1
@@ -368,6 +374,17 @@ class TrainConfig:
             found.append(Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={run.max_steps}"))
         widths = {"num_attention_heads": model.num_attention_heads, "intermediate_size": model.feed_forward_size}
         found += self.parallel.problems(ranks, widths)
+        parallel = self.parallel
+        try:
+            sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
+            split_layers(max(1, model.num_hidden_layers), *sizes, parallel.pipeline_split)
+        except ConfigError as error:
+            found += error.problems
+        if parallel.pipeline_schedule == "zero_bubble" and self.compute.activation_checkpointing == "full":
+            expected = (
+                "expected none or selective with pipeline_schedule=zero_bubble, which computes backward in halves"
+            )
+            found.append(Problem("activation_checkpointing", "full", expected))
         if (model.vocab_size or math.inf) < self.parallel.tensor_parallel_size:
             expected = (
                 f"expected at least one word for each of tensor_parallel_size={self.parallel.tensor_parallel_size}"
@@ -382,13 +399,27 @@ class TrainConfig:
         if not run.output_dir:
             found.append(Problem("output_dir", run.output_dir, "expected a folder for what the run writes"))
         batch_flags = {field.name for field in dataclasses.fields(self.batch)}
-        batch_flags |= {"tensor_parallel_size", "pipeline_parallel_size"}
+        batch_flags |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
         if not any(problem.flag in batch_flags for problem in found):
             try:
-                self.batch.resolve(self.parallel.data_parallel_size(ranks))
+                found += self._schedule_problems(self.parallel.data_parallel_size(ranks))
             except ConfigError as error:
                 found += error.problems
         return found
+
+    def _schedule_problems(self, data_parallel_size: int) -> list[Problem]:
+        """Returns why the pipeline schedule can't run the global batch, or a smaller one of the batch ramp.
+
+        Raises:
+            ConfigError: the batch sizes contradict each other.
+        """
+        batch, parallel = self.batch.resolve(data_parallel_size), self.parallel
+        for stage in batch.ramp.stages():
+            count = stage.batch_size // (batch.micro_batch_size * data_parallel_size)
+            sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
+            if found := schedule_problems(parallel.pipeline_schedule, *sizes):
+                return found
+        return []
 
     def compiles(self, gpu: bool) -> bool:
         """Returns whether XLA compiles the step, by `jit_compile`. auto: on a GPU without tensor parallelism.

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tftrain import ramp
 from tftrain.fields import ConfigError, Problem, flag
 
+PIPELINE_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
+
 
 @dataclass(frozen=True)
 class BatchConfig:
@@ -117,8 +119,25 @@ class ParallelConfig:
     tensor_parallel_size: int = flag(
         1, "Ranks that split every layer; groups of so many ranks share the global batch.", minimum=1
     )
-    pipeline_parallel_size: int = flag(
-        1, "Pipeline stages, each with some of the layers; only the planner supports more than one.", minimum=1
+    sequence_parallel: bool = flag(
+        False,
+        "Divide norms, dropouts and residuals among the tensor parallel ranks along the sequence (arXiv 2205.05198).",
+    )
+    pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1)
+    pipeline_schedule: str = flag(
+        "1f1b",
+        "Order of forwards and backwards under a pipeline. gpipe: all forwards first. interleaved: several chunks of "
+        "layers on each stage. zero_bubble: backward for inputs and for weights apart (ZB-H1, arXiv 2401.10241).",
+        choices=PIPELINE_SCHEDULES,
+    )
+    virtual_pipeline_size: int = flag(
+        1, "Chunks of layers on each pipeline stage; above 1 with pipeline_schedule=interleaved alone.", minimum=1
+    )
+    pipeline_split: str = flag(
+        "layers",
+        "How pipeline stages divide the layers. layers: evenly. flops: the costliest part, with embedding and head, "
+        "costs the least. Or the number of layers of each part, such as 3,4,4,1; with several chunks, part number "
+        "chunk * stages + stage.",
     )
     split_opt_state: bool = flag(
         False, "Divide master weights and moments among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
@@ -154,6 +173,12 @@ class ParallelConfig:
         elif size > 0 and stages > 0 and ranks % (size * stages):
             expected = f"expected a divisor of the {ranks} ranks by tensor_parallel_size={size}"
             found.append(Problem("pipeline_parallel_size", stages, expected))
+        if self.split_grad_accum and stages > 1:
+            expected = (
+                "expected split_opt_state instead with pipeline_parallel_size > 1: summing the gradients of each "
+                "micro-batch over the data parallel ranks would make every stage wait once a micro-batch"
+            )
+            found.append(Problem("split_grad_accum", True, expected))
         for name, width in widths.items():
             if size > 0 and width % size:
                 found.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
@@ -172,3 +197,36 @@ class ParallelConfig:
                 expected = f"expected at most the {data_ranks} data parallel ranks"
                 found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         return found
+
+
+def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: int) -> list[Problem]:
+    """Returns every reason why a pipeline schedule can't run these sizes.
+
+    Args:
+        schedule: value of --pipeline_schedule.
+        stages: value of --pipeline_parallel_size.
+        micro_batches: of an update on each data parallel rank.
+        chunks: value of --virtual_pipeline_size.
+    """
+    if schedule not in PIPELINE_SCHEDULES:
+        return [Problem("pipeline_schedule", schedule, f"expected one of {', '.join(PIPELINE_SCHEDULES)}")]
+    sizes = {"pipeline_parallel_size": stages, "virtual_pipeline_size": chunks, "micro-batches": micro_batches}
+    found = [
+        Problem(name if "_" in name else "", size, f"expected at least 1{'' if '_' in name else ' micro-batch'}")
+        for name, size in sizes.items()
+        if size < 1
+    ]
+    if found:
+        return found
+    if chunks > 1 and schedule != "interleaved":
+        expected = f"expected 1 with pipeline_schedule={schedule}, or pipeline_schedule=interleaved"
+        return [Problem("virtual_pipeline_size", chunks, expected)]
+    if schedule == "interleaved" and chunks > 1 and stages > 1 and micro_batches % stages:
+        below = micro_batches // stages * stages
+        nearest = " or ".join(str(size) for size in (below, below + stages) if size)
+        expected = (
+            f"expected micro-batches of an update in a multiple of pipeline_parallel_size={stages}, such as {nearest}, "
+            f"not {micro_batches}"
+        )
+        return [Problem("pipeline_schedule", schedule, expected)]
+    return []

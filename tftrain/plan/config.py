@@ -100,9 +100,13 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     if dp * tp * pp != devices:
         expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
         found.append(Problem("data_parallel_size", dp, expected))
-    if train.model.num_hidden_layers % pp:
-        expected = f"expected a divisor of num_hidden_layers={train.model.num_hidden_layers}"
+    layers, chunks = train.model.num_hidden_layers, train.parallel.virtual_pipeline_size
+    if layers % pp:
+        expected = f"expected a divisor of num_hidden_layers={layers}"
         found.append(Problem("pipeline_parallel_size", pp, expected))
+    elif chunks > 0 and layers % (pp * chunks):
+        expected = f"expected a divisor of num_hidden_layers={layers} / pipeline_parallel_size={pp} = {layers // pp}"
+        found.append(Problem("virtual_pipeline_size", chunks, expected))
     if found:
         raise ConfigError(found)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
@@ -127,7 +131,9 @@ def search_request(config: PlanConfig, cluster: Cluster) -> SearchRequest:
     plan, batch, parallel = config.plan, config.batch, config.parallel
     # The search chooses the batch sizes. The parallel sizes in the flags always divide this number of ranks.
     ranks = config.max_nodes * cluster.per_node * parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-    found = dataclasses.replace(config.train, batch=BatchConfig()).problems(ranks)
+    # As many micro-batches as stages, which every schedule can run.
+    any_batch = BatchConfig(grad_accum_steps=max(1, parallel.pipeline_parallel_size))
+    found = dataclasses.replace(config.train, batch=any_batch).problems(ranks)
     found = [problem for problem in found if problem.flag not in NOT_NEEDED] + field_problems(batch)
     if batch.global_batch_size is None:
         found.append(Problem("global_batch_size", None, "expected the samples of an update"))

@@ -27,7 +27,15 @@ def parts(work: Workload) -> Parts:
 def one_block(work: Workload) -> Workload:
     """Returns the workload with fixed values in the fields that its inventories do not depend on."""
     return work.replaced(
-        dp=1, pp=1, layers=1, global_batch=work.micro_batch, zero_stage=0, split_strategy="even", checkpoint_copy=False
+        dp=1,
+        pp=1,
+        schedule="1f1b",
+        chunks=1,
+        layers=1,
+        global_batch=work.micro_batch,
+        zero_stage=0,
+        split_strategy="even",
+        checkpoint_copy=False,
     )
 
 

@@ -2,8 +2,8 @@
 
 State: 16-bit weights have fp32 masters, and every weight one or two fp32 moments. ZeRO (arXiv 1910.02054) divides
 masters and moments (stage 1), gradients (2) and weights (3) by the data parallel ranks. Activations: the tensors that
-the inventory of the parts saves for backward, times the micro-batches under way in a pipeline stage. With one forward,
-one backward, the first of p stages begins p micro-batches before its first backward (arXiv 2104.04473).
+the inventory of the parts saves for backward, times the micro-batches under way in a pipeline stage, which are those of
+the schedule's table (`tftrain.schedules`).
 """
 
 import functools
@@ -15,6 +15,8 @@ from tftrain.plan.blocks import Part, SavedTensor, total
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
+from tftrain.schedules import cost
+from tftrain.schedules.activations import Peak
 from tftrain.units import GB
 
 PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its denominator
@@ -76,12 +78,12 @@ def estimate(work: Workload, constants: Constants) -> Memory:
 
 def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> Memory:
     first, last = stage == 0, stage == work.pp - 1
-    under_way = min(work.pp - stage, work.micro_batches)
+    under_way = _under_way(work, stage)
     weights = inventory.weights(work, first, last)
     owned = weights / (work.dp if work.zero_stage else 1)
     if work.zero_stage and work.split_strategy != "even":
         owned = _fullest_owner(work, weights)
-    tensors, activations = _activations(one, work.layers / work.pp, under_way, first, last)
+    tensors, activations = _activations(one, work.layers / (work.pp * work.chunks), under_way, first, last)
     half = work.precision != "fp32"
     # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else weights / work.dp
@@ -104,15 +106,22 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     )
 
 
+def _under_way(work: Workload, stage: int) -> Peak:
+    """Returns the most micro-batches whose activations a stage holds, counted for each of its chunks."""
+    if work.pp == 1:
+        return Peak(work.chunks, (1,) * work.chunks)
+    return cost.peak(work.schedule, stage, work.pp, round(work.micro_batches), work.chunks)
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _activations(
-    work: Workload, layers: float, under_way: float, first: bool, last: bool
+    work: Workload, layers: float, under_way: Peak, first: bool, last: bool
 ) -> tuple[tuple[tuple[str, float], ...], float]:
-    """Returns the tensors that a stage saves, and their bytes."""
+    """Returns the tensors that a stage with `layers` blocks in each chunk saves, and their bytes."""
     block, embedding, head = inventory.parts(work)
-    tensors = _saved(work, block, layers, under_way)
+    tensors = _saved(work, block, layers, under_way.total)
     if first:
-        tensors += [(f"embedding: {saved.name}", under_way * saved.size) for saved in embedding.saved]
+        tensors += [(f"embedding: {saved.name}", under_way.of_chunks[0] * saved.size) for saved in embedding.saved]
     # A block is recomputed after the head has freed its tensors.
     again = [(f"one block: {saved.name}", saved.size) for saved in _once(work, block)]
     ends = [(f"head: {saved.name}", saved.size) for saved in head.saved] if last else []

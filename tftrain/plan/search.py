@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tftrain.parallel_config import schedule_problems
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.forecast import Forecast
@@ -86,8 +87,9 @@ def candidates(
     """Yields the divisions that fill their nodes.
 
     Tensor parallel ranks share a node and divide heads, wide layer and vocabulary. Pipeline stages have equal numbers
-    of layers. Every batch divides into micro-batches on all data parallel ranks. A decoder's fused softmax needs a
-    multiple of four heads. greedy:K needs at least K data parallel ranks.
+    of layers, and of chunks of layers. Every batch divides into micro-batches on all data parallel ranks, which the
+    pipeline's schedule can run. A decoder's fused softmax needs a multiple of four heads. greedy:K needs at least K
+    data parallel ranks.
 
     Args:
         work, cluster, max_nodes, ramp, constraints, tensor_parallel: as for `search`.
@@ -97,7 +99,7 @@ def candidates(
     for tp in _divisors(cluster.per_node):
         if work.heads % tp or work.inner % tp or not constraints.allows(tp=tp):
             continue
-        for pp in _divisors(work.layers):
+        for pp in _divisors(work.layers // work.chunks) if work.layers % work.chunks == 0 else ():
             for dp in range(owners, max_nodes * cluster.per_node // (tp * pp) + 1):
                 whole = tp * pp * dp % cluster.per_node == 0
                 if not whole or any(batch % dp for batch in batches) or not constraints.allows(pp=pp, dp=dp):
@@ -113,6 +115,8 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
         aligned = (
             not work.causal or "softmax" not in work.fused or work.heads // work.tp * size % FUSED_SOFTMAX_UNIT == 0
         )
+        if any(schedule_problems(work.schedule, work.pp, share // size, work.chunks) for share in shares):
+            continue
         if not aligned or not constraints.allows(micro_batch=size, micro_batches=shares[0] // size):
             continue
         sized = work.replaced(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")

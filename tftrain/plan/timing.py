@@ -1,9 +1,8 @@
 """Seconds of an update, by kind.
 
 A pass over a part takes the device's time for products, kernels and sums over ranks, or the host's time to launch them,
-whichever is longer. An update of m micro-batches takes the slowest pipeline stage m - 1 times and every stage once (one
-forward, one backward: Narayanan et al., arXiv 2104.04473); then gradients are summed over the data parallel ranks, and
-the optimizer updates the weights.
+whichever is longer. Under a pipeline, the schedule's table says when each stage computes which micro-batch
+(`tftrain.schedules`). Then gradients are summed over the data parallel ranks, and the optimizer updates the weights.
 """
 
 import functools
@@ -16,6 +15,8 @@ from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
+from tftrain.schedules import cost
+from tftrain.schedules.simulation import Durations
 
 # Bytes moved for a weight with two moments, all fp32: the update reads gradient, moments and master weight, and writes
 # moments and master weight.
@@ -62,8 +63,8 @@ class StepTime(NamedTuple):
         products, kernels, tensor_sums: of the slowest stage's micro-batches, with recomputation.
         host: the time that the device waits for launches and for the start of micro-batches.
         recomputation: host time of checkpointing.
-        transfers: between stages.
-        bubble: of the pipeline.
+        transfers: between stages, as far as the slowest stage waits for them.
+        bubble: the other time in which the slowest stage waits for other stages.
         gradient_sums: over data parallel ranks, with ZeRO's gathering of weights, and a CPU's work around them.
         update: optimizer.
     """
@@ -150,29 +151,67 @@ def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tup
     )
 
 
+class _Durations(NamedTuple):
+    """Seconds of one micro-batch's actions in a part, with recomputation in backward."""
+
+    forward: float
+    backward_inputs: float
+    backward_weights: float
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _part_durations(work: Workload, cluster: Cluster, constants: Constants) -> tuple[_Durations, ...]:
+    """Returns the durations of block, embedding and head."""
+    block = passes(inventory.parts(work).block, work, cluster, constants)
+    launches = relaunch_seconds(work, constants)
+    again = {"none": 0.0, "selective": block.core.total, "full": block.forward.total + launches}[work.checkpointing]
+    found = []
+    for part, recomputed in zip(inventory.parts(work), (again, 0.0, 0.0), strict=True):
+        forward, backward, _ = passes(part, work, cluster, constants)
+        # Both operands of the products of the attention core are activations.
+        products = [product for product in part.products if not product.core]
+        weights = sum(product_seconds(product, work, cluster, constants, slice(2, 3)) for product in products)
+        weights = min(weights, backward.total)
+        found.append(_Durations(forward.total, backward.total - weights + recomputed, weights))
+    return tuple(found)
+
+
+def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> cost.StepTime:
+    """Returns the seconds of the passes of all micro-batches, by the schedule's table."""
+    block, embedding, head = _part_durations(inventory.one_block(work), cluster, constants)
+    layers, last = work.layers / (work.pp * work.chunks), work.pp * work.chunks - 1
+    kinds = []
+    for kind in range(len(block)):
+        parts = [layers * block[kind]] * (last + 1)
+        parts[0] += embedding[kind]
+        parts[last] += head[kind]
+        kinds.append(tuple(tuple(parts[stage :: work.pp]) for stage in range(work.pp)))
+    one = transfer(work.micro_batch * work.seq * work.hidden * work.item, cluster)
+    durations = Durations(*kinds, constants.transfer * one)
+    return cost.step_time(work.schedule, work.pp, round(work.micro_batches), work.chunks, durations)
+
+
 def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
     """Returns the seconds of an update."""
     block, embedding, head = _part_seconds(inventory.one_block(work), cluster, constants)
     speed, weights = rates(cluster, constants), inventory.weights(work, last=work.pp == 1)
     again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0
     layers, micro_batches = work.layers / work.pp, work.micro_batches
-    stage = layers * (sum(block) + again)
-    first, last = stage + sum(embedding), stage + sum(head)
-    moved = work.micro_batch * work.seq * work.hidden * work.item
-    one = transfer(moved, cluster) if work.pp > 1 else 0.0
+    bubble = transfers = 0.0
     if work.pp == 1:
         slowest = embedding.plus(head)
-        longest = every = stage + sum(slowest)
     else:
-        slowest, longest = (head, last) if last >= first else (embedding, first)
-        every = first + last + (work.pp - 2) * stage
+        slowest = max(embedding, head, key=sum)
+        passed = _pipeline_time(work, cluster, constants)
+        idle = passed.total - micro_batches * (layers * (sum(block) + again) + sum(slowest))
+        bubble = max(0.0, idle - passed.transfers)
+        transfers = idle - bubble
     *kinds, waits = (layers * inner + end for inner, end in zip(block, slowest, strict=True))
-    bubble = every - longest + (2 * (work.pp - 1) * one)
     return StepTime(
         *(micro_batches * seconds for seconds in kinds),
         micro_batches * (waits + constants.batch_ms * 1e-3),
         micro_batches * layers * again,
-        micro_batches * 2 * one * constants.transfer,
+        transfers,
         bubble,
         gradient_seconds(work, weights, cluster, speed) + weights * constants.gradient_ns * 1e-9,
         update_seconds(work, weights, speed) + constants.step_ms * 1e-3,

@@ -32,6 +32,8 @@ class Workload(NamedTuple):
         precision: fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights.
         micro_batch, global_batch: samples of a forward pass on one model replica, and of an update.
         dp, tp, pp: data, tensor and pipeline parallel ranks.
+        schedule, chunks: order of a pipeline's passes, and chunks of layers on each stage: the values of
+            pipeline_schedule and virtual_pipeline_size.
         zero_stage: 0 to 3 (arXiv 1910.02054).
         split_strategy: even, naive or greedy:K, see `tftrain.parallel_config.ParallelConfig`.
         checkpointing: none, selective or full.
@@ -61,6 +63,8 @@ class Workload(NamedTuple):
     dp: int = 1
     tp: int = 1
     pp: int = 1
+    schedule: str = "1f1b"
+    chunks: int = 1
     zero_stage: int = 0
     split_strategy: str = "even"
     checkpointing: str = "none"
@@ -166,6 +170,8 @@ def from_config(
         dp=dp,
         tp=parallel.tensor_parallel_size,
         pp=pp,
+        schedule=parallel.pipeline_schedule,
+        chunks=parallel.virtual_pipeline_size,
         zero_stage=zero_stage if dp > 1 else 0,  # One rank splits nothing.
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,

@@ -1,0 +1,98 @@
+"""Prints and draws a pipeline schedule: `python -m tftrain.schedules --pipeline_schedule=1f1b --output=build/1f1b`.
+
+Exit codes: 0 done, 2 wrong flags.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tftrain import flags
+from tftrain.fields import ConfigError, Problem
+from tftrain.schedules import activations, orders, picture, simulation, trace
+from tftrain.schedules.check import check
+from tftrain.schedules.config import ScheduleConfig
+from tftrain.schedules.simulation import Event
+from tftrain.schedules.table import Table
+
+UNIT_US = 1000.0  # a unit of time in the trace
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the program.
+
+    Args:
+        argv: the program's name and its flags.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        config = flags.parse(ScheduleConfig, ["python -m tftrain.schedules", *argv[1:]])
+        if problems := config.problems():
+            raise ConfigError(problems)
+        table = make_table(config)
+        check(table)
+        events = simulation.simulate(table, config.durations())
+        print(text(table, events), end="", flush=True)
+        if config.output:
+            write(table, events, config.output)
+        return 0
+    except ConfigError as error:
+        flags.refuse("tftrain.schedules", error)
+    except BrokenPipeError:
+        # The reader, such as `head`, has closed the pipe: discard the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def make_table(config: ScheduleConfig) -> Table:
+    """Returns the table that the flags describe."""
+    make = orders.forward_only if config.forward_only else orders.table
+    sizes = config.pipeline_parallel_size, config.micro_batches, config.virtual_pipeline_size
+    return make(config.pipeline_schedule, *sizes)
+
+
+def title(table: Table) -> str:
+    """Returns the schedule and its sizes."""
+    chunks = f" of {table.chunks} chunks" if table.chunks > 1 else ""
+    what = f"{table.schedule}, forward only" if table.forward_only else table.schedule
+    return f"{what}: {len(table.stages)} stages{chunks}, {table.micro_batches} micro-batches"
+
+
+def text(table: Table, events: Sequence[Event]) -> str:
+    """Returns time and bubble of the step, and idle time and activations of each stage."""
+    held = f"activations held (micro-batches x {table.chunks} chunks)" if table.chunks > 1 else "micro-batches held"
+    lines = [
+        title(table),
+        f"{'time of a step':20}{simulation.step_time(events):>10.6g}",
+        f"{'bubble':20}{100 * simulation.bubble_share(events):>9.1f}%",
+        "",
+        f"{'stage':>5}{'idle':>10}" + ("" if table.forward_only else f"  {held}"),
+    ]
+    for stage, idle in enumerate(simulation.idle_times(events)):
+        line = f"{stage:>5}{idle:>10.6g}"
+        if not table.forward_only:
+            line += f"  {activations.peak(table.stages[stage], table.chunks).total:>{len(held)}}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def write(table: Table, events: Sequence[Event], output: str) -> None:
+    """Writes the picture and the trace.
+
+    Raises:
+        ConfigError: a file can't be written.
+    """
+    try:
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+        picture.draw(events, Path(f"{output}.png"), title(table))
+        trace.write(events, Path(f"{output}.json"), UNIT_US)
+    except OSError as error:
+        expected = f"expected a path to write to: {error.strerror or error}"
+        raise ConfigError([Problem("output", output, expected)]) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

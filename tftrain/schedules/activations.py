@@ -1,0 +1,54 @@
+"""How many micro-batches' activations a stage holds at a time: from the forward pass until backward has used them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tftrain.schedules.table import Action, Kind
+
+RELEASING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHTS)
+
+
+class Peak(NamedTuple):
+    """The most activations that a stage holds at a time, each those of one micro-batch and one chunk.
+
+    Attributes:
+        total: of all chunks.
+        of_chunks: of each chunk, when the stage holds the most.
+    """
+
+    total: int
+    of_chunks: tuple[int, ...]
+
+
+def peak(actions: Sequence[Action], chunks: int) -> Peak:
+    """Returns the peak of a stage.
+
+    Args:
+        actions: of the stage, in order; sends and receives may be missing.
+        chunks: of the stage.
+    """
+    held, most = [0] * chunks, Peak(0, (0,) * chunks)
+    total = 0
+    for action in actions:
+        if action.kind is Kind.FORWARD:
+            held[action.chunk] += 1
+            total += 1
+            if total > most.total:
+                most = Peak(total, tuple(held))
+        elif action.kind in RELEASING:
+            held[action.chunk] -= 1
+            total -= 1
+    return most
+
+
+def bound(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
+    """Returns the most activations that a stage of a schedule may hold, each of one micro-batch and one chunk.
+
+    Sources: arXiv 2104.04473, sections 2.2.1 and 2.2.2; arXiv 2401.10241, section 2.3.
+    """
+    if stages == 1:
+        return chunks
+    behind = stages - stage - 1
+    if schedule == "interleaved" and chunks > 1:
+        return min(2 * behind + (chunks - 1) * stages + 1, chunks * micro_batches)
+    return min({"gpipe": micro_batches, "zero_bubble": stages}.get(schedule, behind + 1), micro_batches)

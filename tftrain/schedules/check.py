@@ -1,0 +1,140 @@
+"""Proves that a table is complete, in order, free of deadlocks and within its memory.
+
+An engine that runs a table that passes computes every micro-batch once, and no stage waits for ever.
+"""
+
+from collections import defaultdict
+
+from tftrain.schedules import activations
+from tftrain.schedules.execution import ScheduleError, steps
+from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, output_of
+
+BACKWARDS = (Kind.BACKWARD, Kind.BACKWARD_INPUTS)
+# What a stage computes before an action, of the same micro-batch and chunk.
+BEFORE = {
+    Kind.BACKWARD: Kind.FORWARD,
+    Kind.BACKWARD_INPUTS: Kind.FORWARD,
+    Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS,
+}
+
+
+def check(table: Table) -> None:
+    """Checks a table.
+
+    Raises:
+        ScheduleError: the first rule that is broken, with stage, tick and action.
+    """
+    places = [_check_computations(table, stage) for stage in range(len(table.stages))]
+    for stage in range(len(table.stages)):
+        _check_transfers(table, stage, places[stage])
+    _check_pairs(table)
+    steps(table)
+    if not table.forward_only:
+        for stage in range(len(table.stages)):
+            _check_memory(table, stage)
+
+
+Places = dict[tuple[Kind, int, int], int]
+
+
+def _check_computations(table: Table, stage: int) -> Places:
+    """Checks that the stage computes everything once and in order; returns the tick of each computation."""
+    places: Places = {}
+    actions = table.stages[stage]
+    for tick, action in enumerate(actions):
+        if not (0 <= action.micro_batch < table.micro_batches and 0 <= action.chunk < table.chunks):
+            sizes = f"{table.micro_batches} micro-batches and {table.chunks} chunks"
+            raise ScheduleError(stage, tick, action, f"the table has {sizes}")
+        if action.kind in TRANSFERS:
+            continue
+        kind, micro_batch, chunk = key = action[:3]
+        if key in places:
+            raise ScheduleError(stage, tick, action, f"also at tick {places[key]}; expected once")
+        if table.forward_only and kind is not Kind.FORWARD:
+            raise ScheduleError(stage, tick, action, "expected forward alone in an evaluation")
+        if kind in BEFORE and (BEFORE[kind], micro_batch, chunk) not in places:
+            raise ScheduleError(stage, tick, action, f"expected behind its {BEFORE[kind].value}")
+        other = BACKWARDS[kind is Kind.BACKWARD]
+        if kind in BACKWARDS and (other, micro_batch, chunk) in places:
+            raise ScheduleError(stage, tick, action, f"its {other.value} has been computed; expected one backward")
+        _check_local_input(table, stage, tick, places)
+        places[key] = tick
+    end = len(actions)
+    for micro_batch in range(table.micro_batches):
+        for chunk in range(table.chunks):
+            kinds = {kind for kind in Kind if (kind, micro_batch, chunk) in places}
+            wanted = [Kind.FORWARD]
+            if not table.forward_only:
+                split = kinds & {Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS}
+                wanted += [Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS] if split else [Kind.BACKWARD]
+            for kind in wanted:
+                if kind not in kinds:
+                    raise ScheduleError(stage, end, Action(kind, micro_batch, chunk), "missing; expected once")
+    return places
+
+
+def _check_local_input(table: Table, stage: int, tick: int, places: Places) -> None:
+    """Checks that the input of a computation is there if another chunk of the same stage makes it."""
+    action = table.stages[stage][tick]
+    needed = input_of(action, stage, len(table.stages), table.chunks)
+    if needed and needed.stage == stage:
+        kinds = (Kind.FORWARD,) if action.kind is Kind.FORWARD else BACKWARDS
+        if not any((kind, action.micro_batch, needed.chunk) in places for kind in kinds):
+            raise ScheduleError(stage, tick, action, f"expected behind {kinds[0].value} of chunk {needed.chunk}")
+
+
+def _check_transfers(table: Table, stage: int, places: Places) -> None:
+    """Checks that the stage sends each output behind its computation and receives each input before it, once."""
+    count, actions = len(table.stages), table.stages[stage]
+    wanted: dict[Action, int] = {}
+    for (kind, micro_batch, chunk), tick in places.items():
+        computed = Action(kind, micro_batch, chunk)
+        for way, found in ((Kind.RECEIVE, input_of), (Kind.SEND, output_of)):
+            other = found(computed, stage, count, table.chunks)
+            if other and other.stage != stage:
+                wanted[Action(way, micro_batch, chunk, other.what, other.stage, other.boundary)] = tick
+    seen: dict[Action, int] = {}
+    for tick, action in enumerate(actions):
+        if action.kind not in TRANSFERS:
+            continue
+        if action not in wanted:
+            raise ScheduleError(stage, tick, action, "no computation makes or needs it")
+        if action in seen:
+            raise ScheduleError(stage, tick, action, f"also at tick {seen[action]}; expected once")
+        computed = wanted[action]
+        if (action.kind is Kind.SEND) != (tick > computed):
+            where = "behind" if action.kind is Kind.SEND else "before"
+            raise ScheduleError(stage, tick, action, f"expected {where} {actions[computed]} at tick {computed}")
+        seen[action] = tick
+    for action, computed in wanted.items():
+        if action not in seen:
+            raise ScheduleError(stage, computed, actions[computed], f"needs {action}, which is missing")
+
+
+def _check_pairs(table: Table) -> None:
+    """Checks that from one stage to another, both have the same transfers in the same order."""
+    lists: dict[tuple[int, int, bool], list[tuple[int, Action]]] = defaultdict(list)
+    for stage, actions in enumerate(table.stages):
+        for tick, action in enumerate(actions):
+            if action.kind in TRANSFERS:
+                sends = action.kind is Kind.SEND
+                ends = (stage, action.peer) if sends else (action.peer, stage)
+                lists[(*ends, sends)].append((tick, action))
+    for sender, receiver, _ in list(lists):
+        sent, received = lists[sender, receiver, True], lists[sender, receiver, False]
+        # Both have the same transfers, because each end has exactly those that its computations need.
+        for (_, send), (tick, receive) in zip(sent, received, strict=True):
+            if send.name != receive.name:
+                raise ScheduleError(receiver, tick, receive, f"expected {send.name} there, in the order of the sends")
+
+
+def _check_memory(table: Table, stage: int) -> None:
+    """Checks that the stage never holds more activations than its schedule may."""
+    actions = table.stages[stage]
+    bound = activations.bound(table.schedule, stage, len(table.stages), table.micro_batches, table.chunks)
+    held = 0
+    for tick, action in enumerate(actions):
+        held += (action.kind is Kind.FORWARD) - (action.kind in activations.RELEASING)
+        if held > bound:
+            reason = f"holds the activations of {held} micro-batches and chunks; expected at most {bound}"
+            raise ScheduleError(stage, tick, action, reason)

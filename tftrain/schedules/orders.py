@@ -1,0 +1,119 @@
+"""The schedules: the order in which the stages compute.
+
+Each function returns the computations of one stage in order. `table` adds sends and receives. Every schedule adds the
+gradients of the micro-batches in the same order, so that all of them give the same sums.
+"""
+
+from collections.abc import Callable
+
+from tftrain.fields import ConfigError
+from tftrain.parallel_config import schedule_problems
+from tftrain.schedules.table import Action, Kind, Table
+from tftrain.schedules.transfers import with_transfers
+
+F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
+
+
+def table(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Table:
+    """Returns the table of a schedule, the same on all ranks.
+
+    Args:
+        schedule: a value of --pipeline_schedule.
+        stages: number of stages; one stage accumulates the gradients of one micro-batch after the other.
+        micro_batches: of an update.
+        chunks: of a stage, the value of --virtual_pipeline_size.
+
+    Raises:
+        ConfigError: the schedule does not exist or can't run these sizes.
+    """
+    if problems := schedule_problems(schedule, stages, micro_batches, chunks):
+        raise ConfigError(problems)
+    orders = tuple(tuple(order(schedule, stage, stages, micro_batches, chunks)) for stage in range(stages))
+    return with_transfers(Table(schedule, micro_batches, chunks, orders))
+
+
+def forward_only(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Table:
+    """Returns the table of an evaluation, for any number of micro-batches: as many as stages at a time, by chunks."""
+    forwards = tuple(Action(F, i, chunk) for i, chunk in _by_groups(stages, micro_batches, chunks))
+    return with_transfers(Table(schedule, micro_batches, chunks, (forwards,) * stages, forward_only=True))
+
+
+def order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
+    """Returns the computations of one stage in order; for the arguments, see `table`."""
+    if stages == 1:
+        return _accumulation(micro_batches, chunks)
+    return SCHEDULES[schedule](stage, stages, micro_batches, chunks)
+
+
+def gpipe(stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Action]:
+    """All forwards, then all backwards (Huang et al., arXiv 1811.06965): holds every micro-batch's activations."""
+    return [Action(kind, i) for kind in (F, B) for i in range(micro_batches)]
+
+
+def one_f_one_b(stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Action]:
+    """One forward, one backward, after as few forwards as keep the later stages busy (arXiv 2104.04473, figure 4).
+
+    Stage s holds the activations of min(stages - s, micro_batches) micro-batches.
+    """
+    forwards, backwards = ([Action(kind, i) for i in range(micro_batches)] for kind in (F, B))
+    return _alternating(forwards, backwards, stages - stage - 1)
+
+
+def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
+    """One forward, one backward over several chunks of each stage (arXiv 2104.04473, section 2.2.2).
+
+    The chunks take turns: as many micro-batches as there are stages pass one chunk, then the next one. The bubble is
+    that of `one_f_one_b` divided by the number of chunks.
+    """
+    if chunks == 1:
+        return one_f_one_b(stage, stages, micro_batches)
+    turns = _by_groups(stages, micro_batches, chunks)
+    forwards = [Action(F, i, chunk) for i, chunk in turns]
+    backwards = [Action(B, i, chunks - 1 - chunk) for i, chunk in turns]
+    return _alternating(forwards, backwards, 2 * (stages - stage - 1) + (chunks - 1) * stages)
+
+
+def zero_bubble(stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Action]:
+    """ZB-H1 (Qi et al., arXiv 2401.10241): backward for inputs first, backward for weights in the bubbles.
+
+    Stage s delays the backward for weights by s micro-batches. With the forwards of `one_f_one_b` before the first
+    backward, every stage holds the activations of min(stages, micro_batches) micro-batches, as the first stage of
+    `one_f_one_b` does.
+    """
+    warm, delay = min(stages - stage, micro_batches), min(stage, micro_batches)
+    found = [Action(F, i) for i in range(warm)]
+    for i in range(micro_batches):
+        found.append(Action(BI, i))
+        if i >= delay:
+            found.append(Action(BW, i - delay))
+        if warm + i < micro_batches:
+            found.append(Action(F, warm + i))
+    return found + [Action(BW, i) for i in range(micro_batches - delay, micro_batches)]
+
+
+SCHEDULES: dict[str, Callable[[int, int, int, int], list[Action]]] = {
+    "1f1b": one_f_one_b,
+    "gpipe": gpipe,
+    "interleaved": interleaved,
+    "zero_bubble": zero_bubble,
+}
+
+
+def _accumulation(micro_batches: int, chunks: int) -> list[Action]:
+    """Returns the order of a single stage: the micro-batches one after the other, each through all chunks and back."""
+    each = [(F, chunk) for chunk in range(chunks)] + [(B, chunk) for chunk in reversed(range(chunks))]
+    return [Action(kind, i, chunk) for i in range(micro_batches) for kind, chunk in each]
+
+
+def _by_groups(stages: int, micro_batches: int, chunks: int) -> list[tuple[int, int]]:
+    """Returns pairs of micro-batch and chunk: each group of as many micro-batches as stages passes chunk by chunk."""
+    groups = [range(first, min(first + stages, micro_batches)) for first in range(0, micro_batches, stages)]
+    return [(i, chunk) for group in groups for chunk in range(chunks) for i in group]
+
+
+def _alternating(forwards: list[Action], backwards: list[Action], warm: int) -> list[Action]:
+    """Returns `warm` forwards, then forward and backward in turn, then the backwards that are left."""
+    warm = min(warm, len(forwards))
+    steady = len(forwards) - warm
+    pairs = zip(forwards[warm:], backwards[:steady], strict=True)
+    return forwards[:warm] + [action for pair in pairs for action in pair] + backwards[steady:]

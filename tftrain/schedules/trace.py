@@ -1,0 +1,56 @@
+"""A schedule, planned or measured, in the Trace Event Format, which chrome://tracing and Perfetto show."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tftrain.schedules.simulation import Event
+from tftrain.schedules.table import TRANSFERS, Action
+
+# Rows of computations and of transfers are two groups: a transfer runs while its stage computes.
+GROUPS = ("computations", "transfers")
+
+
+def write(events: Sequence[Event], path: Path, unit_us: float) -> None:
+    """Writes a trace with a row for each stage, and one for the transfers that each stage receives.
+
+    Args:
+        events: as simulated or as measured.
+        path: the JSON file to write.
+        unit_us: microseconds of a unit of the events' time; 1e6 if they are in seconds.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    path.write_text(json.dumps({"traceEvents": trace_events(events, unit_us), "displayTimeUnit": "ms"}) + "\n")
+
+
+def trace_events(events: Sequence[Event], unit_us: float) -> list[dict]:
+    """Returns the events of a trace; for the arguments, see `write`."""
+    found = []
+    for group, stage in sorted({(_group(event.action), event.stage) for event in events}):
+        names = {"process_name": GROUPS[group], "thread_name": f"stage {stage}"}
+        found += [
+            {"name": name, "ph": "M", "pid": group, "tid": stage, "args": {"name": text}}
+            for name, text in names.items()
+        ]
+    begin = min(event.start for event in events)
+    for stage, action, start, end in events:
+        transfer = action.kind in TRANSFERS
+        found.append(
+            {
+                "name": action.name if transfer else f"{action.kind.value}{action.micro_batch}",
+                "cat": action.kind.name.lower(),
+                "ph": "X",
+                "pid": _group(action),
+                "tid": stage,
+                "ts": (start - begin) * unit_us,
+                "dur": (end - start) * unit_us,
+                "args": {"micro_batch": action.micro_batch, "chunk": action.chunk},
+            }
+        )
+    return found
+
+
+def _group(action: Action) -> int:
+    return int(action.kind in TRANSFERS)
