@@ -147,7 +147,10 @@ def run(config: TrainConfig, launch: Launch) -> int:
         peer_failure.on_uncaught_gloo_error(end_after_peer)
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
-            ranks = start.start(launch, config.compute.cpu_threads, config.parallel.tensor_parallel_size)
+            parallel = config.parallel
+            ranks = start.start(
+                launch, config.compute.cpu_threads, parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+            )
             watchdog.pending = ranks.pending
             if launch.size > 1:
                 peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer)
@@ -183,9 +186,6 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     """
     problems = [*misread, *(p for p in config.problems(launch.size) if p.flag not in {m.flag for m in misread})]
     wrong = {problem.flag for problem in problems}
-    if "pipeline_parallel_size" not in wrong and (stages := config.parallel.pipeline_parallel_size) > 1:
-        expected = "expected 1: training divides no layers into stages, only python -m tftrain.plan does"
-        problems.append(Problem("pipeline_parallel_size", stages, expected))
     # The data is checked only if the flags that name it are valid.
     if wrong.isdisjoint(field.name for field in dataclasses.fields(config.data)):
         problems += [problem for problem in preflight.problems(config) if problem.flag not in wrong]

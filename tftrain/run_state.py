@@ -3,6 +3,7 @@
 The position in the data is `consumed_samples`: the order of the examples is a function of the seed and of that number.
 """
 
+import json
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -15,9 +16,12 @@ from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import TrainConfig
+from tftrain.layer_split import split_layers
+from tftrain.model.part import ModelPart, joined, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.schedule import run_length
+from tftrain.optim.state import MASTER
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
@@ -112,6 +116,7 @@ class Run:
         config: resolved, with the sizes that the data gives.
         mesh: the ranks.
         jit: whether XLA compiles the step.
+        parts: the layers of this rank: the whole model, or the parts of its pipeline stage, in the order of the layers.
         task: what is optimised, with this rank's part of the model.
         optimizer: over the task's variables.
         loss_scale: which the loss is multiplied by.
@@ -122,7 +127,9 @@ class Run:
         """Builds the model with its initial weights and an optimizer over them."""
         self.config, self.mesh = config, mesh
         self.jit = config.compiles(devices.has_gpu())
-        self.task = make_task(config, mesh)
+        self.parts = parts_of_rank(config, mesh)
+        self.task = make_task(config, mesh, joined(self.parts))
+        self._shapes = self._shapes_of_all_stages()
         named, pieces, parallel = self.task.named_variables(), self.task.pieces, config.parallel
         rounded = {name for name, variable in named.items() if variable.dtype != tf.float32}
         self._use_values_of_first_rank({name: named[name] for name in named if name not in rounded})
@@ -134,6 +141,7 @@ class Run:
             parallel.state_split_strategy if parallel.splits_state and mesh.data.size > 1 else None,
             pieces,
             self.task.initial_value,
+            list(self._shapes),
         )
         state = self.optimizer.state
         if rounded:
@@ -141,8 +149,13 @@ class Run:
                 masters = zip(state.names, state.masters, strict=True)
                 self._use_values_of_first_rank({name: master for name, master in masters if name in rounded})
             state.publish()  # With a split, each part of the weights comes from its owner.
+        self.update_copies("initial")
         self.loss_scale = make_loss_scale(config)
         self.progress = Progress(len(self.task.sums))
+
+    def weights(self) -> list[tf.Variable]:
+        """Returns all variables of this rank's part of the model, with copies of those that other stages own."""
+        return [*self.task.named_variables().values(), *self.task.copies().values()]
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""
@@ -150,8 +163,9 @@ class Run:
 
     def tensor_shapes(self) -> dict[str, list[int]]:
         """Returns the shape of every whole tensor of a checkpoint of this run, by name."""
-        shapes = {name: variable.shape.as_list() for name, variable in self.counters().items()}
-        return self.optimizer.state.shapes() | shapes
+        kinds = (MASTER, *self.optimizer.state.slots)
+        shapes = {f"{kind}/{name}": shape for kind in kinds for name, shape in self._shapes.items()}
+        return shapes | {name: variable.shape.as_list() for name, variable in self.counters().items()}
 
     def tensors_to_save(self) -> Iterator[TensorData]:
         """Yields the pieces that this rank saves and their elements, see `OptimizerState.tensors_to_save`."""
@@ -176,6 +190,24 @@ class Run:
             if piece.name in reader.tensors:
                 variable.assign(reader.read(piece))
         self.optimizer.state.load(reader)
+        self.update_copies("restored")
+
+    def update_copies(self, name: str) -> None:
+        """Sends the variable that two pipeline stages share from its owner to the stage with the copy.
+
+        Every rank must call it, eagerly or in a traced function.
+
+        Args:
+            name: of the transfer; unique in a graph.
+        """
+        shared = self.task.shared_variable
+        if shared is None:
+            return
+        name, link = f"word_table.{name}", self.mesh.link_to_copy
+        if self.mesh.is_first_stage:
+            collectives.prevent_pruning(collectives.send(link, shared.read_value(), name))
+        else:
+            shared.assign(collectives.receive(link, shared.shape, shared.dtype, name), read_value=False)
 
     def _use_values_of_first_rank(self, variables: Mapping[str, tf.Variable]) -> None:
         """Assigns the values of the first rank that holds each part: another host's may differ in a bit."""
@@ -185,7 +217,24 @@ class Run:
         collectives.broadcast_variables(self.mesh.group("stage"), whole)
         collectives.broadcast_variables(self.mesh.data, divided)
 
+    def _shapes_of_all_stages(self) -> dict[str, list[int]]:
+        """Returns the shapes of the whole variables of the model, from the input to the output."""
+        own = {name: list(self.task.pieces[name].whole) for name in self.task.named_variables()}
+        line = self.mesh.pipeline
+        shapes = {}
+        for text in collectives.gather_texts(line, json.dumps(own), "shapes") if line.size > 1 else []:
+            shapes |= json.loads(text)
+        return shapes or own
+
     def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
         for name, variable in self.counters().items():
             shape, dtype = variable.shape.as_list(), FORMATS[variable.dtype]
             yield Piece.block(name, shape, dtype, replica_id=self.mesh.rank), variable
+
+
+def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:
+    """Returns the layers of a rank: one part, or several if the pipeline's schedule is interleaved."""
+    parallel = config.parallel
+    sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
+    division = split_layers(config.model.num_hidden_layers, *sizes, parallel.pipeline_split)
+    return parts_of_stage(division, mesh.stage, mesh.pipeline_parallel_size)

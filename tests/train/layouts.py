@@ -12,9 +12,10 @@ import time
 
 import horovod.tensorflow as hvd
 import numpy as np
+import tensorflow as tf
 
 from tests.checkpoint import states
-from tests.train.test_step import BASE, batches
+from tests.train.test_step import BASE, SEQ, VOCAB, batches
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
@@ -31,6 +32,10 @@ FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add
 # divides by nothing.
 MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_hidden_layers=1, num_attention_heads=4)
 WIDE = {"hidden_size": 2560, "num_hidden_layers": 1, "intermediate_size": 64}
+DEEP = {"num_hidden_layers": 5}
+# Many gradients of so small a decoder's attention are next to nothing. A large epsilon keeps Adam from turning their
+# roundings into steps of full length.
+GPT, GPT_EPSILON = {"model_family": "gpt"}, 0.1
 # At 0.01 the losses of so wide a model jump up and down, and with them grow the roundings of sums in another order.
 SLOWLY = 0.001
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
@@ -46,11 +51,14 @@ def case(
     **parallel,
 ):
     """Returns a configuration, of which `parallel` is all that the one-rank run does without."""
+    epsilon = GPT_EPSILON if dict(model).get("model_family") == "gpt" else BASE.optimizer.adam_epsilon
     return dataclasses.replace(
         BASE,
         model=dataclasses.replace(MODEL, **dict(model)),
         batch=BatchConfig(None, accumulate, SAMPLES, grad_accum_dtype=grad_accum_dtype),
-        optimizer=dataclasses.replace(BASE.optimizer, optimizer=optimizer, learning_rate=learning_rate),
+        optimizer=dataclasses.replace(
+            BASE.optimizer, optimizer=optimizer, learning_rate=learning_rate, adam_epsilon=epsilon
+        ),
         compute=dataclasses.replace(BASE.compute, **dict(compute)),
         parallel=ParallelConfig(**parallel),
     )
@@ -68,6 +76,52 @@ def matrix():
                     found[f"{name}-{stage}-{strategy}"] = case(
                         accumulate, tensor_parallel_size=tensor, state_split_strategy=strategy, **flags
                     )
+    return found
+
+
+def pipelines():
+    """Returns cases of pipeline stages: every schedule, and every lever beside one of them."""
+
+    def staged(stages, **flags):
+        return case(**{"accumulate": ACCUMULATE, "model": DEEP, **flags}, pipeline_parallel_size=stages)
+
+    interleaved = {"pipeline_schedule": "interleaved", "virtual_pipeline_size": 2}
+    zero_bubble = {"pipeline_schedule": "zero_bubble"}
+    found = {
+        "pp2": staged(2, accumulate=1),
+        "pp2-full-checkpointing": staged(2, compute={"activation_checkpointing": "full"}),
+        "pp2-zero_bubble-selective-fused": staged(
+            2, **zero_bubble, model={**DEEP, **FUSED}, compute={"activation_checkpointing": "selective"}
+        ),
+        "pp2-list": staged(2, pipeline_split="1,4"),
+        "pp2-xla": staged(2, compute={"jit_compile": "true"}),
+        "pp2-bf16": staged(2, compute={"precision": "bf16"}, model={**DEEP, "ln_dtype": "fp32"}),
+        "pp2-fp16": staged(2, compute={"precision": "fp16"}),
+        "pp2-gpt": staged(2, model={**DEEP, **GPT}),
+        "pp2-gpt-interleaved-rotary-geglu": staged(
+            2, model={**DEEP, **GPT, "position_embedding": "rotary", "activation": "geglu"}, **interleaved
+        ),
+        "pp2-adamw": staged(2, optimizer="fused_adamw"),
+        "dp2-pp2-zero1": staged(2, **ZERO_1),
+        "dp2-pp2-zero1-naive-fused": staged(2, **ZERO_1, state_split_strategy="naive", optimizer="fused_lamb"),
+        "tp2-pp2": staged(2, tensor_parallel_size=2),
+        "tp2-pp2-gpt-zero_bubble": staged(2, tensor_parallel_size=2, model={**DEEP, **GPT}, **zero_bubble),
+        "tp2-pp2-zero1-interleaved": staged(2, **ZERO_1, tensor_parallel_size=2, **interleaved),
+        "pp8": staged(8, model={"num_hidden_layers": 9}, accumulate=8),
+        "pp8-gpt": staged(8, model={"num_hidden_layers": 9, **GPT}, accumulate=8),
+        "dp2-pp4-zero1-gpt": staged(4, **ZERO_1, model={**DEEP, **GPT}),
+        "tp2-pp4": staged(4, tensor_parallel_size=2),
+        "dp2-tp2-pp2-zero1": staged(2, **ZERO_1, tensor_parallel_size=2),
+        "dp2-tp2-pp2-zero1-gpt-fused": staged(
+            2, **ZERO_1, tensor_parallel_size=2, model={**DEEP, **GPT, **FUSED}, optimizer="fused_lamb"
+        ),
+    }
+    for schedule, flags in {"gpipe": {"pipeline_schedule": "gpipe"}, "1f1b": {}, "zero_bubble": zero_bubble}.items():
+        found |= {f"pp2-{schedule}": staged(2, **flags), f"pp4-{schedule}": staged(4, **flags)}
+    found |= {
+        "pp2-interleaved": staged(2, **interleaved),
+        "pp4-interleaved": staged(4, model={"num_hidden_layers": 9}, **interleaved),
+    }
     return found
 
 
@@ -103,6 +157,7 @@ CASES = {
     "tp2-zero2-fp16-accumulate": case(
         ACCUMULATE, **ZERO_2, tensor_parallel_size=2, compute={"precision": "fp16"}, model=FUSED
     ),
+    **pipelines(),
 }
 # Of 16-bit weights, a gradient is a sum over many roundings of either sign: a few of them are left.
 TOLERANCES = {"fp32": (1e-5, 1e-4), "bf16": (8 * 2**-8, 4 * 2**-8), "fp16": (8 * 2**-11, 4 * 2**-11)}
@@ -121,12 +176,21 @@ def train(config, mesh):
     step = TrainStep(run)
     begin, end = mesh.data.share(SAMPLES)
     infos, states = [], [snapshot(run)]
-    for number, batch in enumerate(batches(STEPS, samples=SAMPLES)):
+    draw = token_batches if config.model.is_decoder else batches
+    for number, batch in enumerate(draw(STEPS, samples=SAMPLES)):
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
         infos.append((*np.asarray(info.sums), float(info.grad_norm)))
         if number == 0:
             states.append(snapshot(run))
     return np.array(infos), states
+
+
+def token_batches(count, samples):
+    """Random batches of a decoder."""
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        tokens = rng.integers(1, VOCAB, (samples, SEQ + 1))
+        yield {"input_ids": tf.constant(tokens[:, :-1], tf.int32), "labels": tf.constant(tokens[:, 1:], tf.int32)}
 
 
 def snapshot(run):
@@ -147,11 +211,11 @@ def compare(name, config, mesh):
         return
     expected, expected_states = alone(dataclasses.replace(config, parallel=ParallelConfig()))
     at_once, later = TOLERANCES[narrowest(config)]
-    counts = expected[:, [1, 5]]  # masked words and samples, which nothing rounds
-    np.testing.assert_array_equal(infos[:, [1, 5]], counts, err_msg=name)
-    losses = [0, 3, -1]  # masked-LM and next-sentence loss, gradient norm
+    # Sums of losses; numbers of predicted words and of samples, which nothing rounds; last comes the gradient norm.
+    losses, counts = ([0, -1], [1, 3]) if config.model.is_decoder else ([0, 3, -1], [1, 5])
+    np.testing.assert_array_equal(infos[:, counts], expected[:, counts], err_msg=name)
     np.testing.assert_allclose(infos[0, losses], expected[0, losses], rtol=at_once, err_msg=name)
-    np.testing.assert_allclose(infos[:, losses[:2]], expected[:, losses[:2]], rtol=later, err_msg=name)
+    np.testing.assert_allclose(infos[:, losses[:-1]], expected[:, losses[:-1]], rtol=later, err_msg=name)
     (before, after), (expected_before, expected_after) = states, expected_states
     for tensor, value in expected_after.items():
         np.testing.assert_array_equal(before[tensor], expected_before[tensor], err_msg=f"{name}: {tensor}")
@@ -165,22 +229,26 @@ def compare(name, config, mesh):
         assert error <= allowed, f"{name}: {tensor}: {error}, expected at most {allowed}"
 
 
+def sizes(config):
+    """Returns the tensor parallel and the pipeline parallel size."""
+    return config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
+
+
 def main(names):
     """Runs the named cases, by default all that so many ranks can, by the sizes of their tensor parallel groups."""
     mesh, launch = None, launch_from_environment()
     starting.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
     names = names or [name for name in CASES if not CASES[name].parallel.problems(launch.size, {})]
-    for name in sorted(names, key=lambda name: CASES[name].parallel.tensor_parallel_size):
-        size = CASES[name].parallel.tensor_parallel_size
-        if mesh is None or mesh.tensor_parallel_size != size:
+    for name in sorted(names, key=lambda name: sizes(CASES[name])):
+        if mesh is None or (mesh.tensor_parallel_size, mesh.pipeline_parallel_size) != sizes(CASES[name]):
             if mesh is not None:
-                collectives.gather_numbers(mesh.world, 0.0, "end")  # Horovod ends on all ranks when one is done.
                 hvd.shutdown()
-            mesh = start(launch, 1, size)
+            mesh = start(launch, 1, *sizes(CASES[name]))
         begin = time.perf_counter()
         compare(name, CASES[name], mesh)
         if mesh.is_chief:
             print(f"{name} agrees, {time.perf_counter() - begin:.1f} s", flush=True)
+        collectives.gather_numbers(mesh.world, 0.0, "end")  # Horovod ends on all ranks when one is done.
 
 
 if __name__ == "__main__":

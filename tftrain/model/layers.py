@@ -5,6 +5,7 @@ import tf_keras
 
 from tftrain.config import ModelConfig
 from tftrain.model.parameters import Parameters
+from tftrain.model.weight_gradients import product
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
 from tftrain.parallel.tensor import sum_over_ranks
@@ -56,7 +57,7 @@ class Dense(tf_keras.layers.Layer):
             with_bias: False if the op that follows adds the bias.
         """
         # One matrix product over all tokens, followed at once by the bias: TensorFlow fuses that pair.
-        y = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), self.kernel)
+        y = product(tf.reshape(x, [-1, x.shape[-1]]), self.kernel)
         if self.sums:
             y = sum_over_ranks(self.group, y, self.place)
         if with_bias and self.bias is not None:

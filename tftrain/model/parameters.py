@@ -44,7 +44,8 @@ class Parameters:
         dtype: name of the dtype of the variables, in which the layers also compute.
         tensor: the tensor parallel ranks.
         variables: global name -> variable, shared by all scopes of one model.
-        pieces: global name -> the piece of the whole tensor that the variable holds; shared likewise.
+        copies: global name -> variable that another pipeline stage owns; shared likewise.
+        pieces: global name -> the piece of the whole tensor that the variable or copy holds; shared likewise.
         draws: global name -> function that draws the variable's initial value, float32; of variables whose initial
             values every dtype represents, there is none. Shared likewise.
     """
@@ -60,6 +61,7 @@ class Parameters:
         """
         self.dtype, self.tensor = dtype, tensor
         self.variables: dict[str, tf.Variable] = {}
+        self.copies: dict[str, tf.Variable] = {}
         self.pieces: dict[str, Piece] = {}
         self.draws: dict[str, Callable[[], tf.Tensor]] = {}
         self._seed = seed
@@ -91,6 +93,7 @@ class Parameters:
         axis: int | None = None,
         unit: int = 1,
         scale: float = 1.0,
+        is_copy: bool = False,
     ) -> tf.Variable:
         """Makes a variable with initial values from the truncated normal.
 
@@ -100,13 +103,14 @@ class Parameters:
             axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
             unit: number of neighbouring elements along the axis that stay on one rank.
             scale: factor of the standard deviation.
+            is_copy: whether another pipeline stage owns the variable; then it is in `copies`, not in `variables`.
 
         Returns:
             This rank's part of the variable.
         """
         piece = self._piece(name, shape, axis, unit)
         draw = functools.partial(self._draw, piece, scale * self._initializer_range)
-        variable = self._make(piece, tf.cast(draw(), self.dtype))
+        variable = self._make(piece, tf.cast(draw(), self.dtype), is_copy)
         self.draws[piece.name] = draw
         return variable
 
@@ -140,9 +144,10 @@ class Parameters:
         drawn = truncated_normal(piece.name, piece.whole, stddev, self._seed)
         return own_copy(piece.take_block(drawn)) if piece.is_divided else drawn
 
-    def _make(self, piece: Piece, value: tf.Tensor) -> tf.Variable:
-        if piece.name in self.variables:
+    def _make(self, piece: Piece, value: tf.Tensor, is_copy: bool = False) -> tf.Variable:
+        if piece.name in self.pieces:
             raise ValueError(f"two variables are named {piece.name}; every variable of a model needs its own name")
         self.pieces[piece.name] = piece
-        self.variables[piece.name] = tf.Variable(value, name=piece.name)
-        return self.variables[piece.name]
+        variable = tf.Variable(value, name=piece.name)
+        (self.copies if is_copy else self.variables)[piece.name] = variable
+        return variable

@@ -1,5 +1,7 @@
 """The part of a model that one rank holds: all of it, or the layers of its pipeline stages."""
 
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -16,7 +18,35 @@ class ModelPart(NamedTuple):
     embedding: bool = True
     heads: bool = True
 
+    @property
+    def shares_table(self) -> bool:
+        """Whether another part also has the word embedding, which is the output layer too."""
+        return self.embedding != self.heads
+
 
 def whole(layers: int) -> ModelPart:
     """Returns the part that is the whole model of so many blocks."""
     return ModelPart(tuple(range(layers)))
+
+
+def joined(parts: Iterable[ModelPart]) -> ModelPart:
+    """Returns the part that holds the layers of several parts."""
+    parts = list(parts)
+    blocks = sorted(block for part in parts for block in part.blocks)
+    return ModelPart(tuple(blocks), any(part.embedding for part in parts), any(part.heads for part in parts))
+
+
+def parts_of_stage(division: Sequence[int], stage: int, stages: int) -> list[ModelPart]:
+    """Returns the parts of one pipeline stage: one, or several if the schedule is interleaved.
+
+    Args:
+        division: numbers of blocks of all parts, in the order of the layers. Part c of a stage is number
+            c * stages + stage of them.
+        stage: from 0.
+        stages: number of stages.
+    """
+    ends = list(itertools.accumulate(division))
+    return [
+        ModelPart(tuple(range(ends[place] - division[place], ends[place])), place == 0, place == len(division) - 1)
+        for place in range(stage, len(division), stages)
+    ]

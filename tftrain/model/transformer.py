@@ -20,7 +20,7 @@ from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK, Block
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.embedding import Embedding
-from tftrain.model.layers import LayerNorm
+from tftrain.model.layers import Dense, LayerNorm
 from tftrain.model.parameters import ONE_RANK, Parameters
 from tftrain.model.part import ModelPart, whole
 from tftrain.ops.dropout import DropoutKey
@@ -78,7 +78,8 @@ class Transformer(tf_keras.Model):
         self.word = self.embedding = self.final_norm = None
         tables = self._parameters.scope("embeddings")
         if part.embedding or part.heads:
-            self.word = tables.normal("word", [vocab_size, config.hidden_size], axis=0)
+            is_copy = not part.embedding
+            self.word = tables.normal("word", [vocab_size, config.hidden_size], axis=0, is_copy=is_copy)
         if part.embedding:
             self.embedding = Embedding(tables, config, self.word, EMBEDDING_SITE)
         self.blocks = [
@@ -107,9 +108,21 @@ class Transformer(tf_keras.Model):
         """Returns the initial value of a variable, float32, before it was rounded to the model's dtype."""
         return self._parameters.initial_value(name)
 
+    def copies(self) -> dict[str, tf.Variable]:
+        """Returns global name -> variable of this rank that another pipeline stage owns: the word table, or none."""
+        return dict(self._parameters.copies)
+
+    def kernels(self, part: ModelPart) -> list[tf.Variable]:
+        """Returns the kernels of all dense layers of a part of this rank's layers."""
+        own = [self.blocks[self.part.blocks.index(index)] for index in part.blocks]
+        in_blocks = {id(layer) for block in self.blocks for layer in block.submodules}
+        heads = [layer for layer in self.submodules if part.heads and id(layer) not in in_blocks]
+        layers = [layer for block in own for layer in block.submodules] + heads
+        return [layer.kernel for layer in layers if isinstance(layer, Dense)]
+
     @property
     def pieces(self) -> dict[str, Piece]:
-        """Global name -> the piece of the whole tensor that this rank's variable holds."""
+        """Global name -> the piece of the whole tensor that this rank's variable or copy holds."""
         return dict(self._parameters.pieces)
 
     def embed(

@@ -2,7 +2,8 @@
 
 Tensors are divided in two ways. With a split state, each data parallel rank has a part of every gradient and weight.
 With tensor parallelism, each tensor parallel rank has a slice of some tensors and a full copy of the others. Such a
-copy must count only once.
+copy must count only once. Pipeline stages have different tensors: the norm of all gradients needs every stage, and the
+norms of single tensors do not.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from tftrain.parallel import collectives
 from tftrain.parallel.layout import Segment
-from tftrain.parallel.mesh import Group, Mesh
+from tftrain.parallel.mesh import Mesh
 
 
 class Norms:
@@ -21,7 +22,15 @@ class Norms:
         communicates: whether other ranks hold parts.
     """
 
-    def __init__(self, mesh: Mesh, split: bool, segments: Sequence[Sequence[Segment]], sliced: Sequence[bool]):
+    def __init__(
+        self,
+        mesh: Mesh,
+        split: bool,
+        segments: Sequence[Sequence[Segment]],
+        sliced: Sequence[bool],
+        places: Sequence[int],
+        total: int,
+    ):
         """Determines which tensors count on this rank.
 
         Args:
@@ -29,9 +38,14 @@ class Norms:
             split: whether the data parallel ranks hold parts.
             segments: of each store of the optimizer's state; the tensors of a store are all sliced or all whole.
             sliced: by tensor, whether the tensor parallel ranks hold slices.
+            places: by tensor, its index among the tensors of all stages.
+            total: number of the tensors of all stages.
         """
-        self._group = _group(mesh, split)
-        self.communicates = self._group.size > 1
+        # The ranks that together hold every tensor of the model once, and every tensor of this stage once.
+        self._model = mesh.group(_kind(mesh, split, "model", "world"))
+        self._stage = mesh.group(_kind(mesh, split, "tensor", "stage"))
+        self.communicates, self._adds_parts = self._model.size > 1, self._stage.size > 1
+        self._places, self._total = list(places), total
         # A tensor that is whole on every tensor parallel rank counts on the first one.
         self._counts = [1.0 if is_sliced or mesh.tensor.rank == 0 else 0.0 for is_sliced in sliced]
         self._store_counts = [self._counts[self._first_tensor(store)] for store in segments]
@@ -50,16 +64,22 @@ class Norms:
         if not self.communicates:
             return tf.reduce_sum(squares), marks
         own = tf.reduce_sum(squares * self._store_counts)
-        both = self._over_ranks(tf.concat([[own], marks], axis=0), "squared_gradients")
+        both = self._over_ranks(self._model, tf.concat([[own], marks], axis=0), "squared_gradients")
         return both[0], both[1:]
 
     def not_finite(self, gradients: Sequence[tf.Tensor], squares: tf.Tensor) -> tf.Tensor:
-        """Returns 1 for each tensor whose part on this rank is not finite, else 0; fp32 [tensors].
+        """Returns 1 for each tensor whose part on this rank is not finite, else 0; fp32 [tensors of all stages].
 
         Args:
             gradients: fp32, one for each store.
             squares: fp32 [stores], their sums of squares.
         """
+        marks = self._marks(gradients, squares)
+        if self._places == list(range(self._total)):
+            return marks
+        return tf.scatter_nd([[place] for place in self._places], marks, [self._total])
+
+    def _marks(self, gradients, squares):
         if not self._split:
             return tf.cast(~tf.math.is_finite(squares), tf.float32)
         count = len(self._counts)
@@ -87,32 +107,32 @@ class Norms:
         Returns:
             Both sums over the whole tensor of each segment, fp32 [n].
         """
-        if not self.communicates and len(set(tensors)) == len(tensors):
+        if not self._adds_parts and len(set(tensors)) == len(tensors):
             return weights, updates
         count = len(self._counts)
         ids = [count if tensor is None else tensor for tensor in tensors]
         both = tf.math.unsorted_segment_sum(tf.stack([weights, updates], axis=1), ids, count + 1)  # [tensors + 1, 2]
-        if self.communicates:
+        if self._adds_parts:
             both *= tf.constant([*self._counts, 0.0])[:, None]
-            both = tf.reshape(self._over_ranks(tf.reshape(both, [-1]), "squared_weights_and_updates"), both.shape)
+            flat = self._over_ranks(self._stage, tf.reshape(both, [-1]), "squared_weights_and_updates")
+            both = tf.reshape(flat, both.shape)
         mine = tf.gather(both, ids)
         return mine[:, 0], mine[:, 1]
 
-    def _over_ranks(self, squares, name):
+    def _over_ranks(self, group, squares, name):
         """Returns the sum over the ranks, with the same bits on every rank of the run that updates the same weights."""
         if not self._split:  # Each data parallel rank adds in a group of its own.
-            return collectives.sum_in_rank_order(self._group, squares, name)
+            return collectives.sum_in_rank_order(group, squares, name)
         # A rank that owns only padding does not use the result.
-        return collectives.prevent_pruning(collectives.all_reduce(self._group, squares, name))
+        return collectives.prevent_pruning(collectives.all_reduce(group, squares, name))
 
     @staticmethod
     def _first_tensor(segments):
         return next((segment.tensor for segment in segments if segment.tensor is not None), 0)
 
 
-def _group(mesh: Mesh, split: bool) -> Group:
-    """Returns the ranks that together hold every tensor once."""
-    model = mesh.group("model")
-    if split and model.size > 1:
-        return mesh.world
-    return mesh.data if split else model
+def _kind(mesh: Mesh, split: bool, whole: str, divided: str) -> str:
+    """Returns the kind of the group that adds: `whole`, or `divided` if the data parallel ranks hold parts too."""
+    if not split:
+        return whole
+    return "data" if mesh.group(whole).size == 1 else divided

@@ -6,7 +6,7 @@ and the update is skipped if the norm is not finite. If ranks hold parts of a te
 over them: all norms of the update, and a mark for each tensor that is not finite.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -56,6 +56,7 @@ class Optimizer(tf.Module):
         split_strategy: str | None = None,
         pieces: Mapping[str, Piece] | None = None,
         initial: Callable[[str], tf.Tensor] | None = None,
+        names_of_model: Sequence[str] | None = None,
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
@@ -68,6 +69,8 @@ class Optimizer(tf.Module):
             split_strategy: how the state is divided among the data parallel ranks, see `ParallelConfig`; None: not.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
             initial: returns the fp32 value that a master weight starts from, see `OptimizerState`.
+            names_of_model: names of the variables of all pipeline stages, from the input to the output; by default
+                those of this one.
         """
         super().__init__(name="optimizer")
         mesh = mesh or Mesh()
@@ -84,7 +87,10 @@ class Optimizer(tf.Module):
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds, loads)
         rule, self.is_fused = rules.choose(config, is_available(devices.has_gpu()))
         self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial)
-        self._norms = Norms(mesh, bool(split), self.state.segments, is_sliced)
+        self._names = list(names_of_model or variables)
+        place_of = {name: place for place, name in enumerate(self._names)}
+        places = [place_of[name] for name in variables]
+        self._norms = Norms(mesh, bool(split), self.state.segments, is_sliced, places, len(self._names))
         self._update = Update(rule, self.is_fused, self.state, self._norms)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)
 
@@ -125,7 +131,7 @@ class Optimizer(tf.Module):
         found_inf = has_bad_loss | ~tf.math.is_finite(grad_norm)
         rate = self._apply(gradients, scale, grad_norm, found_inf)
         is_nan = found_inf & (has_bad_loss | (scale <= loss_scale.smallest))
-        culprit = tf.reduce_max(tf.where(marks > 0, tf.range(len(self.state.names) + 1), -1))
+        culprit = tf.reduce_max(tf.where(marks > 0, tf.range(len(self._names) + 1), -1))
         loss_scale.update(found_inf)
         return UpdateInfo(rate, grad_norm, scale, found_inf, is_nan, culprit)
 
@@ -134,9 +140,9 @@ class Optimizer(tf.Module):
 
         Backward goes from the last variable to the first. A gradient that is not finite makes all later ones so too.
         """
-        if culprit == len(self.state.names):
+        if culprit == len(self._names):
             return "the loss"
-        return f"the gradient of {self.state.names[culprit]}" if culprit >= 0 else "the norm of all gradients together"
+        return f"the gradient of {self._names[culprit]}" if culprit >= 0 else "the norm of all gradients together"
 
     def _apply(self, gradients, scale, grad_norm, found_inf) -> tf.Tensor:
         """Applies gradients, or nothing where `found_inf`, and returns the learning rate."""

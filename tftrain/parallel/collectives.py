@@ -5,6 +5,7 @@ name across ranks, so each has an explicit name, prefixed by the group's. Collec
 functions, and their results must be used; otherwise tf.function prunes them, perhaps on some ranks only.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -110,6 +111,39 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
     # wrong. An all-to-all sends as many bytes, and its parts may differ in size.
     parts = _all_to_all(group, tensor, sizes, name)
     return tf.reduce_sum(tf.cast(tf.reshape(parts, [group.size, own]), tf.float32), axis=0)
+
+
+def send(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Sends a tensor to the other rank of a group of two, which calls `receive` with the same name.
+
+    Horovod has no send: this is an all-to-all in which only one rank has something to send, which NCCL runs as a send
+    and a receive.
+
+    Args:
+        group: this rank and the receiver.
+        tensor: any shape, of a dtype that Horovod sends, or bfloat16.
+        name: of the transfer; unique in the graph and equal on both ranks.
+
+    Returns:
+        An empty tensor, which is there once the tensor is sent. If it is not used, see `prevent_pruning`.
+    """
+    flat = tf.reshape(as_sendable(tensor), [-1])
+    return _transfer(group, flat, [0 if rank == group.rank else flat.shape[0] for rank in range(group.size)], name)
+
+
+def receive(group: Group, shape: Sequence[int], dtype: tf.DType, name: str) -> tf.Tensor:
+    """Receives a tensor of this shape and dtype from the other rank of a group of two, see `send`."""
+    wire = as_sendable(tf.zeros([0], dtype))
+    flat = tf.ensure_shape(_transfer(group, wire, [0] * group.size, name), [math.prod(shape)])
+    return tf.reshape(tf.bitcast(flat, dtype), shape)
+
+
+def _transfer(group, flat, splits, name):
+    def exchange(hvd, given, **options):
+        return hvd.alltoall(given[0], splits=given[1], **options)
+
+    received, _ = _together(group, "transfer", name, [flat, tf.convert_to_tensor(splits, tf.int32)], exchange)
+    return received
 
 
 def prevent_pruning(tensor: tf.Tensor) -> tf.Tensor:

@@ -22,8 +22,8 @@ def collectives_of(function) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for op in _operations(function.graph, function.graph, {}):
         # Horovod drops the name scope, which depends on other traces.
-        # An all-gather may have a different number of rows on each rank.
-        free = 1 if op.type == "HorovodAllgather" else 0
+        # In an all-gather, or a transfer to another rank, each rank may have a different number of rows.
+        free = 1 if op.type in ("HorovodAllgather", "HorovodAlltoall") else 0
         given = ", ".join(f"{tensor.dtype.name}{tensor.shape[free:]}" for tensor in op.inputs)
         words = f"{op.type.removeprefix('Horovod')} {op.name.rpartition('/')[2]} of {given}"
         found.setdefault(op.node_def.attr["process_set_id"].i, []).append(words)

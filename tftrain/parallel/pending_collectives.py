@@ -58,9 +58,8 @@ class PendingCollectives:
             del self._eager[collective]
             return result
         counter = self._counter(collective)
-        inputs = [
-            tf.identity(tensor) for tensor in tensors
-        ]  # An input from outside of a loop's body is not in its graph.
+        # An input from outside of a loop's body is not in its graph.
+        inputs = [self._not_constant(tf.identity(tensor)) for tensor in tensors]
         with tf.control_dependencies(inputs):
             begun = counter.assign_add(1, read_value=False)
         with tf.control_dependencies([begun]):
@@ -68,6 +67,19 @@ class PendingCollectives:
         with tf.control_dependencies(tf.nest.flatten(result)):
             counter.assign_add(1, read_value=False)
         return result
+
+    def _not_constant(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns an equal tensor of which graph optimizers do not know that it is constant.
+
+        They take Horovod's operations for pure functions. They would run one whose inputs are constant while they
+        optimize, perhaps on some ranks only, and the step would wait for ever; and they would merge two with equal
+        inputs.
+        """
+        if not _is_constant(tensor):
+            return tensor
+        counter = self._counter(Collective("constant input", "", ()))
+        zero = tf.minimum(counter.read_value(), 0)
+        return tensor + tf.cast(zero, tensor.dtype)
 
     def unfinished(self) -> list[Collective]:
         """Returns the pending collectives; any thread may call it while a function runs."""
@@ -86,3 +98,17 @@ class PendingCollectives:
     def _make_counter(self, collective: Collective) -> None:
         with tf.device("CPU:0"):
             self._counters[collective] = tf.Variable(0, trainable=False, dtype=tf.int64, name="pending")
+
+
+def _is_constant(tensor: tf.Tensor) -> bool:
+    """Returns whether a tensor of a graph depends on constants alone."""
+    waiting, seen = [tensor.op], set()
+    while waiting:
+        op = waiting.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if "Placeholder" in op.type or op.op_def.is_stateful:
+            return False
+        waiting += [each.op for each in op.inputs]
+    return True

@@ -4,6 +4,7 @@ Horovod is imported only if several processes were launched, so a run of one pro
 """
 
 import itertools
+import json
 import os
 from collections.abc import Mapping
 
@@ -59,14 +60,15 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
         raise MeshError(
             f"{launch.size} processes were launched, but Horovod can't be imported ({error}); `make setup` builds it"
         ) from error
-    tensor_parallel_size = str(mesh.tensor_parallel_size)
-    first = value_of_rank_0(launch, "tensor_parallel_size", tensor_parallel_size)
-    if first != tensor_parallel_size:
-        raise MeshError(
-            f"the ranks disagree: on rank {launch.rank} --tensor_parallel_size is {tensor_parallel_size}, "
-            f"but {first} on rank 0; start all with the same flags, environment, packages and data"
-        )
-    groups = itertools.chain(*mesh.groups.values())
+    sizes = {name: getattr(mesh, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+    first = json.loads(value_of_rank_0(launch, "sizes", json.dumps(sizes)))
+    for name, size in sizes.items():
+        if first[name] != size:
+            raise MeshError(
+                f"the ranks disagree: on rank {launch.rank} --{name} is {size}, but {first[name]} on rank 0; start all "
+                "with the same flags, environment, packages and data"
+            )
+    groups = itertools.chain(*mesh.groups.values(), mesh.links)
     # The set of all ranks always exists.
     sets = {ranks: hvd.ProcessSet(list(ranks)) for ranks in groups if 1 < len(ranks) < launch.size}
     await_all(launch)

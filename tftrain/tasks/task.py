@@ -76,10 +76,33 @@ class Task(abc.ABC):
             name: the variable's global name.
         """
 
+    def copies(self) -> dict[str, tf.Variable]:
+        """Returns global name -> variable of this rank that another pipeline stage owns and updates."""
+        return {}
+
+    def kernels(self, part: ModelPart) -> list[tf.Variable]:
+        """Returns the kernels of a part of this rank whose gradients can be computed later, see `weight_gradients`."""
+        return []
+
+    @property
+    def shared_variable(self) -> tf.Variable | None:
+        """The variable of this rank that the first and the last pipeline stage share, if there is one."""
+        return None
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> str:
+        """Name of the dtype of variables and activations."""
+
+    @property
+    @abc.abstractmethod
+    def activation_shape(self) -> tuple[int, ...]:
+        """The shape of one sample's activations between two blocks, which travel between pipeline stages."""
+
     @property
     @abc.abstractmethod
     def pieces(self) -> dict[str, Piece]:
-        """Global name -> the piece of the whole tensor that this rank's variable holds."""
+        """Global name -> the piece of the whole tensor that this rank's variable or copy holds."""
 
     @property
     def lookup_variable(self) -> tf.Variable | None:

@@ -54,6 +54,29 @@ class TransformerTask(Task):
         """Returns global name -> variable of this rank, from the embedding to the heads."""
         return self.model.named_variables()
 
+    def copies(self) -> dict[str, tf.Variable]:
+        """Returns global name -> variable of this rank that another stage owns, see `Task.copies`."""
+        return self.model.copies()
+
+    def kernels(self, part: ModelPart) -> list[tf.Variable]:
+        """Returns the kernels of all dense layers of a part."""
+        return self.model.kernels(part)
+
+    @property
+    def shared_variable(self) -> tf.Variable | None:
+        """The word table, if it is on two stages and one of them is this rank's."""
+        return self.model.word if self.model.part.shares_table else None
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype of variables and activations."""
+        return self.model.dtype
+
+    @property
+    def activation_shape(self) -> tuple[int, ...]:
+        """What one sample has between two blocks, [S, H]."""
+        return self._config.data.max_seq_length, self._config.model.hidden_size
+
     def initial_value(self, name: str) -> tf.Tensor:
         """Returns the initial value of this rank's part of a variable, fp32, before it was rounded."""
         return self.model.initial_value(name)

@@ -4,34 +4,39 @@ The unigram entropy is the lowest loss of a model that knows only how frequent e
 the model has learned from context.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
+from tftrain.model.part import ModelPart
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Evaluation
 from tftrain.tasks.task import Task
+from tftrain.train.pipeline import PipelineEvaluation
 
 
 class HeldOut:
     """The held-out split of a run's data, and the compiled forward pass over it."""
 
-    def __init__(self, config: TrainConfig, task: Task, mesh: Mesh, jit: bool):
+    def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
         """Opens the split; nothing is read before the first call.
 
         Args:
             config: of the run, resolved.
             task: whose model is evaluated as it is at each call.
+            parts: the layers of this rank.
             mesh: the ranks.
             jit: whether XLA compiles the forward pass.
         """
         self._config, self._task, self._mesh = config, task, mesh
         self._source = task.open_source(config.data, "eval", config.run.seed)
         self._forward = tf.function(lambda batch: task.vector(task.compute(batch)), jit_compile=jit, autograph=False)
+        if mesh.pipeline_parallel_size > 1:
+            self._forward = PipelineEvaluation(config, task, parts, mesh, jit)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
         """Evaluates the model; every rank must call it.
@@ -39,8 +44,10 @@ class HeldOut:
         Args:
             before_batch: called before each batch.
         """
-        # One forward pass takes a micro-batch: evaluation needs no more memory than training.
-        samples = self._config.batch.micro_batch_size * self._mesh.data.size
+        # One forward pass takes a micro-batch: evaluation needs no more memory than training. Each of several pipeline
+        # stages takes one at a time.
+        mesh = self._mesh
+        samples = self._config.batch.micro_batch_size * mesh.data.size * mesh.pipeline_parallel_size
         limit = self._config.run.eval_batches * self._config.batch.global_batch_size // samples
         share = self._mesh.data.share(samples)
         sums, counts = np.zeros(len(self._task.sums)), np.zeros(self._task.vocab_size)
@@ -52,6 +59,8 @@ class HeldOut:
         vector = tf.constant(np.concatenate([sums, counts]), tf.float64)
         vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
         total, counts = vector[: len(sums)], vector[len(sums) :]
+        # Of the pipeline stages, only the last one computes sums; those of the others are zero.
+        total = collectives.all_reduce(mesh.pipeline, tf.constant(total), "evaluation").numpy()
         examples = int(total[self._task.sums.index("examples")])
         return Evaluation(self._task.mean_values(total), entropy(counts), examples)
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +15,23 @@ from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.identity import identity
 from tftrain.exit_codes import ExitCode, NotFiniteError
+from tftrain.model.part import ModelPart, joined
 from tftrain.optim.state import load_weights, weight_restore_buffers
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import memory
 from tftrain.report.health import Health
 from tftrain.report.reporter import Reporter, describe
-from tftrain.run_state import Evaluation, Run
+from tftrain.run_state import Evaluation, Run, parts_of_rank
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Task, make_task
-from tftrain.train import grappler, rank_checks
+from tftrain.train import grappler, pipeline_trace, rank_checks
 from tftrain.train.evaluate import HeldOut
+from tftrain.train.pipeline_trace import PipelineTrace
 from tftrain.train.step import TrainStep
 
 logger = logging.getLogger(__name__)
@@ -69,9 +72,10 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         reporter = Reporter(run, checkpoints.saves, done, baseline)
         clock = reporter.clock
         evaluates = settings.eval_every >= 0 and run.task.has_held_out(config.data)
-        held_out = HeldOut(config, run.task, mesh, run.jit) if evaluates else None
+        held_out = HeldOut(config, run.task, run.parts, mesh, run.jit) if evaluates else None
     health = Health(settings, mesh, run.task.mean_values, run.optimizer.culprit_name, reporter.spike)
     step = TrainStep(run)
+    trace = PipelineTrace(run, step.clock) if step.clock else None
     batches = iter(
         pipeline.ramped_batches(
             source,
@@ -109,6 +113,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                 stop = signals.stop_requested(signal_request)
                 last = stop or number == settings.max_steps
                 health.observe(number, info, last)
+                if trace and number == min(done + pipeline_trace.STEP, settings.max_steps):
+                    trace.write()
                 reporter.step(number, info, last or due(number, settings.log_every))
                 if is_due := schedule.is_due(number, save_request):
                     health.settle()
@@ -149,8 +155,11 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
     logger.info(run.task.implementations())
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
         logger.info(note)
-    if not config.compute.sparse_as_dense and split:
-        logger.info("--sparse_as_dense=false has no effect: with split state, gradients travel dense to their owners")
+    if not config.compute.sparse_as_dense and (split or run.mesh.pipeline.size > 1):
+        reason = "with split state, gradients travel dense to their owners" if split else "not with pipeline stages"
+        logger.info(f"--sparse_as_dense=false has no effect: {reason}")
+    if config.run.trace_pipeline and run.mesh.pipeline.size == 1:
+        logger.info("--trace_pipeline has no effect: there is one pipeline stage")
     if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
         logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
@@ -179,9 +188,10 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
     """
     watchdog = watchdog or Watchdog(mesh.rank, config.run)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
-        task, path, step = load_task(config, mesh)
+        parts = parts_of_rank(config, mesh)
+        task, path, step = load_task(config, parts, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        result = HeldOut(config, task, mesh, config.compiles(devices.has_gpu()))(limit.restart)
+        result = HeldOut(config, task, parts, mesh, config.compiles(devices.has_gpu()))(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
     lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}
@@ -203,14 +213,19 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
     }
 
 
-def load_task(config: TrainConfig, mesh: Mesh) -> tuple[Task, Path, int]:
+def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tuple[Task, Path, int]:
     """Returns the task with the weights of the checkpoint that `--resume` means, and that one's path and step.
+
+    Args:
+        config: of the run, resolved.
+        parts: the layers of this rank.
+        mesh: the ranks.
 
     Raises:
         CheckpointError: the message names the file.
     """
-    task = make_task(config, mesh)
-    named = task.named_variables()
+    task = make_task(config, mesh, joined(parts))
+    named = task.named_variables() | task.copies()
     buffers = functools.partial(weight_restore_buffers, named, task.pieces)
     reader = resume.choose(config.run, mesh, buffers)
     if reader is None:

@@ -9,10 +9,15 @@ from tftrain.parallel import collectives
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.run_state import Run, StepInfo
 from tftrain.train.gradients import Accumulation, Position
+from tftrain.train.pipeline import PipelineGradients
 
 
 class TrainStep:
-    """The compiled update of a run."""
+    """The compiled update of a run.
+
+    Attributes:
+        clock: when this rank's pipeline stage computed what in the last step; None without --trace_pipeline.
+    """
 
     def __init__(self, run: Run):
         """Prepares the update; nothing is traced before the first call."""
@@ -28,8 +33,10 @@ class TrainStep:
             run.optimizer.state.replicated,
         )
         # With a split, looked-up rows can't be sent as rows, because not every rank owns the rows' gradients.
-        self._sparse = not compute.sparse_as_dense and split is None and run.task.lookup_variable is not None
-        self._compute = Accumulation(run, self._reduction, self._sparse)
+        stages = run.mesh.pipeline_parallel_size
+        self._sparse = not compute.sparse_as_dense and split is None and stages == 1
+        self._compute = PipelineGradients(run) if stages > 1 else Accumulation(run, self._reduction, self._sparse)
+        self.clock = self._compute.clock if stages > 1 else None
         self._update = tf.function(
             lambda gradients, sums: run.optimizer.apply(gradients, run.loss_scale, sums),
             jit_compile=run.jit and run.optimizer.can_compile,
@@ -54,6 +61,7 @@ class TrainStep:
         gradients = self._reduce(local)
         sums, bad_ranks = self._sum_losses(local.sums)
         info = self._update(gradients, sums)
+        run.update_copies("updated")
         run.progress.count(run.task.batch_size(batch) * data.size, sums, info.found_inf, info.is_nan)
         return StepInfo(sums, *info, bad_ranks, requests)
 
@@ -73,4 +81,6 @@ class TrainStep:
         is_bad = tf.cast(~tf.reduce_all(tf.math.is_finite(sums)), tf.float32)
         both = tf.concat([sums, tf.one_hot(data.rank, data.size, on_value=is_bad)], axis=0)
         both = collectives.all_reduce(data, both, "loss_sums")
+        # Of the pipeline stages, only the last one computes sums; those of the others are zero.
+        both = collectives.all_reduce(self._run.mesh.pipeline, both, "loss_sums")
         return both[:count], both[count:]

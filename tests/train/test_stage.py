@@ -1,0 +1,58 @@
+"""A stage alone: backward in two halves gives the gradients of backward at once, without XLA to the last bit."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model.samples import PLAIN
+from tests.train.test_step import BASE, batches
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel_config import BatchConfig
+from tftrain.run_state import Run
+from tftrain.schedules.table import Action, Kind, Table
+from tftrain.train.gradients import Position
+from tftrain.train.pipeline import StageGraph
+from tftrain.train.stage import Stage
+
+MICRO_BATCHES, SAMPLES = 3, 12
+F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
+FUSED = dict.fromkeys(PLAIN, "fused")
+
+
+def table(*kinds):
+    """Returns a schedule of one stage: all micro-batches forward, then each of the kinds for all micro-batches."""
+    actions = [Action(kind, i) for kind in (F, *kinds) for i in range(MICRO_BATCHES)]
+    return Table("gpipe", MICRO_BATCHES, 1, (tuple(actions),))
+
+
+def gradients(run, stage, schedule, batch):
+    @tf.function(autograph=False)
+    def compute(batch):
+        position = Position(tf.constant(3, tf.int64), tf.constant([7.0, 12.0]), tf.constant(1.0))
+        return StageGraph(stage, run.mesh, schedule, batch, position).run()
+
+    return compute(batch)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("checkpointing", ["none", "selective"])
+@pytest.mark.parametrize("model", [PLAIN, {**FUSED, "activation": "geglu"}], ids=["plain", "fused"])
+def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, jit):
+    config = dataclasses.replace(
+        BASE,
+        model=dataclasses.replace(BASE.model, **model),
+        batch=BatchConfig(None, MICRO_BATCHES, SAMPLES),
+        compute=dataclasses.replace(BASE.compute, activation_checkpointing=checkpointing, jit_compile=str(jit).lower()),
+    ).resolve(1)
+    run = Run(config, Mesh())
+    stage = Stage(run.task, run.parts, run.mesh, jit, seed=0)
+    (batch,) = batches(1, samples=SAMPLES)
+    whole, halves = (gradients(run, stage, table(*kinds), batch) for kinds in ((B,), (BI, BW)))
+    np.testing.assert_array_equal(halves.sums, whole.sums)
+    for name, one, other in zip(run.task.named_variables(), whole.dense, halves.dense, strict=True):
+        # XLA adds up a bias's gradient in another order when it is fused with other operations.
+        allowed = 1e-5 * np.linalg.norm(one) + 1e-8 if jit else 0.0
+        assert np.linalg.norm(np.asarray(other) - one) <= allowed, name
+        assert np.any(one) or "key/bias" in name

@@ -1,0 +1,225 @@
+"""Computes the gradients of a pipeline stage by any schedule.
+
+A schedule is a list of actions (`tftrain.schedules`). This module makes one graph of them. An action that computes is a
+call of a compiled function, and control dependencies run these calls one after the other. A transfer waits for its
+tensor, and a receive for the computation before it, so transfers run while the stage computes.
+
+The word table of the first stage is the output layer of the last one. The last stage has a copy of the table, without
+optimizer state. It sends the gradient of its copy to the first stage, and receives the table after the update.
+"""
+
+import contextlib
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tftrain.config import TrainConfig
+from tftrain.model.part import ModelPart
+from tftrain.number_formats import DTYPES
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.run_state import Run
+from tftrain.schedules import orders
+from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
+from tftrain.tasks.task import Batch, Task
+from tftrain.train.gradients import Gradients, Position
+from tftrain.train.stage import Backward, Forward, Stage
+from tftrain.train.stage_clock import StageClock
+
+
+class PipelineEvaluation:
+    """The task's sums of a batch, without dropout and gradients."""
+
+    def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
+        """Traces nothing yet; for the arguments, see `Stage`."""
+        self._config, self._mesh = config, mesh
+        self._stage = Stage(task, parts, mesh, jit, config.run.seed)
+
+    @tf.function(autograph=False)
+    def __call__(self, batch: Batch) -> tf.Tensor:
+        """Returns the sums of a batch of whole micro-batches, fp32 [len(task.sums)]; zeros but on the last stage."""
+        count = self._stage.batch_size(batch) // self._config.batch.micro_batch_size
+        parallel = self._config.parallel
+        sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
+        table = orders.forward_only(parallel.pipeline_schedule, *sizes)
+        return StageGraph(self._stage, self._mesh, table, batch, None).run().sums
+
+
+class PipelineGradients:
+    """The gradients of this rank's stage over all micro-batches of a global batch.
+
+    Attributes:
+        clock: when this stage computed what in the last step; None unless --trace_pipeline.
+    """
+
+    def __init__(self, run: Run):
+        """Prepares the computation; nothing is traced before the first call."""
+        self._run, self._config = run, run.config
+        self._stage = Stage(run.task, run.parts, run.mesh, run.jit, run.config.run.seed)
+        self.clock = StageClock() if run.config.run.trace_pipeline else None
+
+    def __call__(self, batch: Batch, position: Position) -> Gradients:
+        """Computes the gradients of a batch, times the loss scale.
+
+        Args:
+            batch: this rank's share of the global batch, the same on all stages: some times micro_batch_size samples.
+            position: of the batch in the run.
+        """
+        config, mesh = self._config, self._run.mesh
+        count = self._stage.batch_size(batch) // config.batch.micro_batch_size
+        table = schedule_of(config, count)
+        dtype = tf.as_dtype(DTYPES[config.batch.grad_accum_dtype])
+        found = StageGraph(self._stage, mesh, table, batch, position, dtype, self.clock).run()
+        return found._replace(dense=self._with_gradient_of_copy(found.dense))
+
+    def _with_gradient_of_copy(self, gradients):
+        """Adds the gradient of the last stage's copy of the word table on the first stage, and drops it on the last."""
+        mesh, shared = self._run.mesh, self._run.task.shared_variable
+        if shared is None:
+            return gradients
+        link = mesh.link_to_copy
+        if mesh.is_last_stage:
+            *own, of_copy = gradients
+            sent = collectives.send(link, tf.cast(of_copy, tf.float32), "gradient_of_word_table")
+            with tf.control_dependencies([collectives.prevent_pruning(sent)]):
+                return [tf.identity(gradient) for gradient in own]
+        place = next(i for i, variable in enumerate(self._stage.variables) if variable is shared)
+        received = collectives.receive(link, shared.shape, tf.float32, "gradient_of_word_table")
+        gradients[place] = tf.cast(gradients[place], tf.float32) + received
+        return gradients
+
+
+def schedule_of(config: TrainConfig, micro_batches: int) -> Table:
+    """Returns the table of the schedule that a run's flags ask for."""
+    parallel = config.parallel
+    sizes = parallel.pipeline_parallel_size, micro_batches, parallel.virtual_pipeline_size
+    return orders.table(parallel.pipeline_schedule, *sizes)
+
+
+class StageGraph:
+    """The graph of one batch, made from the actions of this rank's stage."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        mesh: Mesh,
+        table: Table,
+        batch: Batch,
+        position: Position | None,
+        dtype: tf.DType = tf.float32,
+        clock: StageClock | None = None,
+    ):
+        """Starts an empty graph.
+
+        Args:
+            stage: computes.
+            mesh: the ranks.
+            table: the schedule.
+            batch: of `table.micro_batches` micro-batches.
+            position: of the batch in the run; None in an evaluation.
+            dtype: in which the gradients of micro-batches are added.
+            clock: measures the computations.
+        """
+        self._stage, self._mesh, self._table = stage, mesh, table
+        self._batch, self._position, self._dtype, self._clock = batch, position, dtype, clock
+        self._samples = stage.batch_size(batch) // table.micro_batches
+        self._first_sample = mesh.data.share(stage.batch_size(batch) * mesh.data.size)[0]
+        self._halves = any(action.kind is Kind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
+        self._forwards: dict[tuple[int, int], Forward] = {}
+        self._backwards: dict[tuple[int, int], Backward] = {}
+        self._tensors: dict[str, tf.Tensor] = {}  # by the name of their transfer
+        self._sent: list[tf.Tensor] = []
+        self._order: list[tf.Tensor] = []  # what the next computation waits for
+        self._gradients: dict[int, tf.Tensor] = {}
+        self._sums = tf.zeros([stage.size_of_sums])
+
+    def run(self) -> Gradients:
+        """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
+        add = {
+            Kind.FORWARD: self._forward,
+            Kind.BACKWARD: self._backward,
+            Kind.BACKWARD_INPUTS: self._backward,
+            Kind.BACKWARD_WEIGHTS: self._backward_weights,
+            Kind.SEND: self._send,
+            Kind.RECEIVE: self._receive,
+        }
+        if self._clock:
+            self._clock.start()
+        for action in self._table.stages[self._mesh.stage]:
+            with tf.control_dependencies(self._order):
+                add[action.kind](action)
+        if self._clock:
+            self._clock.store()
+        with tf.control_dependencies([collectives.prevent_pruning(each) for each in self._sent]):
+            places = range(len(self._stage.variables)) if self._position is not None else ()
+            dense = [tf.identity(self._gradients[place]) for place in places]
+            return Gradients(dense, None, tf.identity(self._sums))
+
+    def _forward(self, action):
+        stage, inputs = self._stage, self._input(action)
+        batch = {name: self._rows(tensor, action.micro_batch) for name, tensor in self._batch.items()}
+        first_sample = tf.constant(self._first_sample + action.micro_batch * self._samples, tf.int64)
+        with self._measured(action, inputs) as ended:
+            made = stage.forward(action.chunk, inputs, batch, first_sample, self._position, self._halves)
+            ended([made.output])
+        if self._position is not None:
+            self._forwards[action.chunk, action.micro_batch] = made
+        if made.sums is not None:
+            self._sums += made.sums
+            self._order = [self._sums]
+        else:
+            self._output(action, made.output)
+            self._order = [made.output]
+
+    def _backward(self, action):
+        made, upstream = self._forwards.pop((action.chunk, action.micro_batch)), self._input(action)
+        with self._measured(action, upstream) as ended:
+            found = self._stage.backward(made, upstream)
+            ended([*found.of_variables.values(), *found.upstream])
+        if found.of_inputs is not None:
+            self._output(action, found.of_inputs)
+        self._add(found.of_variables)
+        self._order = [*self._order_of(found.of_variables), *([] if found.of_inputs is None else [found.of_inputs])]
+        if action.kind is Kind.BACKWARD_INPUTS:
+            self._order += found.upstream
+            self._backwards[action.chunk, action.micro_batch] = found
+
+    def _backward_weights(self, action):
+        with self._measured(action, None) as ended:
+            made = self._backwards.pop((action.chunk, action.micro_batch))
+            found = self._stage.backward_weights(action.chunk, made)
+            ended(found.values())
+        self._add(found)
+        self._order = self._order_of(found)
+
+    def _send(self, action):
+        link = self._mesh.link(action.peer)
+        self._sent.append(collectives.send(link, self._tensors.pop(action.name), action.name))
+
+    def _receive(self, action):
+        shape = [self._samples, *self._stage.shape]
+        received = collectives.receive(self._mesh.link(action.peer), shape, self._stage.dtype, action.name)
+        self._tensors[action.name] = received
+
+    def _measured(self, action: Action, given: tf.Tensor | None):
+        """Returns a context for a computation, which yields a function that takes the results."""
+        return self._clock.measure(action, given) if self._clock else contextlib.nullcontext(lambda results: None)
+
+    def _input(self, action: Action) -> tf.Tensor | None:
+        source = input_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
+        return source and self._tensors.pop(f"{source.what}.{source.boundary}.{action.micro_batch}")
+
+    def _output(self, action: Action, tensor: tf.Tensor) -> None:
+        target = output_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
+        self._tensors[f"{target.what}.{target.boundary}.{action.micro_batch}"] = tensor
+
+    def _add(self, gradients):
+        for place, gradient in gradients.items():
+            gradient, total = tf.cast(gradient, self._dtype), self._gradients.get(place)
+            self._gradients[place] = gradient if total is None else total + gradient
+
+    def _order_of(self, gradients):
+        return [self._gradients[place] for place in gradients]
+
+    def _rows(self, tensor, micro_batch):
+        return tf.reshape(tensor, [self._table.micro_batches, self._samples, *tensor.shape[1:]])[micro_batch]

@@ -1,0 +1,81 @@
+"""Draws when each pipeline stage computed what, and the same by the plan of the schedule (`--trace_pipeline`)."""
+
+import json
+import logging
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+from tftrain.parallel import collectives
+from tftrain.run_state import Run
+from tftrain.schedules import picture, simulation, trace
+from tftrain.schedules.simulation import Durations, Event
+from tftrain.schedules.table import Action, Kind, Table
+from tftrain.train.pipeline import schedule_of
+from tftrain.train.stage_clock import StageClock
+
+logger = logging.getLogger(__name__)
+
+STEP = 3  # of a run's own steps: the first one compiles, and the second one may still allocate memory
+SECONDS_US = 1e6
+MEASURED, PLANNED = "pipeline", "pipeline_planned"
+
+
+class PipelineTrace:
+    """Writes pipeline.png and pipeline.json, and pipeline_planned.png and .json, once in a run."""
+
+    def __init__(self, run: Run, clock: StageClock):
+        """Writes nothing yet.
+
+        Args:
+            run: its ranks and its folder.
+            clock: of this rank's stage.
+        """
+        self._run, self._clock = run, clock
+
+    def write(self) -> None:
+        """Collects the last step's times and writes the files on the chief; every rank must call it."""
+        line = self._run.mesh.pipeline
+        times = self._clock.times.numpy().tolist()
+        own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self._clock.actions, times, strict=True)]
+        texts = collectives.gather_texts(line, json.dumps(own), "stage_times")
+        if not self._run.mesh.is_chief:
+            return
+        events = [
+            Event(stage, Action(Kind[kind], micro_batch, chunk), begin, end)
+            for stage, text in enumerate(texts)
+            for kind, micro_batch, chunk, begin, end in json.loads(text)
+        ]
+        table = schedule_of(self._run.config, 1 + max(event.action.micro_batch for event in events))
+        planned = simulation.simulate(table, durations(events, table))
+        folder, words = Path(self._run.config.run.output_dir), []
+        for name, title, found in ((MEASURED, "as measured", events), (PLANNED, "as planned", planned)):
+            try:
+                picture.draw(found, folder / f"{name}.png", f"{table.schedule}, {title}", "s")
+                trace.write(found, folder / f"{name}.json", SECONDS_US)
+            except OSError as error:
+                logger.warning(f"can't write {folder / name}: {error.strerror or error}")
+            seconds, bubble = simulation.step_time(found), simulation.bubble_share(found)
+            words.append(f"{1e3 * seconds:.1f} ms with a bubble of {100 * bubble:.1f}% {title}")
+        logger.info(f"pipeline: {', '.join(words)}; see {folder / MEASURED}.png")
+
+
+def durations(events: list[Event], table: Table) -> Durations:
+    """Returns the median durations of the computations of each stage and chunk, seconds; transfers take none.
+
+    Args:
+        events: the computations of a step, as measured.
+        table: the schedule.
+    """
+    found = defaultdict(list)
+    for stage, action, begin, end in events:
+        kind = Kind.BACKWARD_INPUTS if action.kind is Kind.BACKWARD else action.kind
+        found[kind, stage, action.chunk].append(end - begin)
+
+    def of(kind):
+        return tuple(
+            tuple(statistics.median(found.get((kind, stage, chunk), [0.0])) for chunk in range(table.chunks))
+            for stage in range(len(table.stages))
+        )
+
+    return Durations(of(Kind.FORWARD), of(Kind.BACKWARD_INPUTS), of(Kind.BACKWARD_WEIGHTS))

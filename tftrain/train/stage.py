@@ -1,0 +1,160 @@
+"""What one pipeline stage computes for one micro-batch: forward, backward, or the two halves of backward.
+
+Each part of the model is a compiled function. Its forward pass keeps the activations for its backward pass, which
+computes nothing again unless activation checkpointing says so.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tftrain.model.part import ModelPart
+from tftrain.model.weight_gradients import deferred, kernel_gradients, tap
+from tftrain.ops.dropout import DropoutKey
+from tftrain.parallel.mesh import Mesh
+from tftrain.tasks.task import Batch, Task
+from tftrain.train.gradients import Position
+
+# A compiled part is not inlined: else a step's graph would have its layers once for each micro-batch.
+AS_CALL = {"_noinline": True}
+
+
+class Forward(NamedTuple):
+    """The forward pass of one part over one micro-batch.
+
+    Attributes:
+        output: activations, [b, S, H]; of the part with the heads, the loss times the loss scale.
+        sums: the task's sums, of the part with the heads; else None.
+        tape: of the pass; None in an evaluation.
+        inputs: activations of the part before, [b, S, H]; None for the part with the embedding.
+        taps: see `weight_gradients`; empty unless backward is in two halves.
+        kernel_inputs: for each tap, what its kernel is multiplied with.
+    """
+
+    output: tf.Tensor
+    sums: tf.Tensor | None
+    tape: tf.GradientTape | None
+    inputs: tf.Tensor | None
+    taps: list[tf.Tensor]
+    kernel_inputs: list[tf.Tensor]
+
+
+class Backward(NamedTuple):
+    """The backward pass of one part over one micro-batch, or the first half of it.
+
+    Attributes:
+        of_inputs: gradient of the activations of the part before; None for the part with the embedding.
+        of_variables: index in `Stage.variables` -> gradient.
+        kernel_inputs, upstream: what `Stage.backward_weights` needs for the kernels' gradients.
+    """
+
+    of_inputs: tf.Tensor | None
+    of_variables: dict[int, tf.Tensor]
+    kernel_inputs: list[tf.Tensor]
+    upstream: list[tf.Tensor]
+
+
+class Stage:
+    """The compiled parts of this rank.
+
+    Attributes:
+        parts: of this rank, in the order of the layers; the schedule calls them chunks.
+        variables: of all parts, copies last.
+        size_of_sums: number of the task's sums.
+        shape, dtype: of a sample's activations between two parts.
+    """
+
+    def __init__(self, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool, seed: int):
+        """Traces nothing yet.
+
+        Args:
+            task: with this rank's parts of the model.
+            parts: see the attributes.
+            mesh: the ranks.
+            jit: whether XLA compiles the parts.
+            seed: of the run, for dropout.
+        """
+        self.parts, self.variables = list(parts), [*task.named_variables().values(), *task.copies().values()]
+        self.size_of_sums, self.shape, self.dtype = len(task.sums), task.activation_shape, tf.as_dtype(task.dtype)
+        self._task, self._mesh, self._seed = task, mesh, seed
+        self._kernels = [task.kernels(part) for part in self.parts]
+        places = {variable.ref(): place for place, variable in enumerate(self.variables)}
+        self._places_of_kernels = [[places[kernel.ref()] for kernel in kernels] for kernels in self._kernels]
+        compiled = functools.partial(
+            tf.function, jit_compile=jit, autograph=False, experimental_attributes=AS_CALL, reduce_retracing=False
+        )
+        self._functions = [compiled(functools.partial(self._run, chunk)) for chunk in range(len(self.parts))]
+        self._kernel_gradients = compiled(kernel_gradients)
+
+    def batch_size(self, batch: Batch) -> int:
+        """Returns the number of samples of a batch."""
+        return self._task.batch_size(batch)
+
+    def forward(
+        self,
+        chunk: int,
+        inputs: tf.Tensor | None,
+        batch: Batch,
+        first_sample: tf.Tensor,
+        position: Position | None,
+        in_halves: bool,
+    ) -> Forward:
+        """Runs a part.
+
+        Args:
+            chunk: index of the part.
+            inputs: activations of the part before, [b, S, H]; None for the part with the embedding.
+            batch: the micro-batch.
+            first_sample: int64 scalar, index of the micro-batch's first sample in the global batch.
+            position: of the global batch in the run; None in an evaluation, which has no dropout and no backward.
+            in_halves: whether backward will be in two halves.
+        """
+        taps = [tap(kernel.dtype) for kernel in self._kernels[chunk]] if in_halves else []
+        call = functools.partial(self._functions[chunk], inputs, batch, first_sample, position, taps)
+        if position is None:
+            return Forward(*self._output(chunk, call())[:2], None, inputs, taps, [])
+        tape = tf.GradientTape(watch_accessed_variables=False)
+        with tape:
+            tape.watch([*([] if inputs is None else [inputs]), *self.variables, *taps])
+            output, sums, kernel_inputs = self._output(chunk, call())
+        return Forward(output, sums, tape, inputs, taps, kernel_inputs)
+
+    def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
+        """Runs a part backward, or the first half of it if the forward pass was made for halves.
+
+        Args:
+            made: the forward pass.
+            upstream: the gradient of its output; None for the part with the heads.
+        """
+        sources = [*([] if made.inputs is None else [made.inputs]), *self.variables, *made.taps]
+        found = made.tape.gradient(made.output, sources, output_gradients=upstream)
+        of_inputs = None if made.inputs is None else found.pop(0)
+        of_variables = {place: each for place, each in enumerate(found[: len(self.variables)]) if each is not None}
+        return Backward(of_inputs, of_variables, made.kernel_inputs, found[len(self.variables) :])
+
+    def backward_weights(self, chunk: int, made: Backward) -> dict[int, tf.Tensor]:
+        """Runs the second half of backward: index in `variables` -> gradient, for the kernels of a part."""
+        gradients = self._kernel_gradients(made.kernel_inputs, made.upstream)
+        return dict(zip(self._places_of_kernels[chunk], gradients, strict=True))
+
+    def _output(self, chunk, results):
+        return results if self.parts[chunk].heads else (results[0], None, results[1])
+
+    def _run(self, chunk, inputs, batch, first_sample, position, taps):
+        """Returns the output of a part, the sums if it has the heads, and the inputs of the kernels with taps."""
+        key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
+        part, kernel_inputs = self.parts[chunk], []
+        if taps:
+            with deferred(self._kernels[chunk], taps) as products:
+                result = self._task.run_part(part, inputs, batch, key)
+            kernel_inputs = products.inputs
+        else:
+            result = self._task.run_part(part, inputs, batch, key)
+        if not part.heads:
+            return result, kernel_inputs
+        loss = tf.zeros([])
+        if position is not None:
+            loss = self._task.loss(result, position.loss_weights) * position.scale
+        return loss, self._task.vector(result), kernel_inputs

@@ -1,0 +1,59 @@
+"""When a pipeline stage computed what: the begin and the end of each computation of the last step."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+import tensorflow as tf
+
+from tftrain.schedules.table import Action
+
+
+class StageClock:
+    """Measures the computations of a stage on the host.
+
+    A computation begins when the stage is free and its input has arrived, and ends when all its results are there.
+
+    Attributes:
+        actions: the computations, in order, of the graph that was traced last.
+        times: fp64 [actions, 2], seconds since 1970 at the begin and the end of each in the last step.
+    """
+
+    def __init__(self):
+        """Has measured nothing yet."""
+        self.actions: list[Action] = []
+        with tf.device("CPU:0"):
+            shape = tf.TensorShape([None, 2])
+            self.times = tf.Variable(tf.zeros([0, 2], tf.float64), trainable=False, shape=shape, name="stage_times")
+        self._found: list[tf.Tensor] = []
+
+    @contextlib.contextmanager
+    def measure(self, action: Action, given: tf.Tensor | None) -> Iterator[Callable[[Iterable[tf.Tensor]], None]]:
+        """Measures a computation that is traced within it.
+
+        Args:
+            action: the computation.
+            given: its input from another stage, if it has one.
+
+        Yields:
+            A function to call with the results.
+        """
+        begin = _now([] if given is None else [given])
+        ends: list[tf.Tensor] = []
+        with tf.control_dependencies([begin]):
+            yield lambda results: ends.append(_now(results))
+        self.actions.append(action)
+        self._found.append(tf.stack([begin, *ends]))
+
+    def store(self) -> None:
+        """Stores the times of all computations that were traced since the last call."""
+        self.times.assign(tf.stack(self._found), read_value=False)
+        self._found = []
+
+    def start(self) -> None:
+        """Forgets the computations of an earlier graph; call it before the first one of a graph."""
+        self.actions, self._found = [], []
+
+
+def _now(after):
+    with tf.device("CPU:0"), tf.control_dependencies([tensor for tensor in after if tensor is not None]):
+        return tf.timestamp()
