@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-LINE = re.compile(r"\[(\d+-\d+-\d+ \d+:\d+:\d+)\. *(\d+): T [^\]]*\] \[(\d+)\]: (.*)")
+# Ranks write to one file: a line may begin with digits of another.
+LINE = re.compile(r"\[\d*?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\. *(\d+): T [^\]]*\] \[(\d+)\]: (.*)")
 ENQUEUED = re.compile(r"Enqueued (?:tensors for \w+: )?(.*)")
 SENT = re.compile(r"Sent (\d+) messages to coordinator")
 

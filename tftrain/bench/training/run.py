@@ -127,8 +127,8 @@ def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figure
     )
 
 
-def launch(flags: Sequence[str], ranks: int, seconds: float) -> str:
-    """Runs `tftrain.run` on so many ranks, without a launcher on one.
+def launch(flags: Sequence[str], ranks: int, seconds: float, module: str = "tftrain.run") -> str:
+    """Runs a module on so many ranks, without a launcher on one.
 
     Returns:
         The printed text of all ranks.
@@ -136,7 +136,7 @@ def launch(flags: Sequence[str], ranks: int, seconds: float) -> str:
     Raises:
         RunError: the exit code was not 0, or the run exceeded its time limit.
     """
-    command = [sys.executable, "-m", "tftrain.run", *flags]
+    command = [sys.executable, "-m", module, *flags]
     if ranks > 1:
         command = [_horovodrun(), "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

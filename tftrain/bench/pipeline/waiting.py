@@ -1,0 +1,141 @@
+"""What each rank does in table `pipeline`: the trainer's engine runs a schedule whose stages wait, not compute.
+
+    horovodrun -np 4 python -m tftrain.bench.pipeline.waiting JSON
+
+The chief prints one line of json, see `measure`. A wait takes the same time on a machine with any number of cores, so
+the time of a step shows what the engine adds: transfers, and the calls of compiled functions.
+"""
+
+import json
+import statistics
+import sys
+import time
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tftrain.bench.pipeline.held import most_held
+from tftrain.parallel import collectives
+from tftrain.parallel.launcher import launch_from_environment
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.start import start
+from tftrain.schedules import orders, simulation
+from tftrain.schedules.simulation import Event
+from tftrain.schedules.table import Action, Kind, Table
+from tftrain.train.gradients import Position
+from tftrain.train.pipeline import StageGraph
+from tftrain.train.stage import Backward, Forward
+from tftrain.train.stage_clock import StageClock
+
+WARM_UP = 2
+SHAPE = (128, 256)  # of a sample's activations
+
+
+class Seconds(NamedTuple):
+    """Lengths of the waits of a whole stage: forward, and the halves of backward."""
+
+    forward: float
+    backward_inputs: float
+    backward_weights: float
+
+
+class WaitingStage:
+    """A stage without variables, see `tftrain.train.stage.Stage`, that waits."""
+
+    variables, size_of_sums, shape, dtype = (), 1, SHAPE, tf.float32
+
+    def __init__(self, mesh: Mesh, chunks: int, seconds: Seconds):
+        """Divides the waits of a stage among its chunks."""
+        self._mesh, self._chunks = mesh, chunks
+        self._seconds = Seconds(*(each / chunks for each in seconds))
+
+    def batch_size(self, batch: dict[str, tf.Tensor]) -> int:
+        """Returns the number of samples of a batch."""
+        return batch["input_ids"].shape[0]
+
+    def forward(self, chunk, inputs, batch, first_sample, position, in_halves) -> Forward:
+        """Waits as long as a forward pass takes."""
+        given = tf.zeros([self.batch_size(batch), *SHAPE]) if inputs is None else inputs
+        has_heads = self._mesh.is_last_stage and chunk == self._chunks - 1
+        output = _wait(given, self._seconds.forward)
+        return Forward(output, tf.reduce_sum(output)[None] if has_heads else None, in_halves, inputs, [], [])
+
+    def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
+        """Waits as long as a backward pass takes, or its first half."""
+        _, inputs, weights = self._seconds
+        in_halves = made.tape
+        found = _wait(made.output if upstream is None else upstream, inputs if in_halves else inputs + weights)
+        return Backward(None if made.inputs is None else found, {0: tf.reduce_sum(found)}, [], [found])
+
+    def backward_weights(self, chunk: int, made: Backward) -> dict[int, tf.Tensor]:
+        """Waits as long as the second half of a backward pass takes."""
+        return {0: tf.reduce_sum(_wait(made.upstream[0], self._seconds.backward_weights))}
+
+
+def _wait(tensor: tf.Tensor, seconds: float) -> tf.Tensor:
+    def sleep(value):
+        time.sleep(seconds)
+        return value
+
+    waited = tf.numpy_function(sleep, [tensor], tensor.dtype)
+    return tf.ensure_shape(waited, tensor.shape)
+
+
+def measure(mesh: Mesh, table: Table, seconds: Seconds, steps: int) -> dict[str, Any] | None:
+    """Runs a schedule.
+
+    Args:
+        mesh: as many stages as ranks.
+        table: the schedule.
+        seconds: waits of a stage.
+        steps: that count.
+
+    Returns:
+        On the chief: `step_ms`, the median of the steps; `step_times_ms` of each; `bubble` in percent, and `held`, the
+        most micro-batches (times chunks) that each stage held at a time, both as measured in the last step.
+    """
+    clock, stage = StageClock(), WaitingStage(mesh, table.chunks, seconds)
+    batch = {"input_ids": tf.zeros([table.micro_batches, 1], tf.int32)}
+
+    @tf.function(autograph=False)
+    def step(batch):
+        position = Position(tf.constant(0, tf.int64), tf.ones([1]), tf.constant(1.0))
+        return StageGraph(stage, mesh, table, batch, position, tf.float32, clock).run().sums
+
+    times = []
+    for _ in range(WARM_UP + steps):
+        collectives.gather_numbers(mesh.world, 0.0, "begin")
+        begin = time.perf_counter()
+        step(batch).numpy()
+        times.append(collectives.gather_numbers(mesh.world, time.perf_counter() - begin, "end").max())
+    own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(clock.actions, clock.times.numpy(), strict=True)]
+    texts = collectives.gather_texts(mesh.pipeline, json.dumps(own), "stage_times")
+    if not mesh.is_chief:
+        return None
+    events = [
+        Event(number, Action(Kind[kind], micro_batch, chunk), begin, end)
+        for number, text in enumerate(texts)
+        for kind, micro_batch, chunk, begin, end in json.loads(text)
+    ]
+    counted = [1e3 * seconds for seconds in times[WARM_UP:]]
+    return {
+        "step_ms": statistics.median(counted),
+        "step_times_ms": counted,
+        "bubble": 100 * simulation.bubble_share(events),
+        "held": most_held(events, len(texts)),
+    }
+
+
+def main(text: str) -> None:
+    """Measures what the json `text` says."""
+    given = json.loads(text)
+    stages = given["stages"]
+    mesh = start(launch_from_environment(), 1, 1, stages)
+    table = orders.table(given["schedule"], stages, given["micro_batches"], given["chunks"])
+    found = measure(mesh, table, Seconds(*given["seconds"]), given["steps"])
+    if found:
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
