@@ -196,7 +196,7 @@ class ComputeConfig:
     )
     jit_compile: str = flag(
         "auto",
-        "Compile the step with XLA. auto: on a GPU without tensor parallelism.",
+        "Compile the step with XLA; with tensor parallelism, what is between the sums over ranks. auto: on a GPU.",
         choices=("auto", "true", "false"),
     )
     deterministic: bool = flag(
@@ -390,9 +390,18 @@ class TrainConfig:
                 f"expected at least one word for each of tensor_parallel_size={self.parallel.tensor_parallel_size}"
             )
             found.append(Problem("vocab_size", model.vocab_size, expected))
-        if self.parallel.tensor_parallel_size > 1 and self.compute.jit_compile == "true":
-            expected = "expected auto or false with tensor_parallel_size > 1: XLA can't compile Horovod's collectives"
+        if self._has_deferred_collectives and self.compute.jit_compile == "true":
+            expected = (
+                "expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble: the halves of "
+                "backward share tensors that pieces compiled by XLA would hide"
+            )
             found.append(Problem("jit_compile", "true", expected))
+        length, size = data.max_seq_length or 0, parallel.tensor_parallel_size
+        if parallel.sequence_parallel and size < 2:
+            found.append(Problem("sequence_parallel", True, "expected together with tensor_parallel_size > 1"))
+        elif parallel.sequence_parallel and length % size:
+            expected = f"expected a multiple of tensor_parallel_size={size} with sequence_parallel"
+            found.append(Problem("max_seq_length", length, expected))
         if not self.compute.enable_resource_variables:
             expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
             found.append(Problem("enable_resource_variables", False, expected))
@@ -422,14 +431,25 @@ class TrainConfig:
         return []
 
     def compiles(self, gpu: bool) -> bool:
-        """Returns whether XLA compiles the step, by `jit_compile`. auto: on a GPU without tensor parallelism.
+        """Returns whether XLA compiles the step, or pieces of it under tensor parallelism. auto: on a GPU.
 
         Args:
             gpu: whether the run's device is a GPU.
         """
         if self.compute.jit_compile == "auto":
-            return gpu and self.parallel.tensor_parallel_size == 1
+            return gpu and not self._has_deferred_collectives
         return self.compute.jit_compile == "true"
+
+    def compiles_whole(self, gpu: bool) -> bool:
+        """Returns whether XLA compiles all computation of a micro-batch, which then has no collectives."""
+        return self.compiles(gpu) and self.parallel.tensor_parallel_size == 1
+
+    @property
+    def _has_deferred_collectives(self) -> bool:
+        """Whether backward is in halves, and each has sums over tensor parallel ranks in it."""
+        parallel = self.parallel
+        stages = parallel.pipeline_parallel_size > 1
+        return stages and parallel.pipeline_schedule == "zero_bubble" and parallel.tensor_parallel_size > 1
 
     def resolve(self, ranks: int) -> "TrainConfig":
         """Returns this configuration with the batch sizes and the warm-up filled in.

@@ -115,7 +115,8 @@ class Run:
     Attributes:
         config: resolved, with the sizes that the data gives.
         mesh: the ranks.
-        jit: whether XLA compiles the step.
+        jit: whether XLA compiles all of what computes: the micro-batches and the update. With tensor parallel ranks, it
+            compiles pieces of the model at most.
         parts: the layers of this rank: the whole model, or the parts of its pipeline stage, in the order of the layers.
         task: what is optimised, with this rank's part of the model.
         optimizer: over the task's variables.
@@ -126,7 +127,7 @@ class Run:
     def __init__(self, config: TrainConfig, mesh: Mesh):
         """Builds the model with its initial weights and an optimizer over them."""
         self.config, self.mesh = config, mesh
-        self.jit = config.compiles(devices.has_gpu())
+        self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(config, mesh)
         self.task = make_task(config, mesh, joined(self.parts))
         self._shapes = self._shapes_of_all_stages()
@@ -142,6 +143,7 @@ class Run:
             pieces,
             self.task.initial_value,
             list(self._shapes),
+            self.task.summed,
         )
         state = self.optimizer.state
         if rounded:

@@ -229,7 +229,8 @@ def kernels(dtype):
             attributes,
         )
     x, column = ((128, 512, 1024), dtype), ((1024,), f32)
-    yield "bias_dropout_add", "forward", "128x512x1024", "TftrainBiasDropoutAdd", [x, column, x, position], [x], dropout
+    rows = {**dropout, "first_row": 0, "total_rows": 512}
+    yield "bias_dropout_add", "forward", "128x512x1024", "TftrainBiasDropoutAdd", [x, column, x, position], [x], rows
     yield (
         "bias_dropout_add",
         "backward",
@@ -237,7 +238,7 @@ def kernels(dtype):
         "TftrainBiasDropoutAddGrad",
         [x, column, position],
         [x, column],
-        dropout,
+        rows,
     )
 
 

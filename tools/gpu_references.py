@@ -200,6 +200,9 @@ def _geglu(random, name, dtype, rows, columns, tanh):
     yield Call("TftrainGegluGrad", [dy, gate, up, *biases], {"approximate": tanh}, outputs, what + " backward")
 
 
+FIRST_ROW = 3  # of those that a rank has of each sample, under sequence parallelism
+
+
 def _dropout_add(random, name, dtype, shape, drop_below):
     samples, rows, hidden = shape
     what = f"bias_dropout_add {name} {shape}" + (" with dropout" if drop_below else "")
@@ -208,12 +211,14 @@ def _dropout_add(random, name, dtype, shape, drop_below):
     x, residual = _normal(random, dtype, *shape), _normal(random, dtype, *shape)
     bias = _normal(random, np.float32, hidden)
     wide, b, r = _wide(x, bias, residual)
-    factors = kept(dropout, position, samples, np.arange(rows * hidden).reshape(rows, hidden), rows * hidden)
+    attributes = {**dropout, "first_row": FIRST_ROW, "total_rows": FIRST_ROW + rows + 1}
+    elements = FIRST_ROW * hidden + np.arange(rows * hidden).reshape(rows, hidden)
+    factors = kept(dropout, position, samples, elements, attributes["total_rows"] * hidden)
     outputs = [((wide + b) * factors + r, dtype, FORWARD[name])]
-    yield Call("TftrainBiasDropoutAdd", [x, bias, residual, position], dropout, outputs, what)
+    yield Call("TftrainBiasDropoutAdd", [x, bias, residual, position], attributes, outputs, what)
     dx = wide * factors
     outputs = [(dx, dtype, GRADIENT[name]), (dx.sum((0, 1)), np.float32, _sums(samples * rows, 2))]
-    yield Call("TftrainBiasDropoutAddGrad", [x, bias, position], dropout, outputs, what + " backward")
+    yield Call("TftrainBiasDropoutAddGrad", [x, bias, position], attributes, outputs, what + " backward")
 
 
 def _updates(random, sizes, factor):

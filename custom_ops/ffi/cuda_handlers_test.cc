@@ -245,6 +245,8 @@ TEST(CudaHandlers, ReplayBiasDropoutAdd) {
   BiasDropoutAddOp op;
   BiasDropoutAddGradOp gradient;
   op.dropout = gradient.dropout = {30000, -5, 77};
+  op.first_row = gradient.first_row = 4;
+  op.total_rows = gradient.total_rows = 40;
   ExpectReplays(tftrain_bias_dropout_add_cuda, op, [](Inputs& in) {
     return std::vector{in.Normals(kF32, {3, 17, 64}), in.Normals(kF32, {64}), in.Normals(kF32, {3, 17, 64}),
                        in.Position()};

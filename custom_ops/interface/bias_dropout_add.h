@@ -12,16 +12,36 @@
 
 namespace tftrain {
 
-// x [batch, ..., hidden], bias [hidden], residual like x, position int64 [2] -> y like x.
-struct BiasDropoutAddOp {
-  static constexpr char kName[] = "TftrainBiasDropoutAdd";
-
+// Common to both directions.
+struct BiasDropoutAddAttributes {
   DropoutAttributes dropout;
+  int64_t first_row = 0;
+  int64_t total_rows = 0;  // of a sample over all ranks that share it; 0: those of the tensor
 
   template <typename Visitor>
   void VisitAttributes(Visitor& visit) {
     dropout.Visit(visit);
+    visit("first_row", &first_row);
+    visit("total_rows", &total_rows);
   }
+
+  void CheckWith(Check& check, const Dims& shape, const Spec& position) const {
+    dropout.CheckWith(check, position);
+    if (total_rows == 0 && first_row == 0) return;
+    int64_t rows = 1;
+    for (int axis = 1; axis + 1 < (shape.known_rank ? shape.rank() : 0); ++axis) {
+      if (shape[axis] == kUnknown) rows = kUnknown;
+      if (rows != kUnknown) rows *= shape[axis];
+    }
+    check.That(first_row >= 0 && total_rows >= first_row + (rows == kUnknown ? 0 : rows),
+               "first_row is " + std::to_string(first_row) + " of total_rows " + std::to_string(total_rows) +
+                   ", which leaves no room for the rows of a sample of shape " + shape.ToString());
+  }
+};
+
+// x [batch, ..., hidden], bias [hidden], residual like x, position int64 [2] -> y like x.
+struct BiasDropoutAddOp : BiasDropoutAddAttributes {
+  static constexpr char kName[] = "TftrainBiasDropoutAdd";
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     Check check;
@@ -34,7 +54,7 @@ struct BiasDropoutAddOp {
     Dims shape = check.Shape("residual", residual, x.dims);
     check.Storage("bias", bias);
     const Dims columns = check.Shape("bias", bias, {true, {LastDim(shape)}});
-    dropout.CheckWith(check, in[3]);
+    CheckWith(check, x.dims, in[3]);
     if (!check.problem().empty()) return check.problem();
     if (shape.known_rank) shape.sizes.back() = columns[0];
     *out = {{x.element, shape}};
@@ -46,21 +66,14 @@ struct BiasDropoutAddOp {
     const Dims& dims = in[0].dims;
     return Launch(BiasDropoutAddForward{dims[0], dims.Product(1, dims.rank() - 1), dims[-1], dropout.With(in[3]),
                                         StorageType(in[0].element), StorageType(in[1].element), in[0].data, in[1].data,
-                                        in[2].data, out[0].data},
+                                        in[2].data, out[0].data, {first_row, total_rows}},
                   device);
   }
 };
 
 // dy [batch, ..., hidden], bias [hidden] for its dtype, position int64 [2] -> dx like dy, dbias like bias.
-struct BiasDropoutAddGradOp {
+struct BiasDropoutAddGradOp : BiasDropoutAddAttributes {
   static constexpr char kName[] = "TftrainBiasDropoutAddGrad";
-
-  DropoutAttributes dropout;
-
-  template <typename Visitor>
-  void VisitAttributes(Visitor& visit) {
-    dropout.Visit(visit);
-  }
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     Check check;
@@ -71,7 +84,7 @@ struct BiasDropoutAddGradOp {
     check.RankAtLeast("dy", dy, 2);
     check.Storage("bias", bias);
     const Dims columns = check.Shape("bias", bias, {true, {LastDim(dy.dims)}});
-    dropout.CheckWith(check, in[2]);
+    CheckWith(check, dy.dims, in[2]);
     if (!check.problem().empty()) return check.problem();
     *out = {dy, {bias.element, columns}};
     return "";
@@ -87,7 +100,7 @@ struct BiasDropoutAddGradOp {
     const Dims& dims = in[0].dims;
     return Launch(BiasDropoutAddBackward{dims[0], dims.Product(1, dims.rank() - 1), dims[-1], dropout.With(in[2]),
                                          StorageType(in[0].element), StorageType(in[1].element), in[0].data,
-                                         out[0].data, out[1].data},
+                                         out[0].data, out[1].data, {first_row, total_rows}},
                   device);
   }
 };

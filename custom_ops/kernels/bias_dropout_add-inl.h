@@ -12,8 +12,8 @@ class RowDraws {
 
   const uint16_t* operator()(int64_t row) {
     if (args_.dropout.drop_below == 0) return buffer_.data();
-    const SampleDraws draws(args_.dropout, row / args_.rows, args_.rows * args_.hidden);
-    return DrawRange(keys_, draws, row % args_.rows * args_.hidden, args_.hidden, buffer_.data());
+    const SampleDraws draws(args_.dropout, row / args_.rows, ElementsPerSample(args_));
+    return DrawRange(keys_, draws, FirstElement(args_, row), args_.hidden, buffer_.data());
   }
 
  private:

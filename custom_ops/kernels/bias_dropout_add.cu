@@ -13,6 +13,8 @@ struct Mask {
   Dropout dropout;
   uint32_t rows;
   int64_t hidden;
+  int64_t first_row;
+  int64_t elements;  // of a whole sample
   float keep_scale;
 
   // Zeroes or scales the pack at `column` of `row`, counted over all samples.
@@ -22,7 +24,7 @@ struct Mask {
     const uint32_t sample = static_cast<uint32_t>(row) / rows;
     const uint32_t row_of_sample = static_cast<uint32_t>(row) - sample * rows;
     uint32_t draw[kSize];
-    DrawPack(Position(dropout).DrawsOf(sample, rows * hidden), row_of_sample * hidden + column, draw);
+    DrawPack(Position(dropout).DrawsOf(sample, elements), (first_row + row_of_sample) * hidden + column, draw);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
       values[i] = draw[i] >= static_cast<uint32_t>(dropout.drop_below) ? values[i] * keep_scale : 0.0f;
@@ -68,7 +70,8 @@ struct AddGradient {
 
 template <typename Args>
 Mask MaskOf(const Args& args) {
-  return {args.dropout, static_cast<uint32_t>(args.rows), args.hidden, KeepScale(args.dropout)};
+  return {args.dropout,     static_cast<uint32_t>(args.rows), args.hidden,
+          args.range.first, ElementsPerSample(args),          KeepScale(args.dropout)};
 }
 
 constexpr CudaError kTooManyRows = "bias, dropout and add: more than 2^31 rows are not supported on the GPU";

@@ -15,6 +15,8 @@ REGISTER_OP("TftrainBiasDropoutAdd")
     .Attr("drop_below: int")
     .Attr("seed: int")
     .Attr("site: int")
+    .Attr("first_row: int = 0")
+    .Attr("total_rows: int = 0")
     .SetShapeFn(InferShapes<BiasDropoutAddOp>);
 
 REGISTER_OP("TftrainBiasDropoutAddGrad")
@@ -28,6 +30,8 @@ REGISTER_OP("TftrainBiasDropoutAddGrad")
     .Attr("drop_below: int")
     .Attr("seed: int")
     .Attr("site: int")
+    .Attr("first_row: int = 0")
+    .Attr("total_rows: int = 0")
     .SetShapeFn(InferShapes<BiasDropoutAddGradOp>);
 
 TFTRAIN_CPU_KERNEL(BiasDropoutAddOp);

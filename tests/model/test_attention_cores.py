@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.model.samples import assert_close, dropout_key
 from tftrain.model.attention_cores import CORES, AttentionMask
-from tftrain.ops.dropout import HeadRange, dropout_at, keep_mask
+from tftrain.ops.dropout import AxisRange, dropout_at, keep_mask
 from tftrain.ops.library import candidates
 
 SHAPE = (3, 2, 9, 8)  # samples, heads, tokens, head_size
@@ -40,7 +40,7 @@ def expected_context(query, key, value, factors, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("heads", [None, HeadRange(1, 4)])
+@pytest.mark.parametrize("heads", [None, AxisRange(1, 4)])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_the_context_is_that_of_numpy(core, rate, heads, causal):
     dropout = dropout_at(dropout_key(), rate, 6, heads)

@@ -21,7 +21,7 @@ from tftrain.ops.attention_softmax import (
     reference_attention_context,
     reference_attention_softmax,
 )
-from tftrain.ops.dropout import Dropout, DropoutKey, HeadRange, keep_mask
+from tftrain.ops.dropout import AxisRange, Dropout, DropoutKey, keep_mask
 
 SCALE = 0.25
 SHAPES = ((0, 2, 3, 3), (1, 1, 1, 1), (2, 3, 17, 17), (1, 2, 5, 512), (1, 1, 3, 2049))
@@ -114,7 +114,7 @@ def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
     whole = mask_of_the_op([4, 6, 5, 5], dropout(0.4)).numpy()
     for sample in range(0, 4, 2):
         for head in range(0, 6, 3):
-            heads = HeadRange(head, 6)
+            heads = AxisRange(head, 6)
             part = mask_of_the_op([2, 3, 5, 5], dropout(0.4, first_sample=40 + sample, heads=heads))
             np.testing.assert_array_equal(part, whole[sample : sample + 2, head : head + 3])
 
@@ -278,7 +278,7 @@ def test_a_causal_mask_is_refused_if_there_are_more_keys_than_queries(function, 
         ("rate", {"dropout": dropout(math.nan)}),
         ("site", {"dropout": dropout(0.1, site=1 << 16)}),
         ("scale", {"scale": math.inf}),
-        ("first_head", {"dropout": dropout(0.1, heads=HeadRange(1, 3))}),
+        ("first_head", {"dropout": dropout(0.1, heads=AxisRange(1, 3))}),
     ],
 )
 def test_a_number_out_of_range_is_refused_by_name(name, change, way):

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tests.ops.comparison import DTYPES, FORWARD, GRADIENT, assert_close, exact, normal, optimized_hlo, ways
 from tftrain.ops.dropout import (
+    AxisRange,
     Dropout,
     DropoutKey,
     bias_dropout_add,
@@ -21,6 +22,11 @@ def dropout(rate=0.1, step=3, first_sample=40, seed=7, site=9):
 
 def arguments(shape, dtype):
     return normal(1, shape, dtype), normal(2, shape[-1:], "float32"), normal(3, shape, dtype)
+
+
+def add_to_tokens(part):
+    x = tf.ones([2, 3, 4])
+    return bias_dropout_add(x, tf.ones([4]), x, dropout()._replace(part=part))
 
 
 def everything(function, inputs, dropout, dy):
@@ -79,6 +85,24 @@ def test_masks_do_not_depend_on_how_the_batch_is_split():
         np.testing.assert_array_equal(part, whole[sample : sample + 2])
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("add", [bias_dropout_add, reference_bias_dropout_add])
+@pytest.mark.parametrize("shape", [[5, 6, 13], [5, 6, 2, 3]])  # of no multiple of the eight draws of a count
+def test_masks_do_not_depend_on_which_ranks_have_which_tokens(add, shape, ranks):
+    x, bias, residual = arguments(shape, "float32")
+    dy, tokens = normal(4, shape, "float32"), shape[1] // ranks
+    whole = [each.numpy() for each in everything(add, [x, bias, residual], dropout(0.3), dy)]
+    dbias = 0
+    for rank in range(ranks):
+        own = slice(rank * tokens, (rank + 1) * tokens)
+        drop = dropout(0.3)._replace(part=AxisRange(own.start, shape[1]))
+        y, dx, dbias_part, _ = everything(add, [x[:, own], bias, residual[:, own]], drop, dy[:, own])
+        np.testing.assert_array_equal(y, whole[0][:, own])
+        np.testing.assert_array_equal(dx, whole[1][:, own])
+        dbias += dbias_part.numpy()
+    np.testing.assert_allclose(dbias, whole[2], rtol=1e-5, atol=1e-5)
+
+
 def test_forward_and_backward_masks_are_equal():
     x = tf.ones([8, 32, 96])
     y, dx, *_rest = everything(bias_dropout_add, [x, tf.zeros([96]), tf.zeros_like(x)], dropout(0.25), tf.ones_like(x))
@@ -116,6 +140,8 @@ def test_the_compiled_program_calls_the_ops():
         ("residual", lambda: bias_dropout_add(tf.ones([2, 4]), tf.ones([4]), tf.ones([2, 4], "float16"), None)),
         ("rate", lambda: bias_dropout_add(tf.ones([2, 4]), tf.ones([4]), tf.ones([2, 4]), dropout(-0.1))),
         ("site", lambda: bias_dropout_add(tf.ones([2, 4]), tf.ones([4]), tf.ones([2, 4]), dropout(site=65536))),
+        ("first_row", lambda: add_to_tokens(AxisRange(2, 4))),
+        ("first_row", lambda: add_to_tokens(AxisRange(-1, 4))),
     ],
 )
 def test_bad_input_is_refused_by_name(name, call):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import dropout_key
-from tftrain.ops.dropout import DropoutKey, HeadRange, dropout_at, random_bits, reference_dropout
+from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, random_bits, reference_dropout
 
 MODES = {
     "eager": lambda function: function,
@@ -37,7 +37,7 @@ def test_part_of_a_batch_has_the_mask_of_its_rows(mode, shape):
 
 def test_some_heads_have_their_masks_among_all_heads():
     whole = mask(2, (5, 3, 3))
-    part = reference_dropout(tf.ones([2, 2, 3, 3]), dropout_at(dropout_key(), 0.3, 6, HeadRange(3, 5)))
+    part = reference_dropout(tf.ones([2, 2, 3, 3]), dropout_at(dropout_key(), 0.3, 6, AxisRange(3, 5)))
     np.testing.assert_array_equal(part, whole[:, 3:])
 
 

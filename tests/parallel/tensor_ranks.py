@@ -21,6 +21,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.start import start
+from tftrain.parallel.tensor import TensorRanks
 from tftrain.tasks.bert_pretraining import pretraining_loss_sums
 
 SEED, SAMPLES, VOCAB = 1, 6, 59  # words that no number of ranks divides
@@ -70,7 +71,7 @@ def config(case: Case) -> ModelConfig:
 def divided_model(case: Case, group: Group, whole: BertPretrainer) -> BertPretrainer:
     """A model with the weights of a whole one, after a look at the initial ones."""
     checkpointing = Checkpointing(case.checkpointing)
-    model = BertPretrainer(config(case), VOCAB, case.dtype, SEED, checkpointing, group)
+    model = BertPretrainer(config(case), VOCAB, case.dtype, SEED, checkpointing, TensorRanks(group))
     initial = BertPretrainer(config(case), VOCAB, case.dtype, SEED).named_variables()
     assert list(model.named_variables()) == list(initial)
     for name, variable in model.named_variables().items():

@@ -51,7 +51,7 @@ def test_each_row_has_the_sum_of_its_gradients_in_pairs(name):
 
 @pytest.mark.parametrize("name", IDS)
 def test_rows_are_added_to_the_gradient_without_two_writes_to_one_place(name):
-    reduction = GradientReduction(Group(), tf.float32, None, False, Group(), [True])
+    reduction = GradientReduction(Group(), tf.float32, None, False, Group(), [True], [False])
     rows, dense = rows_of(IDS[name]), np.random.default_rng(3).normal(size=[ROWS, WIDTH]).astype(np.float32)
 
     def add(gradient, ids, values):

@@ -17,7 +17,7 @@ from tftrain.model.parameters import Parameters
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.state_layout import even_bounds
-from tftrain.parallel.tensor import copy_to_ranks, sum_over_ranks
+from tftrain.parallel.tensor import TensorRanks, copy_to_ranks, sum_over_ranks
 from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 
 
@@ -68,7 +68,7 @@ def test_parts_of_a_whole_variable_join_to_it(ranks, axis):
     parts, pieces = [], []
     whole = Parameters("float32", 1, 0.02).normal("kernel", [4, 5]).numpy()
     for rank in range(ranks):
-        parameters = Parameters("float32", 1, 0.02, Group("tensor", tuple(range(ranks)), rank))
+        parameters = Parameters("float32", 1, 0.02, TensorRanks(Group("tensor", tuple(range(ranks)), rank)))
         parts.append(parameters.normal("kernel", [4, 5], axis).numpy())
         pieces.append(parameters.pieces["kernel"])
         assert parts[-1].shape == pieces[-1].shape
@@ -82,7 +82,7 @@ def test_parts_of_a_whole_variable_join_to_it(ranks, axis):
 
 def test_a_variable_that_every_rank_has_is_saved_by_the_first():
     ranks = (0, 1, 2)
-    found = [Parameters("float32", 1, 0.02, Group("tensor", ranks, rank)) for rank in ranks]
+    found = [Parameters("float32", 1, 0.02, TensorRanks(Group("tensor", ranks, rank))) for rank in ranks]
     for parameters in found:
         parameters.ones("gamma", [4])
     assert [parameters.pieces["gamma"].replica_id for parameters in found] == [0, 1, 2]
@@ -148,7 +148,7 @@ def test_loss_of_sliced_logits_is_the_loss_of_the_whole(three):
 
 def test_collectives_have_names_of_their_own_that_are_equal_on_all_ranks(three):
     def use(group):
-        model = BertPretrainer(small_config(activation="geglu"), VOCAB, "float32", 1, tensor=group)
+        model = BertPretrainer(small_config(activation="geglu"), VOCAB, "float32", 1, ranks=TensorRanks(group))
         return loss_and_gradients(model, small_batch(), dropout_key())[0]
 
     losses = three.run(use)
@@ -160,7 +160,7 @@ def test_collectives_have_names_of_their_own_that_are_equal_on_all_ranks(three):
 
 def test_more_ranks_than_heads_are_refused():
     with pytest.raises(ValueError, match="--tensor_parallel_size=4: expected at most 3"):
-        BertPretrainer(small_config(), VOCAB, "float32", 1, tensor=Group("tensor", (0, 1, 2, 3)))
+        BertPretrainer(small_config(), VOCAB, "float32", 1, ranks=TensorRanks(Group("tensor", (0, 1, 2, 3))))
 
 
 @pytest.mark.multirank

@@ -171,8 +171,8 @@ def test_what_is_planned_otherwise_than_stated_is_said(capsys):
         (["--search", "--global_batch_size=8", "--tensor_parallel_size=0"], ["--tensor_parallel_size=0"]),
         (["--search", "--global_batch_size=8", "--batch_rampup=3:2:10"], ["--batch_rampup=3:2:10", "an increment"]),
         (
-            ["--search", "--global_batch_size=8", "--tensor_parallel_size=2", "--jit_compile=true"],
-            ["--jit_compile=true", "tensor_parallel_size"],
+            ["--search", "--global_batch_size=8", "--sequence_parallel", "--tensor_parallel_size=1"],
+            ["--sequence_parallel=true", "tensor_parallel_size"],
         ),
         (["--tensor_parallel_size=0"], ["--tensor_parallel_size=0", "at least 1"]),
         (["--num_attention_heads=0"], ["--num_attention_heads=0", "at least 1"]),

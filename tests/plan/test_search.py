@@ -62,13 +62,9 @@ def test_every_batch_of_a_ramp_divides():
 def test_the_fastest_that_fits_comes_first():
     work = GPT.replaced(layers=24, hidden=4096, heads=32, inner=16384)
     constants = systems()["megatron"]
-    found = search(work, A100, constants, 4)
-    assert 0 < len(found.fitting) < found.candidates
-    assert all(plan.fits and plan.work.ranks <= 32 for plan in found.fitting)
-    seconds = [plan.seconds for plan in found.fitting]
-    assert seconds == sorted(seconds)
-    best = min(
-        (plan for plan in (forecast(each, A100, constants) for each in candidates(work, A100, 4)) if plan.fits),
-        key=lambda plan: plan.seconds,
-    )
-    assert found.fitting[0].seconds == best.seconds
+    found = search(work, A100, constants, 4, top=7)
+    plans = [forecast(each, A100, constants) for each in candidates(work, A100, 4)]
+    fitting = [plan for plan in plans if plan.fits]
+    assert 7 < found.fitting == len(fitting) < found.candidates == len(plans)
+    assert all(plan.fits and plan.work.ranks <= 32 for plan in found.fastest)
+    assert [plan.seconds for plan in found.fastest] == sorted(plan.seconds for plan in fitting)[:7]

@@ -125,8 +125,41 @@ def pipelines():
     return found
 
 
+def sequences():
+    """Returns cases of sequence parallelism, and of tensor parallel ranks whose pieces XLA compiles."""
+    xla, sequence = {"compute": {"jit_compile": "true"}}, {"sequence_parallel": True}
+    selective, full = ({"activation_checkpointing": mode} for mode in ("selective", "full"))
+    tp2, tp4 = {"tensor_parallel_size": 2}, {"tensor_parallel_size": 4}
+    decoder = {**DEEP, **GPT, "position_embedding": "alibi"}
+    return {
+        "tp2-xla": case(**tp2, **xla),
+        "tp2-xla-fused-geglu-accumulate": case(ACCUMULATE, **tp2, **xla, model={**FUSED, "activation": "geglu"}),
+        "tp2-xla-selective": case(**tp2, compute={"jit_compile": "true", **selective}),
+        "tp2-xla-full": case(**tp2, compute={"jit_compile": "true", **full}),
+        "tp2-sequence": case(**tp2, **sequence),
+        "tp2-sequence-fused-accumulate": case(ACCUMULATE, **tp2, **sequence, model=FUSED),
+        "tp2-sequence-sparse": case(**tp2, **sequence, compute={"sparse_as_dense": False}),
+        "tp2-sequence-xla-fused": case(**tp2, **sequence, **xla, model=FUSED),
+        "tp2-sequence-selective-geglu-pre_norm": case(
+            **tp2, **sequence, compute=selective, model={"activation": "geglu", "norm_position": "pre"}
+        ),
+        "tp2-sequence-full-gpt": case(**tp2, **sequence, compute=full, model=decoder),
+        "tp2-sequence-gpt-fused": case(ACCUMULATE, **tp2, **sequence, model={**decoder, **FUSED}),
+        "tp2-sequence-fp16": case(**tp2, **sequence, compute={"precision": "fp16"}),
+        "tp2-sequence-bf16": case(**tp2, **sequence, compute={"precision": "bf16"}, model={"ln_dtype": "fp32"}),
+        "dp2-tp2-sequence-zero1-fused": case(**tp2, **sequence, **ZERO_1, model=FUSED, optimizer="fused_lamb"),
+        "dp2-tp2-sequence-zero2": case(ACCUMULATE, **tp2, **sequence, **ZERO_2),
+        "tp4-sequence": case(**tp4, **sequence, model=DEEP),
+        "tp2-pp2-sequence": case(ACCUMULATE, **tp2, **sequence, pipeline_parallel_size=2, model=DEEP),
+        "tp2-pp2-sequence-zero_bubble-gpt": case(
+            ACCUMULATE, **tp2, **sequence, pipeline_parallel_size=2, pipeline_schedule="zero_bubble", model=decoder
+        ),
+    }
+
+
 CASES = {
     **matrix(),
+    **sequences(),
     "zero1-even-adamw": case(**ZERO_1, optimizer="reference_adamw"),
     "zero1-even-lion": case(**ZERO_1, optimizer="lion", learning_rate=SLOWLY),
     "zero1-even-fused_adamw": case(**ZERO_1, optimizer="fused_adamw"),

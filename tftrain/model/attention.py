@@ -6,11 +6,10 @@ import tf_keras
 from tftrain.config import ModelConfig
 from tftrain.model.attention_cores import CORES, AttentionMask
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
-from tftrain.model.layers import Dense
+from tftrain.model.layers import Dense, Entered, enter_dense, leave_dense
 from tftrain.model.parameters import Parameters
 from tftrain.model.positions import alibi_slopes, rotate
-from tftrain.ops.dropout import DropoutKey, HeadRange, dropout_at
-from tftrain.parallel.tensor import copy_to_ranks
+from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at
 
 
 class SelfAttention(tf_keras.layers.Layer):
@@ -38,7 +37,7 @@ class SelfAttention(tf_keras.layers.Layer):
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.core, self.checkpointing = CORES[config.attn_softmax_impl], checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
-        self.group, self.place = parameters.tensor, parameters.place
+        self.ranks, self.place = parameters.ranks, parameters.place
         hidden, self.head_size = config.hidden_size, config.head_size
         by_heads = {"divided": "outputs", "unit": config.head_size}
         self.rotary, self.slopes = config.position_embedding == "rotary", None
@@ -55,10 +54,11 @@ class SelfAttention(tf_keras.layers.Layer):
         )
         self.heads, self.head_range = self.query.kernel.shape[1] // config.head_size, None
         first = parameters.scope("query").offset("kernel") // config.head_size
-        if self.group.size > 1:
-            self.head_range = HeadRange(first, config.num_attention_heads)
+        if self.ranks.group.size > 1:
+            self.head_range = AxisRange(first, config.num_attention_heads)
         if config.position_embedding == "alibi":
             self.slopes = alibi_slopes(config.num_attention_heads)[first : first + self.heads]
+        self._attend_as_piece = self.ranks.piece(self._attend)
 
     def call(
         self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None, with_bias: bool = True
@@ -66,23 +66,31 @@ class SelfAttention(tf_keras.layers.Layer):
         """Lets every token attend to the tokens of its sample.
 
         Args:
-            x: [b, S, H].
+            x: [b, S, H], or this rank's tokens of it.
             mask: which keys a query attends to.
             dropout_key: None in inference.
             with_bias: False if the op that follows adds the bias of the output projection.
 
         Returns:
-            [b, S, H]; for a sample without tokens, the output projection of zeros.
+            Like `x`; for a sample without tokens, the output projection of zeros.
         """
-        x = copy_to_ranks(self.group, x, self.place)
-        query, key, value = (self._split_heads(project(x)) for project in (self.query, self.key, self.value))
+        x = enter_dense(self.ranks, x, [self.query, self.key, self.value], self.place)
+        attended = self._attend_as_piece(x, mask, dropout_key, with_bias and self.ranks.group.size == 1)
+        return leave_dense(self.ranks, attended, self.output_projection, with_bias)
+
+    def _attend(self, x: Entered, mask: AttentionMask, dropout_key: DropoutKey | None, with_bias: bool) -> tf.Tensor:
+        """Returns this rank's part of the output, [b, S, H]."""
+        projected = x.outputs([self.query, self.key, self.value])
+        query, key, value = (self._split_heads(each) for each in projected)
         if self.rotary:
             query, key = rotate(query), rotate(key)
         mask = mask._replace(slopes=self.slopes)
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
         width = self.heads * self.head_size
-        context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, x.shape[1], width])  # [b, S, H of this rank]
+        context = tf.reshape(
+            tf.transpose(context, [0, 2, 1, 3]), [-1, context.shape[2], width]
+        )  # [b, S, H of this rank]
         return self.output_projection(context, with_bias=with_bias)
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:

@@ -67,8 +67,9 @@ class BertPretrainer(Transformer):
         return self.heads(x, batch)
 
     def heads(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> Outputs:
-        """Maps the residual stream behind the last block, [b, S, H], to logits."""
+        """Maps the residual stream behind the last block, [b, S, H] or this rank's tokens of it, to logits."""
         if self.final_norm is not None:
             x = self.final_norm(x)
+        x = self.ranks.collect(x, "heads")
         mlm_logits = self.masked_lm(x, batch["masked_lm_positions"], self.word)  # [b, P, vocab]
         return Outputs(mlm_logits, self.next_sentence(x))

@@ -10,7 +10,7 @@ from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.feed_forward import FeedForward
 from tftrain.model.layers import LayerNorm
 from tftrain.model.parameters import Parameters
-from tftrain.ops.dropout import DropoutKey, bias_dropout_add, dropout_at, reference_bias_dropout_add
+from tftrain.ops.dropout import AxisRange, DropoutKey, bias_dropout_add, dropout_at, reference_bias_dropout_add
 
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused
 
@@ -37,7 +37,7 @@ class Block(tf_keras.layers.Layer):
             checkpointing: what backward recomputes.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.pre_norm = config.is_pre_norm
+        self.pre_norm, self.ranks = config.is_pre_norm, parameters.ranks
         self.dropout_rate = config.hidden_dropout_prob
         self.fused_add = config.dropout_add_impl == "fused"
         self.attention_site, self.feed_forward_site = first_site + 1, first_site + 2
@@ -46,31 +46,48 @@ class Block(tf_keras.layers.Layer):
         self.attention_norm = LayerNorm(attention.scope("norm"), config)
         self.feed_forward = FeedForward(feed_forward, config)
         self.feed_forward_norm = LayerNorm(feed_forward.scope("norm"), config)
+        self._add_as_piece = parameters.ranks.piece(self._add_and_norm)
 
     def call(self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None) -> tf.Tensor:
-        """Maps the residual stream [b, S, H] before the block to that behind it.
+        """Maps the residual stream before the block to that behind it.
 
         Args:
-            x: the residual stream.
+            x: the residual stream, [b, S, H]; under sequence parallelism [b, S / ranks, H].
             mask: which keys a query attends to.
             dropout_key: None in inference.
 
         Returns:
-            [b, S, H].
+            Like `x`.
         """
         with_bias = not self.fused_add  # the fused add takes the bias of the sub-layer's last projection
         normed = self.attention_norm(x) if self.pre_norm else x
-        attended = self.attention(normed, mask, dropout_key, with_bias=with_bias)  # [b, S, H]
-        x = self._add(x, attended, self.attention.output_projection.bias, dropout_key, self.attention_site)
+        attended = self.attention(normed, mask, dropout_key, with_bias=with_bias)
+        x, normed = self._add_as_piece(x, attended, dropout_key, is_attention=True)
+        fed = self.feed_forward(normed, with_bias=with_bias)
+        return self._add_as_piece(x, fed, dropout_key, is_attention=False)[0]
+
+    def _add_and_norm(self, x, branch, dropout_key, is_attention):
+        """Adds the output of a sub-layer; returns the residual stream, and the input of the next sub-layer."""
+        if is_attention:
+            bias, site, norm = self.attention.output_projection.bias, self.attention_site, self.attention_norm
+        else:
+            bias, site, norm = self.feed_forward.down.bias, self.feed_forward_site, self.feed_forward_norm
+        x = self._add(x, branch, bias, dropout_key, site)
         if not self.pre_norm:
-            x = self.attention_norm(x)
-        fed = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x, with_bias=with_bias)  # [b, S, H]
-        x = self._add(x, fed, self.feed_forward.down.bias, dropout_key, self.feed_forward_site)
-        return x if self.pre_norm else self.feed_forward_norm(x)
+            x = norm(x)
+            return x, x
+        return x, self.feed_forward_norm(x) if is_attention else x
 
     def _add(self, x, branch, bias, dropout_key, site):
         """Adds the output of a sub-layer, with dropout, to the residual stream."""
-        dropout = dropout_at(dropout_key, self.dropout_rate, site)
+        dropout = dropout_at(dropout_key, self.dropout_rate, site, self._part(x))
         if self.fused_add:
             return bias_dropout_add(branch, bias, x, dropout)
         return reference_bias_dropout_add(branch, None, x, dropout)
+
+    def _part(self, x):
+        """Returns which tokens of its samples this rank's residual stream has."""
+        if not self.ranks.divide_sequence:
+            return None
+        length = x.shape[1] * self.ranks.group.size
+        return AxisRange(self.ranks.own_tokens(length)[0], length)

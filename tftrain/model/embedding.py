@@ -15,11 +15,11 @@ import tf_keras
 from tftrain.config import ModelConfig
 from tftrain.model.layers import LayerNorm
 from tftrain.model.parameters import Parameters
-from tftrain.ops.dropout import DropoutKey, dropout_at, reference_dropout
+from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.tensor import sum_over_ranks
+from tftrain.parallel.tensor import TensorRanks
 
 
 class Embedding(tf_keras.layers.Layer):
@@ -45,7 +45,7 @@ class Embedding(tf_keras.layers.Layer):
         self.dropout_rate, self.dropout_site = config.hidden_dropout_prob, dropout_site
         hidden = config.hidden_size
         self.word, self.position, self.token_type, self.longest = word, None, None, math.inf
-        self.group, self.place, self.first_word = parameters.tensor, parameters.place, parameters.offset("word")
+        self.ranks, self.place, self.first_word = parameters.ranks, parameters.place, parameters.offset("word")
         if config.position_embedding == "learned":
             self.longest = config.max_position_embeddings
             self.position = parameters.normal("position", [self.longest, hidden])
@@ -69,26 +69,28 @@ class Embedding(tf_keras.layers.Layer):
             lookup_table: like `word`; if given, words are looked up in it, see `Transformer.embed`.
 
         Returns:
-            [b, S, H], in the model's dtype.
+            [b, S, H], in the model's dtype; under sequence parallelism [b, S / ranks, H] of this rank's tokens.
         """
         length, hidden = input_ids.shape[1], self.word.shape[1]
-        ids = tf.reshape(input_ids, [-1])
+        first, end = self.ranks.own_tokens(length)
         look_up, table = (lookup, self.word) if lookup_table is None else (tf.gather, lookup_table)
-        if self.group.size == 1:
-            x = look_up(table, ids)  # [b * S, H]
+        if self.ranks.group.size == 1:
+            x = look_up(table, tf.reshape(input_ids, [-1]))  # [b * S, H]
         else:
-            x = sliced_lookup(look_up, table, ids, self.first_word, self.group, self.place)
+            x = sliced_lookup(look_up, table, input_ids, self.first_word, self.ranks, self.place)
+            x = tf.reshape(x, [-1, hidden])
         if self.token_type is not None:
             # The table has about two rows. The gradient of a product with one-hot rows is a matrix product, which adds
             # up many rows better than a scatter does.
-            types = tf.one_hot(tf.reshape(segment_ids, [-1]), self.token_type.shape[0], dtype=self.dtype)
+            types = tf.one_hot(tf.reshape(segment_ids[:, first:end], [-1]), self.token_type.shape[0], dtype=self.dtype)
             x += tf.matmul(types, self.token_type)
-        x = tf.reshape(x, [-1, length, hidden])
+        x = tf.reshape(x, [-1, end - first, hidden])
         if self.position is not None:
-            x += self.position[:length]  # [b, S, H] + [S, H]
+            x += self.position[first:end]  # [b, S, H] + [S, H]
         if self.norm is not None:
             x = self.norm(x)
-        return reference_dropout(x, dropout_at(dropout_key, self.dropout_rate, self.dropout_site))
+        part = AxisRange(first, length) if self.ranks.divide_sequence else None
+        return reference_dropout(x, dropout_at(dropout_key, self.dropout_rate, self.dropout_site, part))
 
 
 @tf.custom_gradient
@@ -140,7 +142,7 @@ def sliced_lookup(
     table: tf.Tensor,
     ids: tf.Tensor,
     first: int,
-    group: Group,
+    ranks: TensorRanks,
     place: str,
 ) -> tf.Tensor:
     """Picks rows of a table that tensor parallel ranks divide.
@@ -149,18 +151,19 @@ def sliced_lookup(
         look_up: a function of table and indices, such as `tf.gather`. The words of other ranks look up this rank's
             first row and give it gradients of zero.
         table: [rows of this rank, width].
-        ids: int32 [n], indices into the whole table, equal on every rank; an index outside it picks zeros.
+        ids: int32 [b, S], indices into the whole table, equal on every rank; an index outside it picks zeros.
         first: index of this rank's first row.
-        group: the ranks.
+        ranks: the ranks.
         place: name of the layer, for the collective.
 
     Returns:
-        [n, width], in the table's dtype, equal on every rank.
+        [b, S, width], in the table's dtype, equal on every rank; or, under sequence parallelism, this rank's tokens.
     """
-    local_ids = ids - first
+    local_ids = tf.reshape(ids - first, [-1])
     is_local = (local_ids >= 0) & (local_ids < table.shape[0])
     rows = look_up(table, tf.where(is_local, local_ids, 0))
-    return sum_over_ranks(group, tf.where(is_local[:, tf.newaxis], rows, tf.zeros([], rows.dtype)), place)
+    rows = tf.where(is_local[:, tf.newaxis], rows, tf.zeros([], rows.dtype))
+    return ranks.leave(tf.reshape(rows, [-1, ids.shape[1], table.shape[1]]), place)
 
 
 def sliced_cross_entropy(logits: SlicedLogits, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -4,10 +4,9 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
-from tftrain.model.layers import Dense
+from tftrain.model.layers import Dense, Entered, enter_dense, leave_dense
 from tftrain.model.parameters import Parameters
 from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu
-from tftrain.parallel.tensor import copy_to_ranks
 
 
 def dense_gelu(dense: Dense, x: tf.Tensor, config: ModelConfig) -> tf.Tensor:
@@ -39,26 +38,37 @@ class FeedForward(tf_keras.layers.Layer):
             config: sizes, the activation and its implementation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.config, self.group, self.place = config, parameters.tensor, parameters.place
+        self.config, self.ranks, self.place = config, parameters.ranks, parameters.place
         hidden, wide = config.hidden_size, config.feed_forward_size
         gated = config.activation == "geglu"
         self.gate = Dense(parameters.scope("gate"), hidden, wide, divided="outputs") if gated else None
         self.up = Dense(parameters.scope("up"), hidden, wide, divided="outputs")
         self.down = Dense(parameters.scope("down"), wide, hidden, divided="inputs", scale=config.residual_init_scale)
 
+        self._feed_as_piece = self.ranks.piece(self._feed)
+
     def call(self, x: tf.Tensor, with_bias: bool = True) -> tf.Tensor:
-        """Maps [b, S, H] to [b, S, H], each token by itself.
+        """Maps [b, S, H], or this rank's tokens of it, to the same shape, each token by itself.
 
         Args:
             x: the input.
             with_bias: False if the op that follows adds the bias of `down`.
         """
-        x = copy_to_ranks(self.group, x, self.place)
+        x = enter_dense(self.ranks, x, self._first, self.place)
+        fed = self._feed_as_piece(x, with_bias and self.ranks.group.size == 1)
+        return leave_dense(self.ranks, fed, self.down, with_bias)
+
+    @property
+    def _first(self) -> list[Dense]:
+        return [self.up] if self.gate is None else [self.gate, self.up]
+
+    def _feed(self, x: Entered, with_bias: bool) -> tf.Tensor:
+        """Returns this rank's part of the output, [b, S, H]."""
+        is_fused = self.config.gelu_impl == "fused"
+        wide = x.outputs(self._first, with_bias=not is_fused)  # each [b, S, F of this rank]
+        biases = [dense.bias if is_fused else None for dense in self._first]
         if self.gate is None:
-            wide = dense_gelu(self.up, x, self.config)  # [b, S, F of this rank]
-        elif self.config.gelu_impl == "fused":
-            gate, up = self.gate(x, with_bias=False), self.up(x, with_bias=False)
-            wide = geglu(gate, up, self.gate.bias, self.up.bias, self.config.gelu_form)
+            gelu = bias_gelu if is_fused else reference_bias_gelu
         else:
-            wide = reference_geglu(self.gate(x), self.up(x), None, None, self.config.gelu_form)
-        return self.down(wide, with_bias=with_bias)
+            gelu = geglu if is_fused else reference_geglu
+        return self.down(gelu(*wide, *biases, self.config.gelu_form), with_bias=with_bias)

@@ -14,14 +14,13 @@ from tftrain.model.output_layer import tied_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.ops.dropout import DropoutKey
-from tftrain.parallel.tensor import copy_to_ranks
 
 
 class Gpt(Transformer):
     """The decoder, or a part of it."""
 
     def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
-        self.output_group, self.first_word = parameters.tensor, parameters.scope("embeddings").offset("word")
+        self.first_word = parameters.scope("embeddings").offset("word")
 
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
         """Every token attends to itself and to those before it; no token is padding."""
@@ -40,7 +39,7 @@ class Gpt(Transformer):
         """Compares the predictions of all positions with labels.
 
         Args:
-            x: [b, S, H], the residual stream behind the last block.
+            x: [b, S, H], the residual stream behind the last block, or this rank's tokens of it.
             labels: int32 [b, S], the next tokens.
 
         Returns:
@@ -48,16 +47,17 @@ class Gpt(Transformer):
         """
         x = self._rows_of_output_layer(x)
         entropy, correct = tied_cross_entropy(
-            x, self.word, tf.reshape(labels, [-1]), self.first_word, self.output_group, "output"
+            x, self.word, tf.reshape(labels, [-1]), self.first_word, self.ranks.group, "output"
         )
         return tf.reshape(entropy, tf.shape(labels)), tf.reshape(correct, tf.shape(labels))
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the logits of all positions over this rank's words, [b, S, words], for few positions at a time."""
         logits = tf.matmul(self._rows_of_output_layer(x), self.word, transpose_b=True)
-        return tf.reshape(logits, [-1, x.shape[1], self.word.shape[0]])
+        ranks = self.ranks.group.size if self.ranks.divide_sequence else 1
+        return tf.reshape(logits, [-1, ranks * x.shape[1], self.word.shape[0]])
 
     def _rows_of_output_layer(self, x):
         if self.final_norm is not None:
             x = self.final_norm(x)
-        return copy_to_ranks(self.output_group, tf.reshape(x, [-1, x.shape[-1]]), "output")
+        return tf.reshape(self.ranks.enter(x, "output"), [-1, x.shape[-1]])

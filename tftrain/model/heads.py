@@ -24,7 +24,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
             vocab_size: number of classes, over all ranks.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.config, self.group, self.place = config, parameters.tensor, parameters.place
+        self.config, self.group, self.place = config, parameters.ranks.group, parameters.place
         hidden = config.hidden_size
         self.transform = Dense(parameters.scope("transform"), hidden, hidden)
         self.norm = LayerNorm(parameters.scope("norm"), config)

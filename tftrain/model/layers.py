@@ -1,14 +1,17 @@
 """The two basic layers: the affine map and layer normalization."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
 from tftrain.model.parameters import Parameters
-from tftrain.model.weight_gradients import product
+from tftrain.model.weight_gradients import is_deferring, product
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
-from tftrain.parallel.tensor import sum_over_ranks
+from tftrain.parallel.tensor import TensorRanks
 
 
 class Dense(tf_keras.layers.Layer):
@@ -37,14 +40,14 @@ class Dense(tf_keras.layers.Layer):
             outputs: width of the output, over all ranks.
             use_bias: whether a bias is added.
             divided: the axis that tensor parallel ranks divide. "outputs": each rank computes some outputs, from an
-                input that went through `copy_to_ranks`. "inputs": each rank has some inputs and computes its part of a
-                sum; the layer adds the parts up, and then adds the bias once.
+                input that went through `TensorRanks.enter`. "inputs": each rank has some inputs and computes its part
+                of a sum, without the bias.
             unit: number of neighbouring inputs or outputs that stay on one rank.
             scale: factor of the kernel's initial standard deviation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         by_outputs = divided == "outputs"
-        self.group, self.place, self.sums = parameters.tensor, parameters.place, divided == "inputs"
+        self.place = parameters.place
         axis = {"outputs": 1, "inputs": 0, None: None}[divided]
         self.kernel = parameters.normal("kernel", [inputs, outputs], axis, unit, scale)
         self.bias = parameters.zeros("bias", [outputs], 0 if by_outputs else None, unit) if use_bias else None
@@ -58,11 +61,59 @@ class Dense(tf_keras.layers.Layer):
         """
         # One matrix product over all tokens, followed at once by the bias: TensorFlow fuses that pair.
         y = product(tf.reshape(x, [-1, x.shape[-1]]), self.kernel)
-        if self.sums:
-            y = sum_over_ranks(self.group, y, self.place)
         if with_bias and self.bias is not None:
             y = tf.nn.bias_add(y, self.bias)
         return tf.reshape(y, [-1, *x.shape[1:-1], y.shape[-1]])
+
+
+class Entered(NamedTuple):
+    """The input of dense layers that tensor parallel ranks divide by their outputs.
+
+    Attributes:
+        x: [b, S, H], equal on every rank; None if the products exist already.
+        products: x times the kernel of each layer, [b, S, outputs of this rank].
+    """
+
+    x: tf.Tensor | None
+    products: tuple[tf.Tensor, ...] = ()
+
+    def outputs(self, layers: Sequence[Dense], with_bias: bool = True) -> list[tf.Tensor]:
+        """Returns the layers' outputs, each [b, S, outputs of this rank]."""
+        if self.x is not None:
+            return [layer(self.x, with_bias) for layer in layers]
+        with_biases = zip(layers, self.products, strict=True)
+        return [y if layer.bias is None or not with_bias else tf.nn.bias_add(y, layer.bias) for layer, y in with_biases]
+
+
+def enter_dense(ranks: TensorRanks, x: tf.Tensor, layers: Sequence[Dense], place: str) -> Entered:
+    """Brings the residual stream into dense layers; under sequence parallelism backward gathers it again.
+
+    Args:
+        ranks: the tensor parallel ranks.
+        x: [b, S, H], or this rank's tokens of it.
+        layers: divided by their outputs.
+        place: of the layers, for the collectives.
+    """
+    # With a pipeline's backward in two halves, the layers themselves defer the gradients of their kernels.
+    if ranks.divide_sequence and not is_deferring():
+        return Entered(None, tuple(ranks.entered_products(x, [layer.kernel for layer in layers], place)))
+    return Entered(ranks.enter(x, place))
+
+
+def leave_dense(ranks: TensorRanks, y: tf.Tensor, layer: Dense, with_bias: bool) -> tf.Tensor:
+    """Brings the output of a dense layer that is divided by its inputs back into the residual stream.
+
+    Args:
+        ranks: the tensor parallel ranks.
+        y: this rank's part of the sum, [b, S, H], without the bias; on one rank, the whole output.
+        layer: which computed it.
+        with_bias: whether `y` lacks a bias that no later op adds. A single rank adds it in the layer.
+
+    Returns:
+        [b, S, H], or this rank's tokens of it.
+    """
+    y = ranks.leave(y, layer.place)
+    return tf.nn.bias_add(y, layer.bias) if with_bias and ranks.group.size > 1 else y
 
 
 class LayerNorm(tf_keras.layers.Layer):

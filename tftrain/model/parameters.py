@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece
-from tftrain.parallel.mesh import Group
 from tftrain.parallel.state_layout import held_piece
-from tftrain.parallel.tensor import own_copy
+from tftrain.parallel.tensor import TensorRanks, own_copy
 
-ONE_RANK = Group()
+ONE_RANK = TensorRanks()
 
 
 def truncated_normal(name: str, shape: Sequence[int], stddev: float, seed: int) -> tf.Tensor:
@@ -42,31 +41,34 @@ class Parameters:
 
     Attributes:
         dtype: name of the dtype of the variables, in which the layers also compute.
-        tensor: the tensor parallel ranks.
+        ranks: the tensor parallel ranks.
         variables: global name -> variable, shared by all scopes of one model.
         copies: global name -> variable that another pipeline stage owns; shared likewise.
+        summed: global names of the variables that every rank holds whole and uses for its own tokens only, so that
+            their gradients are sums over the tensor parallel ranks; shared likewise.
         pieces: global name -> the piece of the whole tensor that the variable or copy holds; shared likewise.
         draws: global name -> function that draws the variable's initial value, float32; of variables whose initial
             values every dtype represents, there is none. Shared likewise.
     """
 
-    def __init__(self, dtype: str, seed: int, initializer_range: float, tensor: Group = ONE_RANK):
+    def __init__(self, dtype: str, seed: int, initializer_range: float, ranks: TensorRanks = ONE_RANK):
         """Starts a model without variables.
 
         Args:
             dtype: "float32", "bfloat16", "float16" or "float64".
             seed: the run's seed.
             initializer_range: standard deviation of the truncated normal for kernels and tables.
-            tensor: the tensor parallel ranks.
+            ranks: the tensor parallel ranks.
         """
-        self.dtype, self.tensor = dtype, tensor
+        self.dtype, self.ranks = dtype, ranks
         self.variables: dict[str, tf.Variable] = {}
         self.copies: dict[str, tf.Variable] = {}
+        self.summed: set[str] = set()
         self.pieces: dict[str, Piece] = {}
         self.draws: dict[str, Callable[[], tf.Tensor]] = {}
         self._seed = seed
         self._initializer_range = initializer_range
-        self._prefix = ""
+        self._prefix, self._on_tokens = "", False
 
     def scope(self, name: str) -> "Parameters":
         """Returns the same collection with the prefix `name/` for new variables."""
@@ -75,6 +77,10 @@ class Parameters:
     def in_dtype(self, dtype: str) -> "Parameters":
         """Returns the same collection with another dtype for new variables."""
         return self._with(dtype=dtype)
+
+    def on_tokens(self) -> "Parameters":
+        """Returns the same collection for variables that a rank uses for those tokens whose residual stream it has."""
+        return self._with(_on_tokens=self.ranks.divide_sequence)
 
     def _with(self, **changes) -> "Parameters":
         inner = object.__new__(Parameters)
@@ -138,7 +144,7 @@ class Parameters:
 
     def _piece(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> Piece:
         """Returns this rank's piece of a tensor; a tensor that is whole on every rank is saved by the first."""
-        return held_piece(self._prefix + name, shape, axis, unit, self.tensor.rank, self.tensor.size)
+        return held_piece(self._prefix + name, shape, axis, unit, self.ranks.group.rank, self.ranks.group.size)
 
     def _draw(self, piece: Piece, stddev: float) -> tf.Tensor:
         drawn = truncated_normal(piece.name, piece.whole, stddev, self._seed)
@@ -148,6 +154,8 @@ class Parameters:
         if piece.name in self.pieces:
             raise ValueError(f"two variables are named {piece.name}; every variable of a model needs its own name")
         self.pieces[piece.name] = piece
+        if self._on_tokens and not piece.is_divided:
+            self.summed.add(piece.name)
         variable = tf.Variable(value, name=piece.name)
         (self.copies if is_copy else self.variables)[piece.name] = variable
         return variable

@@ -24,7 +24,7 @@ from tftrain.model.layers import Dense, LayerNorm
 from tftrain.model.parameters import ONE_RANK, Parameters
 from tftrain.model.part import ModelPart, whole
 from tftrain.ops.dropout import DropoutKey
-from tftrain.parallel.mesh import Group
+from tftrain.parallel.tensor import TensorRanks
 
 EMBEDDING_SITE = 0  # dropout site of the embedding; the sites of the blocks follow
 
@@ -33,6 +33,7 @@ class Transformer(tf_keras.Model):
     """Embedding and blocks; all variables exist once a model is constructed. A family adds its heads.
 
     Attributes:
+        ranks: the tensor parallel ranks.
         part: the layers that this rank holds.
         word: [vocab, H], or this rank's rows of it; None on a rank with neither embedding nor heads.
         embedding: None on a rank without it.
@@ -47,7 +48,7 @@ class Transformer(tf_keras.Model):
         dtype: str,
         seed: int,
         checkpointing: Checkpointing = KEEP_ALL,
-        tensor: Group = ONE_RANK,
+        ranks: TensorRanks = ONE_RANK,
         part: ModelPart | None = None,
     ):
         """Builds the model with its initial weights.
@@ -58,37 +59,40 @@ class Transformer(tf_keras.Model):
             dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             seed: seed of the initial weights.
             checkpointing: what backward recomputes.
-            tensor: the tensor parallel ranks. XLA can't compile their collectives. A graph may contain the model only
-                once, because the names of its collectives must be unique.
+            ranks: the tensor parallel ranks. A graph may contain the model only once, because the names of their
+                collectives must be unique.
             part: the layers of this rank; by default all.
 
         Raises:
             ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
         """
         super().__init__(dtype=dtype, autocast=False)
-        least = min(config.num_attention_heads, config.feed_forward_size, vocab_size)
-        if least < tensor.size:
+        least, size = min(config.num_attention_heads, config.feed_forward_size, vocab_size), ranks.group.size
+        if least < size:
             raise ValueError(
-                f"--tensor_parallel_size={tensor.size}: expected at most {least}, the least of num_attention_heads, "
+                f"--tensor_parallel_size={size}: expected at most {least}, the least of num_attention_heads, "
                 f"intermediate_size and vocab_size"
             )
+        self.ranks = ranks
         self.part = part = part or whole(config.num_hidden_layers)
-        self._parameters = Parameters(dtype, seed, config.initializer_range, tensor)
-        self._checkpointing = checkpointing
+        self._parameters = Parameters(dtype, seed, config.initializer_range, ranks)
+        # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
+        self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
+        on_tokens = self._parameters.on_tokens()
         self.word = self.embedding = self.final_norm = None
-        tables = self._parameters.scope("embeddings")
+        tables = on_tokens.scope("embeddings")
         if part.embedding or part.heads:
             is_copy = not part.embedding
             self.word = tables.normal("word", [vocab_size, config.hidden_size], axis=0, is_copy=is_copy)
         if part.embedding:
             self.embedding = Embedding(tables, config, self.word, EMBEDDING_SITE)
         self.blocks = [
-            Block(self._parameters.scope(f"layer_{layer:02d}"), config, SITES_PER_BLOCK * (layer + 1), checkpointing)
+            Block(on_tokens.scope(f"layer_{layer:02d}"), config, SITES_PER_BLOCK * (layer + 1), checkpointing)
             for layer in part.blocks
         ]
         if part.heads:
             if config.is_pre_norm:
-                self.final_norm = LayerNorm(self._parameters.scope("final_norm"), config)
+                self.final_norm = LayerNorm(on_tokens.scope("final_norm"), config)
             self._make_heads(self._parameters, config, vocab_size)
         self.built = True
 
@@ -119,6 +123,11 @@ class Transformer(tf_keras.Model):
         heads = [layer for layer in self.submodules if part.heads and id(layer) not in in_blocks]
         layers = [layer for block in own for layer in block.submodules] + heads
         return [layer.kernel for layer in layers if isinstance(layer, Dense)]
+
+    @property
+    def summed(self) -> set[str]:
+        """Global names of whole variables whose gradients are sums over the tensor parallel ranks."""
+        return set(self._parameters.summed)
 
     @property
     def pieces(self) -> dict[str, Piece]:

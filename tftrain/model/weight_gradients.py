@@ -69,6 +69,11 @@ def deferred(kernels: Sequence[tf.Variable], taps: Sequence[tf.Tensor]) -> Itera
         _CURRENT.reset(token)
 
 
+def is_deferring() -> bool:
+    """Whether the gradients of kernels are left for later in what is being traced."""
+    return _CURRENT.get() is not None
+
+
 def product(x: tf.Tensor, kernel: tf.Variable) -> tf.Tensor:
     """Returns x W, [rows, outputs]; within `deferred`, the gradient of the kernel W is left for later.
 

@@ -100,7 +100,7 @@ def _dropped(made, probabilities):
 def _op_arguments(scores, dropout):
     """Returns the op's attributes, except for `scale` and `causal`, and its input `position`."""
     attributes, position = op_arguments(dropout)
-    first, total = (dropout and dropout.heads) or (0, scores.shape[1] if scores.shape.rank == 4 else 0)
+    first, total = (dropout and dropout.part) or (0, scores.shape[1] if scores.shape.rank == 4 else 0)
     attributes |= {"first_head": first, "total_heads": total or 0, "dropouts": int(attributes["drop_below"] > 0)}
     return attributes, position
 

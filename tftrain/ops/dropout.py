@@ -38,12 +38,12 @@ class DropoutKey(NamedTuple):
     first_sample: tf.Tensor
 
 
-class HeadRange(NamedTuple):
-    """The attention heads of one tensor parallel rank.
+class AxisRange(NamedTuple):
+    """What one tensor parallel rank has of the axis behind the samples: some attention heads, or some tokens.
 
     Attributes:
-        first: index of its first head among all heads.
-        total: number of heads on all ranks together.
+        first: index of its first head or token among all.
+        total: number of heads or tokens on all ranks together.
     """
 
     first: int
@@ -57,13 +57,13 @@ class Dropout(NamedTuple):
         rate: share of zeros, at least 0 and below 1; rounded to a multiple of 1/65536.
         site: a number below 65536; every place in the model that drops has its own.
         key: what the masks of the micro-batch depend on.
-        heads: the heads along axis 1 of the tensor, where tensor parallel ranks divide them; None: all heads.
+        part: what is along axis 1 of the tensor, where tensor parallel ranks divide that axis; None: all of it.
     """
 
     rate: float
     site: int
     key: DropoutKey
-    heads: HeadRange | None = None
+    part: AxisRange | None = None
 
     @property
     def drop_below(self) -> int:
@@ -84,9 +84,9 @@ class Dropout(NamedTuple):
         return tf.stack([tf.cast(self.key.step, tf.int64), tf.cast(self.key.first_sample, tf.int64)])
 
 
-def dropout_at(key: DropoutKey | None, rate: float, site: int, heads: HeadRange | None = None) -> Dropout | None:
+def dropout_at(key: DropoutKey | None, rate: float, site: int, part: AxisRange | None = None) -> Dropout | None:
     """Returns the dropout of one site; None where nothing drops: without a key (inference) or with rate 0."""
-    return None if key is None or rate == 0 else Dropout(rate, site, key, heads)
+    return None if key is None or rate == 0 else Dropout(rate, site, key, part)
 
 
 def op_arguments(dropout: Dropout | None) -> tuple[dict[str, int], tf.Tensor]:
@@ -122,6 +122,9 @@ def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, dropout
     check_storage("bias", bias)
     check_dtype("residual", residual, x.dtype, "as x")
     attributes, position = op_arguments(dropout)
+    if dropout is not None and dropout.part is not None:
+        rows = math.prod(x.shape[2:-1])  # of the op, for each of what is along axis 1
+        attributes |= {"first_row": dropout.part.first * rows, "total_rows": dropout.part.total * rows}
     return library().tftrain_bias_dropout_add(x=x, bias=bias, residual=residual, position=position, **attributes)
 
 
@@ -129,7 +132,7 @@ def bias_dropout_add(x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, dropout
 def _bias_dropout_add_gradient(op, dy):
     """Returns the gradients of x, bias and residual; backward draws the mask again."""
     _x, bias, _residual, position = op.inputs
-    attributes = {name: op.get_attr(name) for name in ("drop_below", "seed", "site")}
+    attributes = {name: op.get_attr(name) for name in ("drop_below", "seed", "site", "first_row", "total_rows")}
     dx, dbias = library().tftrain_bias_dropout_add_grad(dy=dy, bias=bias, position=position, **attributes)
     return dx, dbias, dy, None
 
@@ -177,11 +180,11 @@ def keep_mask(shape: list, dropout: Dropout) -> tf.Tensor:
         bool, of that shape: True where the element stays.
     """
     samples, *rest = shape
-    if dropout.heads is None:
+    if dropout.part is None:
         bits = random_bits(samples, math.prod(rest), dropout.key, dropout.site)
         return tf.reshape(bits >= dropout.drop_below, shape)
-    # One count of the generator may span two heads, so this draws the bits of all heads.
-    first, total = dropout.heads
+    # One count of the generator may span two heads or tokens, so this draws the bits of all of them.
+    first, total = dropout.part
     bits = random_bits(samples, total * math.prod(rest[1:]), dropout.key, dropout.site)
     bits = tf.reshape(bits, [samples, total, *rest[1:]])
     return bits[:, first : first + rest[0]] >= dropout.drop_below

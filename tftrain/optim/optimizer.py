@@ -6,7 +6,7 @@ and the update is skipped if the norm is not finite. If ranks hold parts of a te
 over them: all norms of the update, and a mark for each tensor that is not finite.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -57,6 +57,7 @@ class Optimizer(tf.Module):
         pieces: Mapping[str, Piece] | None = None,
         initial: Callable[[str], tf.Tensor] | None = None,
         names_of_model: Sequence[str] | None = None,
+        summed: Collection[str] = (),
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
@@ -71,6 +72,7 @@ class Optimizer(tf.Module):
             initial: returns the fp32 value that a master weight starts from, see `OptimizerState`.
             names_of_model: names of the variables of all pipeline stages, from the input to the output; by default
                 those of this one.
+            summed: names of whole variables whose gradients must be summed over the tensor parallel ranks.
         """
         super().__init__(name="optimizer")
         mesh = mesh or Mesh()
@@ -81,12 +83,12 @@ class Optimizer(tf.Module):
         is_sliced = [piece.is_divided for piece in held]
         split = None
         if split_strategy:
-            kinds = bucket_kinds(held, [variable.dtype for variable in targets])
+            kinds = bucket_kinds(held, [variable.dtype for variable in targets], [name in summed for name in variables])
             shapes = [variable.shape for variable in targets]
             loads = bucket_loads(held, mesh.tensor.size)
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds, loads)
         rule, self.is_fused = rules.choose(config, is_available(devices.has_gpu()))
-        self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial)
+        self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial, summed)
         self._names = list(names_of_model or variables)
         place_of = {name: place for place, name in enumerate(self._names)}
         places = [place_of[name] for name in variables]

@@ -7,7 +7,7 @@ restores its pieces without communication.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +35,7 @@ class OptimizerState(tf.Module):
         slots: by the name of a slot, such as `adam_m`, its variable for each store.
         segments: for each store, the variables whose elements it has, in order.
         replicated: for each store, whether every tensor parallel rank holds all of its tensors whole.
+        summed: for each store, whether the gradients of its tensors must be summed over the tensor parallel ranks.
         split: how the stores are divided among ranks; None: they are not.
     """
 
@@ -47,6 +48,7 @@ class OptimizerState(tf.Module):
         pieces: Mapping[str, Piece] | None = None,
         slots: Sequence[str] = ADAM_SLOTS,
         initial: Callable[[str], tf.Tensor] | None = None,
+        summed: Collection[str] = (),
     ):
         """Creates the state, with slots of zero.
 
@@ -59,6 +61,7 @@ class OptimizerState(tf.Module):
             initial: returns the fp32 value of the master weight of a variable that is not fp32, given its name; by
                 default the variable's value, which is rounded. It is called for one master weight after another, and
                 with a split only for those that this rank owns elements of.
+            summed: see `Optimizer`.
 
         Raises:
             ValueError: the names of two slots are equal, or one is `master`.
@@ -70,6 +73,7 @@ class OptimizerState(tf.Module):
         self._pieces = pieces or whole_pieces(dict(zip(names, variables, strict=True)))
         firsts = [bucket.tensors[0] for bucket in split.buckets] if split else range(len(self.names))
         self.replicated = [not self._pieces[self.names[first]].is_divided for first in firsts]
+        self.summed = [self.names[first] in summed for first in firsts]
         group = split.group if split else (mesh or Mesh()).data
         held = {name: self._pieces[name] for name in self.names}
         self._layout = StateLayout(held, list(slots), split.buckets if split else None, group.rank, group.size)

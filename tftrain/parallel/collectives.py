@@ -113,6 +113,25 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
     return tf.reduce_sum(tf.cast(tf.reshape(parts, [group.size, own]), tf.float32), axis=0)
 
 
+def sum_of_parts(group: Group, parts: tf.Tensor, name: str) -> tf.Tensor:
+    """Sums a tensor of equal parts over the ranks of a group and leaves each with its part, in the tensor's dtype.
+
+    Each rank receives its part from every rank and adds them up in fp32 or wider. So 16-bit numbers travel as they are,
+    and the sum is rounded once.
+
+    Args:
+        group: the ranks.
+        parts: [ranks, ...], of any floating dtype; other dimensions may be unknown.
+        name: of the collective; unique in the graph and equal on every rank.
+
+    Returns:
+        The sum of this rank's parts, [...].
+    """
+    received = _all_to_all(group, as_sendable(parts), [1] * group.size, name)
+    wide = tf.float64 if parts.dtype == tf.float64 else tf.float32
+    return tf.cast(tf.reduce_sum(tf.cast(tf.bitcast(received, parts.dtype), wide), axis=0), parts.dtype)
+
+
 def send(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Sends a tensor to the other rank of a group of two, which calls `receive` with the same name.
 

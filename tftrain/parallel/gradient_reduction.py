@@ -9,7 +9,8 @@
 
 Tensor parallel ranks hold some variables whole. Their gradients are equal but for rounding: on a GPU some sums change
 from call to call, and each data group adds in an order of its own. So that these replicas never differ, the sums of the
-first tensor parallel rank count on all of them.
+first tensor parallel rank count on all of them. Under sequence parallelism, most of these gradients are sums over the
+ranks instead, which all groups add in the same order.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -39,6 +40,7 @@ class GradientReduction:
         each_micro_batch: bool,
         tensor: Group,
         replicated: Sequence[bool],
+        summed: Sequence[bool],
     ):
         """Prepares the reduction.
 
@@ -49,9 +51,11 @@ class GradientReduction:
             each_micro_batch: has an effect only with `split`.
             tensor: the tensor parallel ranks.
             replicated: for each store of the optimizer's state, whether every tensor parallel rank holds it.
+            summed: for each store, whether its gradient is a sum over the tensor parallel ranks; then they all hold it.
         """
         self.split, self.each_micro_batch = split, each_micro_batch and split is not None
-        self._group, self._wire, self._tensor, self._replicated = group, wire_dtype, tensor, replicated
+        self._group, self._wire, self._tensor = group, wire_dtype, tensor
+        self._replicated, self._summed = replicated, summed
 
     def buffer_shapes(self, variables: Sequence[tf.Variable]) -> list[tf.TensorShape]:
         """Returns the shapes of the buffers in which micro-batches accumulate the gradients of these variables."""
@@ -84,19 +88,26 @@ class GradientReduction:
         return tf.tensor_scatter_nd_add(gradient, sums.ids[:, tf.newaxis], sums.values)
 
     def make_replicas_equal(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the gradients, with the bits of the first tensor parallel rank where all of these ranks hold a store.
+        """Returns the gradients, with equal bits on all tensor parallel ranks that hold the same store.
 
         Args:
             gradients: fp32, one for each store of the optimizer's state, summed over the data parallel ranks.
         """
         if self._tensor.size == 1:
             return list(gradients)
+        of_each = list(zip(self._replicated, self._summed, strict=True))
+        equal = [place for place, (is_whole, is_sum) in enumerate(of_each) if is_whole and not is_sum]
+        sums = [place for place, (_, is_sum) in enumerate(of_each) if is_sum]
+        gradients = self._in_buckets(gradients, equal, collectives.broadcast, "replicated_gradients")
+        return self._in_buckets(gradients, sums, collectives.sum_in_rank_order, "summed_gradients")
+
+    def _in_buckets(self, gradients, places, collective, name):
+        """Returns the gradients, those at `places` as a collective of the tensor parallel ranks returns them."""
         gradients = list(gradients)
-        places = [place for place, is_whole in enumerate(self._replicated) if is_whole]
         sizes = [gradients[place].shape.num_elements() for place in places]
         for number, bucket in enumerate(pack([4 * size for size in sizes], BUCKET_BYTES)):
             flat = tf.concat([tf.reshape(gradients[places[item]], [-1]) for item in bucket], axis=0)
-            flat = collectives.broadcast(self._tensor, flat, f"replicated_gradients.{number}")
+            flat = collective(self._tensor, flat, f"{name}.{number}")
             for item, piece in zip(bucket, tf.split(flat, [sizes[item] for item in bucket]), strict=True):
                 gradients[places[item]] = tf.reshape(piece, gradients[places[item]].shape)
         return gradients

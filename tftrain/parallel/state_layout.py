@@ -65,13 +65,18 @@ class Held(NamedTuple):
     stretch: slice
 
 
-def bucket_kinds(pieces: Sequence[Piece], dtypes: Sequence[Hashable]) -> list[Hashable]:
+def bucket_kinds(
+    pieces: Sequence[Piece], dtypes: Sequence[Hashable], is_summed: Sequence[bool] | None = None
+) -> list[Hashable]:
     """Returns the kind of each weight; a bucket holds weights of one kind.
 
     Those of a bucket have one dtype, because they are gathered together. They are all divided among the tensor parallel
-    ranks or all whole, because their squares are added together.
+    ranks or all whole, because their squares are added together; and of those that are whole, the gradients of all or
+    of none are summed over these ranks.
     """
-    return [(piece.is_divided, dtype) for piece, dtype in zip(pieces, dtypes, strict=True)]
+    is_summed = is_summed or [False] * len(pieces)
+    together = zip(pieces, dtypes, is_summed, strict=True)
+    return [(piece.is_divided, dtype, summed) for piece, dtype, summed in together]
 
 
 def bucket_loads(pieces: Sequence[Piece], tensor_ranks: int) -> list[float]:

@@ -1,14 +1,24 @@
-"""Layers divided among ranks (Megatron-LM, Shoeybi et al., arXiv 1909.08053): bounds of parts, and two functions.
+"""Layers divided among ranks: how activations enter and leave them.
 
 A sub-layer is two matrices. The computation between them treats each attention head, or each element of the wide layer,
-independently. Each rank holds some output columns of the first matrix, and the matching input rows of the second:
+independently. Each rank holds some output columns of the first matrix, and the matching input rows of the second
+(Megatron-LM, Shoeybi et al., arXiv 1909.08053):
 
-    x --copy_to_ranks--> its heads or columns --> its part of a sum --sum_over_ranks--> y
+    x --enter--> its heads or columns --> its part of a sum --leave--> y
 
-x and y are equal on all ranks. Each function is the gradient of the other. A copied tensor is used by every rank, so
-its gradient is the sum of the ranks' gradients. A sum has one gradient, which every rank needs. Horovod's own gradients
-assume that each rank has a loss of its own, so this module defines its own.
+Without sequence parallelism, x and y are equal on all ranks: `enter` copies and `leave` sums. Each is the gradient of
+the other. A copied tensor is used by every rank, so its gradient is the sum of the ranks' gradients. A sum has one
+gradient, which every rank needs. Horovod's own gradients assume that each rank has a loss of its own, so this module
+defines its own.
+
+With sequence parallelism (Korthikanti et al., arXiv 2205.05198), each rank has x and y of some of the tokens, and
+computes norms, dropouts and residuals of these alone. `enter` is an all-gather and `leave` a reduce-scatter. Again each
+is the gradient of the other, and both together send as many bytes as the sum. The gathered tensor is not kept for
+backward, which gathers it again.
 """
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -19,6 +29,144 @@ from tftrain.parallel.mesh import Group
 def own_copy(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a copy with its own memory, eagerly: a slice may be a view, which keeps the whole tensor in memory."""
     return tf.constant(tensor.numpy())
+
+
+class TensorRanks(NamedTuple):
+    """The ranks that divide every layer, and how they hold what is between the layers.
+
+    Attributes:
+        group: the ranks.
+        by_sequence: whether they divide the residual stream along the sequence; else each has all of it.
+        jit: whether XLA compiles what is between two collectives, see `piece`.
+    """
+
+    group: Group = Group()
+    by_sequence: bool = False
+    jit: bool = False
+
+    @property
+    def divide_sequence(self) -> bool:
+        """Whether this rank has the residual stream of some of the tokens only."""
+        return self.by_sequence and self.group.size > 1
+
+    def own_tokens(self, length: int) -> tuple[int, int]:
+        """Returns [first, end) of the tokens of a sequence whose residual stream this rank has."""
+        return self.group.share(length) if self.divide_sequence else (0, length)
+
+    def piece(self, function: Callable) -> Callable:
+        """Returns a function without collectives, as an XLA cluster of its own where `jit` says so.
+
+        XLA can't compile Horovod's collectives. In a group of one there are none, so the caller compiles the whole.
+        """
+        compiles = self.jit and self.group.size > 1
+        return tf.function(function, jit_compile=True, autograph=False) if compiles else function
+
+    def enter(self, x: tf.Tensor, place: str) -> tf.Tensor:
+        """Returns the input of a divided layer.
+
+        Args:
+            x: the residual stream, [b, S, H], or [b, S / ranks, H] under sequence parallelism; any floating dtype.
+            place: of the layer, unique in the model; the names of the collectives begin with it.
+
+        Returns:
+            [b, S, H], equal on every rank; in a group of one, `x` itself.
+        """
+        if not self.divide_sequence:
+            return copy_to_ranks(self.group, x, place)
+
+        @tf.custom_gradient
+        def gather(x):
+            return self._gather(x, f"{place}/enter"), lambda dy: self._scatter(dy, f"{place}/enter/gradient")
+
+        return gather(x)
+
+    def leave(self, x: tf.Tensor, place: str) -> tf.Tensor:
+        """Returns the sum of the ranks' parts of a divided layer's output; the inverse of `enter`.
+
+        Args:
+            x: this rank's part, [b, S, H], any floating dtype; half precision is added up in fp32.
+            place: of the layer; see `enter`.
+
+        Returns:
+            [b, S, H], equal on every rank; or, under sequence parallelism, [b, S / ranks, H] of this rank's tokens.
+        """
+        if not self.divide_sequence:
+            return sum_over_ranks(self.group, x, place)
+
+        @tf.custom_gradient
+        def scatter(x):
+            return self._scatter(x, f"{place}/leave"), lambda dy: self._gather(dy, f"{place}/leave/gradient")
+
+        return scatter(x)
+
+    def collect(self, x: tf.Tensor, place: str) -> tf.Tensor:
+        """Returns the residual stream of all tokens, [b, S, H], for a computation that is the same on every rank.
+
+        Unlike that of `enter`, its gradient is equal on all ranks; each takes the part of its own tokens.
+
+        Args:
+            x, place: see `enter`.
+        """
+        if not self.divide_sequence:
+            return x
+
+        @tf.custom_gradient
+        def gather(x):
+            whole = self._gather(x, f"{place}/collect")
+            first, end = self.own_tokens(whole.shape[1])
+            return whole, lambda dy: dy[:, first:end]
+
+        return gather(x)
+
+    def entered_products(self, x: tf.Tensor, kernels: Sequence[tf.Variable], place: str) -> list[tf.Tensor]:
+        """Returns `enter(x)` times several kernels; only x is kept for backward.
+
+        Args:
+            x, place: see `enter`; under sequence parallelism.
+            kernels: each [H, outputs] of this rank.
+
+        Returns:
+            For each kernel [b, S, outputs].
+        """
+
+        @tf.custom_gradient
+        def multiply(x):
+            def gradient(*upstream, variables):
+                with tf.control_dependencies(upstream):  # Gather now, not at once behind the forward pass.
+                    flat = _rows(self._gather(tf.identity(x), f"{place}/again"))
+                found = {}
+                for kernel, dy in zip(kernels, upstream, strict=True):
+                    found[kernel.ref()] = tf.matmul(flat, _rows(dy), transpose_a=True)
+                parts = [
+                    tf.matmul(_rows(dy), kernel, transpose_b=True) for kernel, dy in zip(kernels, upstream, strict=True)
+                ]
+                dx = tf.reshape(tf.add_n(parts), [-1, *upstream[0].shape[1:-1], x.shape[-1]])
+                dx = self._scatter(dx, f"{place}/enter/gradient")
+                return dx, [found[variable.ref()] for variable in variables]
+
+            whole = self._gather(x, f"{place}/enter")
+            flat = _rows(whole)
+            products = [tf.matmul(flat, kernel) for kernel in kernels]
+            return [tf.reshape(each, [-1, whole.shape[1], each.shape[-1]]) for each in products], gradient
+
+        return multiply(x)
+
+    def _gather(self, x, name):
+        """Maps [b, s, H] of each rank to [b, ranks * s, H]."""
+        ranks, (length, width) = self.group.size, x.shape[1:]
+        wire = collectives.as_sendable(x)
+        parts = tf.reshape(collectives.all_gather_rows(self.group, wire[tf.newaxis], name), [ranks, -1, length, width])
+        return tf.reshape(tf.bitcast(tf.transpose(parts, [1, 0, 2, 3]), x.dtype), [-1, ranks * length, width])
+
+    def _scatter(self, x, name):
+        """Sums [b, S, H] over the ranks, and returns [b, S / ranks, H]."""
+        ranks, (length, width) = self.group.size, x.shape[1:]
+        parts = tf.transpose(tf.reshape(x, [-1, ranks, length // ranks, width]), [1, 0, 2, 3])
+        return tf.ensure_shape(collectives.sum_of_parts(self.group, parts, name), [None, length // ranks, width])
+
+
+def _rows(x):
+    return tf.reshape(x, [-1, x.shape[-1]])
 
 
 def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:

@@ -40,11 +40,13 @@ class SearchResult(NamedTuple):
 
     Attributes:
         candidates: number of divisions that meet the constraints.
-        fitting: plans of the divisions that fit, the fastest first.
+        fitting: number of those that fit.
+        fastest: plans of the fastest that fit, the fastest first.
     """
 
     candidates: int
-    fitting: list[Forecast]
+    fitting: int
+    fastest: list[Forecast]
 
 
 def search(
@@ -52,6 +54,7 @@ def search(
     cluster: Cluster,
     constants: Constants,
     max_nodes: int,
+    top: int,
     ramp: tuple[int, ...] = (),
     constraints: Constraints = FREE,
     tensor_parallel: Workload | None = None,
@@ -62,6 +65,7 @@ def search(
         work: the model and its global batch, with the number format of accumulation; its own division is ignored.
         cluster, constants: the machine, and the constants of the software.
         max_nodes: largest number of nodes.
+        top: number of plans to return.
         ramp: smaller global batches that must divide too, see `batch_rampup`.
         constraints: sizes that every division has.
         tensor_parallel: the workload of divisions with tensor parallel ranks; None: `work`.
@@ -71,9 +75,16 @@ def search(
         count += 1
         needed = memory.estimate(candidate, constants)
         if needed.fits(cluster):
-            seconds = timing.step(candidate, cluster, constants)
-            fitting.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds))
-    return SearchResult(count, sorted(fitting, key=lambda plan: plan.seconds))
+            fitting.append((timing.least_seconds(candidate, cluster, constants), len(fitting), candidate, needed))
+    fastest: list[Forecast] = []
+    for least, _, candidate, needed in sorted(fitting, key=lambda each: each[:2]):
+        # The table of a schedule takes long: those that are too slow without any idle time need none.
+        if len(fastest) >= top and least >= fastest[top - 1].seconds:
+            break
+        seconds = timing.step(candidate, cluster, constants)
+        fastest.append(Forecast(candidate, cluster, constants, needed.on(cluster), seconds))
+        fastest.sort(key=lambda plan: plan.seconds)
+    return SearchResult(count, len(fitting), fastest[:top])
 
 
 def candidates(

@@ -191,18 +191,25 @@ def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> co
     return cost.step_time(work.schedule, work.pp, round(work.micro_batches), work.chunks, durations)
 
 
+def least_seconds(work: Workload, cluster: Cluster, constants: Constants) -> float:
+    """Returns a lower bound of `step`, without looking at the pipeline's schedule: a search asks for it."""
+    return _step(work, cluster, constants, None).total
+
+
 def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
     """Returns the seconds of an update."""
+    return _step(work, cluster, constants, _pipeline_time(work, cluster, constants) if work.pp > 1 else None)
+
+
+def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
+    """Returns the seconds of an update whose pipeline takes `passed`, or is never idle."""
     block, embedding, head = _part_seconds(inventory.one_block(work), cluster, constants)
     speed, weights = rates(cluster, constants), inventory.weights(work, last=work.pp == 1)
     again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0
     layers, micro_batches = work.layers / work.pp, work.micro_batches
     bubble = transfers = 0.0
-    if work.pp == 1:
-        slowest = embedding.plus(head)
-    else:
-        slowest = max(embedding, head, key=sum)
-        passed = _pipeline_time(work, cluster, constants)
+    slowest = embedding.plus(head) if work.pp == 1 else max(embedding, head, key=sum)
+    if passed is not None:
         idle = passed.total - micro_batches * (layers * (sum(block) + again) + sum(slowest))
         bubble = max(0.0, idle - passed.transfers)
         transfers = idle - bubble

@@ -8,7 +8,7 @@ batch is split.
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,12 +97,17 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def activation_shape(self) -> tuple[int, ...]:
-        """The shape of one sample's activations between two blocks, which travel between pipeline stages."""
+        """The shape of one sample's activations between two blocks on this rank; they travel between stages."""
 
     @property
     @abc.abstractmethod
     def pieces(self) -> dict[str, Piece]:
         """Global name -> the piece of the whole tensor that this rank's variable or copy holds."""
+
+    @property
+    def summed(self) -> Collection[str]:
+        """Names of variables whose gradients on the tensor parallel ranks are parts of a sum: each has some tokens."""
+        return ()
 
     @property
     def lookup_variable(self) -> tf.Variable | None:

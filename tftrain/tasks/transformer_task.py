@@ -16,6 +16,7 @@ from tftrain.model.transformer import Transformer
 from tftrain.number_formats import DTYPES
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.tensor import TensorRanks
 from tftrain.plan import flops, parameters
 from tftrain.tasks.task import Batch, Task
 
@@ -46,7 +47,7 @@ class TransformerTask(Task):
             dtype,
             config.run.seed,
             Checkpointing(config.compute.activation_checkpointing, config.compiles(gpu)),
-            mesh.tensor,
+            TensorRanks(mesh.tensor, config.parallel.sequence_parallel, config.compiles(gpu)),
             part,
         )
 
@@ -74,8 +75,14 @@ class TransformerTask(Task):
 
     @property
     def activation_shape(self) -> tuple[int, ...]:
-        """What one sample has between two blocks, [S, H]."""
-        return self._config.data.max_seq_length, self._config.model.hidden_size
+        """What one sample has between two blocks, [S, H], or this rank's tokens of it."""
+        first, end = self.model.ranks.own_tokens(self._config.data.max_seq_length)
+        return end - first, self._config.model.hidden_size
+
+    @property
+    def summed(self) -> set[str]:
+        """Names of variables that the tensor parallel ranks use for different tokens."""
+        return self.model.summed
 
     def initial_value(self, name: str) -> tf.Tensor:
         """Returns the initial value of this rank's part of a variable, fp32, before it was rounded."""

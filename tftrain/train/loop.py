@@ -191,7 +191,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
         parts = parts_of_rank(config, mesh)
         task, path, step = load_task(config, parts, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        result = HeldOut(config, task, parts, mesh, config.compiles(devices.has_gpu()))(limit.restart)
+        result = HeldOut(config, task, parts, mesh, config.compiles_whole(devices.has_gpu()))(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
     lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}

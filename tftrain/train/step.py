@@ -31,6 +31,7 @@ class TrainStep:
             run.config.parallel.split_grad_accum,
             run.mesh.tensor,
             run.optimizer.state.replicated,
+            run.optimizer.state.summed,
         )
         # With a split, looked-up rows can't be sent as rows, because not every rank owns the rows' gradients.
         stages = run.mesh.pipeline_parallel_size
