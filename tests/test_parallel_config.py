@@ -14,7 +14,7 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
 @pytest.mark.parametrize(
     ("ranks", "given", "expected"),
     [
-        (6, "--tensor_parallel_size=4", "--tensor_parallel_size=4: expected a divisor of the 6 ranks"),
+        (6, "--tensor_parallel_size=4", "--tensor_parallel_size=4: expected a divisor of the 6 ranks, such as 3 or 6"),
         (8, "--tensor_parallel_size=8", "--tensor_parallel_size=8: expected a divisor of num_attention_heads=12"),
         (5, "--tensor_parallel_size=5 --num_attention_heads=15 --hidden_size=60", "intermediate_size=240 ok"),
         (
@@ -27,7 +27,23 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
             "--tensor_parallel_size=2 --pipeline_parallel_size=4",
             "--pipeline_parallel_size=4: expected a divisor of the 12 ranks by tensor_parallel_size=2",
         ),
-        (8, "--pipeline_parallel_size=2", "--pipeline_parallel_size=2: expected 1: training divides no layers"),
+        (8, "--pipeline_parallel_size=2 --num_hidden_layers=3", "--pipeline_parallel_size=2 ok"),
+        (
+            8,
+            "--pipeline_parallel_size=8 --num_hidden_layers=7",
+            "--pipeline_parallel_size=8 x virtual_pipeline_size=1 are 8 parts: expected at most num_hidden_layers=7",
+        ),
+        (
+            8,
+            "--tensor_parallel_size=2 --pipeline_parallel_size=2 --split_grad_accum",
+            "--split_grad_accum=true: expected split_opt_state instead with pipeline_parallel_size > 1",
+        ),
+        (4, "--sequence_parallel", "--sequence_parallel=true: expected together with tensor_parallel_size > 1"),
+        (
+            4,
+            "--tensor_parallel_size=2 --sequence_parallel --max_seq_length=31",
+            "--max_seq_length=31: expected a multiple of tensor_parallel_size=2 with sequence_parallel",
+        ),
         (
             8,
             "--tensor_parallel_size=2 --split_opt_state --state_split_strategy=greedy:5",
@@ -37,8 +53,8 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
         (4, "--split_opt_state --state_split_strategy=greedy", "--state_split_strategy=greedy: expected even, naive"),
         (
             4,
-            "--tensor_parallel_size=2 --jit_compile=true",
-            "--jit_compile=true: expected auto or false with tensor_parallel_size > 1",
+            "--tensor_parallel_size=2 --pipeline_parallel_size=2 --pipeline_schedule=zero_bubble --jit_compile=true",
+            "--jit_compile=true: expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble",
         ),
         (4, "--global_batch_size=12", "--global_batch_size=12: expected a"),
         (4, "--tensor_parallel_size=0", "--tensor_parallel_size=0: expected"),
@@ -70,7 +86,7 @@ def test_what_does_not_divide_is_refused_in_one_line(ranks, given, expected, tmp
         ("--global_batch_size=16 --batch_rampup=8:4:100", "such as 4 or 8, not 6"),
         (
             "--grad_accum_steps=8 --num_hidden_layers=7",
-            "--num_hidden_layers=7: expected at least pipeline_parallel_size=4 x",
+            "--pipeline_parallel_size=4 x virtual_pipeline_size=2 are 8 parts: expected at most num_hidden_layers=7",
         ),
     ],
 )

@@ -376,8 +376,8 @@ class TrainConfig:
         found += self.parallel.problems(ranks, widths)
         parallel = self.parallel
         try:
-            sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
-            split_layers(max(1, model.num_hidden_layers), *sizes, parallel.pipeline_split)
+            sizes = model.num_hidden_layers, parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
+            split_layers(*(max(1, size) for size in sizes), parallel.pipeline_split)
         except ConfigError as error:
             found += error.problems
         if parallel.pipeline_schedule == "zero_bubble" and self.compute.activation_checkpointing == "full":

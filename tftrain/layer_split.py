@@ -3,10 +3,7 @@
 With several chunks, division number chunk * stages + stage is chunk `chunk` of stage `stage`.
 """
 
-import functools
 import re
-from collections.abc import Sequence
-from itertools import accumulate
 
 from tftrain.fields import ConfigError, Problem
 
@@ -16,8 +13,6 @@ def split_layers(
     stages: int,
     chunks: int = 1,
     how: str = "layers",
-    costs: Sequence[float] = (),
-    embedding: float = 0.0,
     head: float = 0.0,
 ) -> tuple[int, ...]:
     """Returns the number of layers of each of the stages * chunks parts, in the order of the layers.
@@ -29,8 +24,7 @@ def split_layers(
         how: value of --pipeline_split. layers: as even as possible; the first and the last part, which also have the
             embedding and the head, get no remainder as long as others can take it. flops: the costliest part costs as
             little as possible. Or the numbers themselves, such as 3,4,4,1.
-        costs: FLOPs of each layer, in any unit, for `flops`; by default they are equal.
-        embedding, head: FLOPs of the embedding and of the head in the same unit.
+        head: FLOPs of the head over those of a layer, for `flops`. The embedding has no products, so it costs nothing.
 
     Raises:
         ConfigError: there are more parts than layers, or `how` is wrong.
@@ -43,7 +37,7 @@ def split_layers(
     if how == "layers":
         return _even(layers, parts)
     if how == "flops":
-        return _by_cost(tuple(costs) or (1.0,) * layers, parts, embedding, head)
+        return _by_cost(layers, parts, head)
     return _listed(how, layers, stages, chunks)
 
 
@@ -73,43 +67,15 @@ def _listed(how: str, layers: int, stages: int, chunks: int) -> tuple[int, ...]:
     return numbers
 
 
-@functools.lru_cache(maxsize=256)
-def _by_cost(costs: tuple[float, ...], parts: int, embedding: float, head: float) -> tuple[int, ...]:
-    """Returns the division whose costliest part costs least, and of these the one with the least sum of squares.
+def _by_cost(layers: int, parts: int, head: float) -> tuple[int, ...]:
+    """Returns the division whose costliest part costs least: the last part has the head, the others are even."""
+    if parts == 1:
+        return (layers,)
 
-    Both are exact: dynamic programming over the number of parts and the number of layers that they have.
-    """
-    sums = [0.0, *accumulate(costs)]
-    layers = len(costs)
+    def division(last: int) -> tuple[int, ...]:
+        each, left = divmod(layers - last, parts - 1)
+        # The later of the other parts get the remainder: they hold fewer activations.
+        return (*(each + (part >= parts - 1 - left) for part in range(parts - 1)), last)
 
-    def cost(part: int, begin: int, end: int) -> float:
-        return sums[end] - sums[begin] + embedding * (part == 0) + head * (part == parts - 1)
-
-    least, _ = _best(layers, parts, lambda part, begin, end: cost(part, begin, end), max)
-    # A cost is a difference of sums: the least maximum is met by others up to rounding.
-    limit = least * (1 + 1e-12)
-
-    def square(part: int, begin: int, end: int) -> float:
-        size = cost(part, begin, end)
-        return size * size if size <= limit else float("inf")
-
-    _, ends = _best(layers, parts, square, lambda before, own: before + own)
-    return tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
-
-
-def _best(layers: int, parts: int, cost, combined) -> tuple[float, list[int]]:
-    """Returns the least combined cost of a division into parts of at least one layer, and the end of each part."""
-    best = [cost(0, 0, end) if end else float("inf") for end in range(layers + 1)]
-    begins: list[list[int]] = []
-    for part in range(1, parts):
-        values, chosen = [float("inf")] * (layers + 1), [0] * (layers + 1)
-        for end in range(part + 1, layers - (parts - 1 - part) + 1):
-            values[end], chosen[end] = min(
-                (combined(best[begin], cost(part, begin, end)), begin) for begin in range(part, end)
-            )
-        best = values
-        begins.append(chosen)
-    ends = [layers]
-    for chosen in reversed(begins):
-        ends.append(chosen[ends[-1]])
-    return best[layers], ends[::-1]
+    found = [division(last) for last in range(1, layers - parts + 2)]
+    return min(found, key=lambda each: (max(*each[:-1], each[-1] + head), -each[-1]))

@@ -169,9 +169,11 @@ class ParallelConfig:
         """
         found, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
         if size > 0 and ranks % size:
-            found.append(Problem("tensor_parallel_size", size, f"expected a divisor of the {ranks} ranks"))
+            expected = f"expected a divisor of the {ranks} ranks, such as {_nearest_divisors(ranks, size)}"
+            found.append(Problem("tensor_parallel_size", size, expected))
         elif size > 0 and stages > 0 and ranks % (size * stages):
-            expected = f"expected a divisor of the {ranks} ranks by tensor_parallel_size={size}"
+            nearest = _nearest_divisors(ranks // size, stages)
+            expected = f"expected a divisor of the {ranks} ranks by tensor_parallel_size={size}, such as {nearest}"
             found.append(Problem("pipeline_parallel_size", stages, expected))
         if self.split_grad_accum and stages > 1:
             expected = (
@@ -197,6 +199,13 @@ class ParallelConfig:
                 expected = f"expected at most the {data_ranks} data parallel ranks"
                 found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         return found
+
+
+def _nearest_divisors(number: int, size: int) -> str:
+    """Returns the divisors of a number around a size that is none."""
+    divisors = [each for each in range(1, number + 1) if number % each == 0]
+    below, above = [each for each in divisors if each < size], [each for each in divisors if each > size]
+    return " or ".join(map(str, below[-1:] + above[:1]))
 
 
 def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: int) -> list[Problem]:

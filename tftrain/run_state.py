@@ -24,6 +24,7 @@ from tftrain.optim.schedule import run_length
 from tftrain.optim.state import MASTER
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
+from tftrain.plan.flops import head_in_layers
 from tftrain.tasks import make_task
 
 STEP = "optimizer/step"
@@ -236,7 +237,8 @@ class Run:
 
 def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:
     """Returns the layers of a rank: one part, or several if the pipeline's schedule is interleaved."""
-    parallel = config.parallel
+    model, data, parallel = config.model, config.data, config.parallel
     sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
-    division = split_layers(config.model.num_hidden_layers, *sizes, parallel.pipeline_split)
+    head = head_in_layers(model, model.vocab_size, data.max_seq_length, data.max_predictions_per_seq)
+    division = split_layers(model.num_hidden_layers, *sizes, parallel.pipeline_split, head)
     return parts_of_stage(division, mesh.stage, mesh.pipeline_parallel_size)

@@ -98,9 +98,8 @@ def test_a_lever_that_a_run_would_refuse_is_not_offered():
         config = parsed(*BF16, *given)
         return {name for lever in levers.levers(config, workload(config, cluster), cluster) for name in lever.changes}
 
-    assert {"tensor_parallel_size", "split_opt_state"} <= offered()
-    assert "pipeline_parallel_size" not in offered()
-    assert "tensor_parallel_size" not in offered("--jit_compile=true")
+    assert {"tensor_parallel_size", "pipeline_parallel_size", "split_opt_state"} <= offered()
+    assert "pipeline_parallel_size" not in offered("--split_grad_accum")
     assert "tensor_parallel_size" not in offered("--data_parallel_size=8")
     assert "split_opt_state" not in offered("--split_grad_accum")
     assert "split_opt_state" not in offered("--zero_stage=0")

@@ -151,7 +151,7 @@ def test_what_is_planned_otherwise_than_stated_is_said(capsys):
         (["--clusters=a100_80gb"], ["--clusters", "did you mean --cluster?"]),
         (["--tensor_parallel_size=3"], ["tensor_parallel_size=3", "nodes=1 * 8 devices = 8"]),
         (["--data_parallel_size=3", "--nodes=2"], ["--data_parallel_size=3", "2 * 8 devices = 16"]),
-        (["--pipeline_parallel_size=8"], ["--pipeline_parallel_size=8", "num_hidden_layers=12"]),
+        (["--pipeline_parallel_size=16", "--nodes=2"], ["--pipeline_parallel_size=16", "num_hidden_layers=12"]),
         (["--micro_batch_size=3", "--global_batch_size=64"], ["--global_batch_size=64", "data_parallel_size=8"]),
         (["--rows_file=none.csv"], ["--rows_file=none.csv"]),
         (["--cluster=this_machine", "--machine_file=none.json"], ["none.json", "--measure"]),

@@ -74,7 +74,7 @@ def test_state_is_divided_as_zero_says(precision, stage, bytes_a_weight):
 
 def test_a_fused_optimizer_spares_its_temporaries():
     plain = memory.estimate(BERT.replaced(fused=frozenset()), BARE)
-    assert plain.temporaries - memory.estimate(BERT, BARE).temporaries == 8 * inventory.weights(BERT, last=True)
+    assert plain.temporaries - memory.estimate(BERT, BARE).temporaries == 8 * inventory.weights(BERT)
 
 
 def test_backward_ends_with_two_summands_of_the_tables_gradient():
@@ -103,7 +103,7 @@ def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
     even, naive = (memory.estimate(work.replaced(split_strategy=name), BARE).moments for name in ("even", "naive"))
     embedding = inventory.parts(work).embedding.weights
     assert naive == 8 * embedding
-    assert even == 8 * inventory.weights(work, last=True) / 16
+    assert even == 8 * inventory.weights(work) / 16
 
 
 @pytest.mark.parametrize("strategy", ["naive", "greedy:4"])
@@ -151,12 +151,12 @@ def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work)
 @pytest.mark.parametrize(("gated", "key_bias"), [(False, False), (False, True), (True, False)])
 def test_weights_of_one_rank_are_exactly_the_models(family, gated, key_bias):
     work = (GPT if family == "megatron" else BERT).replaced(family=family, gated=gated, key_bias=key_bias)
-    assert inventory.weights(work, last=True) == parameters.of_workload(work)
+    assert inventory.weights(work) == parameters.of_workload(work)
 
 
 @given(workloads())
 def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
     whole = work.replaced(tp=1, pp=1)
-    count = inventory.weights(whole, last=True)
+    count = inventory.weights(whole)
     # Norms and biases of whole width, which every tensor parallel rank has, are less than a hundredth.
     assert count == pytest.approx(parameters.of_workload(whole), rel=1e-3)

@@ -88,7 +88,7 @@ def test_this_projects_owners_get_their_part_of_the_sum_alone(family, share):
 def test_every_micro_batch_reads_a_gradient_and_the_sum_and_writes_the_sum():
     once, summed = (timing.step(OURS.replaced(accumulation=dtype), A100, INSTANT).kernels for dtype in ("", "bf16"))
     bandwidth = INSTANT.memory_rate * A100.memory_gbs * 1e9
-    weights = inventory.weights(OURS, last=True)
+    weights = inventory.weights(OURS)
     assert summed - once == pytest.approx(2 * (4 + 2 + 2) * weights / bandwidth)
 
 

@@ -163,8 +163,8 @@ def print_plan(config: PlanConfig) -> int:
 def print_search(config: PlanConfig) -> int:
     """Prints the fastest divisions on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
-    work, tensor_parallel, ramp, constraints = search_request(config, cluster)
-    found = search(work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints, tensor_parallel)
+    work, ramp, constraints = search_request(config, cluster)
+    found = search(work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints)
     lines = report.search_cells(found)
     print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
     print(f"{found.candidates} divisions, {found.fitting} of them fit", file=sys.stderr)

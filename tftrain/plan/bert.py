@@ -41,18 +41,19 @@ def _accumulated(part: Part, work: Workload) -> Part:
 def _saved(work: Workload) -> list[SavedTensor]:
     tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
     numbers, wide = tokens * work.hidden, tokens * work.inner / t
-    u, scores = numbers * item, work.micro_batch * work.heads / t * work.seq**2
+    numbers_of_rank = numbers / work.stream_ranks
+    u, v, scores = numbers * item, numbers_of_rank * item, work.micro_batch * work.heads / t * work.seq**2
     saved = [
-        SavedTensor("block's input", u),
+        SavedTensor("block's input", v),
         SavedTensor("queries, keys and values", 3 * u / t),
         SavedTensor("context", u / t),
-        SavedTensor("input of the wide layer", u),
-        SavedTensor("inputs of norms", 2 * u if "ln" in work.fused else 4 * PLAIN_BYTES * numbers),
+        SavedTensor("input of the wide layer", v),
+        SavedTensor("inputs of norms", 2 * v if "ln" in work.fused else 4 * PLAIN_BYTES * numbers_of_rank),
         *_attention(work, scores),
         *_feed_forward(work, wide),
     ]
     if work.hidden_dropout and "dropout_add" not in work.fused:
-        saved.append(SavedTensor("dropout masks", 2 * u))
+        saved.append(SavedTensor("dropout masks", 2 * v))
     return saved
 
 

@@ -100,13 +100,6 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     if dp * tp * pp != devices:
         expected = f"expected {dp} * tensor_parallel_size={tp} * pipeline_parallel_size={pp} to be {have}"
         found.append(Problem("data_parallel_size", dp, expected))
-    layers, chunks = train.model.num_hidden_layers, train.parallel.virtual_pipeline_size
-    if layers % pp:
-        expected = f"expected a divisor of num_hidden_layers={layers}"
-        found.append(Problem("pipeline_parallel_size", pp, expected))
-    elif chunks > 0 and layers % (pp * chunks):
-        expected = f"expected a divisor of num_hidden_layers={layers} / pipeline_parallel_size={pp} = {layers // pp}"
-        found.append(Problem("virtual_pipeline_size", chunks, expected))
     if found:
         raise ConfigError(found)
     train = dataclasses.replace(train, batch=train.batch.resolve(dp))
@@ -117,7 +110,6 @@ class SearchRequest(NamedTuple):
     """The arguments of `tftrain.plan.search.search`."""
 
     work: Workload
-    tensor_parallel: Workload
     ramp: tuple[int, ...]
     constraints: Constraints
 
@@ -143,18 +135,9 @@ def search_request(config: PlanConfig, cluster: Cluster) -> SearchRequest:
     sizes = tuple(stage.batch_size for stage in batch.ramp.stages()[:-1])
     # Several micro-batches, so that the workload has the number format of accumulation.
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
-    works = [
-        from_config(
-            dataclasses.replace(
-                config.train, batch=several, parallel=dataclasses.replace(parallel, tensor_parallel_size=tp)
-            ),
-            1,
-            causal=plan.causal,
-            gpu=cluster.multiprocessors > 0,
-        )
-        for tp in (1, 2)
-    ]
-    return SearchRequest(*works, sizes, _constraints(config))
+    train = dataclasses.replace(config.train, batch=several)
+    work = from_config(train, 1, causal=plan.causal, gpu=cluster.multiprocessors > 0)
+    return SearchRequest(work, sizes, _constraints(config))
 
 
 def _constraints(config: PlanConfig) -> Constraints:
@@ -164,7 +147,7 @@ def _constraints(config: PlanConfig) -> Constraints:
     split = 2 if parallel.split_grad_accum else 1 if parallel.split_opt_state else None
     return Constraints(
         dp=plan.data_parallel_size,
-        tp=tp if tp > 1 or compute.jit_compile == "true" else None,  # XLA can't compile collectives
+        tp=tp if tp > 1 else None,
         pp=pp if pp > 1 else None,
         micro_batch=batch.micro_batch_size,
         micro_batches=batch.grad_accum_steps,

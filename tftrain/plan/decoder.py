@@ -2,7 +2,8 @@
 
 Saved tensors are those of Korthikanti et al. (arXiv 2205.05198, section 4.1): with every op fused and 16 bits, a block
 saves s b h (10 + 24 / t + 5 a s / (h t)) bytes; the unfused softmax, and 32 bits, save more. Names of tensors:
-u is a tensor of the residual stream (tokens x hidden), d one that ranks divide, s the scores.
+u is a tensor of the residual stream (tokens x hidden), v what a rank has of it, d one that ranks always divide, s the
+scores. With sequence parallelism v is a part of u, and a block saves s b h (34 + 5 a s / h) / t bytes.
 """
 
 from tftrain.plan import parameters
@@ -18,7 +19,7 @@ def block(work: Workload) -> Part:
     tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
     width, inner, heads = work.hidden, work.inner, work.heads / t
     u = tokens * width * item
-    d, wide = u / t, tokens * inner * item / t
+    d, wide, v = u / t, tokens * inner * item / t, u / work.stream_ranks
     scores = work.micro_batch * heads * work.seq**2 * item
     mask = 1 / item  # a mask's byte for each element
     head_size, batch = width // work.heads, max(1, round(work.micro_batch * heads))
@@ -37,10 +38,10 @@ def block(work: Workload) -> Part:
     gelu = (2, 3) if "gelu" in work.fused else (16, 24)
     weights = parameters.of_block(work).of_rank(t)
     kernels = [
-        Kernel("norms", 4 * u, 6 * u, (2, 4)),
-        Kernel("residual adds", 6 * u, 4 * u, (2, 4)),
-        Kernel("sums of residual gradients", 0, 6 * u, (0, 2)),
-        Kernel("gradients of biases", 0, 2 * u + wide + 3 * d, (0, 4)),
+        Kernel("norms", 4 * v, 6 * v, (2, 4)),
+        Kernel("residual adds", 6 * v, 4 * v, (2, 4)),
+        Kernel("sums of residual gradients", 0, 6 * v, (0, 2)),
+        Kernel("gradients of biases", 0, 2 * v + wide + 3 * d, (0, 4)),
         Kernel("transposes", 2 * d, 8 * d, (1, 6)),
         Kernel("scale, mask and softmax", softmax[0] * scores, softmax[1] * scores, softmax[2], core=True),
         Kernel("gelu", gelu[0] * wides * wide, gelu[1] * wides * wide, (1, 1)),
@@ -48,13 +49,13 @@ def block(work: Workload) -> Part:
         Kernel("launches of products", 0, 0, (6, 12)),
     ]
     if work.hidden_dropout:
-        kernels.append(Kernel("dropout of residual adds", 2 * mask * u, 2 * mask * u, (0, 0)))
+        kernels.append(Kernel("dropout of residual adds", 2 * mask * v, 2 * mask * v, (0, 0)))
     if work.attention_dropout:
         moved = (2 + mask) * scores
         kernels.append(Kernel("attention dropout", moved, moved, (1, 1), core=True))
     saved = [
-        SavedTensor("inputs of norms", 2 * u),
-        SavedTensor("normed inputs of products", 2 * u),
+        SavedTensor("inputs of norms", 2 * v),
+        SavedTensor("normed inputs of products", 2 * v),
         SavedTensor("queries, keys and values", 3 * d),
         SavedTensor("attention probabilities", scores, core=True),
         SavedTensor("context", d),
@@ -69,11 +70,21 @@ def block(work: Workload) -> Part:
             SavedTensor("dropped probabilities", scores, True),
         ]
     if work.hidden_dropout:
-        saved += [SavedTensor("dropout masks", 2 * mask * u)]
+        saved += [SavedTensor("dropout masks", 2 * mask * v)]
     if not fused_softmax:
         saved += [SavedTensor("masked scores", scores, True)]
-    sums = ((u, u), (u, u)) if t > 1 else ((), ())
-    return Part(products, tuple(kernels), tuple(saved), u, sums, weights)
+    return Part(products, tuple(kernels), tuple(saved), v, sums_of_block(work, u), weights)
+
+
+def sums_of_block(work: Workload, u: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the bytes of a block's sums over tensor parallel ranks, forward and backward.
+
+    An all-gather and a reduce-scatter together count as a sum. Backward of sequence parallelism gathers the inputs of
+    both halves again, each half a sum.
+    """
+    if work.tp == 1:
+        return (), ()
+    return (u, u), (u, u, u / 2, u / 2) if work.sequence_parallel else (u, u)
 
 
 def embedding(work: Workload) -> Part:
@@ -84,7 +95,7 @@ def embedding(work: Workload) -> Part:
         Kernel("look-ups and dropout", 8 * u, 6 * u, (6, 8)),
         Kernel("table's gradient", 0, 4 * item * table, (0, 2)),
     )
-    mask = (SavedTensor("dropout mask", u / item),) if work.hidden_dropout else ()
+    mask = (SavedTensor("dropout mask", u / item / work.stream_ranks),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
     return Part((), kernels, mask, u, sums, parameters.of_embeddings(work).of_rank(work.tp))
 
@@ -93,15 +104,16 @@ def head(work: Workload) -> Part:
     """Returns the inventory of the output: last norm, logits of every token, and their cross-entropy in fp32."""
     tokens, item = work.micro_batch * work.seq, work.item
     u, logits = tokens * work.hidden * item, tokens * work.vocab / work.tp
+    v = u / work.stream_ranks
     table = work.vocab * work.hidden / work.tp
     products = (Product("logits", tokens, work.vocab // work.tp, work.hidden),)
     kernels = (
-        Kernel("last norm", 2 * u, 3 * u, (1, 2)),
+        Kernel("last norm", 2 * v, 3 * v, (1, 2)),
         Kernel("cross-entropy", LOGIT_FORWARD * logits, LOGIT_BACKWARD * logits, (25, 8)),
         Kernel("launches of products", 0, 0, (1, 2)),
         Kernel("sums of weight gradients", 0, 3 * item * table, (1, 3)),
     )
-    saved = (SavedTensor("input of the last norm", 2 * u), SavedTensor("logits and probabilities", (item + 4) * logits))
+    saved = (SavedTensor("input of the last norm", 2 * v), SavedTensor("logits and probabilities", (item + 4) * logits))
     small = 4.0 * tokens
     sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
     return Part(products, kernels, saved, u, sums, parameters.of_head(work).of_rank(work.tp))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tftrain.plan import parameters
 from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
+from tftrain.plan.decoder import sums_of_block
 from tftrain.plan.workload import Workload
 
 LOGIT_BYTES = (18, 22)  # moved for each logit forward and backward: bias, cast to fp32, softmax, its gradient, casts
@@ -58,7 +59,7 @@ def block(work: Workload) -> Part:
     tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
     width, inner = work.hidden, work.inner
     u = tokens * width * item
-    d, w = u / t, tokens * inner * item / t
+    d, w, v = u / t, tokens * inner * item / t, u / work.stream_ranks
     s = work.micro_batch * work.heads / t * work.seq**2 * item
     head_size, batch = width // work.heads, max(1, round(work.micro_batch * work.heads / t))
     wide_products = [Product("wide", tokens, inner // t, width)] * (2 if work.gated else 1)
@@ -74,12 +75,12 @@ def block(work: Workload) -> Part:
     # The published trainer's key projection is counted with its bias in every row, as when constants were fitted.
     weights = parameters.of_block(work if work.family == "tftrain" else work.replaced(key_bias=True)).of_rank(t)
     kernels = [
-        _kernel("norms", NORM.passes(work, "ln"), 2 * u),
-        _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * u),
+        _kernel("norms", NORM.passes(work, "ln"), 2 * v),
+        _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * v),
         _kernel("biases and transposes", (8, 10), d),
         _kernel("scale, mask and softmax", SOFTMAX.passes(work, "softmax"), s, core=True),
         _kernel("gelu", GELU.passes(work, "gelu"), wides * w),
-        _kernel("gradients of biases", (0, 1), 2 * u + 3 * d + wides * w),
+        _kernel("gradients of biases", (0, 1), 2 * v + 3 * d + wides * w),
         Kernel("launches", 0, 0, LAUNCHES[work.compiled]),
     ]
     if work.grappler in RECOMPUTING:  # norms and GeLU, before their gradients
@@ -88,9 +89,8 @@ def block(work: Workload) -> Part:
     if work.attention_dropout:
         kernels.append(_kernel("attention dropout", DROPOUT.passes(work, "softmax"), s, core=True))
     if work.hidden_dropout:
-        kernels.append(_kernel("hidden dropout", DROPOUT.passes(work, "dropout_add"), 2 * u))
-    sums = ((u, u), (u, u)) if t > 1 else ((), ())
-    return Part(products, tuple(kernels), tuple(_saved(work, u, d, w, s)), u, sums, weights)
+        kernels.append(_kernel("hidden dropout", DROPOUT.passes(work, "dropout_add"), 2 * v))
+    return Part(products, tuple(kernels), tuple(_saved(work, u, d, w, s)), v, sums_of_block(work, u), weights)
 
 
 def _saved(work: Workload, u: float, d: float, w: float, s: float) -> list[SavedTensor]:

@@ -7,7 +7,6 @@ logs. Recomputation is not counted either: it is the cost of a lever, not work o
 from typing import NamedTuple
 
 from tftrain.config import ModelConfig
-from tftrain.plan.workload import Workload
 
 
 class ForwardFlops(NamedTuple):
@@ -43,7 +42,7 @@ def forward_flops(model: ModelConfig, vocab_size: int, seq_length: int, predicti
     Returns:
         The operations by part.
     """
-    found = _forward(
+    found = forward_of_sizes(
         layers=model.num_hidden_layers,
         width=model.hidden_size,
         inner=model.feed_forward_size,
@@ -55,9 +54,17 @@ def forward_flops(model: ModelConfig, vocab_size: int, seq_length: int, predicti
     return found._replace(pooler=0, mlm_transform=0) if model.is_decoder else found
 
 
-def _forward(
+def head_in_layers(model: ModelConfig, vocab_size: int, seq_length: int, predictions: int) -> float:
+    """Returns the operations of the heads over those of one layer, see `forward_flops`."""
+    found = forward_flops(model, vocab_size, seq_length, predictions)
+    heads = found.pooler + found.mlm_transform + found.logits
+    return heads / (found.total - heads) * model.num_hidden_layers
+
+
+def forward_of_sizes(
     layers: int, width: int, inner: int, gated: bool, vocab: int, tokens: int, predictions: int
 ) -> ForwardFlops:
+    """Counts the matrix products of one forward pass, see `forward_flops`."""
     return ForwardFlops(
         attention_projections=layers * 4 * 2 * tokens * width**2,
         attention_products=layers * 2 * 2 * tokens**2 * width,
@@ -79,36 +86,3 @@ def step_flops(model: ModelConfig, vocab_size: int, seq_length: int, predictions
         Floating point operations; divide by seconds and 1e12 for TFLOPs.
     """
     return 3 * samples * forward_flops(model, vocab_size, seq_length, predictions).total
-
-
-def of_sample(work: Workload) -> int:
-    """Returns the operations of one forward pass over one sample of a workload, counted exactly.
-
-    A decoder predicts every token and has neither pooler nor the dense layer before the logits. Its causal mask saves
-    nothing: the products are those of whole matrices.
-    """
-    found = _forward(
-        work.layers, work.hidden, work.inner, work.gated, work.vocab, work.seq, predictions=work.predictions
-    )
-    return found.total - (found.pooler + found.mlm_transform if work.causal else 0)
-
-
-def reported(work: Workload, formula: str) -> float:
-    """Returns the operations of an update as one of the formulas of training logs counts them.
-
-    Args:
-        work: B = global_batch samples of S tokens, L layers of width h, V words.
-        formula: "exact": 3 forward passes of matrix products, without recomputation. "old": 8 S B operations for each
-            of the 12 L h^2 weights of the blocks, with a fourth pass for full checkpointing, without attention's
-            products and the output matrix. "corrected" (Narayanan et al., arXiv 2104.04473, equation 3):
-            96 B S L h^2 (1 + S / 6h + V / 16 L h).
-
-    Returns:
-        Floating point operations of the whole job.
-    """
-    if formula == "exact":
-        return 3 * work.global_batch * of_sample(work)
-    plain = 96 * work.global_batch * work.seq * work.layers * work.hidden**2
-    if formula == "old":
-        return plain
-    return plain * (1 + work.seq / (6 * work.hidden) + work.vocab / (16 * work.layers * work.hidden))

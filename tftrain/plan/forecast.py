@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from tftrain.config import TrainConfig
-from tftrain.plan import flops, inventory, memory, timing
+from tftrain.plan import inventory, memory, reported_flops, timing
 from tftrain.plan.blocks import Product
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.memory import Memory
@@ -51,7 +51,7 @@ class Forecast(NamedTuple):
     @property
     def tflops_per_device(self) -> float:
         """TFLOPs of a device by the exact count, without recomputation."""
-        return flops.reported(self.work, "exact") / (self.seconds * self.work.ranks * 1e12)
+        return reported_flops.reported(self.work, "exact") / (self.seconds * self.work.ranks * 1e12)
 
     @property
     def mfu(self) -> float:
@@ -117,7 +117,7 @@ def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) ->
     """
     block, _, head = inventory.parts(work)
     found: dict[Product, Shape] = {}
-    for part, times in ((block, work.layers / work.pp * work.micro_batches), (head, work.micro_batches)):
+    for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
         for product in part.products:
             again = part is block and (
                 work.checkpointing == "full" or (work.checkpointing == "selective" and product.core)

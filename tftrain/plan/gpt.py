@@ -33,7 +33,7 @@ def head(work: Workload) -> Part:
         Kernel("launches", 0, 0, (10, 10)),
     )
     saved = (
-        SavedTensor("input of the last norm", u),
+        SavedTensor("input of the last norm", u / work.stream_ranks),
         SavedTensor("input of the output layer", u),
         SavedTensor("logits of a chunk", 4.0 * CHUNK_COPIES * rows * words),
         SavedTensor("table's gradient in fp32", 4.0 * words * width),

@@ -31,6 +31,7 @@ def one_block(work: Workload) -> Workload:
         pp=1,
         schedule="1f1b",
         chunks=1,
+        division=(),
         layers=1,
         global_batch=work.micro_batch,
         zero_stage=0,
@@ -45,13 +46,13 @@ def _parts(work: Workload) -> Parts:
     return Parts(family.block(work), family.embedding(work), family.head(work))
 
 
-def weights(work: Workload, first: bool = True, last: bool = False) -> float:
+def weights(work: Workload, stage: int = 0) -> float:
     """Returns the weights of a rank of a pipeline stage: its blocks, the embeddings and the heads.
 
     The first and the last stage both have the embeddings, since the logits are products with the table.
     """
-    found = parts(work)
-    total = work.layers / work.pp * found.block.weights
-    if first or last:
+    found, last = parts(work), work.pp - 1
+    total = work.layers_of(stage) * found.block.weights
+    if stage in (0, last):
         total += found.embedding.weights
-    return total + (found.head.weights if last else 0)
+    return total + (found.head.weights if stage == last else 0)

@@ -116,8 +116,7 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
     for factor in _factors(work.dp) if config.plan.data_parallel_size is None else ():
         if work.tp * factor <= per_node:
             yield {"tensor_parallel_size": work.tp * factor, "grad_accum_steps": steps * factor}
-        # tftrain.run has no pipeline for encoders.
-        if work.causal and work.zero_stage in zero_stages(work.dp, work.pp * factor):
+        if work.zero_stage in zero_stages(work.dp, work.pp * factor):
             yield {"pipeline_parallel_size": work.pp * factor, "grad_accum_steps": steps * factor}
 
 

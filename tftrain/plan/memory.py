@@ -71,19 +71,20 @@ class Memory(NamedTuple):
 
 
 def estimate(work: Workload, constants: Constants) -> Memory:
-    """Returns the memory of the fullest rank: on the first pipeline stage or on the last, which has the logits."""
+    """Returns the memory of the fullest rank: of equal stages, on the first, or on the last with the logits."""
     one = inventory.one_block(work)
-    return max((_stage(work, one, constants, stage) for stage in {0, work.pp - 1}), key=lambda found: found.total)
+    stages = range(work.pp) if work.division else {0, work.pp - 1}
+    return max((_stage(work, one, constants, stage) for stage in stages), key=lambda found: found.total)
 
 
 def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> Memory:
     first, last = stage == 0, stage == work.pp - 1
     under_way = _under_way(work, stage)
-    weights = inventory.weights(work, first, last)
+    weights = inventory.weights(work, stage)
     owned = weights / (work.dp if work.zero_stage else 1)
     if work.zero_stage and work.split_strategy != "even":
         owned = _fullest_owner(work, weights)
-    tensors, activations = _activations(one, work.layers / (work.pp * work.chunks), under_way, first, last)
+    tensors, activations = _activations(one, work.layers_of(stage) / work.chunks, under_way, first, last)
     half = work.precision != "fp32"
     # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else weights / work.dp

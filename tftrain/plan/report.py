@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from tftrain.plan import flops, inventory
+from tftrain.plan import inventory
 from tftrain.plan.forecast import Forecast, products_by_shape
 from tftrain.plan.levers import Suggestion
+from tftrain.plan.reported_flops import reported
 from tftrain.plan.search import SearchResult
 from tftrain.plan.workload import Workload
 from tftrain.units import GB
@@ -30,8 +31,8 @@ def text(
         division(work) + f" on {plan.cluster.name}",
         "",
         f"{'parameters':32}{parameters:>18,}",
-        f"{'  of the fullest rank':32}{round(inventory.weights(work, last=work.pp == 1)):>18,}",
-        *(f"{f'FLOPs a step, {name}':32}{flops.reported(work, name):>18.4g}" for name in ("exact", "old", "corrected")),
+        f"{'  of the fullest rank':32}{round(inventory.weights(work)):>18,}",
+        *(f"{f'FLOPs a step, {name}':32}{reported(work, name):>18.4g}" for name in ("exact", "old", "corrected")),
         "",
         *memory_lines(plan),
         "",

@@ -57,7 +57,6 @@ def search(
     top: int,
     ramp: tuple[int, ...] = (),
     constraints: Constraints = FREE,
-    tensor_parallel: Workload | None = None,
 ) -> SearchResult:
     """Ranks the divisions of a workload by seconds per iteration.
 
@@ -68,10 +67,9 @@ def search(
         top: number of plans to return.
         ramp: smaller global batches that must divide too, see `batch_rampup`.
         constraints: sizes that every division has.
-        tensor_parallel: the workload of divisions with tensor parallel ranks; None: `work`.
     """
     count, fitting = 0, []
-    for candidate in candidates(work, cluster, max_nodes, ramp, constraints, tensor_parallel):
+    for candidate in candidates(work, cluster, max_nodes, ramp, constraints):
         count += 1
         needed = memory.estimate(candidate, constants)
         if needed.fits(cluster):
@@ -93,7 +91,6 @@ def candidates(
     max_nodes: int,
     ramp: tuple[int, ...] = (),
     constraints: Constraints = FREE,
-    tensor_parallel: Workload | None = None,
 ) -> Iterator[Workload]:
     """Yields the divisions that fill their nodes.
 
@@ -103,7 +100,7 @@ def candidates(
     data parallel ranks.
 
     Args:
-        work, cluster, max_nodes, ramp, constraints, tensor_parallel: as for `search`.
+        work, cluster, max_nodes, ramp, constraints: as for `search`.
     """
     batches = (work.global_batch, *ramp)
     owners = int(work.split_strategy.partition(":")[2] or 1)
@@ -115,7 +112,7 @@ def candidates(
                 whole = tp * pp * dp % cluster.per_node == 0
                 if not whole or any(batch % dp for batch in batches) or not constraints.allows(pp=pp, dp=dp):
                     continue
-                divided = (work if tp == 1 else tensor_parallel or work).replaced(dp=dp, tp=tp, pp=pp)
+                divided = work.replaced(dp=dp, tp=tp, pp=pp, division=())
                 yield from _micro_batches(divided, [batch // dp for batch in batches], constraints)
 
 

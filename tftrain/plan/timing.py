@@ -179,12 +179,11 @@ def _part_durations(work: Workload, cluster: Cluster, constants: Constants) -> t
 def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> cost.StepTime:
     """Returns the seconds of the passes of all micro-batches, by the schedule's table."""
     block, embedding, head = _part_durations(inventory.one_block(work), cluster, constants)
-    layers, last = work.layers / (work.pp * work.chunks), work.pp * work.chunks - 1
     kinds = []
     for kind in range(len(block)):
-        parts = [layers * block[kind]] * (last + 1)
+        parts = [layers * block[kind] for layers in work.layers_of_parts]
         parts[0] += embedding[kind]
-        parts[last] += head[kind]
+        parts[-1] += head[kind]
         kinds.append(tuple(tuple(parts[stage :: work.pp]) for stage in range(work.pp)))
     one = transfer(work.micro_batch * work.seq * work.hidden * work.item, cluster)
     durations = Durations(*kinds, constants.transfer * one)
@@ -204,11 +203,10 @@ def step(work: Workload, cluster: Cluster, constants: Constants) -> StepTime:
 def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
     """Returns the seconds of an update whose pipeline takes `passed`, or is never idle."""
     block, embedding, head = _part_seconds(inventory.one_block(work), cluster, constants)
-    speed, weights = rates(cluster, constants), inventory.weights(work, last=work.pp == 1)
+    speed, weights = rates(cluster, constants), inventory.weights(work)
     again = relaunch_seconds(work, constants) if work.checkpointing == "full" else 0.0
-    layers, micro_batches = work.layers / work.pp, work.micro_batches
-    bubble = transfers = 0.0
-    slowest = embedding.plus(head) if work.pp == 1 else max(embedding, head, key=sum)
+    layers, slowest = _slowest(work, block, embedding, head)
+    micro_batches, bubble, transfers = work.micro_batches, 0.0, 0.0
     if passed is not None:
         idle = passed.total - micro_batches * (layers * (sum(block) + again) + sum(slowest))
         bubble = max(0.0, idle - passed.transfers)
@@ -223,6 +221,16 @@ def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
         gradient_seconds(work, weights, cluster, speed) + weights * constants.gradient_ns * 1e-9,
         update_seconds(work, weights, speed) + constants.step_ms * 1e-3,
     )
+
+
+def _slowest(work, block, embedding, head) -> tuple[float, _PartSeconds]:
+    """Returns the layers of the slowest pipeline stage, and the seconds of what it has beside them."""
+    if work.pp == 1:
+        return work.layers, embedding.plus(head)
+    # An inner stage has neither end, but it may have more layers.
+    inner = max(map(work.layers_of, range(1, work.pp - 1)), default=0.0)
+    found = (work.layers_of(0), embedding), (work.layers_of(work.pp - 1), head), (inner, _PartSeconds(0, 0, 0, 0))
+    return max(found, key=lambda each: each[0] * sum(block) + sum(each[1]))
 
 
 def all_reduce(

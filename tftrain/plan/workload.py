@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from tftrain import data_sizes
 from tftrain.config import OptimizerConfig, TrainConfig
+from tftrain.layer_split import split_layers
 from tftrain.number_formats import ITEM_BYTES
+from tftrain.plan.flops import head_in_layers
 
 LEVERS = {
     "ln": "ln_impl",
@@ -34,6 +36,8 @@ class Workload(NamedTuple):
         dp, tp, pp: data, tensor and pipeline parallel ranks.
         schedule, chunks: order of a pipeline's passes, and chunks of layers on each stage: the values of
             pipeline_schedule and virtual_pipeline_size.
+        sequence_parallel: whether tensor parallel ranks divide norms, dropouts and residuals (arXiv 2205.05198).
+        division: layers of each part of the pipeline; empty: equal parts.
         zero_stage: 0 to 3 (arXiv 1910.02054).
         split_strategy: even, naive or greedy:K, see `tftrain.parallel_config.ParallelConfig`.
         checkpointing: none, selective or full.
@@ -65,6 +69,8 @@ class Workload(NamedTuple):
     pp: int = 1
     schedule: str = "1f1b"
     chunks: int = 1
+    sequence_parallel: bool = False
+    division: tuple[int, ...] = ()
     zero_stage: int = 0
     split_strategy: str = "even"
     checkpointing: str = "none"
@@ -84,6 +90,21 @@ class Workload(NamedTuple):
     def ranks(self) -> int:
         """Number of all ranks."""
         return self.dp * self.tp * self.pp
+
+    def layers_of(self, stage: int) -> float:
+        """Returns the layers of a pipeline stage."""
+        return float(sum(self.division[stage :: self.pp])) if self.division else self.layers / self.pp
+
+    @property
+    def layers_of_parts(self) -> tuple[float, ...]:
+        """Layers of each part of the pipeline: part number chunk * stages + stage."""
+        parts = self.pp * self.chunks
+        return self.division or (self.layers / parts,) * parts
+
+    @property
+    def stream_ranks(self) -> int:
+        """Number of tensor parallel ranks that divide the residual stream."""
+        return self.tp if self.sequence_parallel else 1
 
     @property
     def micro_batches(self) -> float:
@@ -134,13 +155,19 @@ def fused_ops(config: TrainConfig) -> frozenset[str]:
 
 
 def from_config(
-    config: TrainConfig, dp: int, pp: int = 1, zero_stage: int | None = None, causal: bool = False, gpu: bool = True
+    config: TrainConfig,
+    dp: int,
+    pp: int | None = None,
+    zero_stage: int | None = None,
+    causal: bool = False,
+    gpu: bool = True,
 ) -> Workload:
     """Returns the workload of a run's configuration.
 
     Args:
         config: with resolved batch sizes; sizes that the data would give are the defaults of synthetic data.
-        dp, pp: data and pipeline parallel ranks.
+        dp: data parallel ranks.
+        pp: pipeline stages; None: as pipeline_parallel_size says.
         zero_stage: 0 to 3; None: as split_opt_state and split_grad_accum say.
         causal: whether it is a decoder of Megatron-LM's kind, whatever the model's family.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
@@ -153,6 +180,7 @@ def from_config(
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
     jit = config.compiles(gpu)
     is_decoder = causal or model.is_decoder
+    pp = parallel.pipeline_parallel_size if pp is None else pp
     return Workload(
         family="megatron" if causal else "tftrain_gpt" if is_decoder else "tftrain",
         causal=is_decoder,
@@ -172,6 +200,8 @@ def from_config(
         pp=pp,
         schedule=parallel.pipeline_schedule,
         chunks=parallel.virtual_pipeline_size,
+        sequence_parallel=parallel.sequence_parallel,
+        division=_division(config, pp, head_in_layers(model, vocab, seq, predictions)),
         zero_stage=zero_stage if dp > 1 else 0,  # One rank splits nothing.
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
@@ -187,3 +217,12 @@ def from_config(
         checkpoint_copy=config.run.keeps_copy and not gpu,
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
+
+
+def _division(config: TrainConfig, stages: int, head: float) -> tuple[int, ...]:
+    """Returns the layers of each part of a pipeline; none if all have as many, so that a search may divide again."""
+    layers, parallel = config.model.num_hidden_layers, config.parallel
+    if stages * parallel.virtual_pipeline_size > layers:
+        return ()
+    found = split_layers(layers, stages, parallel.virtual_pipeline_size, parallel.pipeline_split, head)
+    return found if len(set(found)) > 1 else ()

@@ -61,7 +61,8 @@ def test_a_row_left_out_is_not_learnt_from(monkeypatch):
 def test_systems_on_one_device_share_what_the_device_does():
     found = systems()
     for name in calibrate.DEVICE:
-        shared = {getattr(found[system], name) for system in calibrate.FITTED if system != "megatron_cpu"}
+        on_a100 = [system for system in calibrate.FITTED if system != "megatron_cpu"]
+        shared = {getattr(found[system], name) for system in on_a100 if name not in calibrate.FITTED[system]}
         assert len(shared) == 1, name
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tftrain.bench.published.local_machine import LocalMachine
-from tftrain.plan import flops, memory
+from tftrain.plan import memory, reported_flops
 from tftrain.plan.workload import Workload
 
 SMALLEST = 1 / 64
@@ -70,7 +70,7 @@ def choose(given: str, works: Sequence[Workload], machine: LocalMachine, ranks: 
     while factor > SMALLEST:
         scale = of_table(factor, works, ranks)
         small = [scaled(work, scale, ranks) for work in works]
-        if all(work_fits(work, machine) and flops.reported(work, "exact") < budget(machine) for work in small):
+        if all(work_fits(work, machine) and reported_flops.reported(work, "exact") < budget(machine) for work in small):
             return scale
         factor /= 2
     return of_table(factor, works, ranks)

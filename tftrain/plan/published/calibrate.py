@@ -26,6 +26,8 @@ MEMORY = ("reserve_gb", "fragmentation", "state_slack")
 # The constants that a system's rows determine; the others come from another system, see SHARES_WITH, or are defaults.
 FITTED = {
     "megatron": ("network_rate", "launch_us", "wait_us", "step_ms"),
+    # A tuned machine: its kernels and sums are fused or hidden behind products, so that memory_rate is above 1.
+    "megatron_selene": ("product_rate", "memory_rate", "link_rate"),
     "megatron_deepspeed": ("network_rate", "transfer", *MEMORY),
     "megatron_deepspeed_tuned": ("transfer",),
     "encoder": ("network_rate", "wait_us", "batch_ms", *MEMORY),
@@ -44,6 +46,8 @@ STARTS = {
     # No row of the sweep states memory: a context and the buffers of NCCL.
     ("megatron", "reserve_gb"): 2.0,
     ("megatron", "state_slack"): 0.0,
+    ("megatron_selene", "reserve_gb"): 2.0,
+    ("megatron_selene", "state_slack"): 0.0,
     # A micro-batch of the sweep adds the same time with two stages as with four: its transfers are hidden.
     ("megatron", "transfer"): 0.0,
 }

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from tftrain.plan import flops, memory, timing
+from tftrain.plan import memory, reported_flops, timing
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.published.row import Row
 from tftrain.plan.system import systems
@@ -111,7 +111,7 @@ def plan(row: Row) -> Planned:
         needed.fits(cluster),
         seconds,
         row.counted * work.global_batch / (seconds * work.ranks),
-        flops.reported(work, row.formula) / (seconds * work.ranks * 1e12),
+        reported_flops.reported(work, row.formula) / (seconds * work.ranks * 1e12),
     )
 
 

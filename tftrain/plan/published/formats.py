@@ -153,9 +153,38 @@ def _cpu_nodes(cells: CsvRow) -> Row:
     )
 
 
+def _selene(cells: CsvRow) -> Row:
+    """Megatron-LM on a tuned machine (arXiv 2205.05198, tables 3 and 5)."""
+    switch = {"true": True, "false": False}[cells.choice("sequence_parallel", ("true", "false"))]
+    checkpointing = cells.choice("activation_checkpointing", ("none", "selective", "full"))
+    precision = cells.choice("precision", tuple(ITEM_BYTES))
+    chunks, nodes = cells.whole("virtual_pp"), cells.whole("nodes")
+    workload = _decoder(cells, cells.whole("vocab"), precision, checkpointing, 0).replaced(
+        fused=MEGATRON_FUSED,
+        sequence_parallel=switch,
+        schedule="interleaved" if chunks > 1 else "1f1b",
+        chunks=chunks,
+    )
+    if workload.ranks != PER_NODE * nodes:
+        sizes = f"dp={workload.dp} * tp={workload.tp} * pp={workload.pp}"
+        raise ValueError(f"{sizes}: expected a product of {PER_NODE * nodes}, the devices of its nodes")
+    return Row(
+        name=cells.text("row"),
+        table=cells.text("table"),
+        workload=workload,
+        nodes=nodes,
+        cluster="a100_80gb_8_links",
+        system="megatron_selene",
+        reference=Reference(sec_per_iteration=cells.figure("sec_per_iteration")),
+        formula="exact",
+        speed="sec_per_iteration",
+    )
+
+
 FORMATS: tuple[tuple[set[str], Callable[[CsvRow], Row]], ...] = (
     ({"row", "table", "levers", "samples_per_sec_per_gpu"}, encoder_format.read),
     ({"row", "table", "zero_stage", "flops_formula", "dp", "tp", "pp"}, _topology),
     ({"row", "table", "max_mib", "activation_checkpointing", "dp", "tp", "pp"}, _cpu_nodes),
     ({"row", "table", "gpus", "vocab", "dp", "tp", "pp"}, _sweep),
+    ({"row", "table", "virtual_pp", "sequence_parallel", "dp", "tp", "pp"}, _selene),
 )

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tftrain.plan import flops
+from tftrain.plan import reported_flops
 from tftrain.plan.workload import Workload
 
 
@@ -69,5 +69,5 @@ class Row(NamedTuple):
         if found.samples_per_sec_per_gpu:
             return work.global_batch * self.counted / (found.samples_per_sec_per_gpu * work.ranks)
         if found.tflops_per_gpu:
-            return flops.reported(work, self.formula) / (found.tflops_per_gpu * 1e12 * work.ranks)
+            return reported_flops.reported(work, self.formula) / (found.tflops_per_gpu * 1e12 * work.ranks)
         return None
