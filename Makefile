@@ -4,6 +4,7 @@
 #   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL where CUDA is; GPU=0 goes back
 #   OPS=0                       without the fused ops, and without Bazel
 #   CHROMIUM=1                  with Chromium (as root, with apt), for the test that looks at the reports of tftrain.bench
+#   MODEL=gpt                   with `make train`: a small GPT instead of a small BERT
 #   UPGRADE=1                   with `make lock`: newer versions, not only what pyproject.toml now asks for
 
 SHELL := /bin/bash
@@ -12,7 +13,9 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-QUICKSTART := build/quickstart
+MODEL := bert
+$(if $(filter bert gpt,$(MODEL)),,$(error MODEL=$(MODEL): expected bert or gpt))
+QUICKSTART := quickstart$(if $(filter-out bert,$(MODEL)),_$(MODEL))
 RANKS := 2
 # Every process of the tests imports tftrain: compile it once.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
@@ -25,12 +28,12 @@ help: ## Show this list
 setup: ## Make .venv: locked packages, Horovod, the project itself, the fused ops
 	@PYTHON="$(PYTHON)" GPU="$(GPU)" OPS="$(OPS)" sh tools/setup.sh
 
-train: setup $(QUICKSTART)/data/manifest.json ## Train a small BERT on two ranks, then evaluate it
-	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/quickstart.flags
-	$(BIN)/python -m tftrain.run --flagfile=configs/quickstart.flags --mode=evaluate
+train: setup build/$(QUICKSTART)/data/manifest.json ## Train a small BERT (or GPT) on two ranks, then evaluate it
+	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/$(QUICKSTART).flags
+	$(BIN)/python -m tftrain.run --flagfile=configs/$(QUICKSTART).flags --mode=evaluate
 
-$(QUICKSTART)/data/manifest.json: | setup
-	$(BIN)/python -m tftrain.prepare --flagfile=configs/quickstart_data.flags
+build/$(QUICKSTART)/data/manifest.json: | setup
+	$(BIN)/python -m tftrain.prepare --flagfile=configs/$(QUICKSTART)_data.flags
 
 test: lint ## Run lint and every test except the nightly ones
 	tools/bazel test //custom_ops/...

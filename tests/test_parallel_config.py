@@ -54,7 +54,7 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
         (
             4,
             "--tensor_parallel_size=2 --pipeline_parallel_size=2 --pipeline_schedule=zero_bubble --jit_compile=true",
-            "--jit_compile=true: expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble",
+            "--jit_compile=true: expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero",
         ),
         (4, "--global_batch_size=12", "--global_batch_size=12: expected a"),
         (4, "--tensor_parallel_size=0", "--tensor_parallel_size=0: expected"),

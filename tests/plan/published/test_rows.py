@@ -10,7 +10,7 @@ import pytest
 from tftrain.fields import ConfigError
 from tftrain.plan.published import compare, encoder_format, rows
 
-ENCODER, TOPOLOGY, CPU_NODES, SWEEP = rows.REFERENCE
+ENCODER, TOPOLOGY, CPU_NODES, SWEEP, SELENE = rows.REFERENCE
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def reference():
 
 def test_every_line_of_every_table_is_a_row(reference):
     lines = sum(len(rows.reference_text(name).splitlines()) - 1 for name in rows.REFERENCE)
-    assert len(reference) == lines == 936
+    assert len(reference) == lines == 944
 
 
 def test_a_held_out_row_has_a_workload_and_no_figures(reference):

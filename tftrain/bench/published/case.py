@@ -36,7 +36,7 @@ class Case(NamedTuple):
         work = self.work
         model = f"{work.layers} x {work.hidden} with {work.heads} heads, {work.vocab} words"
         batch = f"{work.micro_batch} x {work.seq} tokens x {round(work.micro_batches)}"
-        return f"{model}; {batch}; dp {work.dp} x tp {work.tp}"
+        return f"{model}; {batch}; dp {work.dp} x tp {work.tp} x pp {work.pp}"
 
 
 def prepare(published: Published, size: Scale, ranks: int, config: BenchConfig) -> Case:

@@ -8,6 +8,7 @@ from tftrain.bench import host
 from tftrain.plan.system import Constants, systems
 
 RANKS = 4  # without GPUs, as in table levers
+RANKS_OF_STAGES = 16  # the same for tables with pipelines
 RESERVED_SHARE = 0.1  # of a host's memory, for other programs
 UNKNOWN_GB = 4.0
 CORE_FLOPS, GPU_FLOPS = 20e9, 20e12  # cautious: a core with AVX2 in fp32, a V100 in fp16
@@ -31,18 +32,19 @@ class LocalMachine(NamedTuple):
     gpu: bool
 
 
-def inspect(ranks: int | None) -> LocalMachine:
+def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
     """Returns the resources of this machine.
 
     Args:
-        ranks: of a run; None: one for each GPU, or `RANKS` without GPUs.
+        ranks: of a run; None: one for each GPU; without GPUs `RANKS`, or `RANKS_OF_STAGES`.
+        stages: whether some runs have pipeline stages.
     """
     free = devices.gpu_memory_gb("free")
     if free:
         ranks = ranks or len(free)
         each = min(free) / max(1, -(-ranks // len(free)))
         return LocalMachine(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
-    ranks = ranks or RANKS
+    ranks = ranks or (RANKS_OF_STAGES if stages else RANKS)
     gb = (1 - RESERVED_SHARE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
     cores = len(os.sched_getaffinity(0))
     return LocalMachine(ranks, gb, CORE_FLOPS * cores, systems()["tftrain_cpu"], False)

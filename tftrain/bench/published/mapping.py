@@ -17,6 +17,7 @@ def run_flags(work: Workload, published: Published) -> list[str]:
     levers, decoder = published.levers, published.row.workload.causal
     optimizer = levers.get("optimizer", DECODER_OPTIMIZER if decoder else ENCODER_OPTIMIZER)
     values = {
+        "model_family": "gpt" if decoder else "bert",
         "num_hidden_layers": work.layers,
         "hidden_size": work.hidden,
         "num_attention_heads": work.heads,
@@ -35,6 +36,10 @@ def run_flags(work: Workload, published: Published) -> list[str]:
         "grad_accum_steps": round(work.micro_batches),
         "grad_accum_dtype": work.accumulation or levers.get("grad_accum_dtype", "fp32"),
         "tensor_parallel_size": work.tp,
+        "sequence_parallel": work.sequence_parallel,
+        "pipeline_parallel_size": work.pp,
+        "pipeline_schedule": work.schedule,
+        "virtual_pipeline_size": work.chunks,
         "split_opt_state": work.zero_stage >= 1,
         "split_grad_accum": work.zero_stage >= 2,
         "state_split_strategy": work.split_strategy,
@@ -58,14 +63,10 @@ def note(published: Published, work: Workload) -> str:
         work: its scaled workload.
     """
     whole = published.row.workload
-    decoder = ["a decoder: runs as an encoder of the same sizes, without the causal mask"]
-    found = decoder if whole.causal else _encoder(published, work)
-    if whole.pp > 1:
-        layers = f"{whole.layers / whole.pp:g} of {whole.layers} layers"
-        found.append(
-            f"pipeline_parallel_size is the planner's alone: runs as one of {whole.pp} stages, {layers} "
-            "with embedding and head, no bubble, no transfers"
-        )
+    found = [] if whole.causal else _encoder(published, work)
+    if whole.causal and whole.ranks != work.ranks:
+        own, other = (f"dp {each.dp} x tp {each.tp} x pp {each.pp}" for each in (work, whole))
+        found.append(f"{own} for {other}: {whole.ranks / work.ranks:.4g} times as many ranks there")
     if whole.dp > 1 and work.dp == 1:
         found.append("no data parallel ranks are left here, so nothing is split over them")
     if published.row.checkpointing_unstated:
@@ -81,8 +82,6 @@ def _encoder(published: Published, work: Workload) -> list[str]:
     found = ["resource variables are on in every row: TensorFlow 2 has no others"]
     if "tokenizer_type" in levers:
         found.append("tokenizer_type is a flag of tftrain.prepare: a run's token ids are random and need none")
-    if whole.compiled and not work.compiled:
-        found.append("graph mode: XLA can't compile Horovod's collectives of tensor parallel ranks")
     if work.compiled and (work.grappler != "none" or "suppress_grappler" in levers):
         found.append("Grappler's settings reach graph mode only, and XLA compiles this row")
     if work.split_strategy != whole.split_strategy:

@@ -1,9 +1,9 @@
 """A published workload scaled down to this machine, such that its levers keep their effect.
 
 One factor holds for a whole table: it multiplies layers, width and the tokens of a batch. Heads keep their size. A
-dimension shrinks only as far as the table's smallest row allows: to one layer a stage, a head for each tensor parallel
-rank, one sample. So rows that differ in a dimension still differ. If there cannot be fewer samples, they become
-shorter. The vocabulary shrinks with layers and width together, so that the embedding keeps its share of the weights.
+dimension shrinks only as far as the table's smallest row allows: to one layer a part of the pipeline, a head for each
+tensor parallel rank, one sample. So rows that differ in a dimension still differ. If there cannot be fewer samples, they
+become shorter. The vocabulary shrinks with layers and width together, so that the embedding keeps its share of the weights.
 """
 
 import math
@@ -17,6 +17,7 @@ from tftrain.plan.workload import Workload
 SMALLEST = 1 / 64
 MAX_SECONDS = 4.0  # of a step that --scale=auto plans
 MICRO_BATCHES = 2  # accumulated at most, unless --scale=full: more of them repeat the same work
+MICRO_BATCHES_OF_STAGES = 4  # the same for each stage of a pipeline, whose bubble depends on their number
 SHORTEST, FEWEST_WORDS = 64, 256
 
 
@@ -47,7 +48,7 @@ def _share(value: float) -> str:
 
 def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     """Returns the scale of a table with these rows for a factor and a number of ranks."""
-    layers = max(factor, 1 / min(max(1, work.layers // work.pp) for work in works))
+    layers = max(factor, max(_parts(work, ranks) / work.layers for work in works))
     heads = math.lcm(*(division(work, ranks)[1] for work in works))
     width = max(factor, heads / min(work.heads for work in works))
     micro_batch = max(factor, 1 / min(work.micro_batch for work in works))
@@ -87,12 +88,13 @@ def work_fits(work: Workload, machine: LocalMachine) -> bool:
 
 
 def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
-    """Returns a published workload at a scale, as this project's encoder runs it on at most `ranks` ranks.
+    """Returns a published workload at a scale, as this project's model of its family runs it on at most `ranks` ranks.
 
-    A decoder becomes an encoder of the same sizes. Of pipeline stages one is left, with embedding and head. With tensor
-    parallel ranks there is no XLA: it cannot compile their collectives.
+    A pipeline keeps its schedule, with stages of equal numbers of layers.
     """
-    dp, tp = division(work, ranks)
+    dp, tp, pp = division(work, ranks)
+    chunks = work.chunks if pp > 1 else 1
+    parts = pp * chunks
     heads = work.heads
     if scale.factor < 1:
         heads = max(1, _nearest(work.heads * scale.width / scale.heads)) * scale.heads
@@ -102,42 +104,60 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
     micro_batch = max(1, _nearest(work.micro_batch * scale.micro_batch))
     micro_batches = round(work.micro_batches)
     if scale.factor < 1:
-        micro_batches = min(micro_batches, MICRO_BATCHES)
+        micro_batches = min(micro_batches, MICRO_BATCHES_OF_STAGES * pp if work.pp > 1 else MICRO_BATCHES)
+    if chunks > 1:
+        micro_batches = pp * max(1, micro_batches // pp)  # which the interleaved schedule needs
     return work.replaced(
-        family="tftrain",
-        causal=False,
-        layers=max(1, _nearest(work.layers / work.pp * scale.layers)),
+        family="tftrain_gpt" if work.causal else "tftrain",
+        layers=parts * max(1, _nearest(work.layers * scale.layers / parts)),
         hidden=hidden,
         heads=heads,
         inner=work.inner // work.hidden * hidden,
         vocab=min(work.vocab, words),
         seq=seq,
-        predictions=math.ceil(0.15 * seq),
+        predictions=seq if work.causal else math.ceil(0.15 * seq),
         micro_batch=micro_batch,
         global_batch=micro_batch * micro_batches * dp,
         dp=dp,
         tp=tp,
-        pp=1,
+        pp=pp,
+        schedule=work.schedule if pp > 1 else "1f1b",
+        chunks=chunks,
+        sequence_parallel=work.sequence_parallel and tp > 1,
         split_strategy=_owners(work, dp),
         accumulation=(work.accumulation or "fp32") if micro_batches > 1 else "",
-        compiled=work.compiled and tp == 1,
     )
 
 
-def division(work: Workload, ranks: int) -> tuple[int, int]:
-    """Returns the numbers of data and tensor parallel ranks for a workload on at most `ranks` ranks.
+def _parts(work: Workload, ranks: int) -> int:
+    return division(work, ranks)[2] * work.chunks
 
-    If both are above 1 in the workload, both stay above 1 if possible, in the same ratio on a logarithmic scale.
-    Pipeline stages get no ranks.
+
+def division(work: Workload, ranks: int) -> tuple[int, int, int]:
+    """Returns the numbers of data, tensor and pipeline parallel ranks for a workload on at most `ranks` ranks.
+
+    Sizes above 1 in the workload stay above 1 if possible, in the same ratios on a logarithmic scale.
     """
-    if work.dp * work.tp <= ranks:
-        return work.dp, work.tp
-    if work.tp == 1 or work.dp == 1:
-        return (ranks, 1) if work.tp == 1 else (1, ranks)
-    both = [size for size in range(2, ranks) if ranks % size == 0] or [ranks]
-    aim = math.log(work.tp) / math.log(work.dp * work.tp) * math.log(ranks)
-    tp = min(both, key=lambda size: abs(math.log(size) - aim))
-    return ranks // tp, tp
+    sizes = work.dp, work.tp, work.pp
+    if work.ranks <= ranks:
+        return sizes
+    aims = [math.log(size) / math.log(work.ranks) * math.log(ranks) for size in sizes]
+    found = (
+        (ranks // (tp * pp), tp, pp)
+        for tp in _divisors(ranks)
+        for pp in _divisors(ranks // tp)
+        if all((here > 1) <= (size > 1) for here, size in zip((ranks // (tp * pp), tp, pp), sizes, strict=True))
+    )
+
+    def distance(here: tuple[int, int, int]) -> tuple[int, float]:
+        lost = sum((size > 1) > (own > 1) for own, size in zip(here, sizes, strict=True))
+        return lost, sum((math.log(own) - aim) ** 2 for own, aim in zip(here, aims, strict=True))
+
+    return min(found, key=distance)
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
 
 
 def _owners(work: Workload, dp: int) -> str:

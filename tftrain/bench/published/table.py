@@ -64,7 +64,7 @@ def measure(
         for row in group:
             yield Outcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
         return
-    machine = local_machine.inspect(config.np)
+    machine = _machine(published, config)
     size = scale.choose(config.scale, [each.row.workload for each in published], machine, machine.ranks)
     say(f"scale {size}; {machine.gb:.1f} GB a rank")
     base = Row(published[0].row.name, group[0].group)
@@ -92,9 +92,13 @@ def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
     """Returns the configuration with the scale and the ranks of a table on this machine, if any row runs."""
     if _planned_only(published[-1].row.table, config):
         return config
-    machine = local_machine.inspect(config.np)
+    machine = _machine(published, config)
     size = scale.choose(config.scale, [each.row.workload for each in published], machine, machine.ranks)
     return dataclasses.replace(config, scale=str(size.factor), np=machine.ranks)
+
+
+def _machine(published: Sequence[Published], config: BenchConfig) -> local_machine.LocalMachine:
+    return local_machine.inspect(config.np, any(each.row.workload.pp > 1 for each in published))
 
 
 def _planned_only(table: str, config: BenchConfig) -> bool:

@@ -25,6 +25,7 @@ from tftrain.bench.worker import ROOT
 WARM_UP = 2
 LIMIT_SECONDS = 600
 STOP_SECONDS = 20
+FORKED_FROM = 8  # ranks; so many imports of TensorFlow would take a minute of a small machine
 REASON_LENGTH = 300
 
 # The least work at the end of a run; flags of the row override these.
@@ -137,7 +138,9 @@ def launch(flags: Sequence[str], ranks: int, seconds: float, module: str = "tftr
         RunError: the exit code was not 0, or the run exceeded its time limit.
     """
     command = [sys.executable, "-m", module, *flags]
-    if ranks > 1:
+    if ranks >= FORKED_FROM and module == "tftrain.run":
+        command = [sys.executable, "-m", "tftrain.launch", "-np", str(ranks), "--fork_ranks", *flags]
+    elif ranks > 1:
         command = [_horovodrun(), "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environ = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
