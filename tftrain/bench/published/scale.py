@@ -2,8 +2,9 @@
 
 One factor holds for a whole table: it multiplies layers, width and the tokens of a batch. Heads keep their size. A
 dimension shrinks only as far as the table's smallest row allows: to one layer a part of the pipeline, a head for each
-tensor parallel rank, one sample. So rows that differ in a dimension still differ. If there cannot be fewer samples, they
-become shorter. The vocabulary shrinks with layers and width together, so that the embedding keeps its share of the weights.
+tensor parallel rank, one sample. So rows that differ in a dimension still differ. If there cannot be fewer samples,
+they become shorter. The vocabulary shrinks with layers and width together, so that the embedding keeps its share of
+the weights.
 """
 
 import math
@@ -136,7 +137,8 @@ def _parts(work: Workload, ranks: int) -> int:
 def division(work: Workload, ranks: int) -> tuple[int, int, int]:
     """Returns the numbers of data, tensor and pipeline parallel ranks for a workload on at most `ranks` ranks.
 
-    Sizes above 1 in the workload stay above 1 if possible, in the same ratios on a logarithmic scale.
+    Sizes above 1 in the workload stay above 1 if possible, first those of tensor parallel ranks, then stages. Their
+    ratios are the same on a logarithmic scale.
     """
     sizes = work.dp, work.tp, work.pp
     if work.ranks <= ranks:
@@ -149,9 +151,9 @@ def division(work: Workload, ranks: int) -> tuple[int, int, int]:
         if all((here > 1) <= (size > 1) for here, size in zip((ranks // (tp * pp), tp, pp), sizes, strict=True))
     )
 
-    def distance(here: tuple[int, int, int]) -> tuple[int, float]:
-        lost = sum((size > 1) > (own > 1) for own, size in zip(here, sizes, strict=True))
-        return lost, sum((math.log(own) - aim) ** 2 for own, aim in zip(here, aims, strict=True))
+    def distance(here: tuple[int, int, int]) -> tuple[int, bool, bool, float]:
+        dp, tp, pp = ((size > 1) > (own > 1) for own, size in zip(here, sizes, strict=True))  # which kinds are lost
+        return dp + tp + pp, tp, pp, sum((math.log(own) - aim) ** 2 for own, aim in zip(here, aims, strict=True))
 
     return min(found, key=distance)
 
