@@ -152,6 +152,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
                 launch, config.compute.cpu_threads, parallel.tensor_parallel_size, parallel.pipeline_parallel_size
             )
             watchdog.pending = ranks.pending
+            watchdog.stage = ranks.stage if ranks.pipeline_parallel_size > 1 else None
             if launch.size > 1:
                 peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer)
             rank_checks.before_start(config, ranks)

@@ -237,8 +237,12 @@ class Run:
 
 def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:
     """Returns the layers of a rank: one part, or several if the pipeline's schedule is interleaved."""
+    return parts_of_stage(division_of(config), mesh.stage, mesh.pipeline_parallel_size)
+
+
+def division_of(config: TrainConfig) -> tuple[int, ...]:
+    """Returns the number of layers of each part of the pipeline."""
     model, data, parallel = config.model, config.data, config.parallel
     sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
     head = head_in_layers(model, model.vocab_size, data.max_seq_length, data.max_predictions_per_seq)
-    division = split_layers(model.num_hidden_layers, *sizes, parallel.pipeline_split, head)
-    return parts_of_stage(division, mesh.stage, mesh.pipeline_parallel_size)
+    return split_layers(model.num_hidden_layers, *sizes, parallel.pipeline_split, head)

@@ -33,6 +33,12 @@ def test_a_step_is_divided_without_counting_a_moment_twice():
     assert sum(found) == 10
 
 
+def test_a_line_behind_the_beginning_of_another_counts():
+    whole = line(3.25, 1, "Performing tensor.sum")
+    assert trace.parse(whole) is not None
+    assert trace.parse("[202" + whole[1:]) == trace.parse(whole)
+
+
 def test_the_figures_are_those_of_the_log():
     lines = [text for rank in (0, 1) for text in lines_of_steps(6, rank)]
     lines += [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tftrain.parallel.pending_collectives import Collective, PendingCollectives
+from tftrain.parallel.pending_collectives import Collective, PendingCollectives, _is_constant
 
 FIRST, SECOND = Collective("all-reduce", "world.first", (0, 1)), Collective("all-gather", "data.second", (1, 3))
 
@@ -55,6 +55,21 @@ def test_collectives_of_a_graph_are_marked_in_their_order(calls):
     assert [names[-1] for names in watching.seen] == [str(FIRST), str(SECOND)] * calls
     assert watching.seen[0] == [str(FIRST)]
     assert watching.pending.unfinished() == []
+
+
+def test_graph_optimizers_do_not_know_that_an_input_is_constant():
+    pending, seen = PendingCollectives(), []
+
+    def do(given):
+        seen.append(_is_constant(given[0]))
+        return tf.identity(given[0])
+
+    @tf.function(autograph=False)
+    def step():
+        return pending.around(FIRST, [tf.constant([1.0, 2.0])], do)
+
+    np.testing.assert_array_equal(step(), [1.0, 2.0])
+    assert seen == [False]
 
 
 def test_loops_nested_functions_and_new_traces_are_marked_too():

@@ -29,6 +29,33 @@ def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
     assert decoder.block(work).saved_bytes(core=False) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("tp", [2, 8])
+def test_sequence_parallelism_divides_all_that_a_block_keeps(tp):
+    # Their equations 4 and 6 with sequence parallelism: s b h (34 + 5 a s / h) / t, and 34 s b h / t.
+    work = GPT.replaced(tp=tp, heads=16, sequence_parallel=True)
+    s, b, h = work.seq, work.micro_batch, work.hidden
+    assert decoder.block(work).saved_bytes() == pytest.approx(s * b * h * (34 + 5 * 16 * s / h) / tp, rel=1e-12)
+    assert decoder.block(work).saved_bytes(core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
+
+
+def test_the_last_stage_of_this_project_has_the_word_table_without_state():
+    work = BERT.replaced(family="tftrain", pp=4, dp=1)
+    table = work.vocab * work.hidden
+    block, _, head = inventory.parts(work)
+    assert inventory.weights(work, 3) == work.layers / 4 * block.weights + head.weights + table
+    assert inventory.copied_weights(work, 3) == table
+    assert inventory.copied_weights(work, 0) == inventory.copied_weights(work, 1) == 0
+    assert inventory.copied_weights(work.replaced(pp=1), 0) == 0
+
+
+def test_unequal_stages_have_their_own_layers():
+    work = BERT.replaced(family="tftrain", pp=2, division=(3, 9))
+    assert [work.layers_of(stage) for stage in range(2)] == [3, 9]
+    block = inventory.parts(work).block.weights
+    even = work.replaced(division=())
+    assert inventory.weights(work, 1) - inventory.weights(even, 1) == 3 * block
+
+
 def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
     work = GPT.replaced(heads=12, tp=2, micro_batch=1)  # 6 score matrices a rank
     scores = 6 * work.seq**2 * work.item

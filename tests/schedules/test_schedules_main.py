@@ -76,7 +76,7 @@ def test_measured_events_are_drawn_and_traced_alike(tmp_path):
     found = [event for event in trace.trace_events(MEASURED, 1e6) if event["ph"] == "X"]
     assert [(event["tid"], event["name"], event["ts"], event["dur"]) for event in found] == [
         (0, "F0", 0.0, 1e6),
-        (1, "activation.0.0", 1e6, 0.25e6),
+        (1, "activation.of_micro_batch_0.behind_part_0", 1e6, 0.25e6),
         (1, "F0", 1.5e6, 0.5e6),
     ]
 

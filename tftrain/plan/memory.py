@@ -81,13 +81,14 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     first, last = stage == 0, stage == work.pp - 1
     under_way = _under_way(work, stage)
     weights = inventory.weights(work, stage)
-    owned = weights / (work.dp if work.zero_stage else 1)
+    with_state = weights - inventory.copied_weights(work, stage)
+    owned = with_state / (work.dp if work.zero_stage else 1)
     if work.zero_stage and work.split_strategy != "even":
-        owned = _fullest_owner(work, weights)
+        owned = _fullest_owner(work, with_state)
     tensors, activations = _activations(one, work.layers_of(stage) / work.chunks, under_way, first, last)
     half = work.precision != "fp32"
     # Every data parallel rank writes a share of undivided state.
-    written = owned if work.zero_stage else weights / work.dp
+    written = owned if work.zero_stage else with_state / work.dp
     # With an accumulation buffer, ZeRO-2 divides that buffer; the gradients of one micro-batch are whole.
     divided = work.dp if work.zero_stage >= 2 else 1
     plain_update = 0 if "optimizer" in work.fused else PLAIN_OPTIMIZER_BYTES * owned

@@ -20,7 +20,7 @@ from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.report.spikes import Spike
-from tftrain.run_state import Evaluation, Run, StepInfo
+from tftrain.run_state import Evaluation, Run, StepInfo, division_of
 from tftrain.saving.saves import Saves
 
 logger = logging.getLogger(__name__)
@@ -206,15 +206,38 @@ def describe(run: Run, examples: int) -> str:
             f"x {run.mesh.data.size} ranks",
             f"{work / 1e12:.3f} TFLOP a step",
         ),
+        "ranks": _division_words(run),
         "ramp": ramp_words(batch.ramp),
         "compute": (
             config.compute.precision,
             devices.device_name(),
-            "XLA" if run.jit else "graph mode",
+            _compilation(config),
             f"{config.optimizer.optimizer} ({'fused' if run.optimizer.is_fused else 'plain TensorFlow'})",
         ),
     }
     return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items() if words)
+
+
+def _compilation(config: TrainConfig) -> str:
+    if not config.compiles(devices.has_gpu()):
+        return "graph mode"
+    whole = config.compiles_whole(devices.has_gpu())
+    return "XLA" if whole else "XLA between the sums of tensor parallel ranks"
+
+
+def _division_words(run: Run) -> tuple[str, ...]:
+    """Returns how ranks divide the model; empty if each has all of it."""
+    mesh, parallel, stages = run.mesh, run.config.parallel, run.mesh.pipeline_parallel_size
+    if mesh.tensor_parallel_size == 1 and stages == 1:
+        return ()
+    words = [f"data {mesh.data.size} x tensor {mesh.tensor_parallel_size} x pipeline {stages}"]
+    if parallel.sequence_parallel:
+        words.append("sequence divided")
+    if stages > 1:
+        chunks = f", {parallel.virtual_pipeline_size} chunks" if parallel.virtual_pipeline_size > 1 else ""
+        words.append(f"schedule {parallel.pipeline_schedule}{chunks}")
+        words.append(f"layers of the parts {','.join(map(str, division_of(run.config)))}")
+    return tuple(words)
 
 
 def ramp_words(ramp: Ramp) -> tuple[str, ...]:

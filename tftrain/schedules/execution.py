@@ -5,7 +5,7 @@ Both the check for deadlocks and the simulation run a table with this module.
 
 from typing import NamedTuple
 
-from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of
+from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, transfer_name
 
 
 class ScheduleError(ValueError):
@@ -72,7 +72,7 @@ def steps(table: Table) -> list[Step]:
                 source = input_of(action, stage, count, table.chunks)
                 transfer = 0
                 if source and source.stage != stage:
-                    key = stage, f"{source.what}.{source.boundary}.{action.micro_batch}"
+                    key = stage, transfer_name(source.what, source.boundary, action.micro_batch)
                     if key not in arrived:
                         break
                     transfer = arrived.pop(key)

@@ -50,7 +50,7 @@ class Action(NamedTuple):
     @property
     def name(self) -> str:
         """Name of a transfer, equal on both stages and unique in a table."""
-        return f"{self.what}.{self.boundary}.{self.micro_batch}"
+        return transfer_name(self.what, self.boundary, self.micro_batch)
 
     def __str__(self) -> str:
         if self.kind in TRANSFERS:
@@ -58,6 +58,17 @@ class Action(NamedTuple):
             of = f"{self.what} at boundary {self.boundary} of micro-batch {self.micro_batch}"
             return f"{self.kind.value} {of} {to} stage {self.peer}"
         return f"{self.kind.value} of micro-batch {self.micro_batch}, chunk {self.chunk}"
+
+
+def transfer_name(what: str, boundary: int, micro_batch: int) -> str:
+    """Returns the name of a transfer, which also says to a user what a rank waits for.
+
+    Args:
+        what: "activation" or "gradient".
+        boundary: number of the part before it.
+        micro_batch: number of the micro-batch.
+    """
+    return f"{what}.of_micro_batch_{micro_batch}.behind_part_{boundary}"
 
 
 class Table(NamedTuple):

@@ -59,6 +59,7 @@ class Watchdog:
 
     Attributes:
         pending: the collectives of this process; the report names the unfinished ones. None before the start.
+        stage: of the pipeline, for the report; None without stages.
     """
 
     def __init__(self, rank: int, settings: RunConfig, end: Callable[[int], None] = os._exit, host: str = ""):
@@ -71,6 +72,7 @@ class Watchdog:
             host: of the rank, for the report; "" if all ranks share one.
         """
         self.pending: PendingCollectives | None = None
+        self.stage: int | None = None
         self._rank, self._settings, self._end = rank, settings, end
         self._program = f"tftrain.run: rank {rank}{host and f' on {host}'}"
         self._limits: list[Limit] = []
@@ -95,7 +97,8 @@ class Watchdog:
     def waiting(self) -> str:
         """Returns a clause that names the collectives that this rank has begun and not ended; "" if there are none."""
         collectives = self.pending.unfinished() if self.pending else []
-        return f"; begun and not ended: {', '.join(map(str, collectives))}" if collectives else ""
+        stage = "" if self.stage is None else f" on pipeline stage {self.stage}"
+        return f"; begun and not ended{stage}: {', '.join(map(str, collectives))}" if collectives else ""
 
     def _watch(self) -> None:
         before = time.monotonic()

@@ -1,16 +1,14 @@
 """Draws when each pipeline stage computed what, and the same by the plan of the schedule (`--trace_pipeline`)."""
 
-import json
 import logging
 import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from tftrain.parallel import collectives
 from tftrain.run_state import Run
 from tftrain.schedules import picture, simulation, trace
 from tftrain.schedules.simulation import Durations, Event
-from tftrain.schedules.table import Action, Kind, Table
+from tftrain.schedules.table import Kind, Table
 from tftrain.train.pipeline import schedule_of
 from tftrain.train.stage_clock import StageClock
 
@@ -35,17 +33,9 @@ class PipelineTrace:
 
     def write(self) -> None:
         """Collects the last step's times and writes the files on the chief; every rank must call it."""
-        line = self._run.mesh.pipeline
-        times = self._clock.times.numpy().tolist()
-        own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self._clock.actions, times, strict=True)]
-        texts = collectives.gather_texts(line, json.dumps(own), "stage_times")
+        events = self._clock.events(self._run.mesh.pipeline)
         if not self._run.mesh.is_chief:
             return
-        events = [
-            Event(stage, Action(Kind[kind], micro_batch, chunk), begin, end)
-            for stage, text in enumerate(texts)
-            for kind, micro_batch, chunk, begin, end in json.loads(text)
-        ]
         table = schedule_of(self._run.config, 1 + max(event.action.micro_batch for event in events))
         planned = simulation.simulate(table, durations(events, table))
         folder, words = Path(self._run.config.run.output_dir), []

@@ -1,11 +1,15 @@
 """When a pipeline stage computed what: the begin and the end of each computation of the last step."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 
-from tftrain.schedules.table import Action
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Group
+from tftrain.schedules.simulation import Event
+from tftrain.schedules.table import Action, Kind
 
 
 class StageClock:
@@ -48,6 +52,21 @@ class StageClock:
         """Stores the times of all computations that were traced since the last call."""
         self.times.assign(tf.stack(self._found), read_value=False)
         self._found = []
+
+    def events(self, line: Group) -> list[Event]:
+        """Returns the computations of all stages in the last step, in seconds since 1970; every rank must call it.
+
+        Args:
+            line: the ranks at this place in all stages.
+        """
+        times = self.times.numpy().tolist()
+        own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self.actions, times, strict=True)]
+        texts = collectives.gather_texts(line, json.dumps(own), "stage_times")
+        return [
+            Event(stage, Action(Kind[kind], micro_batch, chunk), begin, end)
+            for stage, text in enumerate(texts)
+            for kind, micro_batch, chunk, begin, end in json.loads(text)
+        ]
 
     def start(self) -> None:
         """Forgets the computations of an earlier graph; call it before the first one of a graph."""

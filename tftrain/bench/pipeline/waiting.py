@@ -20,8 +20,7 @@ from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
 from tftrain.schedules import orders, simulation
-from tftrain.schedules.simulation import Event
-from tftrain.schedules.table import Action, Kind, Table
+from tftrain.schedules.table import Table
 from tftrain.train.gradients import Position
 from tftrain.train.pipeline import StageGraph
 from tftrain.train.stage import Backward, Forward
@@ -108,21 +107,15 @@ def measure(mesh: Mesh, table: Table, seconds: Seconds, steps: int) -> dict[str,
         begin = time.perf_counter()
         step(batch).numpy()
         times.append(collectives.gather_numbers(mesh.world, time.perf_counter() - begin, "end").max())
-    own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(clock.actions, clock.times.numpy(), strict=True)]
-    texts = collectives.gather_texts(mesh.pipeline, json.dumps(own), "stage_times")
+    events = clock.events(mesh.pipeline)
     if not mesh.is_chief:
         return None
-    events = [
-        Event(number, Action(Kind[kind], micro_batch, chunk), begin, end)
-        for number, text in enumerate(texts)
-        for kind, micro_batch, chunk, begin, end in json.loads(text)
-    ]
     counted = [1e3 * seconds for seconds in times[WARM_UP:]]
     return {
         "step_ms": statistics.median(counted),
         "step_times_ms": counted,
         "bubble": 100 * simulation.bubble_share(events),
-        "held": most_held(events, len(texts)),
+        "held": most_held(events, mesh.pipeline_parallel_size),
     }
 
 
