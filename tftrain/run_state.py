@@ -243,6 +243,8 @@ def parts_of_rank(config: TrainConfig, mesh: Mesh) -> list[ModelPart]:
 def division_of(config: TrainConfig) -> tuple[int, ...]:
     """Returns the number of layers of each part of the pipeline."""
     model, data, parallel = config.model, config.data, config.parallel
+    if parallel.pipeline_parallel_size == 1:
+        return (model.num_hidden_layers,)
     sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
     head = head_in_layers(model, model.vocab_size, data.max_seq_length, data.max_predictions_per_seq)
     return split_layers(model.num_hidden_layers, *sizes, parallel.pipeline_split, head)

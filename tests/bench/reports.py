@@ -76,4 +76,8 @@ TEXT = {
     "accumulation": {f"{dtype}/{count}": {"dtype": dtype, "micro_batches": count}
                      for dtype in ("fp32", "bf16", "fp16") for count in (1, 16, 256)},
     "checkpoint": {row.name: row.settings for row in TABLES["checkpoint"].rows},
+    "ranks": {row.name: row.settings for row in TABLES["ranks"].rows[:MAX_ROWS]},
+    "collectives": {row.name: row.settings for row in TABLES["collectives"].rows},
+    "pipeline": {row.name: {**row.settings, "planned_held": "16 16 16 16", "held": "16 16 16 16"}
+                 for row in TABLES["pipeline"].rows},
 }  # fmt: skip

@@ -81,7 +81,7 @@ def bench(monkeypatch, tmp_path, capsys):
 
     def start(name, *given, gb=8.0, np=2):
         machine = LocalMachine(np, gb, 40e9, Constants(reserve_gb=0.6), False)
-        monkeypatch.setattr(local_machine, "inspect", lambda ranks: machine)
+        monkeypatch.setattr(local_machine, "inspect", lambda ranks, stages: machine)
         runs.clear()
         code = program.main(["bench", f"--table={name}", f"--np={np}", f"--output_dir={tmp_path}", *given])
         said = capsys.readouterr()

@@ -86,6 +86,8 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     if work.zero_stage and work.split_strategy != "even":
         owned = _fullest_owner(work, with_state)
     tensors, activations = _activations(one, work.layers_of(stage) / work.chunks, under_way, first, last)
+    held = _held_by_stages(work, one, stage)
+    tensors, activations = (*tensors, *held), activations + _bytes(held)
     half = work.precision != "fp32"
     # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else with_state / work.dp
@@ -106,6 +108,25 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         fragmentation=constants.fragmentation * activations,
         tensors=tensors,
     )
+
+
+def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str, float]]:
+    """Returns what this project's pipeline stages hold beside the activations that the schedule counts.
+
+    Backward of a part frees nothing before its end, where it has the part's gradients too; half of the part's
+    activations is what runs needed. Backward in halves keeps the gradients of all products' outputs until the second
+    half.
+    """
+    if work.pp == 1 or not work.family.startswith("tftrain"):
+        return []
+    block, layers = inventory.parts(one).block, work.layers_of(stage)
+    part = _bytes(_saved(one, block, layers / work.chunks, 1))
+    found = [("activations of a part until its backward ends", part / 2)]
+    if work.schedule == "zero_bubble":
+        outputs = sum(each.m * each.n * each.batch for each in block.products if not each.core) * work.item
+        waiting = 1 + min(stage, round(work.micro_batches))
+        found.append(("gradients of products before backward for weights", waiting * layers * outputs))
+    return found
 
 
 def _under_way(work: Workload, stage: int) -> Peak:
