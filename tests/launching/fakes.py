@@ -165,6 +165,7 @@ def started(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            preexec_fn=default_signals,
         )
     try:
         yield FakeJob(process, notes)
@@ -179,6 +180,12 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def default_signals() -> None:
+    """Undoes what the tests themselves were started with: nohup ignores SIGHUP, and a background job SIGINT."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for_end(pid: int, seconds: float = SECONDS) -> None:
