@@ -9,7 +9,8 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.scale.config import ScaleConfig
 from tftrain.config import TrainConfig
-from tftrain.fields import sections
+from tftrain.convert_config import ConvertConfig
+from tftrain.fields import flag_name, sections
 from tftrain.launching.config import LaunchConfig
 from tftrain.plan.config import PlanConfig
 from tftrain.prepare_config import PrepareConfig
@@ -37,7 +38,7 @@ OTHER = {
     "apt-get": {"no-install-recommends"},
     "bazel": {"action_env", "config"},
     "XLA_FLAGS": {"xla_cpu_enable_concurrency_optimized_scheduler", "xla_gpu_deterministic_ops"},
-    "Megatron-LM": {"rampup-batch-size"},
+    "Megatron-LM": {"bias-gelu-fusion", "rampup-batch-size"},
     "tests/crash_matrix": {"kills", "layout"},
     "tests/launched.py": {"code", "seconds"},
     "tools/compare_revisions.py": {"base", "cases"},
@@ -47,13 +48,25 @@ OTHER = {
 
 def names(config_class: type) -> set[str]:
     """Returns the names of the flags of a configuration."""
-    return {field.name for section in sections(config_class()) for field in dataclasses.fields(section)}
+    return {flag_name(field) for section in sections(config_class()) for field in dataclasses.fields(section)}
 
 
 def flags_of_programs() -> set[str]:
     found = set().union(
         *OTHER.values(),
-        *map(names, (TrainConfig, LaunchConfig, PrepareConfig, PlanConfig, BenchConfig, ScaleConfig, ScheduleConfig)),
+        *map(
+            names,
+            (
+                TrainConfig,
+                LaunchConfig,
+                PrepareConfig,
+                PlanConfig,
+                BenchConfig,
+                ScaleConfig,
+                ScheduleConfig,
+                ConvertConfig,
+            ),
+        ),
     )
     return found | {f"no{name}" for name in found}
 

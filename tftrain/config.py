@@ -272,6 +272,12 @@ class RunConfig:
     resume: str = flag(
         "auto", "Checkpoint to start from. auto: the newest in output_dir. none: a fresh start. Or a checkpoint's path."
     )
+    init_checkpoint: str | None = flag(
+        None,
+        "Weights to begin with, as FORMAT:PATH (see tftrain.convert), where output_dir has no checkpoint to continue "
+        "from; the flags of the model follow from them.",
+    )
+    init_missing: bool = flag(False, "Give heads that init_checkpoint lacks random initial weights.")
     resume_check: str = flag(
         "xxh3_128",
         "Digest that verifies each file of the checkpoint. xxh3_128 detects damage; sha256, slower than many disks, "

@@ -59,6 +59,11 @@ def flag(default: Any, help: str, *, choices=None, minimum=None, maximum=None, a
     return dataclasses.field(default=default, metadata={"help": help, **limits})
 
 
+def flag_name(field: dataclasses.Field) -> str:
+    """Returns the name of a field's flag; a keyword of Python, such as "from", has "_" behind it as a field."""
+    return field.name.removesuffix("_")
+
+
 def field_problems(config: Any) -> list[Problem]:
     """Returns the fields of one dataclass that violate their own choices or bounds."""
     found = []
@@ -73,12 +78,12 @@ def field_problems(config: Any) -> list[Problem]:
             (limits["below"], "below", lambda v, b: v < b),
         )
         if limits["choices"] and value not in limits["choices"]:
-            found.append(Problem(field.name, value, f"expected one of {', '.join(map(str, limits['choices']))}"))
+            found.append(Problem(flag_name(field), value, f"expected one of {', '.join(map(str, limits['choices']))}"))
         elif isinstance(value, float) and not math.isfinite(value):
-            found.append(Problem(field.name, value, "expected a finite number"))
+            found.append(Problem(flag_name(field), value, "expected a finite number"))
         elif any(bound is not None and not holds(value, bound) for bound, _, holds in bounds):
             words = [f"{word} {bound}" for bound, word, _ in bounds if bound is not None]
-            found.append(Problem(field.name, value, f"expected a number {' and '.join(words)}"))
+            found.append(Problem(flag_name(field), value, f"expected a number {' and '.join(words)}"))
     return found
 
 

@@ -7,6 +7,9 @@ device) or fill its memory.
 import errno
 import os
 import stat
+from typing import BinaryIO
+
+_PART_BYTES = 1 << 20
 
 
 def reason(error: Exception) -> str:
@@ -31,8 +34,19 @@ def read_small(path: str, limit: int) -> bytes:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "Not a regular file", path)
-        # The size in fstat is not reliable: a file in /proc has size 0.
-        content = file.read(limit + 1)
+        content = read_at_most(file, limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"Larger than {limit} bytes", path)
     return content
+
+
+def read_at_most(file: BinaryIO, limit: int) -> bytes:
+    """Returns the bytes of an open file, at most `limit` of them, without memory for as many.
+
+    The size in fstat is not reliable: a file in /proc has size 0.
+    """
+    parts, left = [], limit
+    while left > 0 and (part := file.read(min(left, _PART_BYTES))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from absl import flags
 
 from tftrain import flagfile
-from tftrain.fields import ConfigError, Problem, sections
+from tftrain.fields import ConfigError, Problem, flag_name, sections
 from tftrain.suggestions import suggest
 
 Config = TypeVar("Config")
@@ -111,7 +111,7 @@ def help_text(config_class: type, program: str) -> str:
             kind = "|".join(map(str, choices)) if choices else "str" if base is tuple else base.__name__
             default = getattr(section, field.name)
             shown = "" if default in (None, ()) else f" (default {str(default).lower() if kind == 'bool' else default})"
-            lines.append(f"  --{field.name}={kind}{shown}\n      {field.metadata['help']}")
+            lines.append(f"  --{flag_name(field)}={kind}{shown}\n      {field.metadata['help']}")
     return "\n".join(lines)
 
 
@@ -147,22 +147,22 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
             kind, default = _base_type(section, field.name), getattr(section, field.name)
             description = field.metadata["help"]
             if kind is bool:
-                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(field.name, default, description)
+                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(flag_name(field), default, description)
             elif kind is tuple:
                 # Every occurrence of the flag adds a value; the values stay as they were typed.
                 made = flags.MultiFlag(
-                    _PARSERS[str], flags.ArgumentSerializer(), field.name, list(default), description
+                    _PARSERS[str], flags.ArgumentSerializer(), flag_name(field), list(default), description
                 )
             else:
                 made = collecting(flags.Flag, _EXPECTED.get(kind, ""))(
-                    _PARSERS[kind], flags.ArgumentSerializer(), field.name, default, description
+                    _PARSERS[kind], flags.ArgumentSerializer(), flag_name(field), default, description
                 )
             flags.DEFINE_flag(made, flag_values=values)
     return values
 
 
 def _fill(section: Any, values: flags.FlagValues) -> Any:
-    given = {field.name: values[field.name].value for field in dataclasses.fields(section)}
+    given = {field.name: values[flag_name(field)].value for field in dataclasses.fields(section)}
     return dataclasses.replace(
         section, **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     )

@@ -32,7 +32,7 @@ from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment
 from tftrain.parallel.rendezvous import value_of_rank_0
 from tftrain.report import memory_limit
-from tftrain.saving import checkpoint_flags, resume_compatibility
+from tftrain.saving import checkpoint_flags, initial_weights, resume_compatibility
 from tftrain.supervise import elastic
 from tftrain.supervise.run_lock import RunLock
 
@@ -50,7 +50,8 @@ def main(argv: list[str]) -> int:
     try:
         config, problems, given = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
         completed = checkpoint_flags.with_flags_of_checkpoint(config, given)
-        config = completed.config
+        config, of_weights = initial_weights.with_model_of_weights(completed.config, given)
+        problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
         if __name__ == "__main__" and not problems and elastic.supervises(config, os.environ):
             return elastic.supervise(config, os.environ)
         if problems := all_problems(config, problems, launch):
@@ -214,9 +215,10 @@ def resume_problems(config: TrainConfig) -> list[Problem]:
         such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
         expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
         return [Problem("resume", settings.resume, expected)]
-    if settings.mode == "evaluate" and found is None:
+    if settings.mode == "evaluate" and found is None and settings.init_checkpoint is None:
         expected = (
-            "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint"
+            "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint, or "
+            "--init_checkpoint"
         )
         return [Problem("output_dir", settings.output_dir, expected)]
     return []

@@ -16,6 +16,7 @@ from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import TrainConfig
+from tftrain.formats.weights import Weights
 from tftrain.layer_split import split_layers
 from tftrain.model.part import ModelPart, joined, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
@@ -125,12 +126,17 @@ class Run:
         progress: the counters.
     """
 
-    def __init__(self, config: TrainConfig, mesh: Mesh):
-        """Builds the model with its initial weights and an optimizer over them."""
+    def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None):
+        """Builds the model with its initial weights and an optimizer over them.
+
+        Args:
+            config, mesh: see above.
+            initial: weights to begin with; a variable that they lack is drawn. By default all are.
+        """
         self.config, self.mesh = config, mesh
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(config, mesh)
-        self.task = make_task(config, mesh, joined(self.parts))
+        self.task = make_task(config, mesh, joined(self.parts), initial)
         self._shapes = self._shapes_of_all_stages()
         named, pieces, parallel = self.task.named_variables(), self.task.pieces, config.parallel
         rounded = {name for name, variable in named.items() if variable.dtype != tf.float32}

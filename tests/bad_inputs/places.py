@@ -15,6 +15,7 @@ from tftrain.data.example import encode
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
 
+MODELS = Path(__file__).parents[1] / "formats/data"
 TINY = (
     "--num_hidden_layers=1",
     "--hidden_size=16",
@@ -61,6 +62,10 @@ def make(folder: Path, data: str, static: str) -> dict[str, str]:
         "data": data,
         "static": static,
         "dir": folder,
+        "bert": MODELS / "hf_bert",
+        "encoder": MODELS / "hf_bert_model",
+        "gpt2": MODELS / "hf_gpt2",
+        "tf1": MODELS / "tf1",
         **_damaged_data(folder, Path(data)),
     }
     return {name: str(path) for name, path in places.items()}

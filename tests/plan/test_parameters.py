@@ -9,6 +9,7 @@ import pytest
 
 from tftrain.config import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.plan import parameters
+from tftrain.plan.variables import variables as plan_variables
 from tftrain.plan.workload import from_config
 
 BASE, LARGE = {}, {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
@@ -42,6 +43,11 @@ def shapes(layers, h, i, v, positions, types, pre, geglu, key_bias):
     if pre:
         found += [(h,), (h,)]
     return [*found, (h, h), (h,), (h, h), (h,), (h,), (h,), (v,), (h, 2), (2,)]
+
+
+def listed(model):
+    """Name and shape of every variable without building the model, in the order of the model."""
+    return {each.name: each.shape for each in plan_variables(model, 31)}
 
 
 @pytest.mark.parametrize("pre", [False, True])
@@ -82,6 +88,7 @@ def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
         attn_softmax_impl="reference",
     )
     variables = BertPretrainer(model, 31, "float32", 1).named_variables()
+    assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
     found = parameters.count(model, 31)
     assert found.total == sum(variable.shape.num_elements() for variable in variables.values())
     layers = sum(variable.shape.num_elements() for name, variable in variables.items() if name.startswith("layer_"))
@@ -102,7 +109,9 @@ def test_a_decoder_has_the_variables_that_are_counted_and_planned(positions):
         ln_impl="reference",
         attn_softmax_impl="reference",
     )
-    held = sum(variable.shape.num_elements() for variable in Gpt(model, 31, "float32", 1).named_variables().values())
+    variables = Gpt(model, 31, "float32", 1).named_variables()
+    assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
+    held = sum(variable.shape.num_elements() for variable in variables.values())
     assert parameters.count(model, 31).total == held
     config = TrainConfig(
         dataclasses.replace(model, vocab_size=31),

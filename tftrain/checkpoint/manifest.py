@@ -25,6 +25,7 @@ from tftrain.checkpoint.piece import coverage_error
 from tftrain.checkpoint.placement import Block, Placement, Series, Tensor, nbytes
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.source import open_file
+from tftrain.files import read_at_most
 
 NAME = "manifest.json"
 FORMAT_VERSION = 4
@@ -135,7 +136,7 @@ def content_of(folder: Path) -> bytes:
     path = folder / NAME
     with os.fdopen(open_file(path), "rb") as file:
         try:
-            return file.read(MAX_BYTES + 1)
+            return read_at_most(file, MAX_BYTES + 1)
         except OSError as error:
             raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
 

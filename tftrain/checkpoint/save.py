@@ -91,7 +91,7 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
 
 def write_shard(path: Path, tensors: Sequence[TensorData]) -> Written:
     """Writes and flushes one file."""
-    return shard.write(path, tensors)
+    return shard.write(path, [piece for piece, _ in tensors], (values for _, values in tensors))
 
 
 def file_name(rank: int, number: int) -> str:

@@ -7,6 +7,7 @@ the manifest implies.
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,20 +65,20 @@ def file_bytes(pieces: Sequence[Piece]) -> int:
     return len(_header(pieces)) + sum(piece.nbytes for piece in pieces)
 
 
-def write(path: Path, tensors: Sequence[TensorData]) -> Written:
+def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> Written:
     """Writes a file and flushes it to the disk.
 
     Args:
         path: of the file, which must not exist.
-        tensors: the pieces and their elements; at most one piece of a tensor.
+        pieces: at most one of each tensor.
+        values: the elements of each, flat; one is needed at a time.
 
     Raises:
         OSError: the file can't be written.
     """
-    pieces = tuple(piece for piece, _ in tensors)
     digests, size = {name: make() for name, make in DIGESTS.items()}, 0
     with open(path, "xb", buffering=0) as file:
-        for part in (_header(pieces), *(values for _, values in tensors)):
+        for part in itertools.chain([_header(pieces)], values):
             view = memoryview(part).cast("B")
             for begin in range(0, len(view), BLOCK_BYTES):
                 block = view[begin : begin + BLOCK_BYTES]
@@ -88,7 +89,7 @@ def write(path: Path, tensors: Sequence[TensorData]) -> Written:
                     written += file.write(block[written:])
                 size += len(block)
         os.fsync(file.fileno())
-    return Written(size, {name: digest.hexdigest() for name, digest in digests.items()}, pieces)
+    return Written(size, {name: digest.hexdigest() for name, digest in digests.items()}, tuple(pieces))
 
 
 def _header(pieces: Sequence[Piece]) -> bytes:

@@ -66,10 +66,17 @@ class BertPretrainer(Transformer):
         x = self.run_blocks(x, batch, dropout)  # [b, S, H]
         return self.heads(x, batch)
 
+    def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H]; inference."""
+        x = self._output(self.run_blocks(self.embed(batch, None), batch, None))
+        return x, self.next_sentence.pooled(x)
+
     def heads(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> Outputs:
         """Maps the residual stream behind the last block, [b, S, H] or this rank's tokens of it, to logits."""
-        if self.final_norm is not None:
-            x = self.final_norm(x)
-        x = self.ranks.collect(x, "heads")
+        x = self._output(x)
         mlm_logits = self.masked_lm(x, batch["masked_lm_positions"], self.word)  # [b, P, vocab]
         return Outputs(mlm_logits, self.next_sentence(x))
+
+    def _output(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the encoder's output, [b, S, H], of the residual stream behind the last block."""
+        return self.ranks.collect(x if self.final_norm is None else self.final_norm(x), "heads")

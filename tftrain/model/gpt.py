@@ -35,6 +35,12 @@ class Gpt(Transformer):
         """Maps token ids to the residual stream behind the last block, [b, S, H]; see `embed`."""
         return self.run_blocks(self.embed(batch, dropout, lookup_table), batch, dropout)
 
+    def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, None]:
+        """Returns the hidden states of a batch behind the final norm, [b, S, H], and None: nothing is pooled."""
+        x = self.hidden_states(batch)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return self.ranks.collect(x, "encoded"), None
+
     def compare(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Compares the predictions of all positions with labels.
 

@@ -70,8 +70,11 @@ class NextSentenceHead(tf_keras.layers.Layer):
         self.pooler = Dense(pooler, hidden_size, hidden_size)
         self.classifier = Dense(classifier, hidden_size, 2)
 
+    def pooled(self, x: tf.Tensor) -> tf.Tensor:
+        """Maps the encoder's output [b, S, H] to the pooled first token, [b, H]."""
+        return tf.tanh(self.pooler(x[:, 0]))
+
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Maps the encoder's output [b, S, H] to logits [b, 2], float32 (float64 for float64)."""
-        pooled = tf.tanh(self.pooler(x[:, 0]))  # [b, H]
-        logits = self.classifier(pooled)
+        logits = self.classifier(self.pooled(x))
         return tf.cast(logits, wide_dtype(logits.dtype))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece
+from tftrain.formats.weights import Weights
 from tftrain.parallel.state_layout import held_piece
 from tftrain.parallel.tensor import TensorRanks, own_copy
 
@@ -51,7 +52,14 @@ class Parameters:
             values every dtype represents, there is none. Shared likewise.
     """
 
-    def __init__(self, dtype: str, seed: int, initializer_range: float, ranks: TensorRanks = ONE_RANK):
+    def __init__(
+        self,
+        dtype: str,
+        seed: int,
+        initializer_range: float,
+        ranks: TensorRanks = ONE_RANK,
+        initial: Weights | None = None,
+    ):
         """Starts a model without variables.
 
         Args:
@@ -59,8 +67,9 @@ class Parameters:
             seed: the run's seed.
             initializer_range: standard deviation of the truncated normal for kernels and tables.
             ranks: the tensor parallel ranks.
+            initial: weights to begin with; a variable that they lack is drawn.
         """
-        self.dtype, self.ranks = dtype, ranks
+        self.dtype, self.ranks, self._initial = dtype, ranks, initial
         self.variables: dict[str, tf.Variable] = {}
         self.copies: dict[str, tf.Variable] = {}
         self.summed: set[str] = set()
@@ -115,19 +124,16 @@ class Parameters:
             This rank's part of the variable.
         """
         piece = self._piece(name, shape, axis, unit)
-        draw = functools.partial(self._draw, piece, scale * self._initializer_range)
-        variable = self._make(piece, tf.cast(draw(), self.dtype), is_copy)
-        self.draws[piece.name] = draw
-        return variable
+        return self._make(piece, functools.partial(self._draw, piece, scale * self._initializer_range), is_copy=is_copy)
 
     def zeros(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
         """Makes a variable of zeros: a bias, or the shift of a norm; see `normal`."""
         piece = self._piece(name, shape, axis, unit)
-        return self._make(piece, tf.zeros(piece.shape, self.dtype))
+        return self._make(piece, functools.partial(tf.zeros, piece.shape), is_exact=True)
 
     def ones(self, name: str, shape: Sequence[int]) -> tf.Variable:
         """Makes a variable of ones: the scale of a norm."""
-        return self._make(self._piece(name, shape), tf.ones(shape, self.dtype))
+        return self._make(self._piece(name, shape), functools.partial(tf.ones, shape), is_exact=True)
 
     def initial_value(self, name: str) -> tf.Tensor:
         """Returns the initial value of a variable of the model, float32, before it was rounded to the dtype.
@@ -150,12 +156,22 @@ class Parameters:
         drawn = truncated_normal(piece.name, piece.whole, stddev, self._seed)
         return own_copy(piece.take_block(drawn)) if piece.is_divided else drawn
 
-    def _make(self, piece: Piece, value: tf.Tensor, is_copy: bool = False) -> tf.Variable:
+    def _given(self, piece: Piece) -> tf.Tensor:
+        return own_copy(tf.constant(piece.take_block(self._initial.read(piece.name))))
+
+    def _make(
+        self, piece: Piece, draw: Callable[[], tf.Tensor], is_copy: bool = False, is_exact: bool = False
+    ) -> tf.Variable:
+        """Makes a variable from a function that returns its initial value, float32; exact: in every dtype."""
         if piece.name in self.pieces:
             raise ValueError(f"two variables are named {piece.name}; every variable of a model needs its own name")
+        if self._initial and piece.name in self._initial.shapes:
+            draw, is_exact = functools.partial(self._given, piece), False
         self.pieces[piece.name] = piece
         if self._on_tokens and not piece.is_divided:
             self.summed.add(piece.name)
-        variable = tf.Variable(value, name=piece.name)
+        variable = tf.Variable(tf.cast(draw(), self.dtype), name=piece.name)
+        if not is_exact:
+            self.draws[piece.name] = draw
         (self.copies if is_copy else self.variables)[piece.name] = variable
         return variable

@@ -16,6 +16,7 @@ import tf_keras
 
 from tftrain.checkpoint.piece import Piece
 from tftrain.config import ModelConfig
+from tftrain.formats.weights import Weights
 from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK, Block
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
@@ -50,6 +51,7 @@ class Transformer(tf_keras.Model):
         checkpointing: Checkpointing = KEEP_ALL,
         ranks: TensorRanks = ONE_RANK,
         part: ModelPart | None = None,
+        initial: Weights | None = None,
     ):
         """Builds the model with its initial weights.
 
@@ -62,6 +64,7 @@ class Transformer(tf_keras.Model):
             ranks: the tensor parallel ranks. A graph may contain the model only once, because the names of their
                 collectives must be unique.
             part: the layers of this rank; by default all.
+            initial: weights to begin with; a variable that they lack is drawn.
 
         Raises:
             ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
@@ -75,7 +78,7 @@ class Transformer(tf_keras.Model):
             )
         self.ranks = ranks
         self.part = part = part or whole(config.num_hidden_layers)
-        self._parameters = Parameters(dtype, seed, config.initializer_range, ranks)
+        self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial)
         # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
         self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
         on_tokens = self._parameters.on_tokens()

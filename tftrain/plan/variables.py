@@ -1,6 +1,6 @@
-"""The variables of the encoder: names and shapes, in the order in which `tftrain.model.bert` makes them.
+"""The variables of a model: names and shapes, in the order in which `tftrain.model` makes them.
 
-A test compares them with those of the model.
+A test compares them with those of the models.
 """
 
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ class Variable(NamedTuple):
 
 
 def variables(model: ModelConfig, vocab_size: int) -> list[Variable]:
-    """Returns the variables of the encoder with both pre-training heads.
+    """Returns the variables of an encoder with both pre-training heads, or of a decoder.
 
     Args:
-        model: the encoder's sizes.
+        model: the family and the sizes.
         vocab_size: rows of the word embedding (`model.vocab_size` may be None).
     """
     return list(_variables(model, vocab_size))
@@ -40,8 +40,10 @@ def variables(model: ModelConfig, vocab_size: int) -> list[Variable]:
 def _variables(model: ModelConfig, vocab_size: int) -> Iterator[Variable]:
     width, inner, head = model.hidden_size, model.feed_forward_size, model.head_size
     yield Variable("embeddings/word", (vocab_size, width), 0)
-    yield Variable("embeddings/position", (model.max_position_embeddings, width))
-    yield Variable("embeddings/token_type", (model.type_vocab_size, width))
+    if model.position_embedding == "learned":
+        yield Variable("embeddings/position", (model.max_position_embeddings, width))
+    if model.has_token_types:
+        yield Variable("embeddings/token_type", (model.type_vocab_size, width))
     if not model.is_pre_norm:
         yield from _norm("embeddings/norm", width)
     for layer in range(model.num_hidden_layers):
@@ -57,6 +59,8 @@ def _variables(model: ModelConfig, vocab_size: int) -> Iterator[Variable]:
         yield from _norm(f"{feed_forward}/norm", width)
     if model.is_pre_norm:
         yield from _norm("final_norm", width)
+    if model.is_decoder:
+        return
     yield from _dense("masked_lm/transform", width, width)
     yield from _norm("masked_lm/norm", width)
     yield Variable("masked_lm/bias", (vocab_size,), 0)

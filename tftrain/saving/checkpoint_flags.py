@@ -25,6 +25,7 @@ from tftrain.config import TrainConfig
 from tftrain.fields import Problem
 
 _OF_A_COMMAND = {"mode", "output_dir", "resume", "resume_check", "change_on_resume", "log_level", "log_format"}
+_OF_A_COMMAND |= {"init_checkpoint", "init_missing"}
 _OF_A_HOST = {"cpu_threads", "huge_pages", "data_readers", "machine_file", "device_peak_tflops", "check_memory"}
 _DERIVED = {"grad_accum_steps", "fit_micro_batch"}
 _SOURCES = {"data_dir", "train_files", "eval_files", "synthetic_data"}
@@ -96,6 +97,8 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
         values = {name: value for name, value in values.items() if name not in left_out}
         taken |= {name: value for name, value in values.items() if value != getattr(section, name)}
         parts[field.name] = dataclasses.replace(section, **values)
+    if path:  # The weights come from it.
+        parts["run"] = dataclasses.replace(parts["run"], init_checkpoint=None, init_missing=False)
     batch = parts["batch"]
     if "micro_batch_size" in taken and batch.global_batch_size and "fit_micro_batch" not in given:
         parts["batch"] = dataclasses.replace(batch, fit_micro_batch=True)

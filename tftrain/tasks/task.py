@@ -162,6 +162,18 @@ class Task(abc.ABC):
             The activations behind the part, [b, S, H]; the sums, as `compute`, if the part has the heads.
         """
 
+    def encode(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Runs the model without its heads, in inference.
+
+        Args:
+            batch: of b samples, with the features that the model reads.
+
+        Returns:
+            The hidden states, [b, S, H], and the pooled first token, [b, H]; None if the model has no pooler. Both are
+            in the dtype of the activations.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no hidden states")
+
     @abc.abstractmethod
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens of a batch's text, int [n], without padding and special tokens: for the entropy."""

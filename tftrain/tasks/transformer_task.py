@@ -9,6 +9,7 @@ from tftrain import devices
 from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.manifest import read_manifest
+from tftrain.formats.weights import Weights
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.part import ModelPart, whole
@@ -31,13 +32,14 @@ class TransformerTask(Task):
 
     family: ClassVar[type[Transformer]]
 
-    def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None):
+    def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None):
         """Builds the model with its initial weights.
 
         Args:
             config: resolved, with the sizes that the data gives.
             mesh: the ranks.
             part: the layers of this rank; by default all.
+            initial: weights to begin with; a variable that they lack is drawn.
         """
         self._config, gpu = config, devices.has_gpu()
         dtype = DTYPES[config.compute.precision]
@@ -49,6 +51,7 @@ class TransformerTask(Task):
             Checkpointing(config.compute.activation_checkpointing, config.compiles(gpu)),
             TensorRanks(mesh.tensor, config.parallel.sequence_parallel, config.compiles(gpu)),
             part,
+            initial,
         )
 
     def named_variables(self) -> dict[str, tf.Variable]:
@@ -123,6 +126,10 @@ class TransformerTask(Task):
             x = self.model.embed(batch, dropout, lookup_table)
         x = self.model.run_blocks(x, batch, dropout, part.blocks)
         return self.loss_sums(x, batch) if part.heads else x
+
+    def encode(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns the hidden states and the pooled first token, see `Task.encode`."""
+        return self.model.encode(batch)
 
     @abc.abstractmethod
     def loss_sums(self, x: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:

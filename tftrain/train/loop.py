@@ -23,7 +23,7 @@ from tftrain.report import memory
 from tftrain.report.health import Health
 from tftrain.report.reporter import Reporter, describe
 from tftrain.run_state import Evaluation, Run, parts_of_rank
-from tftrain.saving import resume, resume_compatibility
+from tftrain.saving import initial_weights, resume, resume_compatibility
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
@@ -59,7 +59,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     grappler.configure(config.compute)
     baseline = memory.measure().now
     with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
-        run = Run(config, mesh)
+        initial = initial_weights.open_for(config)
+        run = Run(config, mesh, initial)
         checkpoints = Checkpoints(run)
         source = run.task.open_source(config.data, "train", settings.seed)
         resumed = checkpoints.restore()
@@ -169,7 +170,8 @@ def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
             f"--checkpoint_every={config.run.checkpoint_every} and --checkpoint_minutes=0: there is no checkpoint "
             "before the end; a run that is killed loses all its steps"
         )
-    logger.info(f"continuing after step {done} of {resumed}" if resumed else "starting from random weights")
+    initial = config.run.init_checkpoint or "random weights"
+    logger.info(f"continuing after step {done} of {resumed}" if resumed else f"starting from {initial}")
 
 
 def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
@@ -224,7 +226,10 @@ def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tu
     Raises:
         CheckpointError: the message names the file.
     """
-    task = make_task(config, mesh, joined(parts))
+    initial = initial_weights.open_for(config)
+    task = make_task(config, mesh, joined(parts), initial)
+    if initial:
+        return task, Path(initial.path), 0
     named = task.named_variables() | task.copies()
     buffers = functools.partial(weight_restore_buffers, named, task.pieces)
     reader = resume.choose(config.run, mesh, buffers)

@@ -1,0 +1,119 @@
+"""Writes small random models of transformers with their outputs: the fixtures of `test_hugging_face`.
+
+    python3 -m venv build/torch && build/torch/bin/pip install torch==2.13.0 transformers==5.23.0 numpy
+    build/torch/bin/python tests/formats/make_transformers_fixtures.py
+
+Weights are wide enough that a wrong order, a missing bias or another GeLU shows in the outputs.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+FOLDER = Path(__file__).parent / "data"
+SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+WORDS = [
+    "[PAD]",
+    "[unused0]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefghijklmnopqrstuvwxyz",
+    "##s",
+    "##ed",
+    "##ing",
+]
+
+
+NORMS = ("LayerNorm", "ln_", ".ln.")
+
+
+def main() -> None:
+    torch.manual_seed(7)
+    bert("hf_bert", transformers.BertForPreTraining, "gelu")
+    bert("hf_bert_masked_lm", transformers.BertForMaskedLM, "gelu_new")
+    bert("hf_bert_model", transformers.BertModel, "gelu")
+    bert("hf_megatron_bert", transformers.MegatronBertForPreTraining, "gelu", transformers.MegatronBertConfig)
+    gpt2("hf_gpt2")
+
+
+def randomize(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.normal_(1.0 if "LayerNorm.weight" in name or ("ln_" in name and "weight" in name) else 0.0, 0.3)
+
+
+def save(name: str, model, **arrays) -> Path:
+    folder = FOLDER / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    np.savez_compressed(folder / "expected.npz", **{key: np.asarray(value) for key, value in arrays.items()})
+    return folder
+
+
+def bert(name: str, cls, act: str, config_class=transformers.BertConfig) -> None:
+    config = config_class(
+        vocab_size=len(WORDS), max_position_embeddings=20, hidden_act=act, layer_norm_eps=1e-12, **SIZES
+    )
+    model = cls(config).eval()
+    randomize(model)
+    ids = torch.randint(0, len(WORDS), (3, 16))
+    mask = (torch.arange(16)[None] < torch.tensor([[16], [11], [5]])).long()
+    types = ((torch.arange(16)[None] >= 6) & (mask > 0)).long()
+    with torch.no_grad():
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        found = model(**inputs)
+        last = getattr(model, "bert", model)(**inputs).last_hidden_state
+    arrays = {"input_ids": ids, "input_mask": mask, "segment_ids": types, "hidden": last}
+    for ours, theirs in (
+        ("mlm_logits", "prediction_logits"),
+        ("mlm_logits", "logits"),
+        ("nsp_logits", "seq_relationship_logits"),
+        ("pooled", "pooler_output"),
+    ):
+        if theirs in found:
+            arrays[ours] = found[theirs]
+    folder = save(name, model, **arrays)
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    transformers.BertTokenizer(str(folder / "vocab.txt"), do_lower_case=True).save_pretrained(folder)
+
+
+def gpt2(name: str) -> None:
+    tokenizer = byte_pairs()
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_embd=24, n_layer=2, n_head=3, n_inner=40, n_positions=20, layer_norm_epsilon=1e-5
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    randomize(model)
+    ids = torch.randint(0, len(tokenizer), (3, 16))
+    with torch.no_grad():
+        found = model(input_ids=ids, output_hidden_states=True)
+    # transformers' last hidden state is behind the final norm.
+    folder = save(name, model, input_ids=ids, hidden=found.hidden_states[-1], logits=found.logits)
+    tokenizer.save_pretrained(folder)
+
+
+def byte_pairs():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=270,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    made.train_from_iterator(["the model of the weights of the words"], trainer)
+    end = "<|endoftext|>"
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token=end, eos_token=end, unk_token=end)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Runs a model with weights from files, and the places of the fixtures."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from tests.model.samples import PLAIN
+from tftrain.formats.weights import Weights
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.gpt import Gpt
+
+DATA = Path(__file__).parent / "data"
+
+
+def build(weights: Weights):
+    """The model with these weights, in fp32, by plain TensorFlow."""
+    config = dataclasses.replace(weights.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **PLAIN)
+    family = Gpt if config.is_decoder else BertPretrainer
+    return family(config, config.vocab_size, "float32", 1, initial=weights)
+
+
+def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
+    """The outputs of the model for the inputs of a fixture, by the names in it."""
+    model = build(weights)
+    batch = {name: tf.constant(expected[name], tf.int32) for name in expected if name.endswith(("_ids", "_mask"))}
+    hidden, pooled = model.encode(batch)
+    found = {"hidden": hidden, "pooled": pooled}
+    if weights.model.is_decoder:
+        found["logits"] = model.logits(model.hidden_states(batch))
+    else:
+        batch["masked_lm_positions"] = tf.tile(tf.range(hidden.shape[1])[None], [hidden.shape[0], 1])
+        found |= model(batch)._asdict()
+        for head in ("mlm", "nsp"):
+            found[f"{head}_log_probabilities"] = tf.nn.log_softmax(found[f"{head}_logits"])
+    return {name: value.numpy() for name, value in found.items() if value is not None}

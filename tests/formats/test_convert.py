@@ -1,0 +1,321 @@
+"""Conversions there and back keep every bit, and what can't be converted is refused in a line."""
+
+import json
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from tests.formats.models import DATA, outputs
+from tftrain import convert
+from tftrain.config import ModelConfig
+from tftrain.convert_config import Place
+from tftrain.formats import registry, tf_checkpoint
+from tftrain.formats.completed import CompletedWeights
+from tftrain.formats.object_based import VALUE
+from tftrain.formats.registry import open_weights
+from tftrain.formats.weights import HEADS, Weights
+
+
+def run(capsys, *arguments):
+    """Runs the program; returns its exit code and what it said."""
+    try:
+        code = convert.main(["convert", *map(str, arguments)])
+    except SystemExit as error:
+        code = error.code
+    return code, "".join(capsys.readouterr())
+
+
+def converted(capsys, source, target, *arguments):
+    code, text = run(capsys, f"--from={source}", f"--to={target}", *arguments)
+    assert code == 0, text
+    return text
+
+
+@pytest.mark.parametrize("name", ["hf_bert", "hf_bert_masked_lm", "hf_bert_model", "hf_megatron_bert", "hf_gpt2"])
+def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path, name):
+    converted(capsys, f"hf:{DATA / name}", f"tftrain:{tmp_path / 'own'}")
+    converted(capsys, f"tftrain:{tmp_path / 'own'}", f"hf:{tmp_path / 'back'}")
+    before, after = load_file(DATA / name / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    assert before.keys() == after.keys()
+    for tensor in before:
+        np.testing.assert_array_equal(before[tensor], after[tensor], err_msg=tensor)
+    first, last = (json.loads((folder / "config.json").read_text()) for folder in (DATA / name, tmp_path / "back"))
+    sizes = ("architectures", "model_type", "vocab_size", "hidden_size", "n_embd", "n_inner", "layer_norm_eps")
+    assert {key: first.get(key) for key in sizes} == {key: last.get(key) for key in sizes}
+
+
+def test_the_original_bert_in_between_keeps_the_bits_and_the_tokenizer(capsys, tmp_path):
+    source = DATA / "hf_bert_masked_lm"
+    converted(capsys, f"hf:{source}", f"tf1:{tmp_path / 'tf1'}")
+    converted(capsys, f"tf1:{tmp_path / 'tf1'}", f"hf:{tmp_path / 'back'}")
+    before, after = load_file(source / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[tensor], after[tensor]) for tensor in before)
+    assert (tmp_path / "back/vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
+    assert json.loads((tmp_path / "back/tokenizer_config.json").read_text())["do_lower_case"] is True
+
+
+@pytest.mark.parametrize("name", ["tf1", "tf_models", "tf_models_encoder", "nvidia", "nvidia_encoder"])
+def test_a_checkpoint_of_tensorflow_comes_back_with_the_same_bits_and_names(capsys, tmp_path, name):
+    kind = name.removesuffix("_encoder")
+    converted(capsys, f"{kind}:{DATA / name}", f"tftrain:{tmp_path / 'own'}")
+    converted(capsys, f"tftrain:{tmp_path / 'own'}", f"{kind}:{tmp_path / 'back'}")
+    before, after = (
+        tf.train.load_checkpoint(str(folder / "bert_model.ckpt")) for folder in (DATA / name, tmp_path / "back")
+    )
+    expected = {shared(each): each for each in before.get_variable_to_shape_map() if not each.startswith("_CHECK")}
+    found = {each for each in after.get_variable_to_shape_map() if not each.startswith("_CHECK")}
+    assert found == set(expected)
+    for each in found - {POOLER + leaf for leaf in ("kernel" + VALUE, "bias" + VALUE)}:
+        np.testing.assert_array_equal(after.get_tensor(each), before.get_tensor(expected[each]), err_msg=each)
+
+
+POOLER = "model/encoder_network/_pooler_layer/"  # which the library's pre-training model does not use
+
+
+def shared(name):
+    """The name that we give to the word table, which tf-models saves under that of the output layer."""
+    return name.replace("model/masked_lm/embedding_table", "model/encoder_network/_embedding_layer/embeddings")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_tf_models_restores_what_is_written_for_it(capsys, tmp_path, whole):
+    from official.modeling import activations
+    from official.nlp.modeling import layers, models, networks
+
+    architecture = "BertPretrainerV2" if whole else "BertEncoderV2"
+    converted(
+        capsys, f"tf_models:{DATA / 'tf_models'}", f"tf_models:{tmp_path / 'model'}", f"--architecture={architecture}"
+    )
+    expected = np.load(DATA / "tf_models/expected.npz")
+    config = json.loads((tmp_path / "model/bert_config.json").read_text())
+    encoder = networks.BertEncoderV2(
+        vocab_size=config["vocab_size"],
+        hidden_size=config["hidden_size"],
+        num_layers=config["num_hidden_layers"],
+        num_attention_heads=config["num_attention_heads"],
+        max_sequence_length=config["max_position_embeddings"],
+        type_vocab_size=config["type_vocab_size"],
+        inner_dim=config["intermediate_size"],
+    )
+    head = layers.ClassificationHead(inner_dim=config["hidden_size"], num_classes=2, name="next_sentence")
+    model = models.BertPretrainerV2(encoder, mlm_activation=activations.gelu, classification_heads=[head])
+    names = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
+    features = {theirs: expected[ours] for theirs, ours in names.items()}
+    features["masked_lm_positions"] = np.tile(np.arange(16, dtype=np.int32), (3, 1))
+    model(features)
+    checkpoint = tf.train.Checkpoint(**({"model": model} if whole else {"encoder": encoder}))
+    checkpoint.read(str(tmp_path / "model/bert_model.ckpt")).assert_existing_objects_matched()
+    found = model(features, training=False)
+    np.testing.assert_allclose(found["sequence_output"], expected["hidden"], rtol=1e-5, atol=1e-5)
+    if whole:
+        np.testing.assert_allclose(found["mlm_logits"], expected["mlm_logits"], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found["next_sentence"], expected["nsp_logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_the_head_without_gelu_of_nvidia_is_said(capsys, tmp_path):
+    text = converted(capsys, f"nvidia:{DATA / 'nvidia'}", f"hf:{tmp_path / 'model'}")
+    assert "NVIDIA's pre-training has no GeLU in its masked-word head" in text
+
+
+def test_what_a_format_has_no_place_for_is_said(capsys, tmp_path):
+    text = converted(capsys, f"hf:{DATA / 'hf_bert'}", f"hf:{tmp_path / 'model'}", "--architecture=BertModel")
+    assert "left out, as hf has no place for it: masked_lm/transform/kernel" in text
+    code, text = run(
+        capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=hf:{tmp_path / 'all'}", "--architecture=BertForPreTraining"
+    )
+    assert code == 1
+    assert "no masked_lm" in text
+    assert not (tmp_path / "all").exists()
+
+
+def test_missing_heads_get_initial_values_only_when_asked(capsys, tmp_path):
+    source = DATA / "hf_bert_model"
+    converted(capsys, f"hf:{source}", f"tftrain:{tmp_path / 'all'}", "--init_missing")
+    weights = open_weights(Place("tftrain", str(tmp_path / "all")))
+    assert weights.missing == ()
+    kernel = weights.read("next_sentence/kernel")
+    assert kernel.std() == pytest.approx(weights.model.initializer_range, rel=0.4)
+    assert np.abs(kernel).max() <= 2 * weights.model.initializer_range
+    assert not weights.read("masked_lm/bias").any()
+    assert (weights.read("masked_lm/norm/gamma") == 1).all()
+    converted(capsys, f"hf:{source}", f"tftrain:{tmp_path / 'some'}")
+    assert open_weights(Place("tftrain", str(tmp_path / "some"))).missing == ("masked_lm", "next_sentence")
+
+
+def test_half_precision_widens_without_a_change(capsys, tmp_path):
+    source = tmp_path / "half"
+    shutil.copytree(DATA / "hf_bert", source)
+    tensors = {name: value.astype(np.float16) for name, value in load_file(source / "model.safetensors").items()}
+    save_file(tensors, source / "model.safetensors")
+    converted(capsys, f"hf:{source}", f"hf:{tmp_path / 'wide'}")
+    wide = load_file(tmp_path / "wide/model.safetensors")
+    assert all(value.dtype == np.float32 and np.array_equal(value, tensors[name]) for name, value in wide.items())
+
+
+def damaged(folder, how):
+    """Spoils a copy of a model; returns what the message must say."""
+    file = folder / "model.safetensors"
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(file)
+    name = "bert.encoder.layer.1.attention.self.key.weight"
+    if how == "no config":
+        (folder / "config.json").unlink()
+        return "config.json: No such file"
+    if how == "no weights":
+        file.unlink()
+        return "model.safetensors: no such file"
+    if how == "a pickle":
+        file.rename(folder / "pytorch_model.bin")
+        return "a pickle, which can run any code"
+    if how == "cut short":
+        file.write_bytes(file.read_bytes()[:-4])
+        return "not a safetensors file"
+    if how == "not JSON":
+        (folder / "config.json").write_text("{")
+        return "not JSON"
+    if how == "a missing tensor":
+        del tensors[name]
+        save_file(tensors, file)
+        return f"{name} is missing"
+    if how == "an unknown tensor":
+        save_file(tensors | {"classifier.weight": np.zeros(3, np.float32)}, file)
+        return "classifier.weight is unknown"
+    if how == "another shape":
+        save_file(tensors | {name: np.zeros((24, 23), np.float32)}, file)
+        return f"{name} is [24, 23], expected [24, 24]"
+    if how == "integers":
+        save_file(tensors | {name: np.zeros((24, 24), np.int64)}, file)
+        return f"{name} is int64"
+    if how == "an untied output":
+        table = np.zeros_like(tensors["bert.embeddings.word_embeddings.weight"])
+        save_file(tensors | {"cls.predictions.decoder.weight": table}, file)
+        return "cls.predictions.decoder.weight differs from"
+    changes = {
+        "another family": (
+            {"model_type": "roberta"},
+            "model_type is 'roberta'; expected one of bert, megatron-bert, gpt2",
+        ),
+        "another activation": ({"hidden_act": "relu"}, "its activation is 'relu'"),
+        "relative positions": ({"position_embedding_type": "relative_key"}, "this project has only 'absolute'"),
+        "a size that is a word": ({"hidden_size": "many"}, "hidden_size is 'many'; expected a whole number"),
+        "heads that do not divide": ({"num_attention_heads": 7}, "hidden_size"),
+        "no layers": ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
+    }
+    change, message = changes[how]
+    (folder / "config.json").write_text(json.dumps(config | change))
+    return message
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "no config",
+        "no weights",
+        "a pickle",
+        "cut short",
+        "not JSON",
+        "a missing tensor",
+        "an unknown tensor",
+        "another shape",
+        "integers",
+        "an untied output",
+        "another family",
+        "another activation",
+        "relative positions",
+        "a size that is a word",
+        "heads that do not divide",
+        "no layers",
+    ],
+)
+def test_a_damaged_model_is_refused_in_a_line_and_nothing_is_left(capsys, tmp_path, how):
+    shutil.copytree(DATA / "hf_bert", tmp_path / "model")
+    message = damaged(tmp_path / "model", how)
+    code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=tftrain:{tmp_path / 'out'}")
+    assert code == 1, text
+    assert message in text
+    assert len([line for line in text.splitlines() if "rror" in line or message in line]) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to=hf:x"], "--from: expected FORMAT:PATH"),
+        (["--from=onnx:x", "--to=hf:x"], "--from=onnx:x: expected FORMAT:PATH"),
+        (["--from=hf:/nowhere", "--to=hf:x"], "--from=hf:/nowhere: no such folder"),
+        ([f"--from=hf:{DATA / 'hf_bert'}", f"--to=hf:{DATA}"], "expected a folder that does not exist yet"),
+        (
+            [f"--from=hf:{DATA / 'hf_bert'}", "--to=hf:x", "--tokenizer_dir=/nowhere"],
+            "--tokenizer_dir=/nowhere: no such",
+        ),
+    ],
+)
+def test_a_wrong_command_line_names_the_flag(capsys, arguments, message):
+    code, text = run(capsys, *arguments)
+    assert code == 2
+    assert message in text
+
+
+@pytest.mark.parametrize("formats", [("hf", "tftrain"), ("tftrain", "hf"), ("tftrain", "tf1"), ("tf1", "tftrain")])
+def test_a_large_model_is_never_in_memory(monkeypatch, capsys, tmp_path, formats):
+    monkeypatch.setattr(tf_checkpoint, "FILE_BYTES", 2**22)
+    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 4096}
+    model = ModelConfig(vocab_size=4096, max_position_embeddings=64, **sizes)
+    largest = 4 * 4096 * 256
+    registry.write_weights(Place(formats[0], made(tmp_path / "from")), CompletedWeights(Empty(model), HEADS, 1))
+    tracemalloc.start()
+    try:
+        converted(capsys, f"{formats[0]}:{tmp_path / 'from'}", f"{formats[1]}:{tmp_path / 'to'}")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    size = sum(path.stat().st_size for path in (tmp_path / "to").iterdir())
+    assert size > 12 * largest
+    assert peak < 3 * largest + 2**20
+
+
+class Empty(Weights):
+    """A model of which nothing is there."""
+
+    path, shapes = "nowhere", {}
+
+    def __init__(self, model):
+        self.model = model
+
+    def read(self, name):
+        raise AssertionError(name)
+
+
+def made(folder):
+    folder.mkdir()
+    return str(folder)
+
+
+def test_a_decoder_is_no_original_bert(capsys, tmp_path):
+    code, text = run(capsys, f"--from=hf:{DATA / 'hf_gpt2'}", f"--to=tf1:{tmp_path / 'out'}")
+    assert code == 1
+    assert "BERT for TensorFlow is an encoder" in text
+
+
+def test_a_form_of_gelu_that_the_original_bert_lacks_is_refused(capsys, tmp_path):
+    code, text = run(capsys, f"--from=hf:{DATA / 'hf_bert'}", f"--to=tf1:{tmp_path / 'out'}")
+    assert code == 1
+    assert "--gelu_form=erf: BERT for TensorFlow has only tanh" in text
+
+
+def test_outputs_stay_through_every_format(capsys, tmp_path):
+    source = DATA / "hf_bert_masked_lm"
+    expected = np.load(source / "expected.npz")
+    places = [f"tftrain:{tmp_path / '1'}", f"tf1:{tmp_path / '2'}", f"tftrain:{tmp_path / '3'}"]
+    before = f"hf:{source}"
+    for place in places:
+        converted(capsys, before, place)
+        before = place
+    found = outputs(open_weights(Place("tftrain", str(tmp_path / "3"))), expected)
+    real = expected["input_mask"].astype(bool)
+    np.testing.assert_allclose(found["mlm_logits"][real], expected["mlm_logits"][real], rtol=1e-5, atol=1e-5)

@@ -1,0 +1,34 @@
+"""Models that other libraries wrote give the outputs here that they gave there."""
+
+import numpy as np
+import pytest
+
+from tests.formats.models import DATA, outputs
+from tftrain.convert_config import Place
+from tftrain.formats.registry import open_weights
+
+FIXTURES = {
+    "hf_bert": ("hf", {"hidden", "mlm_logits", "nsp_logits"}),
+    "hf_bert_masked_lm": ("hf", {"hidden", "mlm_logits"}),
+    "hf_bert_model": ("hf", {"hidden", "pooled"}),
+    "hf_megatron_bert": ("hf", {"hidden", "mlm_logits", "nsp_logits"}),
+    "hf_gpt2": ("hf", {"hidden", "logits"}),
+    "tf1": ("tf1", {"hidden", "mlm_log_probabilities", "nsp_log_probabilities"}),
+    "tf_models": ("tf_models", {"hidden", "mlm_logits", "nsp_logits"}),
+    "tf_models_encoder": ("tf_models", {"hidden", "pooled"}),
+    "nvidia": ("nvidia", {"hidden", "nsp_log_probabilities"}),
+    "megatron": ("megatron", {"mlm_logits", "nsp_logits"}),
+    "nvidia_encoder": ("nvidia", {"hidden", "pooled"}),
+}
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_a_model_gives_the_outputs_of_the_library_that_wrote_it(name):
+    kind, compared = FIXTURES[name]
+    expected = np.load(DATA / name / "expected.npz")
+    found = outputs(open_weights(Place(kind, str(DATA / name))), expected)
+    real = expected["input_mask"].astype(bool) if "input_mask" in expected else slice(None)
+    assert compared <= set(expected)
+    for output in compared:
+        rows = real if output not in ("pooled", "nsp_logits", "nsp_log_probabilities") else slice(None)
+        np.testing.assert_allclose(found[output][rows], expected[output][rows], rtol=1e-5, atol=1e-5, err_msg=output)

@@ -1,0 +1,177 @@
+"""torch's files: no code in them runs, damaged ones are refused, and models in them are read."""
+
+import json
+import os
+import pickle
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.formats.models import DATA
+from tests.formats.test_convert import converted, run
+from tftrain.convert_config import Place
+from tftrain.formats import torch_file
+from tftrain.formats.errors import FormatError
+from tftrain.formats.registry import open_weights
+from tftrain.formats.torch_file import Placeholder, Record, TorchFile
+
+MEGATRON = DATA / "megatron"
+FILE = "mp_rank_00/model_optim_rng.pt"
+
+
+def test_tensors_come_back(tmp_path):
+    random = np.random.default_rng(1)
+    values = {
+        "a": random.normal(size=(3, 4)).astype(np.float32),
+        "b": np.float32(2.5).reshape(()),
+        "c": np.zeros((0, 2)),
+    }
+    content = {"inner": {name: Placeholder(name, value.shape) for name, value in values.items()}, "number": 3}
+    torch_file.write(tmp_path / "x.pt", content, values.items())
+    file = TorchFile(tmp_path / "x.pt")
+    assert file.content["number"] == 3
+    for name, value in values.items():
+        np.testing.assert_array_equal(file.read(file.content["inner"][name]), value)
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_code_in_a_pickle_does_not_run(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"model": Evil(tmp_path / "made")}, protocol=2))
+    content = TorchFile(tmp_path / "x.pt").content
+    assert isinstance(content["model"], Record)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("how", ["empty", "no zip", "no pickle", "cut", "stack", "outside"])
+def test_a_damaged_file_is_refused(tmp_path, how):
+    path = tmp_path / "x.pt"
+    shutil.copy(MEGATRON / "iter_0000010" / FILE, path)
+    if how == "empty":
+        path.write_bytes(b"")
+    if how == "no zip":
+        path.write_bytes(pickle.dumps([1]))
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:-700])
+    if how in ("no pickle", "stack"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/other" if how == "no pickle" else "archive/data.pkl", b"R.")
+    with pytest.raises(FormatError, match=r"x\.pt"):
+        opened(path, offset=how == "outside")
+
+
+def opened(path, offset):
+    file = TorchFile(path)
+    tensor = file.content["model"]["lm_head.dense.weight"]
+    return file.read(tensor._replace(offset=int(offset)))
+
+
+def test_a_pickle_of_transformers_is_read_when_allowed(capsys, tmp_path):
+    shutil.copytree(DATA / "hf_bert", tmp_path / "model")
+    tensors = load_file(tmp_path / "model/model.safetensors")
+    (tmp_path / "model/model.safetensors").unlink()
+    places = {name: Placeholder(name, value.shape) for name, value in tensors.items()}
+    torch_file.write(tmp_path / "model/pytorch_model.bin", places, tensors.items())
+    code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=hf:{tmp_path / 'out'}")
+    assert code == 1
+    assert "allow it with --allow_pickle" in text
+    converted(capsys, f"hf:{tmp_path / 'model'}", f"hf:{tmp_path / 'out'}", "--allow_pickle")
+    found = load_file(tmp_path / "out/model.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(np.array_equal(found[name], tensors[name]) for name in tensors)
+
+
+def test_megatron_comes_back_with_the_same_bits_and_a_padded_vocabulary(capsys, tmp_path):
+    converted(capsys, f"megatron:{MEGATRON}", f"tftrain:{tmp_path / 'own'}")
+    converted(capsys, f"tftrain:{tmp_path / 'own'}", f"megatron:{tmp_path / 'back'}")
+    before, after = TorchFile(MEGATRON / "iter_0000010" / FILE), TorchFile(tmp_path / "back/release" / FILE)
+    expected = {name: each for name, each in before.content["model"].items() if each is not None}
+    assert after.content["model"].keys() == expected.keys()
+    for name, tensor in after.content["model"].items():
+        value, old = after.read(tensor), before.read(expected[name])
+        np.testing.assert_array_equal(value[: len(old)], old, err_msg=name)
+        assert not value[len(old) :].any()
+        assert len(value) == (128 if name in ("embedding.word_embeddings.weight", "output_layer.bias") else len(old))
+    assert open_weights(Place("megatron", str(tmp_path / "back"))).model.vocab_size == 40
+
+
+def test_names_of_the_older_megatron_are_read(tmp_path):
+    weights, file = open_weights(Place("megatron", str(MEGATRON))), TorchFile(MEGATRON / "iter_0000010" / FILE)
+    old_names = {
+        "embedding.": "language_model.embedding.",
+        "encoder.": "language_model.encoder.",
+        "pooler.": "language_model.pooler.",
+        "linear_qkv.": "query_key_value.",
+        "self_attention.linear_proj.": "self_attention.dense.",
+        "linear_fc1.": "dense_h_to_4h.",
+        "linear_fc2.": "dense_4h_to_h.",
+        "pre_mlp_layernorm.": "post_attention_layernorm.",
+        "lm_head.layer_norm.": "lm_head.layernorm.",
+        "output_layer.bias": "lm_head.bias",
+    }
+    nested, values = {}, {}
+    for name, tensor in file.content["model"].items():
+        if tensor is not None:
+            for new, old in old_names.items():
+                name = name.replace(new, old)
+            values[name] = file.read(tensor)
+            *path, leaf = name.split(".", 3)
+            place = nested
+            for part in path:
+                place = place.setdefault(part, {})
+            place[leaf] = Placeholder(name, values[name].shape)
+    args = torch_file.Namespace({**file.content["args"].attributes, "params_dtype": "fp32"})
+    (tmp_path / "mp_rank_00").mkdir()
+    torch_file.write(tmp_path / FILE, {"args": args, "checkpoint_version": 3.0, "model": nested}, values.items())
+    found = open_weights(Place("megatron", str(tmp_path)))
+    assert found.shapes == weights.shapes
+    assert all(np.array_equal(found.read(name), weights.read(name)) for name in weights.shapes)
+
+
+@pytest.mark.parametrize("how", ["divided", "an older version", "no args", "no file"])
+def test_a_checkpoint_of_megatron_that_can_not_be_read_says_why(tmp_path, how):
+    shutil.copytree(MEGATRON, tmp_path / "model")
+    folder = tmp_path / "model/iter_0000010"
+    message = {
+        "divided": "divided among 2 model parallel ranks",
+        "an older version": "checkpoint_version is 2.0; expected 3.0",
+        "no args": "it has no args of a run",
+        "no file": "expected a folder of Megatron-LM",
+    }[how]
+    if how == "divided":
+        (folder / "mp_rank_01").mkdir()
+    if how == "an older version":
+        content = {"args": torch_file.Namespace({"hidden_size": 24}), "checkpoint_version": 2.0, "model": {}}
+        torch_file.write(folder / FILE, content, [])
+    if how == "no args":
+        torch_file.write(folder / FILE, {"checkpoint_version": 3.0, "model": {}}, [])
+    if how == "no file":
+        (folder / FILE).unlink()
+    with pytest.raises(FormatError, match=message):
+        open_weights(Place("megatron", str(tmp_path / "model")))
+
+
+def test_a_tanh_gelu_of_megatron_is_said_to_differ_in_the_head(tmp_path):
+    file = TorchFile(MEGATRON / "iter_0000010" / FILE)
+    tensors = {name: each for name, each in file.content["model"].items() if each is not None}
+    args = {**file.content["args"].attributes, "params_dtype": "fp32", "bias_gelu_fusion": True}
+    (tmp_path / "mp_rank_00").mkdir()
+    content = {
+        "args": torch_file.Namespace(args),
+        "checkpoint_version": 3.0,
+        "model": {name: Placeholder(name, tensor.shape) for name, tensor in tensors.items()},
+    }
+    torch_file.write(tmp_path / FILE, content, ((name, file.read(tensor)) for name, tensor in tensors.items()))
+    weights = open_weights(Place("megatron", str(tmp_path)))
+    assert weights.model.gelu_form == "tanh"
+    assert "head for masked words has the exact GeLU" in json.dumps(weights.notes)

@@ -1,0 +1,132 @@
+"""Converts a model's weights and tokenizer: `python -m tftrain.convert --from=hf:FOLDER --to=tftrain:FOLDER`.
+
+Nothing is rounded, and nothing is invented unless `--init_missing` says so. docs/formats.md lists the formats.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tftrain import flags, log
+from tftrain.convert_config import ConvertConfig, Place, parse_place
+from tftrain.exit_codes import RunError
+from tftrain.fields import ConfigError
+
+logger = logging.getLogger("tftrain.convert")
+
+PROGRAM = "python -m tftrain.convert"
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Converts what the command line says.
+
+    Args:
+        argv: the name of the program and its flags.
+
+    Returns:
+        The exit status.
+    """
+    log.configure(program="convert")
+    try:
+        config, problems, _ = flags.read(ConvertConfig, [PROGRAM, *argv[1:]])
+        misread = {problem.flag for problem in problems}
+        problems += [problem for problem in config.problems() if problem.flag not in misread]
+        if problems:
+            raise ConfigError(problems)
+    except ConfigError as error:
+        flags.refuse("convert", error)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        convert(config)
+    except RunError as error:
+        logger.error(error)
+        return EXIT_FAILED
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        logger.error(f"--to={config.to}: {named}{error.strerror or error}; nothing was written")
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        logger.error("interrupted; nothing was written")
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def convert(config: ConvertConfig) -> None:
+    """Reads the model and writes it into a folder that appears when it is complete.
+
+    Raises:
+        FormatError, CheckpointError, OSError: the message names the file or the flag.
+    """
+    from tqdm import tqdm
+
+    from tftrain.formats import registry, tokenizer
+    from tftrain.formats.completed import CompletedWeights
+    from tftrain.formats.own import of_data
+    from tftrain.formats.weights import WatchedWeights, Weights, heads_of, listed
+
+    source, target = parse_place(config.from_), parse_place(config.to)
+    weights: Weights = registry.open_weights(source, config.allow_pickle)
+    if config.tokenizer_dir:
+        is_data = (Path(config.tokenizer_dir) / "manifest.json").is_file()
+        weights.tokenizer = of_data(config.tokenizer_dir) if is_data else tokenizer.read(Path(config.tokenizer_dir))
+    logger.info(f"{config.from_}: {described(weights)}")
+    for note in weights.notes:
+        logger.info(note)
+    if missing := weights.missing:
+        logger.info(f"{config.from_} has no {' and no '.join(missing)}")
+    if config.init_missing:
+        weights = CompletedWeights(weights, heads_of(weights.model), config.seed)
+        if weights.added:
+            logger.info(f"initial values: {listed(weights.added)} drawn")
+    folder = Path(target.path)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}_"))
+    try:
+        with tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar:
+            place = Place(target.format, str(partial))
+            left_out = registry.write_weights(place, WatchedWeights(weights, bar.update), config.architecture)
+        partial.chmod(0o777 & ~current_umask())
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    if left_out:
+        logger.info(f"left out, as {target.format} has no place for it: {listed(left_out)} not written")
+    if weights.tokenizer is None:
+        logger.info("no tokenizer is beside the weights, so none was written; name one with --tokenizer_dir")
+    logger.info(f"{config.to}: {len(weights.shapes) - len(left_out)} tensors written")
+
+
+def described(weights) -> str:
+    """Returns a model in words."""
+    model, tokenizer = weights.model, weights.tokenizer
+    count = sum(1 for _ in weights.shapes)
+    words = "no tokenizer"
+    if tokenizer:
+        case = "lower-cased" if tokenizer.lower_case else "cased"
+        words = f"{case} {tokenizer.vocabulary.tokenizer_type} of {len(tokenizer.vocabulary)} tokens"
+    return (
+        f"{model.model_family}, {model.num_hidden_layers} layers x {model.hidden_size}, {model.num_attention_heads} "
+        f"heads, {model.gelu_form} GeLU, {count} tensors, vocabulary of {model.vocab_size}, {words}"
+    )
+
+
+def current_umask() -> int:
+    """Returns the process's mask of file modes."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

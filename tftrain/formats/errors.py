@@ -1,0 +1,7 @@
+"""The error of a model's files, with the exit code of a program that it ends."""
+
+from tftrain.exit_codes import RunError
+
+
+class FormatError(RunError):
+    """Files can't be read as a model of a format, or a model can't be written in it; the message names the file."""

@@ -1,0 +1,135 @@
+"""The config.json of transformers: the sizes and parts of a model under its names."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tftrain.config import ModelConfig
+from tftrain.formats.errors import FormatError
+from tftrain.formats.weights import listed
+
+KINDS = ("bert", "megatron-bert", "gpt2")  # of model_type
+_MAX_FIELD = 1 << 24
+
+# What transformers calls the forms of the GeLU.
+_GELU_FORMS = {
+    "gelu": "erf",
+    "gelu_new": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_fast": "tanh",
+    "gelu_python": "erf",
+}
+_GELU_NAMES = {"bert": {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}, "gpt": {"erf": "gelu", "tanh": "gelu_new"}}
+# Our field, theirs in a BERT and in a GPT-2.
+_FIELDS = {
+    "vocab_size": ("vocab_size", "vocab_size"),
+    "hidden_size": ("hidden_size", "n_embd"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layer"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "intermediate_size": ("intermediate_size", "n_inner"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions"),
+    "type_vocab_size": ("type_vocab_size", None),
+    "hidden_dropout_prob": ("hidden_dropout_prob", "resid_pdrop"),
+    "attention_probs_dropout_prob": ("attention_probs_dropout_prob", "attn_pdrop"),
+    "initializer_range": ("initializer_range", "initializer_range"),
+    "layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon"),
+}
+# Settings that this project has with one value only, which is transformers' default as well.
+_FIXED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "chunk_size_feed_forward": 0,
+}
+
+
+def model_config(config: dict[str, Any], path: str) -> ModelConfig:
+    """Returns the model that a config.json describes.
+
+    Raises:
+        FormatError: it is not a model that this project has; the message names the field.
+    """
+    found = config.get("model_type")
+    if found not in KINDS:
+        raise FormatError(f"{path}: model_type is {found!r}; expected one of {', '.join(KINDS)}")
+    family = "gpt" if found == "gpt2" else "bert"
+    for name, value in _FIXED.items():
+        if config.get(name, value) != value:
+            raise FormatError(f"{path}: {name} is {config[name]!r}; this project has only {value!r}")
+    column = 1 if family == "gpt" else 0
+    values = {}
+    for ours, names in _FIELDS.items():
+        if (name := names[column]) and config.get(name) is not None:
+            values[ours] = _number(config, name, type(getattr(ModelConfig, ours)), path)
+    activation = config.get("activation_function" if family == "gpt" else "hidden_act", _GELU_NAMES[family]["erf"])
+    if activation not in _GELU_FORMS:
+        raise FormatError(f"{path}: its activation is {activation!r}; expected one of {', '.join(_GELU_FORMS)}")
+    missing = [_FIELDS[name][column] for name in _SIZES if name not in values]
+    if missing:
+        raise FormatError(f"{path}: {listed(missing)} missing")
+    if values["hidden_size"] % values["num_attention_heads"]:
+        heads = f"{_FIELDS['num_attention_heads'][column]}={values['num_attention_heads']}"
+        raise FormatError(f"{path}: {_FIELDS['hidden_size'][column]}={values['hidden_size']} is no multiple of {heads}")
+    position = "post" if found == "bert" else "pre"
+    return ModelConfig(model_family=family, norm_position=position, gelu_form=_GELU_FORMS[activation], **values)
+
+
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+
+
+def _number(config: dict[str, Any], name: str, kind: type, path: str) -> int | float:
+    value = config[name]
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if kind is float and (is_whole or isinstance(value, float)) and 0 <= value < 1:
+        return float(value)
+    if kind is not float and is_whole and 0 < value <= _MAX_FIELD:
+        return value
+    raise FormatError(
+        f"{path}: {name} is {value!r}; expected a {'number below 1' if kind is float else 'whole number'}"
+    )
+
+
+def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> None:
+    """Raises a FormatError if a model has a part that the models of another library do not have.
+
+    Args:
+        model: the model.
+        library: for the message.
+        norm_positions: where the library's models of this family have their norms.
+    """
+    position = "pre" if model.is_pre_norm else "post"
+    if position not in norm_positions:
+        raise FormatError(f"--norm_position={position}: the BERT of {library} has only {norm_positions[0]}")
+    for name in ("activation", "use_bias_in_keys", "position_embedding"):
+        value, only = getattr(model, name), getattr(ModelConfig, name)
+        if value != only:
+            raise FormatError(f"--{name}={str(value).lower()}: the models of {library} have only {str(only).lower()}")
+
+
+def kind(model: ModelConfig) -> str:
+    """Returns transformers' model_type."""
+    if model.is_decoder:
+        return "gpt2"
+    return "megatron-bert" if model.is_pre_norm else "bert"
+
+
+def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:
+    """Returns the content of config.json."""
+    column = 1 if model.is_decoder else 0
+    values = {names[column]: getattr(model, ours) for ours, names in _FIELDS.items() if names[column]}
+    values["n_inner" if column else "intermediate_size"] = model.feed_forward_size
+    gelu = _GELU_NAMES[model.model_family][model.gelu_form]
+    values["activation_function" if column else "hidden_act"] = gelu
+    if column:
+        values["embd_pdrop"] = model.hidden_dropout_prob
+    else:
+        values["pad_token_id"] = 0
+    return {
+        "architectures": [architecture],
+        "model_type": kind(model),
+        "dtype": "float32",
+        "torch_dtype": "float32",
+        **values,
+    }

@@ -1,0 +1,97 @@
+"""BERT for TensorFlow 2 of NVIDIA's DeepLearningExamples: its pre-training model, and its TransformerEncoder alone.
+
+Its layers have numbers: four for the embedding, one for each block, and the pooler.
+"""
+
+from pathlib import Path
+
+from tftrain.config import ModelConfig
+from tftrain.formats import object_based, tf1
+from tftrain.formats.links import Link, Names, same, split_layer
+from tftrain.formats.object_based import VALUE, Library
+from tftrain.formats.tf_models import by_head
+from tftrain.formats.weights import Weights, part_of
+from tftrain.plan.variables import variables
+
+read_model = tf1.read_model
+
+_FIRST_BLOCK = 4
+_LAYER = "layer_with_weights-"
+_BLOCK = f"encoder/{_LAYER}{{layer}}"
+_NAMES = Names(
+    scopes={
+        "embeddings/word": f"encoder/{_LAYER}0/embeddings{VALUE}",
+        "embeddings/position": f"encoder/{_LAYER}1/embeddings{VALUE}",
+        "embeddings/token_type": f"encoder/{_LAYER}2/embeddings{VALUE}",
+        "embeddings/norm": f"encoder/{_LAYER}3",
+        "attention/query": f"{_BLOCK}/_attention_layer/_query_dense",
+        "attention/key": f"{_BLOCK}/_attention_layer/_key_dense",
+        "attention/value": f"{_BLOCK}/_attention_layer/_value_dense",
+        "attention/output": f"{_BLOCK}/_attention_output_dense",
+        "attention/norm": f"{_BLOCK}/_attention_layer_norm",
+        "feed_forward/up": f"{_BLOCK}/_intermediate_dense",
+        "feed_forward/down": f"{_BLOCK}/_output_dense",
+        "feed_forward/norm": f"{_BLOCK}/_output_layer_norm",
+        "masked_lm/transform": f"masked_lm/{_LAYER}0",
+        "masked_lm/norm": f"masked_lm/{_LAYER}1",
+        "masked_lm/bias": f"masked_lm/{_LAYER}2/bias{VALUE}",
+        "next_sentence": f"head/{_LAYER}0",
+    },
+    leaves={leaf: f"/{leaf}{VALUE}" for leaf in ("kernel", "bias", "gamma", "beta")},
+    kernel=same,
+)
+
+
+def _links(model: ModelConfig, parts: set[str]) -> list[Link]:
+    found = []
+    for each in variables(model, model.vocab_size):
+        if part_of(each.name) == "pooler":
+            leaf, number = each.name.rpartition("/")[2], _FIRST_BLOCK + model.num_hidden_layers
+            found.append(same(f"encoder/{_LAYER}{number}/{leaf}{VALUE}", each))
+            continue
+        layer, inner = split_layer(each.name)
+        counted = each if layer is None else each._replace(name=f"layer_{layer + _FIRST_BLOCK}/{inner}")
+        link = by_head(_NAMES.link(counted), counted, model)._replace(ours=(each.name,))
+        if link.theirs.partition("/")[0] in parts:
+            found.append(link)
+    return found
+
+
+_IN_PRETRAINER = {"encoder": f"{_LAYER}0/", "masked_lm": f"{_LAYER}1/", "head": f"{_LAYER}2/"}
+
+
+def _roots_in(names: list[str]) -> dict[str, str]:
+    encoder = object_based.begins(names, f"{_LAYER}{_FIRST_BLOCK}/_output_layer_norm/gamma{VALUE}")
+    if encoder is None:
+        return {}
+    # In the pre-training model, the encoder is the first of three layers; alone, it is the saved object.
+    pretrainer = encoder.removesuffix(_IN_PRETRAINER["encoder"])
+    if pretrainer == encoder:
+        return {"encoder": encoder}
+    roots = {part: f"{pretrainer}{place}" for part, place in _IN_PRETRAINER.items()}
+    return {part: root for part, root in roots.items() if any(name.startswith(root) for name in names)}
+
+
+LIBRARY = Library(
+    name="NVIDIA's BERT",
+    whole="BertPretrainer",
+    alone="TransformerEncoder",
+    roots={part: f"model/{_LAYER}0/{place}" for part, place in _IN_PRETRAINER.items()},
+    root_alone="model/",
+    roots_in=_roots_in,
+    links=_links,
+    note=(
+        "NVIDIA's pre-training has no GeLU in its masked-word head, and this project has one: the encoder's outputs "
+        "are equal, and predictions of masked words are not until the head is trained again"
+    ),
+)
+
+
+def read(folder: Path) -> Weights:
+    """Opens a model, see `object_based.read`."""
+    return object_based.read(folder, LIBRARY)
+
+
+def write(folder: Path, weights: Weights, architecture: str | None = None) -> list[str]:
+    """Writes a model, see `object_based.write`."""
+    return object_based.write(folder, LIBRARY, weights, architecture)

@@ -1,0 +1,147 @@
+"""Checkpoints of this project: of a run, with any layout of ranks, and of weights alone, which a conversion writes."""
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tftrain.checkpoint import durable, folder, manifest, save, shard
+from tftrain.checkpoint.manifest import Manifest
+from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.placement import Placement
+from tftrain.checkpoint.reader import Reader
+from tftrain.config import ModelConfig
+from tftrain.data.errors import DataError
+from tftrain.data.manifest import read_manifest
+from tftrain.data.vocabulary import read_vocabulary
+from tftrain.environment import versions
+from tftrain.files import read_small
+from tftrain.formats import tokenizer
+from tftrain.formats.errors import FormatError
+from tftrain.formats.tokenizer import Tokenizer
+from tftrain.formats.weights import Weights
+from tftrain.parallel.state_layout import MASTER
+from tftrain.plan.variables import variables
+
+
+class OwnWeights(Weights):
+    """The master weights of a checkpoint."""
+
+    def __init__(self, path: Path):
+        """Opens the checkpoint.
+
+        Args:
+            path: its folder, or that of a run, of which the newest counts.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+            FormatError: it does not say what model it holds, or holds other tensors than that.
+        """
+        path = find(path)
+        self._reader = Reader(path)
+        run, self.path = self._reader.manifest.run, str(path)
+        self.model, self.tokenizer = _model(run.get("config"), self.path), _tokenizer(path, run)
+        every = {each.name: each.shape for each in variables(self.model, self.model.vocab_size)}
+        prefix = f"{MASTER}/"
+        found = {
+            name.removeprefix(prefix): each[1] for name, each in self._reader.tensors.items() if name.startswith(prefix)
+        }
+        for name, shape in found.items():
+            if every.get(name) != shape:
+                raise FormatError(f"{path}: {name} is {list(shape)}; its own configuration has another model")
+        self.shapes = {name: shape for name, shape in every.items() if name in found}
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a variable, fp32; see `Weights.read`."""
+        return self._reader.read(Piece.block(f"{MASTER}/{name}", self.shapes[name], "F32"))
+
+
+def read(path: Path) -> Weights:
+    """Opens a checkpoint, see `OwnWeights`."""
+    return OwnWeights(path)
+
+
+def read_model(path: Path) -> tuple[ModelConfig, Tokenizer | None]:
+    """Returns the model and the tokenizer of a checkpoint."""
+    path = find(path)
+    run = manifest.read(path).run
+    return _model(run.get("config"), str(path)), _tokenizer(path, run)
+
+
+def find(path: Path) -> Path:
+    """Returns the folder of a checkpoint, given that or the output folder of a run.
+
+    Raises:
+        FormatError: there is no checkpoint.
+    """
+    if (path / manifest.NAME).is_file():
+        return path
+    if found := folder.find(path):
+        return found[-1]
+    raise FormatError(f"{path}: no checkpoint; expected the folder of one, or the --output_dir of a run that has one")
+
+
+def _model(config: Any, path: str) -> ModelConfig:
+    """Returns the model of a run, from the configuration in its manifest."""
+    values = config.get("model") if isinstance(config, dict) else None
+    types = typing.get_type_hints(ModelConfig)
+    try:
+        known = {name: msgspec.convert(value, types[name]) for name, value in values.items() if name in types}
+        model = ModelConfig(**known)
+    except (AttributeError, msgspec.ValidationError) as error:
+        raise FormatError(f"{path}: its manifest does not say what model it holds") from error
+    if not model.vocab_size:
+        raise FormatError(f"{path}: its manifest does not say vocab_size")
+    return model
+
+
+def _tokenizer(path: Path, run: Any) -> Tokenizer | None:
+    """Returns the tokenizer beside the weights, or that of the data that they were trained on, if it is still there."""
+    if found := tokenizer.read(path):
+        return found
+    config = run.get("config")
+    data = config.get("data") if isinstance(config, dict) else None
+    data_dir = data.get("data_dir") if isinstance(data, dict) else None
+    return of_data(data_dir) if isinstance(data_dir, str) and Path(data_dir, manifest.NAME).is_file() else None
+
+
+def of_data(data_dir: str) -> Tokenizer:
+    """Returns the tokenizer of prepared data.
+
+    Raises:
+        FormatError: the data is damaged.
+    """
+    try:
+        data = read_manifest(data_dir)
+        vocabulary = read_vocabulary(data.path(data.vocab_file), data.tokenizer_type)
+        model = read_small(data.path(data.tokenizer_file), tokenizer.MAX_BYTES) if data.tokenizer_file else None
+    except (DataError, OSError) as error:
+        raise FormatError(f"{data_dir}: {error}") from error
+    return Tokenizer(vocabulary, data.lower_case, data.normalization, model)
+
+
+def write(path: Path, weights: Weights, architecture: str | None = None) -> list[str]:
+    """Writes the weights as a checkpoint of step 0 without an optimizer; returns what is left out: nothing.
+
+    Args:
+        path: an empty folder.
+        weights: of the model.
+        architecture: must be None.
+    """
+    if architecture:
+        raise FormatError(f"--architecture={architecture}: a tftrain checkpoint has the heads that are there")
+    pieces = [Piece.block(f"{MASTER}/{name}", shape, "F32") for name, shape in weights.shapes.items()]
+    files = {}
+    for number, group in enumerate(shard.pack(pieces)):
+        values = (weights.read(piece.name.partition("/")[2]).reshape(-1) for piece in group)
+        name = save.file_name(0, number)
+        files[name] = shard.write(path / name, group, values)
+    run = {"config": {"model": dataclasses.asdict(weights.model)}, "packages": versions()}
+    placement = Placement.of(files)
+    durable.write(path / manifest.NAME, manifest.encode(Manifest(0, placement, run)))
+    if weights.tokenizer:
+        tokenizer.write(path, weights.tokenizer)
+    return []

@@ -1,0 +1,63 @@
+"""The formats by name: what reads and what writes each of them. A format's libraries are loaded when it is used."""
+
+from importlib import import_module
+from pathlib import Path
+
+from tftrain.config import ModelConfig
+from tftrain.convert_config import Place
+from tftrain.formats.tokenizer import Tokenizer
+from tftrain.formats.weights import Weights
+
+_MODULES = {
+    "tftrain": "own",
+    "hf": "hugging_face",
+    "tf1": "tf1",
+    "tf_models": "tf_models",
+    "nvidia": "nvidia",
+    "megatron": "megatron",
+}
+
+
+def open_weights(place: Place, allow_pickle: bool = False) -> Weights:
+    """Opens the model at a place.
+
+    Args:
+        place: format and folder.
+        allow_pickle: whether a pickle may be in the place of a safetensors file.
+
+    Raises:
+        FormatError, CheckpointError: it can't be read; the message names the file.
+    """
+    if place.format == "hf":
+        return _module("hf").read(Path(place.path), allow_pickle)
+    return _module(place.format).read(Path(place.path))
+
+
+def model_of(place: Place) -> tuple[ModelConfig, Tokenizer | None]:
+    """Returns the model and the tokenizer at a place. It reads no tensor and loads no TensorFlow.
+
+    Raises:
+        FormatError, CheckpointError: they can't be read; the message names the file.
+    """
+    return _module(place.format).read_model(Path(place.path))
+
+
+def write_weights(place: Place, weights: Weights, architecture: str | None = None) -> list[str]:
+    """Writes a model into an empty folder.
+
+    Args:
+        place: format and folder.
+        weights: of the model.
+        architecture: a class of the format's library; None: its default.
+
+    Returns:
+        The names of the variables that the format has no place for, which are left out.
+
+    Raises:
+        FormatError: the format can't hold the model.
+    """
+    return _module(place.format).write(Path(place.path), weights, architecture)
+
+
+def _module(name: str):
+    return import_module(f"tftrain.formats.{_MODULES[name]}")

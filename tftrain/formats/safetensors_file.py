@@ -1,0 +1,76 @@
+"""safetensors files, read and written one tensor at a time.
+
+The library's own `save_file` needs all tensors in memory at once. The format is
+https://huggingface.co/docs/safetensors: eight bytes with the length of the header, the header as JSON, the elements.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from tftrain.formats.errors import FormatError
+
+DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64": np.float64, "I64": np.int64}
+
+
+class SafetensorsFile:
+    """An open file.
+
+    Attributes:
+        shapes: of the tensors, by name.
+    """
+
+    def __init__(self, path: Path):
+        """Opens the file; the library checks its header.
+
+        Raises:
+            FormatError: it can't be read, or is not a safetensors file.
+        """
+        self.path = path
+        try:
+            self._file = safe_open(str(path), framework="numpy")
+            names = list(self._file.keys())
+            slices = {name: self._file.get_slice(name) for name in names}
+        except (OSError, SafetensorError) as error:
+            raise FormatError(f"{path}: not a safetensors file: {error}") from error
+        self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+        self._dtypes = {name: part.get_dtype() for name, part in slices.items()}
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a tensor in the dtype that it has in the file.
+
+        Raises:
+            FormatError: it has another dtype than those in `DTYPES`.
+        """
+        dtype = self._dtypes[name]
+        if dtype not in DTYPES:
+            raise FormatError(f"{self.path}: {name} is {dtype}; expected one of {', '.join(DTYPES)}")
+        return np.asarray(self._file.get_tensor(name)).view(DTYPES[dtype])
+
+
+def write(path: Path, shapes: Mapping[str, tuple[int, ...]], tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Writes a file of fp32 tensors.
+
+    Args:
+        path: of the file, which must not exist.
+        shapes: of all tensors by name, in the order of the file.
+        tensors: names and values, in the same order; one is in memory at a time.
+    """
+    header, position = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in shapes.items():
+        end = position + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for (name, values), expected in zip(tensors, shapes, strict=True):
+            if name != expected or values.shape != shapes[name]:
+                raise ValueError(f"{name} {values.shape}: expected {expected} {shapes[expected]}")
+            file.write(np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8).data)

@@ -1,0 +1,145 @@
+"""The tokenizer that travels with a model: its vocabulary, its kind, and how it normalizes text."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tftrain import strict_json
+from tftrain.data.errors import DataError
+from tftrain.data.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
+from tftrain.files import read_small, reason
+from tftrain.formats.errors import FormatError
+
+VOCAB, SETTINGS = "vocab.txt", "tokenizer_config.json"
+MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json"}
+
+
+class Tokenizer(NamedTuple):
+    """A tokenizer.
+
+    Attributes:
+        vocabulary: the tokens by id, and the kind.
+        lower_case: whether text is lower-cased, and accents are taken away.
+        normalization: "bert", "nfkc" or "none", as in the manifest of a preparation.
+        model: the file of a sentencepiece model or of byte-level BPE; None for WordPiece.
+    """
+
+    vocabulary: Vocabulary
+    lower_case: bool
+    normalization: str
+    model: bytes | None = None
+
+
+def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
+    """Writes the files of a tokenizer as Hugging Face's transformers read them, and returns their names.
+
+    A vocabulary of byte-level BPE is `tokenizer.json`; that of WordPiece is `vocab.txt`, as in the original BERT.
+    """
+    kind, settings = tokenizer.vocabulary.tokenizer_type, {}
+    if kind == "wordpiece":
+        settings = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": tokenizer.lower_case,
+            **{f"{word}_token": token for word, token in zip(_WORDS, SPECIAL_TOKENS, strict=True)},
+        }
+    elif kind == "bpe":
+        end = tokenizer.vocabulary.tokens[tokenizer.vocabulary.end_id]
+        settings = {"tokenizer_class": "GPT2TokenizerFast", "bos_token": end, "eos_token": end, "unk_token": end}
+    settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
+    files = {SETTINGS: (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
+    if kind != "bpe":
+        files[VOCAB] = "".join(f"{token}\n" for token in tokenizer.vocabulary.tokens).encode()
+    if tokenizer.model is not None:
+        files[MODEL_FILES[kind]] = tokenizer.model
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return sorted(files)
+
+
+_WORDS = ("pad", "unk", "cls", "sep", "mask")
+
+
+def read(folder: Path) -> Tokenizer | None:
+    """Reads the tokenizer of a folder; None if there is no vocabulary in it.
+
+    Where no file says whether text is lower-cased, the vocabulary does: a cased one has upper-case letters.
+
+    Raises:
+        FormatError: a file is damaged, or it is a tokenizer that this project does not have.
+    """
+    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    kind = settings.get("tokenizer_type") or _kind(folder)
+    if kind is None:
+        return None
+    try:
+        if kind == "bpe":
+            from tftrain.data.byte_pairs import read_byte_pairs
+
+            file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
+            vocabulary, model = read_byte_pairs(str(file))
+            return Tokenizer(vocabulary, False, "none", model)
+        if (folder / VOCAB).is_file():
+            vocabulary = read_vocabulary(str(folder / VOCAB), kind)
+        else:
+            vocabulary = _from_tokenizer_json(folder / "tokenizer.json")
+    except DataError as error:
+        raise FormatError(str(error)) from error
+    lower_case = settings.get("do_lower_case", settings.get("lower_case"))
+    if lower_case is None:
+        lower_case = is_uncased(vocabulary)
+    model = _bytes(folder / MODEL_FILES[kind]) if kind in MODEL_FILES else None
+    normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
+    return Tokenizer(vocabulary, bool(lower_case), normalization, model)
+
+
+def is_uncased(vocabulary: Vocabulary) -> bool:
+    """Whether no token beside the special ones has an upper-case letter."""
+    return not any(token != token.lower() for token in vocabulary.tokens if not token.startswith("["))
+
+
+def _kind(folder: Path) -> str | None:
+    if (folder / VOCAB).is_file():
+        return "wordpiece"
+    if (folder / "vocab.json").is_file():
+        return "bpe"
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    kind = _model_of(folder / "tokenizer.json").get("type")
+    return {"WordPiece": "wordpiece", "BPE": "bpe"}.get(kind)
+
+
+def _model_of(path: Path) -> dict[str, Any]:
+    model = read_json(path).get("model")
+    return model if isinstance(model, dict) else {}
+
+
+def _from_tokenizer_json(path: Path) -> Vocabulary:
+    """Returns the WordPiece vocabulary in a file of the library `tokenizers`."""
+    ids = _model_of(path).get("vocab")
+    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
+        raise FormatError(f"{path}: model.vocab is not a vocabulary with the ids 0 to its number of tokens")
+    tokens = tuple(sorted(ids, key=ids.__getitem__))
+    check_tokens(tokens, str(path), "wordpiece")
+    return Vocabulary(tokens, "wordpiece")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file.
+
+    Raises:
+        FormatError: it can't be read, or is no object.
+    """
+    try:
+        found = strict_json.parse(_bytes(path))
+    except ValueError as error:
+        raise FormatError(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise FormatError(f"{path}: expected a JSON object")
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_small(str(path), MAX_BYTES)
+    except OSError as error:
+        raise FormatError(f"{path}: {reason(error)}") from error

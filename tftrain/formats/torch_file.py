@@ -1,0 +1,240 @@
+"""torch's files (`torch.save`), read and written without torch, and read without running what is in them.
+
+A file is a zip archive with a pickle of containers and tensors, and an entry for the elements of each storage. A pickle
+may name any function of any module, to be called when it is loaded. This reader calls none of them: it rebuilds tensors
+and ordered dictionaries itself, and everything else becomes an inert record of its attributes.
+"""
+
+import collections
+import io
+import math
+import pickle
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from tftrain.formats.errors import FormatError
+
+_STORAGES = {
+    "FloatStorage": np.dtype(np.float32),
+    "HalfStorage": np.dtype(np.float16),
+    "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
+    "DoubleStorage": np.dtype(np.float64),
+    "LongStorage": np.dtype(np.int64),
+    "IntStorage": np.dtype(np.int32),
+    "ByteStorage": np.dtype(np.uint8),
+    "BoolStorage": np.dtype(np.bool_),
+}
+# Of the pickle, which has no elements in it.
+_MAX_PICKLE_BYTES = 1 << 28
+
+
+class Storage(NamedTuple):
+    """The elements of tensors: the name of the entry, and their dtype."""
+
+    entry: str
+    dtype: np.dtype
+
+
+class Tensor(NamedTuple):
+    """A view of a storage; offset and strides count elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Record:
+    """An object of a class that is not loaded: its attributes, if it has any.
+
+    Attributes:
+        attributes: by name.
+    """
+
+    def __init__(self, *_args, **_kwargs):
+        self.attributes: dict[str, Any] = {}
+
+    def __setstate__(self, state: Any) -> None:
+        self.attributes = state if isinstance(state, dict) else {}
+
+    def __reduce_ex__(self, _):
+        raise TypeError("a record is only read")
+
+    def __call__(self, *_args, **_kwargs) -> "Record":
+        """Returns another record: an attribute of the object was called."""
+        return Record()
+
+    def append(self, _) -> None:
+        """Ignores an element of what is perhaps a list."""
+
+    def __setitem__(self, _key, _value) -> None: ...
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class TorchFile:
+    """An open file.
+
+    Attributes:
+        content: dictionaries, lists, numbers and strings, with a `Tensor` for each tensor and a `Record` for the rest.
+    """
+
+    def __init__(self, path: Path):
+        """Reads all but the elements.
+
+        Raises:
+            FormatError: it is not a file of `torch.save`, or of a version before 1.6.
+        """
+        self.path = path
+        try:
+            self._archive = zipfile.ZipFile(path)
+            entry = next(name for name in self._archive.namelist() if name.endswith("/data.pkl"))
+            self._prefix = entry.removesuffix("data.pkl")
+            if self._archive.getinfo(entry).file_size > _MAX_PICKLE_BYTES:
+                raise FormatError(f"{path}: its pickle has more than {_MAX_PICKLE_BYTES} bytes")
+            self.content = _Unpickler(io.BytesIO(self._archive.read(entry)), self._prefix).load()
+        except FormatError:
+            raise
+        except Exception as error:  # Unpickling damaged bytes can raise anything.
+            raise FormatError(f"{path}: not a file that torch 1.6 or later has saved: {error}") from error
+
+    def read(self, tensor: Tensor) -> np.ndarray:
+        """Returns the elements of a tensor.
+
+        Raises:
+            FormatError: they are not in the file.
+        """
+        dtype = tensor.storage.dtype
+        try:
+            elements = np.frombuffer(self._archive.read(tensor.storage.entry), dtype.newbyteorder("<"))
+        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+            raise FormatError(f"{self.path}: {tensor.storage.entry} can't be read: {error}") from error
+        last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True))
+        if math.prod(tensor.shape) and not 0 <= tensor.offset <= last < elements.size:
+            raise FormatError(f"{self.path}: a tensor leads out of {tensor.storage.entry}")
+        strides = [step * dtype.itemsize for step in tensor.strides]
+        return np.lib.stride_tricks.as_strided(elements[tensor.offset :], tensor.shape, strides, writeable=False)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds tensors and containers; names of classes are compared with a few strings, and nothing is imported."""
+
+    def __init__(self, file: io.BytesIO, prefix: str):
+        super().__init__(file)
+        self._prefix = prefix
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns what takes the place of a class or function."""
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _tensor
+        if (module, name) == ("torch._utils", "_rebuild_parameter"):
+            return lambda tensor, *_: tensor
+        if module == "torch" and name in _STORAGES:
+            return _STORAGES[name]
+        return type(name, (Record,), {})
+
+    def persistent_load(self, pid: Any) -> Storage:
+        """Returns the storage that the pickle names."""
+        kind, dtype, key = pid[:3]
+        if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(key, str):
+            raise ValueError(f"a storage of an unknown kind: {pid[:2]}")
+        return Storage(f"{self._prefix}data/{key}", dtype)
+
+
+def _tensor(storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_) -> Tensor:
+    numbers = (offset, *shape, *strides)
+    if len(shape) != len(strides) or any(not isinstance(each, int) or each < 0 for each in numbers):
+        raise ValueError("a tensor with a negative size or stride")
+    return Tensor(storage, offset, tuple(shape), tuple(strides))
+
+
+class Global(NamedTuple):
+    """A class or function of another program, which a pickle names."""
+
+    module: str
+    name: str
+
+
+class Namespace(NamedTuple):
+    """An `argparse.Namespace` to write."""
+
+    attributes: Mapping[str, Any]
+
+
+class Placeholder(NamedTuple):
+    """The place of an fp32 tensor to write: its name among the values, and its shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def write(path: Path, content: Any, values: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Writes a file that torch can load.
+
+    Args:
+        path: of the file.
+        content: dictionaries, numbers, strings, and a `Placeholder` for each tensor.
+        values: names and elements of the tensors, each once; one is in memory at a time.
+    """
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer, protocol=2)
+    pickler.dump(content)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        archive.writestr("archive/data.pkl", buffer.getvalue())
+        archive.writestr("archive/byteorder", "little")
+        for name, value in values:
+            with archive.open(f"archive/data/{pickler.keys.pop(name)}", "w", force_zip64=True) as file:
+                file.write(np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
+        archive.writestr("archive/version", "3\n")
+    if pickler.keys:
+        raise ValueError(f"no values of {', '.join(pickler.keys)}")
+
+
+class _Pickler(pickle._Pickler):
+    """Writes names of classes without importing them.
+
+    Attributes:
+        keys: number of the storage of each tensor, by name.
+    """
+
+    dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
+
+    def __init__(self, file: io.BytesIO, protocol: int):
+        super().__init__(file, protocol)
+        self.keys: dict[str, int] = {}
+
+    def _save_global(self, named: Global) -> None:
+        self.write(pickle.GLOBAL + f"{named.module}\n{named.name}\n".encode())
+
+    def _save_namespace(self, space: Namespace) -> None:
+        self.save(Global("argparse", "Namespace"))
+        self.save(())
+        self.write(pickle.REDUCE)
+        self.save(dict(space.attributes))
+        self.write(pickle.BUILD)
+
+    def _save_tensor(self, place: Placeholder) -> None:
+        key = self.keys.setdefault(place.name, len(self.keys))
+        size = math.prod(place.shape)
+        strides = tuple(math.prod(place.shape[axis + 1 :]) for axis in range(len(place.shape)))
+        self.save(Global("torch._utils", "_rebuild_tensor_v2"))
+        self.write(pickle.MARK)
+        self.write(pickle.MARK)
+        for each in ("storage", Global("torch", "FloatStorage"), str(key), "cpu", size):
+            self.save(each)
+        self.write(pickle.TUPLE + pickle.BINPERSID)
+        for each in (0, tuple(place.shape), strides, False):
+            self.save(each)
+        self.save(Global("collections", "OrderedDict"))
+        self.save(())
+        self.write(pickle.REDUCE + pickle.TUPLE + pickle.REDUCE)
+
+    dispatch[Global], dispatch[Namespace], dispatch[Placeholder] = _save_global, _save_namespace, _save_tensor

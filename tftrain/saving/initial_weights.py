@@ -1,0 +1,94 @@
+"""`--init_checkpoint`: a run that begins with the weights of another model, of any format that can be converted.
+
+The model's flags follow from the weights. The weights become the fp32 master weights before anything is rounded.
+"""
+
+import dataclasses
+from collections.abc import Collection
+
+from tftrain.checkpoint.errors import CheckpointError
+from tftrain.config import TrainConfig
+from tftrain.convert_config import parse_place, place_problems
+from tftrain.fields import Problem
+from tftrain.formats import registry
+from tftrain.formats.errors import FormatError
+from tftrain.formats.own import of_data
+from tftrain.formats.tokenizer import Tokenizer
+from tftrain.formats.weights import Weights, describe
+
+
+def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[TrainConfig, list[Problem]]:
+    """Takes the flags of the model from the weights that a run begins with.
+
+    Args:
+        config: as the command line and a checkpoint give it; one that continues a run names no initial weights.
+        given: names of the flags that the command line gives.
+
+    Returns:
+        The configuration, and its problems: weights that can't be read, flags that contradict them, and data whose
+        vocabulary is another one.
+    """
+    settings = config.run
+    if settings.init_checkpoint is None:
+        if not settings.init_missing:
+            return config, []
+        return config, [Problem("init_missing", True, "expected together with --init_checkpoint")]
+    if problems := place_problems("init_checkpoint", settings.init_checkpoint, exists=True):
+        return config, problems
+    place = parse_place(settings.init_checkpoint)
+    try:
+        model, tokenizer = registry.model_of(place)
+    except (FormatError, CheckpointError) as error:
+        return config, [Problem("init_checkpoint", settings.init_checkpoint, str(error))]
+    values = describe(model)
+    problems = []
+    for name, value in values.items():
+        own = getattr(config.model, name)
+        if name in given and own != value and _effective(config.model, name) != _effective(model, name):
+            expected = f"expected {str(value).lower()}, as in {settings.init_checkpoint}, or nothing"
+            problems.append(Problem(name, own, expected))
+    if tokenizer and config.data.data_dir and (problem := _vocabulary_problem(config, tokenizer)):
+        problems.append(problem)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **values)), problems
+
+
+def _effective(model, name: str):
+    """Returns the value of a flag, or what its default stands for."""
+    if name == "norm_position":
+        return model.is_pre_norm
+    return model.feed_forward_size if name == "intermediate_size" else getattr(model, name)
+
+
+def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | None:
+    data_dir, value = config.data.data_dir, config.run.init_checkpoint
+    try:
+        theirs, ours = tokenizer.vocabulary.tokens, of_data(data_dir).vocabulary.tokens
+    except FormatError:
+        return None  # The checks of the data say more.
+    if theirs == ours:
+        return None
+    first = next((index for index, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
+    found = f"token {first} is {theirs[first]!r}, there {ours[first]!r}" if first is not None else "one is longer"
+    return Problem(
+        "init_checkpoint",
+        value,
+        f"its vocabulary is not that of --data_dir={data_dir}: {found}; prepare the text with --vocab_file",
+    )
+
+
+def open_for(config: TrainConfig) -> Weights | None:
+    """Opens the weights that a run begins with; None: its initial weights are random.
+
+    Raises:
+        FormatError, CheckpointError: they can't be read, or lack a head, and `--init_missing` is not given.
+    """
+    settings = config.run
+    if settings.init_checkpoint is None:
+        return None
+    weights = registry.open_weights(parse_place(settings.init_checkpoint))
+    if weights.missing and not settings.init_missing:
+        raise FormatError(
+            f"--init_checkpoint={settings.init_checkpoint}: it has no {' and no '.join(weights.missing)}; "
+            "--init_missing gives them random initial weights"
+        )
+    return weights
