@@ -8,8 +8,6 @@ from tests.train.layouts import CASES, sizes
 # Each stage of ZeRO, each strategy, each size of a tensor parallel group, fused ops, accumulation, bf16, and the
 # sequence divided. Then stages with the decoder, chunks, a fused update and halves of backward.
 SHORT = (
-    "tp1-accumulate1-zero1-naive",
-    "tp2-zero1-even-fused",
     "tp2-accumulate4-zero2-greedy:1",
     "tp4-accumulate1-zero0",
     "zero2-bf16-accumulate",
@@ -18,7 +16,14 @@ SHORT = (
     "tp2-pp2-sequence-zero_bubble-gpt",
 )
 # The same in other combinations; `python -m tests.train.layouts` has the rest.
-LONG = ("zero1-even-fused-accumulate", "tp2-accumulate4-zero2-even", "tp2-zero1-greedy:2", "tp2-xla-selective")
+LONG = (
+    "tp1-accumulate1-zero1-naive",
+    "tp2-zero1-even-fused",
+    "zero1-even-fused-accumulate",
+    "tp2-accumulate4-zero2-even",
+    "tp2-zero1-greedy:2",
+    "tp2-xla-selective",
+)
 
 MESHES = sorted({sizes(case) for case in CASES.values() if case.parallel.pipeline_parallel_size > 1})
 
