@@ -98,7 +98,6 @@ HABITS = {
     "numworkers": ("data_readers",),
     "workers": ("num_workers",),
     "load": ("resume",),
-    "initcheckpoint": ("resume",),
     "ckpt": ("resume",),
     "out": ("output_dir",),
     "outdir": ("output_dir",),

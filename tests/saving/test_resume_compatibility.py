@@ -23,7 +23,7 @@ FREE = {
     *("enable_resource_variables", "sparse_as_dense", "cpu_threads", "huge_pages", "device_peak_tflops"),
     *("mode", "output_dir", "log_every", "log_format", "trace_pipeline", "log_level", "eval_every", "eval_batches"),
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_async", "keep_last", "keep_every", "max_failed_saves"),
-    *("resume", "resume_check", "change_on_resume"),
+    *("resume", "resume_check", "change_on_resume", "init_checkpoint", "init_missing"),
     *("start_timeout_seconds", "step_timeout_seconds", "save_timeout_seconds", "exit_timeout_seconds"),
     *("preempt_save_seconds", "max_nan_steps", "spike_zscore", "machine_file", "check_memory"),
 }
