@@ -13,6 +13,7 @@ from tftrain.convert_config import ConvertConfig
 from tftrain.fields import flag_name, sections
 from tftrain.launching.config import LaunchConfig
 from tftrain.plan.config import PlanConfig
+from tftrain.predict_config import PredictConfig
 from tftrain.prepare_config import PrepareConfig
 from tftrain.schedules.config import ScheduleConfig
 
@@ -65,6 +66,7 @@ def flags_of_programs() -> set[str]:
                 ScaleConfig,
                 ScheduleConfig,
                 ConvertConfig,
+                PredictConfig,
             ),
         ),
     )

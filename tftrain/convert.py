@@ -68,16 +68,15 @@ def convert(config: ConvertConfig) -> None:
     """
     from tqdm import tqdm
 
-    from tftrain.formats import registry, tokenizer
+    from tftrain.formats import registry
     from tftrain.formats.completed import CompletedWeights
-    from tftrain.formats.own import of_data
+    from tftrain.formats.own import tokenizer_of
     from tftrain.formats.weights import WatchedWeights, Weights, heads_of, listed
 
     source, target = parse_place(config.from_), parse_place(config.to)
     weights: Weights = registry.open_weights(source, config.allow_pickle)
     if config.tokenizer_dir:
-        is_data = (Path(config.tokenizer_dir) / "manifest.json").is_file()
-        weights.tokenizer = of_data(config.tokenizer_dir) if is_data else tokenizer.read(Path(config.tokenizer_dir))
+        weights.tokenizer = tokenizer_of(config.tokenizer_dir)
     logger.info(f"{config.from_}: {described(weights)}")
     for note in weights.notes:
         logger.info(note)
