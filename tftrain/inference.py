@@ -97,7 +97,16 @@ def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = (
             f"{source.shown}: it has no {' and no '.join(lacking)}; expected weights with that head, such as "
             "BertForPreTraining or BertForMaskedLM of hf"
         )
-    if not model.config.is_decoder and MASK not in model.tokenizer.vocabulary.tokens:
+    check_tokens(model, source)
+
+
+def check_tokens(model: TrainedModel, source: ModelSource) -> None:
+    """Checks that the tokenizer, if there is one, has the special tokens of the model's family.
+
+    Raises:
+        FormatError: it has not.
+    """
+    if model.tokenizer and not model.config.is_decoder and MASK not in model.tokenizer.vocabulary.tokens:
         raise FormatError(f"{source.shown}: its vocabulary has no {MASK}; expected that of an encoder")
 
 

@@ -74,7 +74,8 @@ class Embedding(tf_keras.layers.Layer):
         """
         length, hidden = dimension(input_ids, 1), self.word.shape[1]
         first, end = self.ranks.own_tokens(length)
-        look_up, table = (lookup, self.word) if lookup_table is None else (tf.gather, lookup_table)
+        table = self.word if lookup_table is None else lookup_table
+        look_up = lookup if isinstance(table, tf.Variable) else tf.gather
         if self.ranks.group.size == 1:
             x = look_up(table, tf.reshape(input_ids, [-1]))  # [b * S, H]
         else:
