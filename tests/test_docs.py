@@ -10,6 +10,7 @@ from tftrain.bench.config import BenchConfig
 from tftrain.bench.scale.config import ScaleConfig
 from tftrain.config import TrainConfig
 from tftrain.convert_config import ConvertConfig
+from tftrain.export_config import ExportConfig
 from tftrain.fields import flag_name, sections
 from tftrain.launching.config import LaunchConfig
 from tftrain.plan.config import PlanConfig
@@ -67,6 +68,7 @@ def flags_of_programs() -> set[str]:
                 ScheduleConfig,
                 ConvertConfig,
                 PredictConfig,
+                ExportConfig,
             ),
         ),
     )

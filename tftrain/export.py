@@ -83,7 +83,7 @@ def export(config: ExportConfig) -> None:
     model = original if settings.variant == "fp32" else inference.load(config.source, dtype)
     if change:
         change(model.network)
-    for note in model.notes:
+    for note in [*model.notes, *left_out(model, settings.format)]:
         logger.info(note)
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
     made = signatures(Source(model, text, settings.top_k))
@@ -96,6 +96,17 @@ def export(config: ExportConfig) -> None:
         lines = report.comparison(settings, original, exported, folder)
     for line in [*report.signatures(made, settings), "", *lines]:
         logger.info(line)
+
+
+def left_out(model, file_format: str) -> list[str]:
+    """Returns what an export can't have, a line each."""
+    from tftrain.serving.text_graph import has_ops
+
+    lines = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
+    if file_format == "saved_model" and not has_ops(model.tokenizer):
+        why = "byte-level BPE has no ops" if model.tokenizer else "no tokenizer is beside the weights"
+        lines.append(f"no signature takes text: {why}")
+    return lines
 
 
 def write_saved_models(folder: Path, source, made) -> dict:
