@@ -105,7 +105,7 @@ def assert_text_outputs(found):
 
 @pytest.mark.parametrize(("variant", "dtype"), [("bf16", tf.bfloat16), ("int8", tf.int8)])
 def test_smaller_variants_hold_small_weights_and_stay_near(capsys, tmp_path, variant, dtype):
-    text = exported(capsys, tmp_path / "out", f"--init_checkpoint={BERT}", f"--variant={variant}")
+    exported(capsys, tmp_path / "out", f"--init_checkpoint={BERT}", f"--variant={variant}")
     stored = tf.train.load_checkpoint(str(tmp_path / "out/1/variables/variables"))
     dtypes = [each for name, each in stored.get_variable_to_dtype_map().items() if name.startswith("variables_read")]
     names = load(BERT).network.named_variables()
@@ -120,7 +120,6 @@ def test_smaller_variants_hold_small_weights_and_stay_near(capsys, tmp_path, var
     scale = np.abs(expected["hidden"][real]).max()
     # Rounding to 8 bits errs by 2^-9 in bf16, and by 2^-8 of the largest weight in int8; layers add to it.
     assert 0 < error.max() < 0.1 * scale
-    assert f"largest difference of hidden_states: {0:.2e}" not in text
 
 
 def test_weights_in_8_bits_err_by_half_a_step_of_their_channel():

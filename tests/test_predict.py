@@ -178,7 +178,7 @@ def test_case_follows_the_tokenizer_of_the_model(tmp_path, lower_case):
 class Drawn(Weights):
     """A model whose weights are all drawn, with a tokenizer."""
 
-    path, shapes = "drawn", {}
+    path, shapes, missing = "drawn", {}, ()
 
     def __init__(self, tokenizer, **changes):
         sizes = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 16}

@@ -4,6 +4,8 @@ Every rule but the canonical ordering of NFD looks at one code point. So a code 
 of code points with one kind are a table of some thousand rows. Marks in another order than the canonical one keep it.
 """
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -24,7 +26,7 @@ class CharacterGraph:
         Args:
             lower_case: whether letters are lower-cased and lose their accents.
         """
-        starts, kinds, replaced = _tables(BertNormalizer(lower_case))
+        starts, kinds, replaced = _tables(lower_case)
         self._starts, self._kinds = np.array(starts, np.int32), np.array(kinds, np.int32)
         # Without a replacement the tables have an unused row.
         self._codes = np.array(list(replaced) or [0], np.int32)
@@ -45,9 +47,10 @@ class CharacterGraph:
         return tf.strings.split(tf.strings.reduce_join(codes.with_flat_values(string), axis=1))
 
 
-def _tables(normalizer: BertNormalizer) -> tuple[list[int], list[int], dict[int, str]]:
+@functools.cache
+def _tables(lower_case: bool) -> tuple[list[int], list[int], dict[int, str]]:
     """Returns the first code points of ranges, ascending, the kind of each range, and what is replaced by what."""
-    starts, kinds, replaced = [0], [-1], {}
+    starts, kinds, replaced, normalizer = [0], [-1], {}, BertNormalizer(lower_case)
     beyond = sorted(code for code in DELETED | NONSPACING_MARKS | IDEOGRAPHS if code > _LAST_LETTER)
     following = -1
     for code in [*range(_LAST_LETTER + 1), *beyond]:

@@ -9,14 +9,13 @@ from tftrain.export_config import ExportFlags
 from tftrain.inference import TrainedModel
 from tftrain.serving import comparison as measured
 from tftrain.serving import signatures as table
-from tftrain.serving.saved_model import traced
 
 
 def signatures(made: Mapping[str, table.Signature], settings: ExportFlags) -> list[str]:
     """Returns the lines of a table of signatures, with the shape of each input and output; ? is any size."""
     rows = [("signature", "input", "output")]
     for name, signature in made.items():
-        outputs = traced(signature).structured_outputs
+        outputs = signature.traced.structured_outputs
         inputs = [_described(spec.name, spec) for spec in signature.inputs]
         results = [_described(key, spec) for key, spec in sorted(outputs.items())]
         for row in range(max(len(inputs), len(results))):
@@ -63,8 +62,7 @@ def comparison(
 
 
 def _of_arrays(signature: table.Signature) -> Callable:
-    function = traced(signature)
-    return lambda **inputs: function(**{name: tf.constant(values) for name, values in inputs.items()})
+    return lambda **inputs: signature.traced(**{name: tf.constant(values) for name, values in inputs.items()})
 
 
 def _described(name: str, spec: tf.TensorSpec | tf.Tensor) -> str:

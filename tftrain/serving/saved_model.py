@@ -11,13 +11,6 @@ from tftrain.serving.signatures import Signature, Source
 DEFAULT = "serving_default"
 
 
-def traced(signature: Signature):
-    """Returns a signature as a function of TensorFlow."""
-    return tf.function(signature.function, autograph=False).get_concrete_function(
-        **{spec.name: spec for spec in signature.inputs}
-    )
-
-
 def write(path: Path, source: Source, signatures: Mapping[str, Signature]) -> None:
     """Writes a SavedModel.
 
@@ -26,7 +19,7 @@ def write(path: Path, source: Source, signatures: Mapping[str, Signature]) -> No
         source: what the signatures are made of.
         signatures: by name; the first one is the default too.
     """
-    functions = {name: traced(signature) for name, signature in signatures.items()}
+    functions = {name: signature.traced for name, signature in signatures.items()}
     root = tf.Module()
     # A SavedModel holds what its root leads to: the variables that the functions read, and the tables of the tokenizer.
     variables = {variable.ref(): variable for each in functions.values() for variable in each.graph.variables}

@@ -4,6 +4,8 @@ A builder takes a `Source` and returns a `Signature`, or None if the model lacks
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -31,7 +33,8 @@ class Source(NamedTuple):
         return tf.constant(self.model.tokenizer.vocabulary.tokens)
 
 
-class Signature(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Signature:
     """A function of an exported model.
 
     Attributes:
@@ -46,6 +49,12 @@ class Signature(NamedTuple):
     def takes_text(self) -> bool:
         """Whether an input is a string."""
         return any(spec.dtype == tf.string for spec in self.inputs)
+
+    @cached_property
+    def traced(self) -> Callable[..., dict[str, tf.Tensor]]:
+        """The function as a graph, a concrete function of TensorFlow."""
+        traced = tf.function(self.function, autograph=False)
+        return traced.get_concrete_function(**{spec.name: spec for spec in self.inputs})
 
 
 Builder = Callable[[Source], Signature | None]
