@@ -10,9 +10,11 @@ from tftrain.bench.config import BenchConfig
 from tftrain.bench.scale.config import ScaleConfig
 from tftrain.config import TrainConfig
 from tftrain.convert_config import ConvertConfig
+from tftrain.export_config import ExportConfig
 from tftrain.fields import flag_name, sections
 from tftrain.launching.config import LaunchConfig
 from tftrain.plan.config import PlanConfig
+from tftrain.predict_config import PredictConfig
 from tftrain.prepare_config import PrepareConfig
 from tftrain.schedules.config import ScheduleConfig
 
@@ -65,6 +67,8 @@ def flags_of_programs() -> set[str]:
                 ScaleConfig,
                 ScheduleConfig,
                 ConvertConfig,
+                PredictConfig,
+                ExportConfig,
             ),
         ),
     )

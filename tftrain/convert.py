@@ -5,14 +5,13 @@ Nothing is rounded, and nothing is invented unless `--init_missing` says so. doc
 
 import logging
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import flags, log
+from tftrain.complete_folder import complete_folder
 from tftrain.convert_config import ConvertConfig, Place, parse_place
 from tftrain.exit_codes import RunError
 from tftrain.fields import ConfigError
@@ -68,16 +67,15 @@ def convert(config: ConvertConfig) -> None:
     """
     from tqdm import tqdm
 
-    from tftrain.formats import registry, tokenizer
+    from tftrain.formats import registry
     from tftrain.formats.completed import CompletedWeights
-    from tftrain.formats.own import of_data
+    from tftrain.formats.own import tokenizer_of
     from tftrain.formats.weights import WatchedWeights, Weights, heads_of, listed
 
     source, target = parse_place(config.from_), parse_place(config.to)
     weights: Weights = registry.open_weights(source, config.allow_pickle)
     if config.tokenizer_dir:
-        is_data = (Path(config.tokenizer_dir) / "manifest.json").is_file()
-        weights.tokenizer = of_data(config.tokenizer_dir) if is_data else tokenizer.read(Path(config.tokenizer_dir))
+        weights.tokenizer = tokenizer_of(config.tokenizer_dir)
     logger.info(f"{config.from_}: {described(weights)}")
     for note in weights.notes:
         logger.info(note)
@@ -87,19 +85,12 @@ def convert(config: ConvertConfig) -> None:
         weights = CompletedWeights(weights, heads_of(weights.model), config.seed)
         if weights.added:
             logger.info(f"initial values: {listed(weights.added)} drawn")
-    folder = Path(target.path)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}_"))
-    try:
-        with tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar:
-            place = Place(target.format, str(partial))
-            left_out = registry.write_weights(place, WatchedWeights(weights, bar.update), config.architecture)
-        partial.chmod(0o777 & ~current_umask())
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with (
+        complete_folder(Path(target.path)) as folder,
+        tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,
+    ):
+        place = Place(target.format, str(folder))
+        left_out = registry.write_weights(place, WatchedWeights(weights, bar.update), config.architecture)
     if left_out:
         logger.info(f"left out, as {target.format} has no place for it: {listed(left_out)} not written")
     if weights.tokenizer is None:
@@ -119,13 +110,6 @@ def described(weights) -> str:
         f"{model.model_family}, {model.num_hidden_layers} layers x {model.hidden_size}, {model.num_attention_heads} "
         f"heads, {model.gelu_form} GeLU, {count} tensors, vocabulary of {model.vocab_size}, {words}"
     )
-
-
-def current_umask() -> int:
-    """Returns the process's mask of file modes."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 if __name__ == "__main__":

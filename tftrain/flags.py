@@ -40,12 +40,16 @@ def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
     return config
 
 
-def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[Problem], frozenset[str]]:
+def read(
+    config_class: type[Config], argv: Sequence[str], arguments: list[str] | None = None
+) -> tuple[Config, list[Problem], frozenset[str]]:
     """Reads a command line, `--flagfile` included.
 
     Args:
         config_class: a dataclass of flags, or a dataclass of such dataclasses; all have defaults.
         argv: the program's name and its arguments.
+        arguments: takes the arguments that are no flags, for a program that has such, and all behind `--`; None: they
+            are problems.
 
     Returns:
         A config_class; the problems: unknown flags, values of the wrong type or missing, stray arguments; and the names
@@ -61,9 +65,12 @@ def read(config_class: type[Config], argv: Sequence[str]) -> tuple[Config, list[
     try:
         if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
             print_help(help_text(config_class, args[0]))
+        values.set_gnu_getopt(arguments is not None)
         stray = values(_with_values(args, values, problems), known_only=True)[1:]
     except flags.Error as error:
         return defaults, [*problems, Problem("", "command line", str(error).removeprefix("ERROR:: "))], frozenset()
+    if arguments is not None:
+        stray = _without_arguments(stray, arguments)
     problems += [_unknown(arg, list(values) if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
     given = frozenset(name for name in values if values[name].present)
     filled = [_fill(section, values) for section in sections(defaults)]
@@ -184,6 +191,13 @@ def _with_values(args: Sequence[str], values: flags.FlagValues, problems: list[P
         else:
             complete.append(arg)
     return complete
+
+
+def _without_arguments(stray: list[str], arguments: list[str]) -> list[str]:
+    """Moves what is no flag to `arguments`; returns the flags that do not exist."""
+    end = stray.index("--") if "--" in stray else len(stray)
+    arguments += [arg for arg in stray[:end] if not arg.startswith("-")] + stray[end + 1 :]
+    return [arg for arg in stray[:end] if arg.startswith("-")]
 
 
 def _unknown(arg: str, known: Collection[str]) -> Problem:

@@ -65,6 +65,7 @@ def make(folder: Path, data: str, static: str) -> dict[str, str]:
         "bert": MODELS / "hf_bert",
         "encoder": MODELS / "hf_bert_model",
         "gpt2": MODELS / "hf_gpt2",
+        "megatron": MODELS / "megatron",
         "tf1": MODELS / "tf1",
         **_damaged_data(folder, Path(data)),
     }

@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Mapping
 
 from tests.distributed import run_ranks
-from tftrain import convert, launch, prepare, run
+from tftrain import convert, export, launch, predict, prepare, run
 from tftrain.bench import __main__ as bench
 from tftrain.plan import __main__ as plan
 
 # `train` is a run with flags that are complete and right but for those of the case. `started` is a run in a process of
 # its own, for a fault that only TensorFlow or the checkpoint shows.
 PROGRAMS = {"train": run, "run": run, "prepare": prepare, "convert": convert, "launch": launch}
-PROGRAMS |= {"plan": plan, "bench": bench}
+PROGRAMS |= {"plan": plan, "bench": bench, "predict": predict, "export": export}
 COMPLETE = "--synthetic_data --vocab_size=90 --output_dir={out} "
 HINT = "--help lists every flag"
 

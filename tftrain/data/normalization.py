@@ -41,6 +41,10 @@ class BertNormalizer:
         self._lower_case = lower_case
         self._table = _Table(lower_case)
 
+    def translation(self, code: int) -> str:
+        """Returns what becomes of a code point: "" if it is deleted, spaces around it if it is a word of its own."""
+        return self._table[code] or ""
+
     def words(self, text: str) -> list[str]:
         """Returns the words of a text."""
         translated = text.translate(self._table)

@@ -47,13 +47,23 @@ class TokenizerModel(NamedTuple):
 
     def build(self, config: PrepareConfig) -> Tokenize:
         """Returns the tokenizer with the normalization of a configuration."""
-        if self.vocabulary.tokenizer_type == "bpe":
-            from tftrain.data.byte_pairs import BytePairTokenizer
+        return build(self.vocabulary, self.model, config.resolved_lower_case, config.resolved_normalization)
 
-            return BytePairTokenizer(self.model)
-        from tftrain.data.tokenization import Tokenizer
 
-        return Tokenizer(self.vocabulary, config.resolved_lower_case, self.model, config.resolved_normalization)
+def build(vocabulary: Vocabulary, model: bytes | None, lower_case: bool, normalization: str) -> Tokenize:
+    """Returns a tokenizer.
+
+    Args:
+        vocabulary, model: see `TokenizerModel`.
+        lower_case, normalization: as in the manifest of a preparation.
+    """
+    if vocabulary.tokenizer_type == "bpe":
+        from tftrain.data.byte_pairs import BytePairTokenizer
+
+        return BytePairTokenizer(model)
+    from tftrain.data.tokenization import Tokenizer
+
+    return Tokenizer(vocabulary, lower_case, model, normalization)
 
 
 def read(config: PrepareConfig) -> TokenizerModel | None:

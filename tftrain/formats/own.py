@@ -108,6 +108,15 @@ def _tokenizer(path: Path, run: Any) -> Tokenizer | None:
     return of_data(data_dir) if isinstance(data_dir, str) and Path(data_dir, manifest.NAME).is_file() else None
 
 
+def tokenizer_of(path: str) -> Tokenizer | None:
+    """Returns the tokenizer of a folder with a tokenizer's files or prepared data; None if it has neither.
+
+    Raises:
+        FormatError: a file is damaged.
+    """
+    return of_data(path) if Path(path, manifest.NAME).is_file() else tokenizer.read(Path(path))
+
+
 def of_data(data_dir: str) -> Tokenizer:
     """Returns the tokenizer of prepared data.
 

@@ -10,6 +10,7 @@ from tftrain.model.layers import Dense, Entered, enter_dense, leave_dense
 from tftrain.model.parameters import Parameters
 from tftrain.model.positions import alibi_slopes, rotate
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at
+from tftrain.ops.shapes import dimension
 
 
 class SelfAttention(tf_keras.layers.Layer):
@@ -89,10 +90,10 @@ class SelfAttention(tf_keras.layers.Layer):
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
         width = self.heads * self.head_size
         context = tf.reshape(
-            tf.transpose(context, [0, 2, 1, 3]), [-1, context.shape[2], width]
+            tf.transpose(context, [0, 2, 1, 3]), [-1, dimension(context, 2), width]
         )  # [b, S, H of this rank]
         return self.output_projection(context, with_bias=with_bias)
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """Maps [b, S, H of this rank] to [b, heads of this rank, S, head_size]."""
-        return tf.transpose(tf.reshape(x, [-1, x.shape[1], self.heads, self.head_size]), [0, 2, 1, 3])
+        return tf.transpose(tf.reshape(x, [-1, dimension(x, 1), self.heads, self.head_size]), [0, 2, 1, 3])

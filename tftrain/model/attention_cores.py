@@ -14,6 +14,7 @@ from tftrain.model.positions import distance_bias
 from tftrain.ops.attention_softmax import attention_context, reference_attention_context
 from tftrain.ops.dropout import Dropout
 from tftrain.ops.dtypes import wide_dtype
+from tftrain.ops.shapes import dimension
 
 
 class AttentionMask(NamedTuple):
@@ -39,7 +40,8 @@ class AttentionCore(Protocol):
         """Returns the context of each query.
 
         Args:
-            query, key, value: [b, heads, S, head_size], in the model's dtype; only b may be unknown.
+            query, key, value: [b, heads, S, head_size], in the model's dtype; b may be unknown, and without
+                dropout S too.
             mask: which keys a query attends to.
             dropout: of the probabilities, with the heads of this rank; None in inference.
 
@@ -57,7 +59,7 @@ def plain_softmax(query, key, value, mask, dropout):
     scores = tf.matmul(tf.ensure_shape(scaled, query.shape), key, transpose_b=True)  # [b, heads, S, S]
     if mask.slopes:
         wide = wide_dtype(scores.dtype)
-        scores = tf.cast(scores, wide) + distance_bias(mask.slopes, scores.shape[-1], wide)
+        scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide)
     return reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal)
 
 

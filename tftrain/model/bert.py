@@ -53,7 +53,7 @@ class BertPretrainer(Transformer):
 
         Args:
             batch: input_ids, input_mask and segment_ids, int32 [b, S]; masked_lm_positions, int32 [b, P]. The model
-                ignores other entries. Only b may be unknown when a function is traced.
+                ignores other entries. When a function is traced, b may be unknown, and in inference S and P too.
             dropout, lookup_table: see `embed`.
 
         Returns:

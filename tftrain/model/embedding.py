@@ -17,6 +17,7 @@ from tftrain.model.layers import LayerNorm
 from tftrain.model.parameters import Parameters
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.dtypes import wide_dtype
+from tftrain.ops.shapes import dimension
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.tensor import TensorRanks
@@ -71,9 +72,10 @@ class Embedding(tf_keras.layers.Layer):
         Returns:
             [b, S, H], in the model's dtype; under sequence parallelism [b, S / ranks, H] of this rank's tokens.
         """
-        length, hidden = input_ids.shape[1], self.word.shape[1]
+        length, hidden = dimension(input_ids, 1), self.word.shape[1]
         first, end = self.ranks.own_tokens(length)
-        look_up, table = (lookup, self.word) if lookup_table is None else (tf.gather, lookup_table)
+        table = self.word if lookup_table is None else lookup_table
+        look_up = lookup if isinstance(table, tf.Variable) else tf.gather
         if self.ranks.group.size == 1:
             x = look_up(table, tf.reshape(input_ids, [-1]))  # [b * S, H]
         else:

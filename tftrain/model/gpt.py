@@ -14,6 +14,7 @@ from tftrain.model.output_layer import tied_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.shapes import dimension
 
 
 class Gpt(Transformer):
@@ -61,7 +62,7 @@ class Gpt(Transformer):
         """Returns the logits of all positions over this rank's words, [b, S, words], for few positions at a time."""
         logits = tf.matmul(self._rows_of_output_layer(x), self.word, transpose_b=True)
         ranks = self.ranks.group.size if self.ranks.divide_sequence else 1
-        return tf.reshape(logits, [-1, ranks * x.shape[1], self.word.shape[0]])
+        return tf.reshape(logits, [-1, ranks * dimension(x, 1), self.word.shape[0]])
 
     def _rows_of_output_layer(self, x):
         if self.final_norm is not None:

@@ -9,6 +9,7 @@ from tftrain.model.feed_forward import dense_gelu
 from tftrain.model.layers import Dense, LayerNorm
 from tftrain.model.parameters import Parameters
 from tftrain.ops.dtypes import wide_dtype
+from tftrain.ops.shapes import dimension
 from tftrain.parallel.tensor import copy_to_ranks
 
 
@@ -43,7 +44,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
             Logits [b, P, vocab], float32 (float64 for float64); SlicedLogits where tensor parallel ranks divide the
             vocabulary.
         """
-        length, hidden = x.shape[1:]
+        length, hidden = dimension(x, 1), x.shape[2]
         starts = tf.range(tf.shape(positions)[0]) * length
         rows = tf.reshape(positions + starts[:, None], [-1])
         picked = lookup(tf.reshape(x, [-1, hidden]), rows)  # [b * P, H]
@@ -51,7 +52,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
         picked = copy_to_ranks(self.group, picked, self.place)
         logits = tf.nn.bias_add(tf.matmul(picked, word_table, transpose_b=True), self.bias)  # [b * P, vocab]
         logits = tf.cast(logits, wide_dtype(logits.dtype))
-        logits = tf.reshape(logits, [-1, positions.shape[1], self.bias.shape[0]])
+        logits = tf.reshape(logits, [-1, dimension(positions, 1), self.bias.shape[0]])
         return logits if self.group.size == 1 else SlicedLogits(logits, self.first_class, self.group, self.place)
 
 

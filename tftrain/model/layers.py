@@ -11,6 +11,7 @@ from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import is_deferring, product
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
+from tftrain.ops.shapes import dimension
 from tftrain.parallel.tensor import TensorRanks
 
 
@@ -63,7 +64,8 @@ class Dense(tf_keras.layers.Layer):
         y = product(tf.reshape(x, [-1, x.shape[-1]]), self.kernel)
         if with_bias and self.bias is not None:
             y = tf.nn.bias_add(y, self.bias)
-        return tf.reshape(y, [-1, *x.shape[1:-1], y.shape[-1]])
+        inner = [dimension(x, axis) for axis in range(1, x.shape.rank - 1)]
+        return tf.reshape(y, [-1, *inner, y.shape[-1]])
 
 
 class Entered(NamedTuple):

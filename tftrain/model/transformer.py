@@ -143,8 +143,8 @@ class Transformer(tf_keras.Model):
         """Maps token ids to the residual stream, [b, S, H].
 
         Args:
-            batch: input_ids, int32 [b, S], and segment_ids if the family has token types. Only b may be unknown when a
-                function is traced.
+            batch: input_ids, int32 [b, S], and segment_ids if the family has token types. When a function is traced, b
+                may be unknown, and in inference with plain TensorFlow S too.
             dropout: what the dropout masks depend on; None in inference.
             lookup_table: this rank's word embedding as a tensor, read before the gradient tape starts. If given,
                 input words are looked up in it instead of in the variable. Its gradient is then `tf.IndexedSlices`,
@@ -155,7 +155,7 @@ class Transformer(tf_keras.Model):
             ValueError: the sequence is longer than the position embedding.
         """
         length, longest = batch["input_ids"].shape[1], self.embedding.longest
-        if length > longest:
+        if length is not None and length > longest:
             raise ValueError(f"sequences of {length} tokens do not fit --max_position_embeddings={longest}")
         return self.embedding(batch["input_ids"], batch.get("segment_ids"), dropout, lookup_table)
 

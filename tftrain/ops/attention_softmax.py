@@ -10,6 +10,7 @@ import tensorflow as tf
 from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
 from tftrain.ops.dtypes import check_dtype, check_shape, check_storage, wide_dtype
 from tftrain.ops.library import library
+from tftrain.ops.shapes import dimension
 
 MASKED = -1e9  # added to a score in float32: the sum is so negative that its exponential is 0
 
@@ -126,7 +127,7 @@ def reference_attention_context(
     dropout: Dropout | None = None,
     causal: bool = False,
 ) -> tf.Tensor:
-    """Computes `attention_context` in plain TensorFlow: its specification. All dimensions but b must be static.
+    """Computes `attention_context` in plain TensorFlow: its specification. The number of heads must be static.
 
     Args:
         scores: see `attention_context`; float64 too; or fp32 with values in 16 bits.
@@ -138,7 +139,7 @@ def reference_attention_context(
     probabilities = tf.cast(_softmax_over_keys(scores, key_mask, scale, causal), values.dtype)
     # For a query without keys, zeroing the context costs less than zeroing the probabilities.
     attended = tf.matmul(reference_dropout(probabilities, dropout), values)
-    return attended * _any_key(key_mask, scores.shape[2], causal, values.dtype)
+    return attended * _any_key(key_mask, dimension(scores, 2), causal, values.dtype)
 
 
 def reference_attention_softmax(
@@ -146,7 +147,7 @@ def reference_attention_softmax(
 ) -> tf.Tensor:
     """Computes `attention_softmax` in plain TensorFlow: its specification; float64 too."""
     probabilities = tf.cast(_softmax_over_keys(scores, key_mask, scale, causal), scores.dtype)
-    return probabilities * _any_key(key_mask, scores.shape[2], causal, scores.dtype)
+    return probabilities * _any_key(key_mask, dimension(scores, 2), causal, scores.dtype)
 
 
 def _softmax_over_keys(scores, key_mask, scale, causal):
@@ -155,7 +156,7 @@ def _softmax_over_keys(scores, key_mask, scale, causal):
     logits = tf.cast(scores, wide)
     if scale != 1:
         logits *= scale
-    hidden = 1 - tf.cast(_attended(key_mask, scores.shape[2], causal), wide)
+    hidden = 1 - tf.cast(_attended(key_mask, dimension(scores, 2), causal), wide)
     return tf.nn.softmax(logits + hidden * MASKED)
 
 
@@ -164,7 +165,7 @@ def _attended(key_mask, queries, causal):
     attended = (key_mask > 0)[:, None, None, :]
     if not causal:
         return attended
-    return attended & (tf.range(key_mask.shape[1]) <= tf.range(queries)[:, None])
+    return attended & (tf.range(dimension(key_mask, 1)) <= tf.range(queries)[:, None])
 
 
 def _any_key(key_mask, queries, causal, dtype):

@@ -1,0 +1,246 @@
+"""An exported model gives the outputs of the trained one, in a process that has nothing of tftrain."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.formats.models import DATA
+from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
+from tftrain import candidates, export, inference
+from tftrain.formats.tokenizer import Tokenizer
+from tftrain.serving import saved_model, signatures
+from tftrain.serving.signatures import Signature, Source
+from tftrain.serving.text_graph import TextGraph
+
+__all__ = ["sentencepiece"]
+
+TEXTS = ["a b [MASK] ed [MASK]", "", "Q\u00e9 [MASK]s"]
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+# What a server does. The packages that it must not need can't be imported.
+BARE = """
+import json, sys
+sys.modules.update(dict.fromkeys(["tftrain", "tensorflow_text", "tf_keras"]))
+import numpy as np, tensorflow as tf
+folder, given, found, texts = sys.argv[1:]
+functions, inputs, outputs = tf.saved_model.load(folder).signatures, np.load(given), {}
+def call(prefix, name, **values):
+    for key, value in functions[name](**{key: tf.constant(value) for key, value in values.items()}).items():
+        value = value.numpy()
+        outputs[f"{prefix}/{key}"] = value.astype("U") if value.dtype == object else value
+whole = {key: inputs[key] for key in ("input_ids", "input_mask", "token_type_ids")}
+for name in ("encode", "masked_lm", "serving_default"):
+    call(name, name, **whole)
+call("part", "encode", **{key: value[1:2, :11] for key, value in whole.items()})
+for name in ("embeddings", "masked_tokens"):
+    call(name, name, text=json.loads(texts))
+np.savez(found, **outputs)
+"""
+
+
+def run(capsys, *arguments):
+    """Runs the program; returns its exit code and what it said."""
+    try:
+        code = export.main(["export", *map(str, arguments)])
+    except SystemExit as error:
+        code = error.code
+    return code, "".join(capsys.readouterr())
+
+
+def exported(capsys, folder, *arguments):
+    code, text = run(capsys, f"--to={folder}", *arguments)
+    assert code == 0, text
+    return text
+
+
+def token_features(expected):
+    names = {"input_ids": "input_ids", "input_mask": "input_mask", "token_type_ids": "segment_ids"}
+    return {ours: expected[theirs].astype(np.int32) for ours, theirs in names.items()}
+
+
+def test_a_bare_tensorflow_gives_the_outputs_of_the_trained_model(capsys, tmp_path):
+    text = exported(capsys, tmp_path / "out", f"--init_checkpoint={BERT}", "--top_k=3")
+    assert "largest difference of logits" in text
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["1", "tokenizer"]
+    assert (tmp_path / "out/tokenizer/vocab.txt").read_bytes() == (DATA / "hf_bert/vocab.txt").read_bytes()
+    expected = np.load(DATA / "hf_bert/expected.npz")
+    np.savez(tmp_path / "given.npz", **token_features(expected))
+    command = [tmp_path / "out/1", tmp_path / "given.npz", tmp_path / "found.npz", json.dumps(TEXTS)]
+    subprocess.run([sys.executable, "-I", "-c", BARE, *map(str, command)], check=True, timeout=200, cwd=tmp_path)
+    found = np.load(tmp_path / "found.npz")
+    real = expected["input_mask"].astype(bool)
+    np.testing.assert_allclose(found["encode/hidden_states"][real], expected["hidden"][real], **CLOSE)
+    np.testing.assert_array_equal(found["serving_default/hidden_states"], found["encode/hidden_states"])
+    np.testing.assert_allclose(found["masked_lm/logits"][real], expected["mlm_logits"][real], **CLOSE)
+    np.testing.assert_allclose(found["part/hidden_states"], expected["hidden"][1:2, :11], **CLOSE)
+    assert_text_outputs(found)
+
+
+def assert_text_outputs(found):
+    """Compares the signatures on text with the model that was trained."""
+    model = load(BERT)
+    samples = inference.TextEncoder(model)(TEXTS)
+    masked = candidates.MaskedTokens(model, top_k=3)(samples)
+    places = [(number, place) for number, sample in enumerate(samples) for place in sample.masks]
+    assert list(zip(found["masked_tokens/text_index"], found["masked_tokens/position"], strict=True)) == places
+    for each, tokens, values in zip(
+        [each for sample in masked for each in sample],
+        found["masked_tokens/tokens"],
+        found["masked_tokens/probabilities"],
+        strict=True,
+    ):
+        assert [candidate.token for candidate in each] == tokens.tolist()
+        np.testing.assert_allclose(values, [candidate.probability for candidate in each], **CLOSE)
+    for number, sample in enumerate(samples):
+        ids = tf.constant(sample.ids[np.newaxis])
+        hidden, pooled = model.network.encode(inference.encoder_batch(ids, tf.ones_like(ids)))
+        np.testing.assert_allclose(found["embeddings/cls"][number], hidden[0, 0], **CLOSE)
+        np.testing.assert_allclose(found["embeddings/mean"][number], tf.reduce_mean(hidden[0], axis=0), **CLOSE)
+        np.testing.assert_allclose(found["embeddings/pooled"][number], pooled[0], **CLOSE)
+
+
+def without_tokenizer(name, folder):
+    """A copy of a model of hf whose export has no signatures on text, which takes a fraction of the time."""
+    folder.mkdir()
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(DATA / name / file, folder)
+    return f"hf:{folder}"
+
+
+@pytest.mark.parametrize(("variant", "dtype"), [("bf16", tf.bfloat16), ("int8", tf.int8)])
+def test_smaller_variants_hold_small_weights_and_stay_near(capsys, tmp_path, variant, dtype):
+    source = without_tokenizer("hf_bert", tmp_path / "model")
+    exported(capsys, tmp_path / "out", f"--init_checkpoint={source}", f"--variant={variant}")
+    stored = tf.train.load_checkpoint(str(tmp_path / "out/1/variables/variables"))
+    dtypes = [each for name, each in stored.get_variable_to_dtype_map().items() if name.startswith("variables_read")]
+    names = load(BERT).network.named_variables()
+    tables = [name for name in names if name.endswith("kernel") or name == "embeddings/word"]
+    # next_sentence/kernel is in no signature.
+    assert dtypes.count(dtype) == (len(tables) - 1 if variant == "int8" else len(names) - 2)
+    expected = np.load(DATA / "hf_bert/expected.npz")
+    functions = tf.saved_model.load(str(tmp_path / "out/1")).signatures
+    found = functions["encode"](**{name: tf.constant(value) for name, value in token_features(expected).items()})
+    real = expected["input_mask"].astype(bool)
+    error = np.abs(found["hidden_states"].numpy() - expected["hidden"])[real]
+    scale = np.abs(expected["hidden"][real]).max()
+    # Rounding to 8 bits errs by 2^-9 in bf16, and by 2^-8 of the largest weight in int8; layers add to it.
+    assert 0 < error.max() < 0.1 * scale
+
+
+def test_weights_in_8_bits_err_by_half_a_step_of_their_channel():
+    from tftrain.serving.quantized import QuantizedTable
+
+    matrix = np.random.default_rng(2).normal(size=(50, 7)).astype(np.float32) * np.arange(7, dtype=np.float32)
+    for axis in (0, 1):
+        table = QuantizedTable(tf.Variable(matrix), axis)
+        step = np.abs(matrix).max(axis=axis, keepdims=True) / 127
+        assert (np.abs(tf.convert_to_tensor(table) - matrix) <= step * 0.501).all()
+        assert np.abs(table.values.numpy()).max() == 127
+    np.testing.assert_array_equal(tf.gather(table, [3, 0, 3]), tf.gather(tf.convert_to_tensor(table), [3, 0, 3]))
+
+
+def test_a_decoder_is_exported_without_text_where_its_tokenizer_has_no_ops(capsys, tmp_path):
+    text = exported(capsys, tmp_path / "out", f"--init_checkpoint={GPT}")
+    assert "no signature takes text: byte-level BPE has no ops" in text
+    functions = tf.saved_model.load(str(tmp_path / "out/1")).signatures
+    assert set(functions) == {"encode", "next_token", "serving_default"}
+    expected = np.load(DATA / "hf_gpt2/expected.npz")
+    ids = tf.constant(expected["input_ids"], tf.int32)
+    np.testing.assert_allclose(functions["encode"](input_ids=ids)["hidden_states"], expected["hidden"], **CLOSE)
+    found = functions["next_token"](input_ids=ids[:, :5])["logits"]
+    np.testing.assert_allclose(found, expected["logits"][:, :5], **CLOSE)
+
+
+def write(tmp_path, model):
+    source = Source(model, TextGraph(model), 4)
+    export.write_saved_models(tmp_path, source, signatures.signatures(source))
+
+
+def test_a_tokenizer_that_needs_tensorflow_text_is_in_a_model_beside(tmp_path, sentencepiece):
+    model = inference.with_weights(Drawn(sentencepiece))
+    write(tmp_path, model)
+    bare, whole = (tf.saved_model.load(str(tmp_path / folder)).signatures for folder in ("1", "text/1"))
+    assert set(bare) == {"encode", "masked_lm", "serving_default"}
+    assert set(whole) == {*bare, "embeddings", "masked_tokens"}
+    assert b"Sentencepiece" not in (tmp_path / "1/saved_model.pb").read_bytes()
+    text = "every [MASK] layer"
+    (sample,) = inference.TextEncoder(model)([text])
+    (expected,) = candidates.MaskedTokens(model, top_k=4)([sample])
+    found = whole["masked_tokens"](text=tf.constant([text]))["tokens"].numpy()
+    assert [[token.decode() for token in row] for row in found] == [[each.token for each in row] for row in expected]
+
+
+def test_a_decoder_with_words_in_the_graph_names_the_next_token(tmp_path):
+    vocabulary = load(BERT).tokenizer.vocabulary
+    model = inference.with_weights(Drawn(Tokenizer(vocabulary, True, "bert"), model_family="gpt"))
+    write(tmp_path, model)
+    texts = ["a b c", "", "x " * 30]
+    samples = inference.TextEncoder(model)(texts)
+    expected = candidates.NextTokens(model, 4, 0)(samples)
+    found = tf.saved_model.load(str(tmp_path / "1")).signatures["next_tokens"](text=tf.constant(texts))
+    for each, tokens in zip(expected, found["tokens"].numpy(), strict=True):
+        assert [candidate.token for candidate in each.candidates] == [token.decode() for token in tokens]
+
+
+def test_heads_that_are_missing_are_left_out_and_named(capsys, tmp_path):
+    source = without_tokenizer("hf_bert_masked_lm", tmp_path / "model")
+    text = exported(capsys, tmp_path / "out", f"--init_checkpoint={source}")
+    assert "the model has no pooler, so nothing of it is exported" in text
+    assert "no signature takes text: no tokenizer is beside the weights" in text
+    functions = tf.saved_model.load(str(tmp_path / "out/1")).signatures
+    assert set(functions) == {"encode", "masked_lm", "serving_default"}
+    assert set(functions["encode"].structured_outputs) == {"hidden_states"}
+
+
+def test_a_task_adds_a_signature_to_the_table(tmp_path, monkeypatch):
+    def builder(source):
+        return Signature(lambda text: {"length": tf.strings.length(text)}, signatures.TEXT)
+
+    monkeypatch.setitem(signatures.BUILDERS, "lengths", builder)
+    write(tmp_path, load(BERT))
+    functions = tf.saved_model.load(str(tmp_path / "1")).signatures
+    assert functions["lengths"](text=tf.constant(["abc", ""]))["length"].numpy().tolist() == [3, 0]
+    assert "embeddings" in functions
+
+
+@pytest.mark.parametrize("source", [BERT, GPT])
+def test_a_runtime_of_onnx_gives_the_outputs_of_the_trained_model(capsys, tmp_path, source):
+    runtime = pytest.importorskip("onnxruntime")
+    exported(capsys, tmp_path / "out", f"--init_checkpoint={source}", "--format=onnx")
+    expected = np.load(f"{source.partition(':')[2]}/expected.npz")
+    is_bert = source == BERT
+    features = token_features(expected) if is_bert else {"input_ids": expected["input_ids"].astype(np.int32)}
+    heads = ("masked_lm", "mlm_logits") if is_bert else ("next_token", "logits")
+    for name, output, key in (("encode", "hidden_states", "hidden"), (heads[0], "logits", heads[1])):
+        session = runtime.InferenceSession(str(tmp_path / f"out/{name}.onnx"), providers=["CPUExecutionProvider"])
+        assert [each.shape for each in session.get_inputs()] == [["batch", "length"]] * len(features)
+        for rows, length in ((3, 16), (1, 5)):
+            part = {feature: value[:rows, :length] for feature, value in features.items()}
+            (found,) = session.run([output], part)
+            if is_bert and length == 5:  # The first text has more tokens: the model itself reads the cut one.
+                whole = load(BERT)
+                hidden, _ = whole.network.encode(inference.encoder_batch(*map(tf.constant, part.values())))
+                places = tf.range(length)[tf.newaxis]
+                other = hidden if name == "encode" else whole.network.masked_lm(hidden, places, whole.network.word)
+                np.testing.assert_allclose(found, other, rtol=1e-4, atol=1e-4)
+                continue
+            real = part["input_mask"].astype(bool) if is_bert else slice(None)
+            np.testing.assert_allclose(found[real], expected[key][:rows, :length][real], rtol=1e-4, atol=1e-4)
+
+
+def test_a_failure_leaves_nothing(capsys, tmp_path, monkeypatch):
+    def fail(path, *_):
+        path.mkdir()
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(saved_model, "write", fail)
+    code, text = run(capsys, f"--to={tmp_path / 'out'}", f"--init_checkpoint={GPT}")
+    assert code == 1
+    assert text.splitlines()[-1].endswith("No space left on device; nothing was written")
+    assert text.splitlines()[-1].startswith(f"export: --to={tmp_path / 'out'}: ")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,245 @@
+"""Predictions are those of the library that wrote the model, whatever else is in the batch."""
+
+import io
+import json
+import shutil
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from tests.formats.models import DATA
+from tftrain import candidates, inference, predict
+from tftrain.config import ModelConfig
+from tftrain.data.vocabulary import Vocabulary
+from tftrain.formats.tokenizer import Tokenizer
+from tftrain.formats.weights import Weights
+from tftrain.inference import Sample
+from tftrain.model_source import ModelSource
+
+BERT, GPT = f"hf:{DATA / 'hf_bert'}", f"hf:{DATA / 'hf_gpt2'}"
+
+
+def run(capsys, *arguments):
+    """Runs the program; returns its exit code and what it printed to both streams."""
+    try:
+        code = predict.main(["predict", *map(str, arguments)])
+    except SystemExit as error:
+        code = error.code
+    return code, *capsys.readouterr()
+
+
+def objects(capsys, *arguments):
+    code, out, err = run(capsys, "--format=jsonl", *arguments)
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def load(name, **changes):
+    return inference.load(ModelSource(init_checkpoint=f"{name}:{DATA / name}" if ":" not in name else name, **changes))
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def assert_candidates(found, probabilities, tokens):
+    """Compares candidates with the probabilities of all tokens, [tokens]."""
+    assert [each.token for each in found] == [tokens[best] for best in np.argsort(-probabilities)[: len(found)]]
+    expected = [probabilities[tokens.index(each.token)] for each in found]
+    np.testing.assert_allclose([each.probability for each in found], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("place", "output"),
+    [
+        (BERT, "mlm_logits"),
+        (f"hf:{DATA / 'hf_bert_masked_lm'}", "mlm_logits"),
+        (f"tf1:{DATA / 'tf1'}", "mlm_log_probabilities"),
+        (f"megatron:{DATA / 'megatron'}", "mlm_logits"),
+    ],
+)
+def test_masked_tokens_are_those_of_the_library_that_wrote_the_model(place, output):
+    model = load(place, tokenizer_dir=str(DATA / "hf_bert"))
+    expected = np.load(f"{place.partition(':')[2]}/expected.npz")
+    row, length = 2, 5  # The one whose tokens are all of the first type.
+    assert not expected["segment_ids"][row].any()
+    ids = expected["input_ids"][row, :length].astype(np.int32)
+    samples = [Sample(ids, np.arange(length), 0, 0, 0), Sample(np.tile(ids, 3), np.array([4]), 0, 0, 0)]
+    tokens = model.tokenizer.vocabulary.tokens
+    found = candidates.MaskedTokens(model, top_k=4)(samples)
+    assert [len(each) for each in found] == [length, 1]
+    # Megatron-LM pads the vocabulary: rows without a token have no probability.
+    probabilities = softmax(expected[output][row, :length, : len(tokens)])
+    for each, values in zip(found[0], probabilities, strict=True):
+        assert_candidates(each, values, list(tokens))
+
+
+def test_the_next_token_is_that_of_the_library_that_wrote_the_model():
+    model = load(GPT)
+    expected = np.load(DATA / "hf_gpt2/expected.npz")
+    samples = [
+        Sample(expected["input_ids"][row, :length].astype(np.int32), np.zeros(0, int), 0, 0, 0)
+        for row, length in enumerate((16, 3, 9))
+    ]
+    names = [candidates.decode_tokens([token]) for token in model.tokenizer.vocabulary.tokens]
+    for row, found in enumerate(candidates.NextTokens(model, top_k=3, max_new_tokens=0)(samples)):
+        probabilities = softmax(expected["logits"][row, len(samples[row].ids) - 1])
+        best = np.argsort(-probabilities)[:3]
+        assert [each.token for each in found.candidates] == [names[number] for number in best]
+        np.testing.assert_allclose([each.probability for each in found.candidates], probabilities[best], rtol=1e-4)
+        assert found.text == ""
+
+
+def test_a_continuation_takes_the_best_token_each_time_and_stops_at_the_end_token():
+    model = load(GPT)
+    ids = np.array([5, 9, 30], np.int32)
+    ends, plain = [], ids
+    for _ in range(25):  # More than the 20 positions of the model, which then reads the last 20 tokens.
+        x = model.network.hidden_states({"input_ids": plain[None, -20:]})
+        plain = np.append(plain, np.argmax(model.network.logits(x)[0, -1])).astype(np.int32)
+        ends.append(int(plain[-1]))
+    sample = Sample(ids, np.zeros(0, int), 0, 0, 0)
+    (found,) = candidates.NextTokens(model, top_k=1, max_new_tokens=25)([sample])
+    assert found.text == model.tokenizer.vocabulary.decode(ends)
+    # With the fourth new token as the end token, three are left.
+    number = ends.index(ends[3])
+    tokens = list(model.tokenizer.vocabulary.tokens)
+    end = tokens.index("<|endoftext|>")
+    tokens[end], tokens[ends[3]] = tokens[ends[3]], tokens[end]
+    swapped = model._replace(tokenizer=model.tokenizer._replace(vocabulary=Vocabulary(tuple(tokens), "bpe")))
+    (found,) = candidates.NextTokens(swapped, top_k=1, max_new_tokens=25)([sample])
+    assert found.text == swapped.tokenizer.vocabulary.decode(ends[:number])
+
+
+def test_the_rest_of_a_batch_does_not_change_a_prediction(capsys):
+    texts = ["a [MASK] c", "[MASK]", "q w e r t y u i o p [MASK] s [MASK]", "no mask", "", "zs"]
+    together = objects(capsys, f"--init_checkpoint={BERT}", *texts)
+    alone = objects(capsys, f"--init_checkpoint={BERT}", "--batch_size=1", *texts)
+    assert [each["text"] for each in together] == texts
+    assert [[mask["position"] for mask in each["masks"]] for each in together] == [[2], [1], [11, 13], [], [], []]
+    for first, second in zip(together, alone, strict=True):
+        for left, right in zip(first["masks"], second["masks"], strict=True):
+            assert len(left["candidates"]) == 5
+            assert [each["token"] for each in left["candidates"]] == [each["token"] for each in right["candidates"]]
+            values = [[each["probability"] for each in mask["candidates"]] for mask in (left, right)]
+            np.testing.assert_allclose(*values, rtol=1e-5)
+
+
+def test_lines_of_a_file_and_of_standard_input_are_read_as_arguments_are(capsys, tmp_path, monkeypatch):
+    texts = ["a [MASK] c", "", "x", "[MASK] \u00e9"]
+    (tmp_path / "texts").write_text("\n".join(texts) + "\r\n", encoding="utf-8")
+    flags = f"--init_checkpoint={BERT}", "--top_k=2", "--batch_size=3"
+    expected = run(capsys, *flags, *texts)
+    assert expected[0] == 0
+    assert expected[1].splitlines()[0] == "a [MASK] c"
+    assert expected[1].splitlines()[2:6] == ["", "  no [MASK]", "x", "  no [MASK]"]
+    assert run(capsys, *flags, f"--input_file={tmp_path / 'texts'}")[:2] == expected[:2]
+    with open(tmp_path / "texts", "rb") as file:
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(fileno=file.fileno))
+        assert run(capsys, *flags, "--input_file=-")[:2] == expected[:2]
+    assert run(capsys, "--top_k=2", f"--init_checkpoint={BERT}", "--", *texts)[1] == expected[1]
+
+
+def test_a_text_that_is_cut_and_one_with_unknown_words_are_named(capsys, tmp_path):
+    long = " ".join("abcdefghijklmnopqr") + " [MASK] s [MASK]"
+    (tmp_path / "texts").write_text(f"a [MASK]\n{long}\n5 [MASK] 6\n", encoding="utf-8")
+    code, out, err = run(capsys, f"--init_checkpoint={BERT}", f"--input_file={tmp_path / 'texts'}", "--format=jsonl")
+    assert code == 0
+    assert [len(json.loads(line)["masks"]) for line in out.splitlines()] == [1, 0, 1]
+    assert err.splitlines() == [
+        f"predict: {tmp_path}/texts: line 2: 3 tokens are left out, 2 [MASK] among them: the model reads at most 20",
+        f"predict: {tmp_path}/texts: line 3: not in the vocabulary: 2 of 5 tokens, which become [UNK]",
+    ]
+
+
+def test_warnings_are_counted_where_they_are_many(capsys):
+    code, _, err = run(capsys, f"--init_checkpoint={BERT}", *["5"] * 23)
+    assert code == 0
+    assert len(err.splitlines()) == predict.MAX_WARNINGS + 1
+    assert err.splitlines()[-1] == "predict: and 3 more such warnings"
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_case_follows_the_tokenizer_of_the_model(tmp_path, lower_case):
+    folder = shutil.copytree(DATA / "hf_bert", tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": lower_case}))
+    model = load(f"hf:{folder}")
+    tokens = model.tokenizer.vocabulary.tokens
+    (sample,) = inference.TextEncoder(model)(["A \u00c9 b[MASK]c"])
+    first = ["a", "e"] if lower_case else ["[UNK]", "[UNK]"]
+    assert [tokens[number] for number in sample.ids] == ["[CLS]", *first, "b", "[MASK]", "c", "[SEP]"]
+    assert (sample.masks.tolist(), sample.unknown) == ([4], 0 if lower_case else 2)
+
+
+class Drawn(Weights):
+    """A model whose weights are all drawn, with a tokenizer."""
+
+    path, shapes, missing = "drawn", {}, ()
+
+    def __init__(self, tokenizer, **changes):
+        sizes = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 16}
+        self.model = ModelConfig(vocab_size=len(tokenizer.vocabulary), **sizes, **changes)
+        self.tokenizer = tokenizer
+
+    def read(self, name):
+        raise AssertionError(f"{name} is not there")
+
+
+@pytest.fixture(scope="module")
+def sentencepiece():
+    from collections import Counter
+
+    from tests.data.corpora import WORDS
+    from tftrain.data.vocabulary_learner import learn_sentencepiece
+
+    vocabulary, model = learn_sentencepiece(Counter(dict.fromkeys(WORDS, 3)), 60, True)
+    return Tokenizer(vocabulary, True, "nfkc", model)
+
+
+def test_sentencepiece_tokens_are_those_of_its_own_library(sentencepiece):
+    import sentencepiece as library
+
+    model = inference.with_weights(Drawn(sentencepiece))
+    processor = library.SentencePieceProcessor(model_proto=sentencepiece.model)
+    tokens = sentencepiece.vocabulary.tokens
+    (sample,) = inference.TextEncoder(model)(["Every Batch [MASK] layers"])
+    before, after = (processor.encode(part, out_type=str) for part in ("Every Batch ", " layers"))
+    assert before
+    assert [tokens[number] for number in sample.ids] == ["[CLS]", *before, "[MASK]", *after, "[SEP]"]
+    (found,) = candidates.MaskedTokens(model, top_k=3)([sample])
+    assert len(found) == 1
+    assert {each.token for each in found[0]} <= set(tokens)
+
+
+def test_a_decoder_with_positions_in_the_attention_reads_texts_of_any_length(sentencepiece):
+    model = inference.with_weights(Drawn(sentencepiece, model_family="gpt", position_embedding="rotary"))
+    (sample,) = inference.TextEncoder(model)(["every layer " * 30])
+    assert sample.cut == 0
+    assert len(sample.ids) > 16
+    (found,) = candidates.NextTokens(model, top_k=70, max_new_tokens=2)([sample])
+    assert len(found.candidates) == len(sentencepiece.vocabulary)
+    assert sum(each.probability for each in found.candidates) == pytest.approx(1, abs=1e-5)
+
+
+def test_weights_without_a_tokenizer_take_that_of_a_flag(capsys, tmp_path):
+    folder = shutil.copytree(DATA / "tf1", tmp_path / "model")
+    (folder / "vocab.txt").unlink()
+    code, _, err = run(capsys, f"--init_checkpoint=tf1:{folder}", "a [MASK]")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "no tokenizer is beside the weights; name its folder with --tokenizer_dir" in err
+    found = objects(capsys, f"--init_checkpoint=tf1:{folder}", f"--tokenizer_dir={DATA / 'hf_bert'}", "a [MASK]")
+    assert found == objects(capsys, f"--init_checkpoint=tf1:{DATA / 'tf1'}", "a [MASK]")
+
+
+def test_a_reader_that_has_enough_ends_the_program_without_a_word(capsys, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, _):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    code, _, err = run(capsys, f"--init_checkpoint={BERT}", "a [MASK]")
+    assert (code, err) == (1, "")

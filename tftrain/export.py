@@ -1,0 +1,149 @@
+"""Exports a model for programs that serve it: `python -m tftrain.export --output_dir=runs/x --to=FOLDER`.
+
+A SavedModel needs only TensorFlow, an ONNX file only a runtime of ONNX; docs/export.md shows how each is loaded.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tftrain import flags, log
+from tftrain.complete_folder import complete_folder
+from tftrain.exit_codes import RunError
+from tftrain.export_config import ExportConfig
+from tftrain.fields import ConfigError
+from tftrain.files import reason
+
+logger = logging.getLogger("tftrain.export")
+
+PROGRAM = "python -m tftrain.export"
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+# TensorFlow Serving takes the folder with the largest number as the version to serve.
+VERSION = "1"
+WITH_TEXT_OPS = "text"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exports what the command line says.
+
+    Args:
+        argv: the name of the program and its flags.
+
+    Returns:
+        The exit status.
+    """
+    log.configure(program="export")
+    try:
+        config, problems, _ = flags.read(ExportConfig, [PROGRAM, *argv[1:]])
+        misread = {problem.flag for problem in problems}
+        problems += [problem for problem in config.problems() if problem.flag not in misread]
+        if problems:
+            raise ConfigError(problems)
+    except ConfigError as error:
+        flags.refuse("export", error)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        export(config)
+    except RunError as error:
+        logger.error(error)
+        return EXIT_FAILED
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        logger.error(f"--to={config.export.to}: {named}{reason(error)}; nothing was written")
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        logger.error("interrupted; nothing was written")
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def export(config: ExportConfig) -> None:
+    """Writes the model into a folder that appears when it is complete, and prints what it is and how it compares.
+
+    Raises:
+        RunError, OSError: the message names the file or the flag.
+    """
+    from tftrain import inference
+    from tftrain.formats import tokenizer
+    from tftrain.serving import report
+    from tftrain.serving.quantized import VARIANTS
+    from tftrain.serving.signatures import Source, signatures
+    from tftrain.serving.text_graph import TextGraph, has_ops
+
+    settings = config.export
+    original = inference.load(config.source)
+    inference.check_tokens(original, config.source)
+    dtype, change = VARIANTS[settings.variant]
+    model = original if settings.variant == "fp32" else inference.load(config.source, dtype)
+    if change:
+        change(model.network)
+    for note in [*model.notes, *left_out(model, settings.format)]:
+        logger.info(note)
+    text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
+    made = signatures(Source(model, text, settings.top_k))
+    with complete_folder(Path(settings.to)) as folder:
+        write = write_onnx if settings.format == "onnx" else write_saved_models
+        exported = write(folder, Source(model, text, settings.top_k), made)
+        if model.tokenizer:
+            (folder / "tokenizer").mkdir()
+            tokenizer.write(folder / "tokenizer", model.tokenizer)
+        lines = report.comparison(settings, original, exported, folder)
+    for line in [*report.signatures(made, settings), "", *lines]:
+        logger.info(line)
+
+
+def left_out(model, file_format: str) -> list[str]:
+    """Returns what an export can't have, a line each."""
+    from tftrain.serving.text_graph import has_ops
+
+    lines = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
+    if file_format == "saved_model" and not has_ops(model.tokenizer):
+        why = "byte-level BPE has no ops" if model.tokenizer else "no tokenizer is beside the weights"
+        lines.append(f"no signature takes text: {why}")
+    return lines
+
+
+def write_saved_models(folder: Path, source, made) -> dict:
+    """Writes the SavedModel that needs only TensorFlow, and one with tensorflow-text if the tokenizer needs that.
+
+    Returns:
+        The functions on token ids of what was written, by name.
+    """
+    import tensorflow as tf
+
+    from tftrain.serving import saved_model
+    from tftrain.serving.text_graph import needs_tensorflow_text
+
+    bare = made
+    if source.text and needs_tensorflow_text(source.model.tokenizer):
+        bare = {name: signature for name, signature in made.items() if not signature.takes_text}
+        saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, made)
+    saved_model.write(folder / VERSION, source, bare)
+    loaded = tf.saved_model.load(str(folder / VERSION)).signatures
+    return {name: _of_arrays(loaded[name], signature) for name, signature in bare.items() if not signature.takes_text}
+
+
+def _of_arrays(function, signature):
+    import tensorflow as tf
+
+    return lambda **inputs: function(**{spec.name: tf.constant(inputs[spec.name]) for spec in signature.inputs})
+
+
+def write_onnx(folder: Path, source, made) -> dict:
+    """Writes an ONNX file for each signature; returns the functions of what was written, by name."""
+    from tftrain.serving import onnx_file
+
+    count = sum(variable.shape.num_elements() for variable in source.model.network.named_variables().values())
+    for name, signature in made.items():
+        onnx_file.write(folder / f"{name}.onnx", signature, 4 * count)
+    return {name: onnx_file.load(folder / f"{name}.onnx") for name in made}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
