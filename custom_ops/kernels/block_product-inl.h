@@ -29,14 +29,20 @@ struct WordFor<BFloat16> {
 #endif
 
 template <typename Word>
-constexpr int kNumbersOf = sizeof(Word) == sizeof(float) && std::is_same<Word, float>::value ? 1 : 2;
+constexpr int kNumbersOf = std::is_same<Word, float>::value ? 1 : 2;
+
+// One word in all lanes, as bits: of an fp32 number the compiler would make a sum with zero.
+template <typename Word>
+TFTRAIN_INLINE F Broadcast(const Word* from) {
+  uint32_t bits;
+  std::memcpy(&bits, from, sizeof(bits));
+  return Bits<F>(U{} + bits);
+}
 
 TFTRAIN_INLINE F LoadWords(const float* from) { return Load(from); }
-TFTRAIN_INLINE F Broadcast(const float* from) { return Set(*from); }
 TFTRAIN_INLINE F MultiplyAdd(const float*, F a, F b, F sum) { return Fma(a, b, sum); }
 
 TFTRAIN_INLINE F LoadWords(const BFloat16Pair* from) { return Load(reinterpret_cast<const float*>(from)); }
-TFTRAIN_INLINE F Broadcast(const BFloat16Pair* from) { return Bits<F>(U{} + from->bits); }
 TFTRAIN_INLINE F MultiplyAdd(const BFloat16Pair*, F a, F b, F sum) {
 #if defined(TFTRAIN_BF16_INSTRUCTIONS)
   return _mm512_dpbf16_ps(sum, Bits<__m512bh>(a), Bits<__m512bh>(b));
@@ -45,7 +51,8 @@ TFTRAIN_INLINE F MultiplyAdd(const BFloat16Pair*, F a, F b, F sum) {
 #endif
 }
 
-// One tile. A word of A is at a[row * a_stride + k], or if A is transposed at a[k * a_stride + row].
+// One tile. A word of A is at a[row * a_stride + k], or if A is transposed at a[k * a_stride + row]. What is in C is added
+// last: a sum of sums over blocks loses less precision than one long sum.
 template <bool kTransposed, int kVectors, typename Word>
 __attribute__((noinline)) void MultiplyTile(const Word* a, int64_t a_stride, const Word* b, int64_t depth, float* c,
                                             int64_t c_stride, bool add) {
@@ -53,7 +60,7 @@ __attribute__((noinline)) void MultiplyTile(const Word* a, int64_t a_stride, con
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = add ? Load(c + r * c_stride + v * kLanes) : F{};
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = F{};
   }
   for (int64_t k = 0; k < depth; ++k) {
     F columns[kVectors];
@@ -69,7 +76,10 @@ __attribute__((noinline)) void MultiplyTile(const Word* a, int64_t a_stride, con
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) Store(sums[r][v], c + r * c_stride + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) {
+      float* const to = c + r * c_stride + v * kLanes;
+      Store(add ? sums[r][v] + Load(to) : sums[r][v], to);
+    }
   }
 }
 

@@ -111,7 +111,7 @@ void FlashForwardBlock(const FlashAttentionForward& args, const SampleMask& mask
   float* const log_sum_exp = args.log_sum_exp + shape.LseOffset(sample, head) + first_query;
   for (int64_t row = 0; row < queries; ++row) {
     const RowState& state = work.states[row];
-    log_sum_exp[row] = (state.largest + std::log2(state.sum)) / kLog2E;
+    log_sum_exp[row] = static_cast<float>((state.largest + std::log2(double{state.sum})) / kLog2EExactly);
     const float factor = state.largest == -INFINITY ? 0.0f : keep_scale / state.sum;
     const float* const from = work.context + row * work.padded_size;
     T* const to = static_cast<T*>(args.context) + offset + row * shape.row_stride();

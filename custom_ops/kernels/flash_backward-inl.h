@@ -162,7 +162,8 @@ void PackHead(const FlashAttentionBackward& args, int64_t sample, int64_t head, 
       sum = Fma(LoadSome(dcontext + row * stride + i, left), LoadSome(context + row * stride + i, left), sum);
     }
     work.dot[row] = Sum(sum);
-    work.log_sum_exp[row] = log_sum_exp[row] == -INFINITY ? 0.0f : log_sum_exp[row] * kLog2E;
+    const bool has_keys = log_sum_exp[row] != -INFINITY;
+    work.log_sum_exp[row] = has_keys ? static_cast<float>(log_sum_exp[row] * kLog2EExactly) : 0.0f;
   }
   // The other row of the last pair has no weights.
   std::fill(&work.dot[shape.length], &work.dot[work.length], 0.0f);

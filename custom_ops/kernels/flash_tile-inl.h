@@ -1,6 +1,8 @@
 // What happens to a tile of scores between the products of flash attention: masks, exponentials, dropout, gradients.
 // Included once per target, after block_product-inl.h, math-inl.h and philox-inl.h; see flash_attention.h.
 
+constexpr double kLog2EExactly = 1.4426950408889634;
+
 constexpr int64_t kQueryBlock = 64;
 constexpr int64_t kKeyBlock = 128;  // so many draws are made at once
 
@@ -118,12 +120,13 @@ TFTRAIN_INLINE F LaneNumbers() {
   return Load(numbers);
 }
 
-// The scores from the tile's column i on, scaled; minus infinity where the mask leaves no key.
+// The scores from the tile's column i on, scaled, less a reference; minus infinity where the mask leaves no key. The
+// product and the difference are rounded once, so that large scores lose no more precision than small ones.
 template <bool kPartial>
-TFTRAIN_INLINE F RuledScores(const float* scores, const RowRule& rule, int64_t i) {
-  if (!kPartial) return Load(scores + i) * rule.scale;
+TFTRAIN_INLINE F RuledScores(const float* scores, const RowRule& rule, float reference, int64_t i) {
+  if (!kPartial) return Fma(Load(scores + i), Set(rule.scale), Set(-reference));
   const F distance = LaneNumbers() + (rule.distance + static_cast<float>(i));
-  const F value = Fma(Load(scores + i), Set(rule.scale), distance * rule.slope);
+  const F value = Fma(Load(scores + i), Set(rule.scale), Fma(distance, Set(rule.slope), Set(-reference)));
   const I segments = Bits<I>(Load(reinterpret_cast<const float*>(rule.keys + i)));
   return Select((segments != rule.segment) | (distance > rule.furthest), Set(-INFINITY), value);
 }
@@ -138,18 +141,14 @@ struct RowState {
 // of what the row has summed up before. `weights` may be `scores`.
 template <bool kPartial, bool kDropout, typename Number>
 TFTRAIN_INLINE float SoftmaxRow(const RowRule& rule, const uint16_t* draws, int32_t drop_below, int64_t columns,
-                                float* scores, Number* weights, RowState* state) {
+                                const float* scores, Number* weights, RowState* state) {
   F largest = Set(state->largest);
-  for (int64_t i = 0; i < columns; i += kLanes) {
-    const F value = RuledScores<kPartial>(scores, rule, i);
-    largest = Max(value, largest);
-    Store(value, scores + i);
-  }
+  for (int64_t i = 0; i < columns; i += kLanes) largest = Max(RuledScores<kPartial>(scores, rule, 0.0f, i), largest);
   const float now = Largest(largest);
   const float reference = now == -INFINITY ? 0.0f : now;  // the exponentials of minus infinity are zeros then too
   F sum = {};
   for (int64_t i = 0; i < columns; i += kLanes) {
-    const F value = Exp2(Load(scores + i) - reference);
+    const F value = Exp2(RuledScores<kPartial>(scores, rule, reference, i));
     sum += value;
     Store(kDropout ? Zero(Kept(draws + i, drop_below), value) : value, weights + i);
   }
@@ -173,7 +172,7 @@ struct GradientRow {
 template <bool kPartial, bool kDropout>
 TFTRAIN_INLINE void GradientAt(const GradientRow& row, int32_t drop_below, float keep_scale, int64_t i, F* weight,
                                F* dscore) {
-  const F p = Exp2(RuledScores<kPartial>(row.scores, row.rule, i) - row.log_sum_exp);
+  const F p = Exp2(RuledScores<kPartial>(row.scores, row.rule, row.log_sum_exp, i));
   F g = Load(row.dweights + i);
   *weight = p;
   if (kDropout) {
