@@ -18,15 +18,15 @@ def rotate(x: tf.Tensor) -> tf.Tensor:
     position p, the pair turns by p * 10000^(-2 i / head_size).
 
     Args:
-        x: queries or keys, [b, heads, S, head_size], head_size even; S and head_size static.
+        x: queries or keys, [b, S, heads, head_size], head_size even; S and head_size static.
 
     Returns:
         A tensor like `x`, computed in fp32 (float64 for float64) and rounded once.
     """
-    length, size = x.shape[2:]
+    _batch, length, _heads, size = x.shape
     wide = wide_dtype(x.dtype)
     angles = np.outer(np.arange(length), BASE ** (-np.arange(size // 2) / (size / 2)))  # [S, head_size / 2]
-    cosine, sine = (tf.constant(function(angles), wide) for function in (np.cos, np.sin))
+    cosine, sine = (tf.constant(function(angles)[:, np.newaxis], wide) for function in (np.cos, np.sin))
     first, second = tf.split(tf.cast(x, wide), 2, axis=-1)
     turned = tf.concat([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
     return tf.cast(turned, x.dtype)
