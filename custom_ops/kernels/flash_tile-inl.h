@@ -3,7 +3,7 @@
 
 constexpr double kLog2EExactly = 1.4426950408889634;
 
-constexpr int64_t kQueryBlock = 64;
+constexpr int64_t kQueryBlock = 32;
 constexpr int64_t kKeyBlock = 128;  // so many draws are made at once
 
 // Memory that vectors read without crossing cache lines; not initialized.

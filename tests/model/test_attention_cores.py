@@ -77,3 +77,14 @@ def test_gradients_of_padding_and_of_a_sample_without_tokens_are_zero(core):
         assert not gradient[1, 5:].any()
         assert gradient[1, :5].all()
     assert not any(gradient.numpy()[2].any() for gradient in (query, key, value))
+
+
+def test_slopes_are_added_to_the_scores(core):
+    tensors, slopes = list(map(tf.constant, inputs())), (0.25, 0.01)
+    plain = CORES["reference"]
+    contexts = [
+        each(*tensors, AttentionMask(tf.constant(KEYS), causal=True, slopes=some), None)
+        for each, some in ((core, slopes), (plain, slopes), (plain, None))
+    ]
+    assert_close(contexts[0], contexts[1], rtol=2e-5)
+    assert np.abs(contexts[1] - contexts[2]).max() > 0.01
