@@ -46,6 +46,9 @@ def test_speed_is_compared_with_the_fused_softmax_of_the_same_pass():
     assert flash["base_spread_pct"] == pytest.approx(10)
     table.compare(base[0], base)
     assert "speed_change_pct" not in base[0]
+    causal = record("flash_causal", 2.0)
+    table.compare(causal, [*base, record("softmax_causal", 1.0)])
+    assert causal["speed_change_pct"] == pytest.approx(-50)
 
 
 def test_a_line_has_both_passes_of_every_length():
@@ -67,7 +70,7 @@ def test_the_picture_is_a_png(tmp_path):
 def test_each_core_gives_a_record_for_each_pass():
     group = [
         Row(core, "group", {"core": core, "dtype": "bf16", "length": 64, **TINY})
-        for core in ("softmax", "flash", "nosuch")
+        for core in ("softmax_causal", "flash_causal", "nosuch")
     ]
     table_cores = table.CORES | {"nosuch": "nosuch"}
     with pytest.MonkeyPatch.context() as patch:

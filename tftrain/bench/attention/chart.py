@@ -42,13 +42,16 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
 
 def lines(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, float, float]]]:
-    """Returns by core and dtype, for each length with both passes: the length, milliseconds and MB."""
+    """Returns by core and dtype, for each length with both passes: the length, milliseconds and MB.
+
+    Cores with a causal mask have no line.
+    """
     passes: dict[tuple[str, str, int], list[Record]] = {}
     for record in records:
         passes.setdefault((record["core"], record["dtype"], record["seq_length"]), []).append(record)
     found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
     for (core, dtype, length), both in sorted(passes.items()):
-        if len(both) == 2:
+        if len(both) == 2 and core in COLOURS:
             point = length, sum(each["time_us"] for each in both) / 1000, max(each["peak_mb"] for each in both)
             found.setdefault((core, dtype), []).append(point)
     return found

@@ -14,6 +14,8 @@ from tftrain.bench.worker import Worker, WorkerError
 STEPS = 5
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 CORES = {"plain": "reference", "softmax": "fused", "flash": "flash"}  # by their names in tftrain.model.attention_cores
+CAUSAL = "_causal"  # behind the name of a core in a row with a causal mask, at some lengths
+CAUSAL_CORES, CAUSAL_LENGTHS = ("softmax", "flash"), (512, 2048)
 PASSES = ("forward", "backward")
 # Tokens in all and not samples are the same in every row, so that a time that is linear in the length stays the same.
 SIZES = {"tokens": 8192, "heads": 4, "head_size": 64, "rate": 0.1}
@@ -29,12 +31,15 @@ COLUMNS = (
 
 
 def rows() -> tuple[Row, ...]:
-    """Returns every core in every dtype and length."""
+    """Returns every core in every dtype and length, and some of them with a causal mask."""
+    names = []
+    for dtype in ("fp32", "bf16"):
+        for length in LENGTHS:
+            names += [(core, dtype, length) for core in CORES]
+            names += [(core + CAUSAL, dtype, length) for core in CAUSAL_CORES if length in CAUSAL_LENGTHS]
     return tuple(
         Row(f"{core}/{dtype}/{length}", f"{dtype}/{length}", {"core": core, "dtype": dtype, "length": length, **SIZES})
-        for dtype in ("fp32", "bf16")
-        for length in LENGTHS
-        for core in CORES
+        for core, dtype, length in names
     )
 
 
@@ -46,7 +51,9 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
     with ExitStack() as stack:
         workers = {}
         for row in group:
-            settings = {**row.settings, **shared, "core": CORES[row.settings["core"]]}
+            name = row.settings["core"]
+            core = {"core": CORES[name.removesuffix(CAUSAL)], "causal": name.endswith(CAUSAL)}
+            settings = {**row.settings, **shared, **core}
             workers[row.name] = stack.enter_context(Worker("tftrain.bench.attention.worker", settings))
         for _step in range(1 + (config.steps or STEPS)):  # the first calls of a process are its warm-up
             for name in [name for name in workers if name not in errors]:
@@ -55,13 +62,13 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
                 except WorkerError as error:
                     errors[name] = str(error)
     found = {row.name: records(row, answers[row.name]) for row in group if row.name not in errors}
-    base = next((found[row.name] for row in group if row.settings["core"] == "softmax" and row.name in found), [])
+    every = [record for made in found.values() for record in made]
     for row in group:
         if row.name in errors:
             yield Outcome(row.name, [], errors[row.name])
             continue
         for record in found[row.name]:
-            compare(record, base)
+            compare(record, every)
             say(
                 f"{record['core']:8} {record['pass']:8} {record['time_us']:12.1f} us ({record['time_us_low']:.1f} to "
                 f"{record['time_us_high']:.1f}), {record['peak_mb']:.1f} MB"
@@ -98,10 +105,16 @@ def records(row: Row, answers: list[Record]) -> list[Record]:
     return made
 
 
-def compare(record: Record, base: list[Record]) -> None:
-    """Adds the change of speed against the core with the fused softmax, and the spread of that core's times."""
-    for other in base:
-        if other["pass"] == record["pass"] and record["core"] != "softmax":
+def compare(record: Record, every: list[Record]) -> None:
+    """Adds the change of speed against the fused softmax with the same mask and pass, and the spread of its times.
+
+    Args:
+        record: of one core and pass.
+        every: the records of all cores at the same length, in the same dtype.
+    """
+    base = "softmax" + (CAUSAL if record["core"].endswith(CAUSAL) else "")
+    for other in every:
+        if (other["core"], other["pass"]) == (base, record["pass"]) and record["core"] != base:
             record["speed_change_pct"] = 100 * (other["time_us"] / record["time_us"] - 1)
             record["base_spread_pct"] = 100 * (other["time_us_high"] - other["time_us_low"]) / other["time_us"]
 
