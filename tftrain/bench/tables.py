@@ -13,5 +13,5 @@ from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.ranks.table import RANKS
 from tftrain.bench.table import Table
 
-OWN = (KERNELS, ATTENTION, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, PIPELINE)
+OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, PIPELINE, ATTENTION)
 TABLES: dict[str, Table] = {table.name: table for table in (*OWN, *PUBLISHED)}
