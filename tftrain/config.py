@@ -15,6 +15,7 @@ from tftrain.parallel_config import BatchConfig, ParallelConfig, schedule_proble
 
 FAMILIES = ("bert", "gpt")
 IMPLEMENTATIONS = ("auto", "fused", "reference")
+FLASH_HEAD_MULTIPLE, FLASH_LARGEST_HEAD = 8, 256  # the head sizes that attn_impl=flash takes
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
 
@@ -68,10 +69,16 @@ class ModelConfig:
         "Format of scale and shift of every LayerNorm; its statistics are always fp32.",
         choices=("compute", "fp32"),
     )
+    attn_impl: str = flag(
+        "softmax",
+        "softmax: matrix products around the softmax that attn_softmax_impl names. flash: one fused op, which keeps "
+        "nothing of sequence length x sequence length.",
+        choices=("softmax", "flash"),
+    )
     attn_softmax_impl: str = flag(
         "auto",
         "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as "
-        "for ln_impl.",
+        "for ln_impl. attn_impl=flash does without.",
         choices=IMPLEMENTATIONS,
     )
     gelu_impl: str = flag(
@@ -358,6 +365,10 @@ class TrainConfig:
         if model.position_embedding == "rotary" and model.head_size % 2:
             expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
             found.append(Problem("position_embedding", model.position_embedding, expected))
+        size = model.head_size if model.num_attention_heads > 0 else 0
+        if model.attn_impl == "flash" and (size % FLASH_HEAD_MULTIPLE or size > FLASH_LARGEST_HEAD):
+            takes = f"flash takes multiples of {FLASH_HEAD_MULTIPLE} up to {FLASH_LARGEST_HEAD}"
+            found.append(Problem("attn_impl", "flash", f"expected softmax with heads of {size} elements: {takes}"))
         sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
         if len(sources) != 1:
             given = "none" if not sources else ", ".join(sources)

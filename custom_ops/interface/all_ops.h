@@ -5,6 +5,7 @@
 
 #include "custom_ops/interface/attention_softmax.h"
 #include "custom_ops/interface/bias_dropout_add.h"
+#include "custom_ops/interface/flash_attention.h"
 #include "custom_ops/interface/geglu.h"
 #include "custom_ops/interface/gelu.h"
 #include "custom_ops/interface/lamb.h"
@@ -15,6 +16,8 @@
   OP(AttentionSoftmaxGradOp, tftrain_attention_softmax_grad)           \
   OP(BiasDropoutAddOp, tftrain_bias_dropout_add)                       \
   OP(BiasDropoutAddGradOp, tftrain_bias_dropout_add_grad)              \
+  OP(FlashAttentionOp, tftrain_flash_attention)                        \
+  OP(FlashAttentionGradOp, tftrain_flash_attention_grad)               \
   OP(GegluOp, tftrain_geglu)                                           \
   OP(GegluGradOp, tftrain_geglu_grad)                                  \
   OP(GeluOp, tftrain_gelu)                                             \

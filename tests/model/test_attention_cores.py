@@ -9,13 +9,13 @@ from tftrain.model.attention_cores import CORES, AttentionMask
 from tftrain.ops.dropout import AxisRange, dropout_at, keep_mask
 from tftrain.ops.library import candidates
 
-SHAPE = (3, 2, 9, 8)  # samples, heads, tokens, head_size
+SHAPE = (3, 9, 2, 8)  # samples, tokens, heads, head_size
 KEYS = np.array([[0] * 2 + [1] * 7, [1] * 5 + [0] * 4, [0] * 9], np.int32)
 
 
 @pytest.fixture(params=CORES)
 def core(request):
-    if request.param == "fused" and not any(path.exists() for path in candidates()):
+    if request.param != "reference" and not any(path.exists() for path in candidates()):
         pytest.skip("the ops are not built")
     return CORES[request.param]
 
@@ -28,14 +28,14 @@ def inputs():
 def expected_context(query, key, value, factors, causal):
     """Attention in float64 NumPy; `factors` multiply the probabilities."""
     context = np.zeros(SHAPE)
-    for sample, head, token in np.ndindex(SHAPE[:3]):
+    for sample, token, head in np.ndindex(SHAPE[:3]):
         tokens = KEYS[sample] > 0
         if causal:
-            tokens = tokens & (np.arange(SHAPE[2]) <= token)
+            tokens = tokens & (np.arange(SHAPE[1]) <= token)
         if tokens.any():
-            powers = np.exp(key[sample, head, tokens] @ query[sample, head, token] / np.sqrt(SHAPE[3]))
+            powers = np.exp(key[sample, tokens, head] @ query[sample, token, head] / np.sqrt(SHAPE[3]))
             probabilities = powers / powers.sum() * factors[sample, head, token, tokens]
-            context[sample, head, token] = probabilities @ value[sample, head, tokens]
+            context[sample, token, head] = probabilities @ value[sample, tokens, head]
     return context
 
 
@@ -44,7 +44,7 @@ def expected_context(query, key, value, factors, causal):
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_the_context_is_that_of_numpy(core, rate, heads, causal):
     dropout = dropout_at(dropout_key(), rate, 6, heads)
-    factors = np.ones([*SHAPE[:2], SHAPE[2], SHAPE[2]])
+    factors = np.ones([SHAPE[0], SHAPE[2], SHAPE[1], SHAPE[1]])
     if dropout is not None:
         factors = keep_mask(list(factors.shape), dropout).numpy() / (1 - round(rate * 65536) / 65536)
     wide = [array.astype(np.float64) for array in inputs()]
@@ -56,15 +56,15 @@ def test_a_causal_query_has_no_gradient_from_the_keys_behind_it(core):
     tensors = list(map(tf.constant, inputs()))
     with tf.GradientTape() as tape:
         tape.watch(tensors)
-        context = core(*tensors, AttentionMask(tf.constant(KEYS), causal=True), None)[:, :, :4]
-    query, key, value = tape.gradient(context, tensors, output_gradients=tensors[0][:, :, :4])
+        context = core(*tensors, AttentionMask(tf.constant(KEYS), causal=True), None)[:, :4]
+    query, key, value = tape.gradient(context, tensors, output_gradients=tensors[0][:, :4])
     for gradient in (query.numpy(), key.numpy(), value.numpy()):
-        assert not gradient[:, :, 4:].any()
+        assert not gradient[:, 4:].any()
     # The first sample's tokens 0 and 1 are padding, so query 2 is the first with a key and query 3 the first with two.
-    assert not query.numpy()[0, :, :3].any()
-    assert query.numpy()[0, :, 3].all()
-    assert not value.numpy()[0, :, :2].any()
-    assert value.numpy()[0, :, 2:4].all()
+    assert not query.numpy()[0, :3].any()
+    assert query.numpy()[0, 3].all()
+    assert not value.numpy()[0, :2].any()
+    assert value.numpy()[0, 2:4].all()
 
 
 def test_gradients_of_padding_and_of_a_sample_without_tokens_are_zero(core):
@@ -74,6 +74,17 @@ def test_gradients_of_padding_and_of_a_sample_without_tokens_are_zero(core):
         context = core(*tensors, AttentionMask(tf.constant(KEYS)), None)
     query, key, value = tape.gradient(context, tensors, output_gradients=tensors[0])
     for gradient in (key.numpy(), value.numpy()):
-        assert not gradient[1, :, 5:].any()
-        assert gradient[1, :, :5].all()
+        assert not gradient[1, 5:].any()
+        assert gradient[1, :5].all()
     assert not any(gradient.numpy()[2].any() for gradient in (query, key, value))
+
+
+def test_slopes_are_added_to_the_scores(core):
+    tensors, slopes = list(map(tf.constant, inputs())), (0.25, 0.01)
+    plain = CORES["reference"]
+    contexts = [
+        each(*tensors, AttentionMask(tf.constant(KEYS), causal=True, slopes=some), None)
+        for each, some in ((core, slopes), (plain, slopes), (plain, None))
+    ]
+    assert_close(contexts[0], contexts[1], rtol=2e-5)
+    assert np.abs(contexts[1] - contexts[2]).max() > 0.01

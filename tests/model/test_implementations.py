@@ -30,6 +30,12 @@ def test_auto_is_the_default_of_every_implementation():
 
 
 @needs_ops
+def test_flash_stands_in_the_place_of_the_softmax():
+    line = describe(ModelConfig(attn_impl="flash"), "float32", gpu=False)
+    assert line == "implementations: ln_impl=fused attn_impl=flash gelu_impl=fused dropout_add_impl=fused"
+
+
+@needs_ops
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_auto_is_fused_where_the_ops_are_built(dtype):
     config = ModelConfig()

@@ -16,6 +16,8 @@ ITEM = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2)}
     [
         ("fused", "float32", "gelu", 0.1),
         ("fused", "bfloat16", "geglu", 0.0),
+        ("flash", "float32", "gelu", 0.1),
+        ("flash", "bfloat16", "gelu", 0.0),
         ("reference", "float32", "gelu", 0.0),
         ("reference", "float32", "geglu", 0.1),
         ("reference", "bfloat16", "gelu", 0.1),
@@ -23,6 +25,8 @@ ITEM = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2)}
     ],
 )
 def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dtype, activation, rate):
+    flash = implementation == "flash"  # beside the other fused ops
+    implementation = "fused" if flash else implementation
     impl = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), implementation)
     config = ModelConfig(
         hidden_size=WIDTH,
@@ -30,8 +34,10 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
         activation=activation,
         hidden_dropout_prob=rate,
         attention_probs_dropout_prob=rate,
+        attn_impl="flash" if flash else "softmax",
         **impl,
     )
+    fused = {"ln", "softmax", "gelu", "dropout_add", *(["flash"] if flash else [])}
     work = BERT.replaced(
         family="tftrain",
         hidden=WIDTH,
@@ -41,7 +47,7 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
         micro_batch=SAMPLES,
         precision=ITEM[dtype][0],
         gated=activation == "geglu",
-        fused=frozenset({"ln", "softmax", "gelu", "dropout_add"} if implementation == "fused" else ()),
+        fused=frozenset(fused if implementation == "fused" else ()),
         hidden_dropout=rate > 0,
         attention_dropout=rate > 0,
     )

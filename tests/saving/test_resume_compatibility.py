@@ -14,7 +14,7 @@ DATA = {"the vocabulary": "101 tokens with SHA-256 0123", "manifest.json of the 
 SAVED = TrainConfig()
 # Every flag that may change without a word: where, how fast, and on how many ranks the same is computed.
 FREE = {
-    *("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"),
+    *("ln_impl", "attn_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"),
     *("data_dir", "train_files", "eval_files", "data_readers"),
     *("micro_batch_size", "grad_accum_steps", "fit_micro_batch"),
     *("tensor_parallel_size", "sequence_parallel", "split_opt_state", "split_grad_accum", "state_split_strategy"),

@@ -1,6 +1,7 @@
 """All tables, by name."""
 
 from tftrain.bench.accumulation.table import ACCUMULATION
+from tftrain.bench.attention.table import ATTENTION
 from tftrain.bench.checkpoint.table import CHECKPOINT
 from tftrain.bench.collectives.table import COLLECTIVES
 from tftrain.bench.kernels.table import KERNELS
@@ -12,5 +13,5 @@ from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.ranks.table import RANKS
 from tftrain.bench.table import Table
 
-OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, PIPELINE)
+OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, PIPELINE, ATTENTION)
 TABLES: dict[str, Table] = {table.name: table for table in (*OWN, *PUBLISHED)}

@@ -19,6 +19,7 @@ HEADS = ("masked_lm", "pooler", "next_sentence")
 FREE_FLAGS = (
     "ln_impl",
     "ln_dtype",
+    "attn_impl",
     "attn_softmax_impl",
     "gelu_impl",
     "dropout_add_impl",

@@ -4,7 +4,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
-from tftrain.model.attention_cores import CORES, AttentionMask
+from tftrain.model.attention_cores import AttentionMask, core_of
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.layers import Dense, Entered, enter_dense, leave_dense
 from tftrain.model.parameters import Parameters
@@ -36,7 +36,7 @@ class SelfAttention(tf_keras.layers.Layer):
             checkpointing: whether backward recomputes the core.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.core, self.checkpointing = CORES[config.attn_softmax_impl], checkpointing
+        self.core, self.checkpointing = core_of(config), checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
         self.ranks, self.place = parameters.ranks, parameters.place
         hidden, self.head_size = config.hidden_size, config.head_size
@@ -89,11 +89,9 @@ class SelfAttention(tf_keras.layers.Layer):
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
         width = self.heads * self.head_size
-        context = tf.reshape(
-            tf.transpose(context, [0, 2, 1, 3]), [-1, dimension(context, 2), width]
-        )  # [b, S, H of this rank]
+        context = tf.reshape(context, [-1, dimension(context, 1), width])  # [b, S, H of this rank]
         return self.output_projection(context, with_bias=with_bias)
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps [b, S, H of this rank] to [b, heads of this rank, S, head_size]."""
-        return tf.transpose(tf.reshape(x, [-1, dimension(x, 1), self.heads, self.head_size]), [0, 2, 1, 3])
+        """Maps [b, S, H of this rank] to [b, S, heads of this rank, head_size]."""
+        return tf.reshape(x, [-1, dimension(x, 1), self.heads, self.head_size])

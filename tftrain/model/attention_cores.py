@@ -2,7 +2,7 @@
 
 A core computes softmax(query key' / sqrt(head_size)) value for each head. It takes an `AttentionMask`, not a tensor of
 heads x S x S elements, so a core need not have any such tensor. To add a core, write a function of the type
-`AttentionCore` and give it a name in `CORES`.
+`AttentionCore` and choose it in `core_of`.
 """
 
 import math
@@ -10,10 +10,12 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
+from tftrain.config import ModelConfig
 from tftrain.model.positions import distance_bias
-from tftrain.ops.attention_softmax import attention_context, reference_attention_context
+from tftrain.ops.attention_softmax import attention, reference_attention_context
 from tftrain.ops.dropout import Dropout
 from tftrain.ops.dtypes import wide_dtype
+from tftrain.ops.flash_attention import flash_attention
 from tftrain.ops.shapes import dimension
 
 
@@ -40,18 +42,19 @@ class AttentionCore(Protocol):
         """Returns the context of each query.
 
         Args:
-            query, key, value: [b, heads, S, head_size], in the model's dtype; b may be unknown, and without
+            query, key, value: [b, S, heads, head_size], in the model's dtype; b may be unknown, and without
                 dropout S too.
             mask: which keys a query attends to.
             dropout: of the probabilities, with the heads of this rank; None in inference.
 
         Returns:
-            [b, heads, S, head_size], in the model's dtype; zeros where a query has no key.
+            [b, S, heads, head_size], in the model's dtype; zeros where a query has no key.
         """
 
 
 def plain_softmax(query, key, value, mask, dropout):
     """The core in plain TensorFlow."""
+    query, key, value = _by_heads(query, key, value)
     # Scale the queries, because they have fewer elements than the scores. The reshapes stop Grappler from moving the
     # factor through the transpose that splits the heads. Grappler would do so only in graphs whose backward does not
     # need the scaled queries, so results would not be bit-equal.
@@ -60,20 +63,40 @@ def plain_softmax(query, key, value, mask, dropout):
     if mask.slopes:
         wide = wide_dtype(scores.dtype)
         scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide)
-    return reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal)
+    context = reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal)
+    return tf.transpose(context, [0, 2, 1, 3])
 
 
 def fused_softmax(query, key, value, mask, dropout):
     """The core whose scale, mask, softmax and dropout are one op."""
-    scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, S, S]
+    query, key, value = _by_heads(query, key, value)
+    scale, bias = _scale(query), None
     if mask.slopes:
         # The distance to a near key is small, so it is exact in 16 bits; a far key has next to no weight.
-        scores += distance_bias(mask.slopes, scores.shape[-1], scores.dtype) / tf.cast(_scale(query), scores.dtype)
-    return attention_context(scores, mask.keys, value, _scale(query), dropout, mask.causal)
+        bias = distance_bias(mask.slopes, key.shape[-2], query.dtype) / tf.cast(scale, query.dtype)
+    context = attention(query, key, value, mask.keys, scale, dropout, mask.causal, bias)
+    return tf.transpose(context, [0, 2, 1, 3])
+
+
+def flash(query, key, value, mask, dropout):
+    """The core that is one op, without any tensor of S x S elements."""
+    return flash_attention(
+        query, key, value, mask.keys, _scale(query), dropout, mask.causal, slopes=mask.slopes or None
+    )
+
+
+def _by_heads(*tensors):
+    """Maps each [b, S, heads, head_size] to [b, heads, S, head_size], for products of one head at a time."""
+    return [tf.transpose(tensor, [0, 2, 1, 3]) for tensor in tensors]
 
 
 def _scale(query):
     return 1 / math.sqrt(query.shape[-1])
 
 
-CORES: dict[str, AttentionCore] = {"reference": plain_softmax, "fused": fused_softmax}  # by --attn_softmax_impl
+CORES: dict[str, AttentionCore] = {"reference": plain_softmax, "fused": fused_softmax, "flash": flash}
+
+
+def core_of(config: ModelConfig) -> AttentionCore:
+    """Returns the core that `attn_impl` and, for softmax, `attn_softmax_impl` name."""
+    return CORES["flash" if config.attn_impl == "flash" else config.attn_softmax_impl]

@@ -40,7 +40,9 @@ def describe(config: ModelConfig, dtype: str, gpu: bool) -> str:
         config, dtype, gpu: see `resolve_implementations`.
     """
     resolved = resolve_implementations(config, dtype, gpu)
-    line = "implementations: " + " ".join(f"{flag}={getattr(resolved, flag)}" for flag in FLAGS)
+    flash = resolved.attn_impl == "flash"  # does without the attention softmax
+    flags = ["attn_impl" if flash and flag == "attn_softmax_impl" else flag for flag in FLAGS]
+    line = "implementations: " + " ".join(f"{flag}={getattr(resolved, flag)}" for flag in flags)
     reason = _reason_against_fused(dtype, gpu)
     if reason and any(getattr(config, flag) == "auto" for flag in FLAGS):
         line += f" (auto is reference: {reason})"

@@ -19,20 +19,20 @@ def rotate(x: tf.Tensor) -> tf.Tensor:
     position p, the pair turns by p * 10000^(-2 i / head_size).
 
     Args:
-        x: queries or keys, [b, heads, S, head_size], head_size even and static.
+        x: queries or keys, [b, S, heads, head_size], head_size even and static.
 
     Returns:
         A tensor like `x`, computed in fp32 (float64 for float64) and rounded once.
     """
-    length, size = dimension(x, 2), x.shape[3]
+    length, size = dimension(x, 1), x.shape[3]
     wide = wide_dtype(x.dtype)
     frequencies = BASE ** (-np.arange(size // 2) / (size / 2))
     if isinstance(length, int):
         angles = np.outer(np.arange(length), frequencies)  # [S, head_size / 2]
-        cosine, sine = (tf.constant(function(angles), wide) for function in (np.cos, np.sin))
+        cosine, sine = (tf.constant(function(angles)[:, np.newaxis], wide) for function in (np.cos, np.sin))
     else:
         angles = tf.range(tf.cast(length, tf.float64))[:, tf.newaxis] * frequencies
-        cosine, sine = (tf.cast(function(angles), wide) for function in (tf.cos, tf.sin))
+        cosine, sine = (tf.cast(function(angles)[:, tf.newaxis], wide) for function in (tf.cos, tf.sin))
     first, second = tf.split(tf.cast(x, wide), 2, axis=-1)
     turned = tf.concat([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
     return tf.cast(turned, x.dtype)

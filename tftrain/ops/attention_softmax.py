@@ -72,19 +72,68 @@ def attention_context(
 
     @tf.custom_gradient
     def context(scores, values):
-        made = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, **attributes)
-        probabilities = made.probabilities
-
-        def gradient(dcontext):
-            ddropped = tf.matmul(dcontext, values, transpose_b=True)
-            again = library().tftrain_attention_softmax_grad(
-                ddropped=ddropped, probabilities=probabilities, position=position, **attributes
-            )
-            return again.dscores, tf.matmul(_dropped(again, probabilities), dcontext, transpose_a=True)
-
-        return tf.matmul(_dropped(made, probabilities), values), gradient
+        return _context_and_gradient(scores, key_mask, values, position, attributes)
 
     return context(scores, values)
+
+
+def attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    values: tf.Tensor,
+    key_mask: tf.Tensor,
+    scale: float,
+    dropout: Dropout | None = None,
+    causal: bool = False,
+    bias: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Returns `attention_context` of the scores query @ key^T + bias.
+
+    TensorFlow keeps the inputs of a custom gradient if forward and backward are functions that a graph calls, as in a
+    pipeline stage. The scores are no input here, so only the probabilities are kept of what has their size.
+
+    Args:
+        query, key, values: [b, heads, queries or keys, head_size], of one dtype.
+        key_mask, scale, dropout, causal: see `attention_context`.
+        bias: what is added to the scores, [heads, queries, keys], of query's dtype; it gets no gradient.
+
+    Returns:
+        [b, heads, queries, head_size], of query's dtype.
+
+    Raises:
+        tf.errors.InvalidArgumentError: see `attention_context`.
+    """
+    attributes, position = _op_arguments(query, dropout)
+    attributes |= {"scale": scale, "causal": causal}
+
+    @tf.custom_gradient
+    def context(query, key, values):
+        scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, queries, keys]
+        scores, checked = _checked(scores if bias is None else scores + bias, key_mask)
+        made, backward = _context_and_gradient(scores, checked, values, position, attributes)
+
+        def gradient(dcontext):
+            dscores, dvalues = backward(dcontext)
+            return tf.matmul(dscores, key), tf.matmul(dscores, query, transpose_a=True), dvalues
+
+        return made, gradient
+
+    return context(query, key, values)
+
+
+def _context_and_gradient(scores, key_mask, values, position, attributes):
+    """Returns the context and the function that maps its gradient to those of scores and values."""
+    made = library().tftrain_attention_softmax(scores=scores, key_mask=key_mask, position=position, **attributes)
+    probabilities = made.probabilities
+
+    def gradient(dcontext):
+        ddropped = tf.matmul(dcontext, values, transpose_b=True)
+        again = library().tftrain_attention_softmax_grad(
+            ddropped=ddropped, probabilities=probabilities, position=position, **attributes
+        )
+        return again.dscores, tf.matmul(_dropped(again, probabilities), dcontext, transpose_a=True)
+
+    return tf.matmul(_dropped(made, probabilities), values), gradient
 
 
 def _checked(scores, key_mask):

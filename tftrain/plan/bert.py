@@ -59,6 +59,8 @@ def _saved(work: Workload) -> list[SavedTensor]:
 
 def _attention(work: Workload, scores: float) -> list[SavedTensor]:
     item = work.item
+    if "flash" in work.fused:
+        return [SavedTensor("log-sum-exp of the scores", PLAIN_BYTES * scores / work.seq, core=True)]
     if "softmax" in work.fused:
         return [SavedTensor("attention probabilities", item * scores, core=True)]
     saved = [SavedTensor("attention probabilities", PLAIN_BYTES * scores, core=True)]

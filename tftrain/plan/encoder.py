@@ -60,7 +60,7 @@ def block(work: Workload) -> Part:
     width, inner = work.hidden, work.inner
     u = tokens * width * item
     d, w, v = u / t, tokens * inner * item / t, u / work.stream_ranks
-    s = work.micro_batch * work.heads / t * work.seq**2 * item
+    s = 0.0 if "flash" in work.fused else work.micro_batch * work.heads / t * work.seq**2 * item
     head_size, batch = width // work.heads, max(1, round(work.micro_batch * work.heads / t))
     wide_products = [Product("wide", tokens, inner // t, width)] * (2 if work.gated else 1)
     products = (

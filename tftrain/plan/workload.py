@@ -41,7 +41,7 @@ class Workload(NamedTuple):
         zero_stage: 0 to 3 (arXiv 1910.02054).
         split_strategy: even, naive or greedy:K, see `tftrain.parallel_config.ParallelConfig`.
         checkpointing: none, selective or full.
-        fused: the fused ops, among ln, softmax, gelu, dropout_add, optimizer.
+        fused: the fused ops, among ln, softmax, flash (the whole attention core), gelu, dropout_add, optimizer.
         hidden_dropout, attention_dropout: whether there is dropout.
         accumulation: number format of gradients summed over micro-batches; "" without a buffer for them.
         wire: number format of gradients between ranks.
@@ -151,6 +151,8 @@ def fused_ops(config: TrainConfig) -> frozenset[str]:
     rule = update_rule(config.optimizer.optimizer)
     fused = {op for op, lever in LEVERS.items() if getattr(config.model, lever) != "reference"}
     plain = config.optimizer.optimizer in (f"reference_{rule}", reference_optimizer(rule))
+    if config.model.attn_impl == "flash":
+        fused.add("flash")
     return frozenset(fused if plain else {*fused, "optimizer"})
 
 

@@ -19,7 +19,7 @@ from tftrain.config import TrainConfig
 from tftrain.fields import Problem
 
 _FORMATS = ("ln_dtype", "precision", "grad_accum_dtype", "hvd_fp16_compression")
-_IMPLEMENTATIONS = ("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
+_IMPLEMENTATIONS = ("ln_impl", "attn_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
 _LENGTH = ("max_steps", "warmup_steps")
 _AFTER_THE_START = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 VOCABULARY = "the vocabulary"

@@ -1,0 +1,155 @@
+// The ops `TftrainFlashAttention` and `TftrainFlashAttentionGrad`: their arguments, and how these become the kernels'.
+#ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_FLASH_ATTENTION_H_
+#define TFTRAIN_CUSTOM_OPS_INTERFACE_FLASH_ATTENTION_H_
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "custom_ops/interface/dropout.h"
+#include "custom_ops/interface/op.h"
+#include "custom_ops/kernels/flash_attention.h"
+
+namespace tftrain {
+
+// Common to both directions. Each op's last inputs are lists of no tensor or one: int32 segments [batch, length], then fp32
+// slopes [heads]. The numbers of tensors are attributes of their own, because TensorFlow wants them to be.
+struct FlashAttentionAttributes {
+  float scale = 1;
+  bool causal = false;
+  DropoutAttributes dropout;
+  int64_t first_head = 0;
+  int64_t total_heads = 0;
+  int64_t segment_lists = 0;
+  int64_t slope_lists = 0;
+
+  template <typename Visitor>
+  void VisitAttributes(Visitor& visit) {
+    visit("scale", &scale);
+    visit("causal", &causal);
+    dropout.Visit(visit);
+    visit("first_head", &first_head);
+    visit("total_heads", &total_heads);
+    visit("segment_lists", &segment_lists);
+    visit("slope_lists", &slope_lists);
+  }
+
+  // The inputs up to the lists are `fixed` ones. The problem with their number; the other checks need the right one.
+  std::string NumberProblem(const std::vector<Spec>& in, int64_t fixed, const char* names) const {
+    Check check;
+    check.AtMost("segments", segment_lists, 1);
+    check.AtMost("slopes", slope_lists, 1);
+    check.That(static_cast<int64_t>(in.size()) == fixed + segment_lists + slope_lists, std::string("expected ") + names);
+    return check.problem();
+  }
+
+  // `shape` is that of the query, as far as it is known; `first` the place of key_mask, which position and lists follow.
+  // Returns `shape` with what these know of it.
+  Dims CheckWith(Check& check, Dims shape, const std::vector<Spec>& in, int64_t first) const {
+    check.That(std::isfinite(scale), "scale is " + std::to_string(scale) + ", expected a finite number");
+    check.Element("key_mask", in[first], Element::kInt32);
+    if (!check.problem().empty()) return shape;
+    Dims tokens = check.Shape("key_mask", in[first], {true, {shape[0], shape[1]}});
+    dropout.CheckWith(check, in[first + 1]);
+    if (segment_lists > 0) {
+      check.Element("segments", in[first + 2], Element::kInt32);
+      tokens = check.Shape("segments", in[first + 2], tokens);
+    }
+    if (slope_lists > 0) {
+      check.Element("slopes", in.back(), Element::kFloat32);
+      check.Shape("slopes", in.back(), {true, {shape[2]}});
+    }
+    const int64_t heads = shape[2], size = shape[3];
+    check.That(first_head >= 0 && (heads == kUnknown || first_head + heads <= total_heads),
+               "first_head is " + std::to_string(first_head) + " of total_heads " + std::to_string(total_heads) +
+                   ", which leaves no room for " + std::to_string(heads) + " heads");
+    check.That(size == kUnknown || (size > 0 && size % kFlashHeadMultiple == 0 && size <= kFlashMostHeadSize),
+               "the head size is " + std::to_string(size) + ", expected a multiple of " +
+                   std::to_string(kFlashHeadMultiple) + " up to " + std::to_string(kFlashMostHeadSize));
+    if (check.problem().empty()) std::copy(tokens.sizes.begin(), tokens.sizes.end(), shape.sizes.begin());
+    return shape;
+  }
+
+  FlashShape ShapeOf(const Dims& dims) const {
+    return {dims[0], dims[1], dims[2], dims[3], first_head, total_heads, causal};
+  }
+
+  FlashMask MaskOf(const std::vector<Tensor>& in, int64_t first) const {
+    return {in[first].as<const int32_t>(), segment_lists > 0 ? in[first + 2].as<const int32_t>() : nullptr,
+            slope_lists > 0 ? in.back().as<const float>() : nullptr};
+  }
+
+  // The shape of a tensor like the query, checked for all of `names`.
+  static Dims CommonShape(Check& check, const std::vector<Spec>& in, const std::vector<const char*>& names) {
+    Dims shape = {true, {kUnknown, kUnknown, kUnknown, kUnknown}};
+    check.Storage(names[0], in[0]);
+    for (size_t i = 0; i < names.size(); ++i) {
+      check.Element(names[i], in[i], in[0].element);
+      shape = check.Shape(names[i], in[i], shape);
+    }
+    return shape;
+  }
+};
+
+// query, key, value [batch, length, heads, head_size], key_mask int32 [batch, length], position int64 [2], segments, slopes
+// -> context like query, log_sum_exp fp32 [batch, heads, length].
+struct FlashAttentionOp : FlashAttentionAttributes {
+  static constexpr char kName[] = "TftrainFlashAttention";
+
+  std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
+    if (std::string problem = NumberProblem(in, 5, "query, key, value, key_mask, position, segments and slopes");
+        !problem.empty()) {
+      return problem;
+    }
+    Check check;
+    Dims shape = CommonShape(check, in, {"query", "key", "value"});
+    if (!check.problem().empty()) return check.problem();
+    shape = CheckWith(check, shape, in, 3);
+    if (!check.problem().empty()) return check.problem();
+    *out = {{in[0].element, shape}, {Element::kFloat32, {true, {shape[0], shape[2], shape[1]}}}};
+    return "";
+  }
+
+  template <typename Device>
+  auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
+    return Launch(FlashAttentionForward{ShapeOf(in[0].dims), scale, dropout.With(in[4]), StorageType(in[0].element),
+                                        in[0].data, in[1].data, in[2].data, MaskOf(in, 3), out[0].data,
+                                        out[1].as<float>()},
+                  device);
+  }
+};
+
+// dcontext, query, key, value, context, log_sum_exp, key_mask, position, segments, slopes
+// -> dquery, dkey, dvalue, all like query.
+struct FlashAttentionGradOp : FlashAttentionAttributes {
+  static constexpr char kName[] = "TftrainFlashAttentionGrad";
+
+  std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
+    if (std::string problem = NumberProblem(
+            in, 8, "dcontext, query, key, value, context, log_sum_exp, key_mask, position, segments and slopes");
+        !problem.empty()) {
+      return problem;
+    }
+    Check check;
+    Dims shape = CommonShape(check, in, {"dcontext", "query", "key", "value", "context"});
+    check.Element("log_sum_exp", in[5], Element::kFloat32);
+    if (!check.problem().empty()) return check.problem();
+    check.Shape("log_sum_exp", in[5], {true, {shape[0], shape[2], shape[1]}});
+    shape = CheckWith(check, shape, in, 6);
+    if (!check.problem().empty()) return check.problem();
+    out->assign(3, {in[0].element, shape});
+    return "";
+  }
+
+  template <typename Device>
+  auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
+    return Launch(FlashAttentionBackward{ShapeOf(in[1].dims), scale, dropout.With(in[7]), StorageType(in[1].element),
+                                         in[0].data, in[1].data, in[2].data, in[3].data, MaskOf(in, 6), in[4].data,
+                                         in[5].as<const float>(), out[0].data, out[1].data, out[2].data},
+                  device);
+  }
+};
+
+}  // namespace tftrain
+
+#endif  // TFTRAIN_CUSTOM_OPS_INTERFACE_FLASH_ATTENTION_H_

@@ -1,0 +1,194 @@
+// What happens to a tile of scores between the products of flash attention: masks, exponentials, dropout, gradients.
+// Included once per target, after block_product-inl.h, math-inl.h and philox-inl.h; see flash_attention.h.
+
+constexpr double kLog2EExactly = 1.4426950408889634;
+
+constexpr int64_t kQueryBlock = 32;
+constexpr int64_t kKeyBlock = 128;  // so many draws are made at once
+
+// Memory that vectors read without crossing cache lines; not initialized.
+template <typename T>
+class Scratch {
+ public:
+  explicit Scratch(int64_t count)
+      : data_(static_cast<T*>(::operator new(std::max<int64_t>(1, count) * sizeof(T), std::align_val_t{64}))) {}
+  ~Scratch() { ::operator delete(data_, std::align_val_t{64}); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  operator T*() const { return data_; }
+
+ private:
+  T* const data_;
+};
+
+constexpr int32_t kNoKey = INT32_MIN;  // the segment of padding; no other may have this number
+
+// The least and the greatest segment of a block, and whether each of its tokens is a key.
+struct BlockSegments {
+  int32_t least;
+  int32_t greatest;
+  bool all_keys;
+};
+
+enum class Cover { kNone, kSome, kAll };
+
+// One sample's mask: a query attends to the keys with its own segment number, up to its position if it is causal.
+class SampleMask {
+ public:
+  SampleMask(const FlashShape& shape, const FlashMask& mask, int64_t sample)
+      : shape_(shape),
+        padded_(RoundUp(shape.length, kKeyBlock)),
+        queries_(padded_),
+        keys_(padded_),
+        biased_(mask.slopes != nullptr) {
+    const int64_t begin = sample * shape.length;
+    std::fill(&queries_[0], &queries_[padded_], kNoKey);
+    std::fill(&keys_[0], &keys_[padded_], kNoKey);
+    for (int64_t i = 0; i < shape.length; ++i) {
+      queries_[i] = mask.segments == nullptr ? 0 : mask.segments[begin + i];
+      if (mask.keys[begin + i] > 0) keys_[i] = queries_[i];
+    }
+    for (int64_t i = 0; i < shape.length; i += kKeyBlock) {
+      key_blocks_.push_back(Block(&keys_[i], std::min(kKeyBlock, RoundUp(shape.length - i, kLanes))));
+    }
+    for (int64_t i = 0; i < shape.length; i += kQueryBlock) {
+      query_blocks_.push_back(Block(&queries_[i], std::min(kQueryBlock, shape.length - i)));
+    }
+  }
+
+  int32_t query(int64_t token) const { return queries_[token]; }
+  const int32_t* keys(int64_t token) const { return &keys_[token]; }
+
+  // How much of the tile the mask leaves, at most; if it is all, there is no bias either.
+  Cover Of(int64_t first_query, int64_t first_key) const {
+    const BlockSegments& queries = query_blocks_[first_query / kQueryBlock];
+    const BlockSegments& keys = key_blocks_[first_key / kKeyBlock];
+    const int64_t last_query = std::min(first_query + kQueryBlock, shape_.length) - 1;
+    if (keys.least > keys.greatest || keys.greatest < queries.least || queries.greatest < keys.least) return Cover::kNone;
+    if (shape_.causal && first_key > last_query) return Cover::kNone;
+    const bool one_segment = keys.least == keys.greatest && queries.least == queries.greatest;
+    const bool all_before = !shape_.causal || first_key + kKeyBlock - 1 <= first_query;
+    return keys.all_keys && one_segment && all_before && !biased_ ? Cover::kAll : Cover::kSome;
+  }
+
+ private:
+  static BlockSegments Block(const int32_t* segments, int64_t count) {
+    BlockSegments block{INT32_MAX, INT32_MIN, true};
+    for (int64_t i = 0; i < count; ++i) {
+      if (segments[i] == kNoKey) {
+        block.all_keys = false;
+      } else {
+        block.least = std::min(block.least, segments[i]);
+        block.greatest = std::max(block.greatest, segments[i]);
+      }
+    }
+    return block;
+  }
+
+  const FlashShape shape_;
+  const int64_t padded_;
+  Scratch<int32_t> queries_;
+  Scratch<int32_t> keys_;
+  std::vector<BlockSegments> query_blocks_;
+  std::vector<BlockSegments> key_blocks_;
+  const bool biased_;
+};
+
+// What a tile's row of scores becomes before the softmax.
+struct RowRule {
+  RowRule() = default;
+  RowRule(const FlashShape& shape, const SampleMask& mask, float scale, float slope, int64_t query, int64_t first_key)
+      : keys(mask.keys(first_key)),
+        segment(mask.query(query)),
+        scale(scale * kLog2E),
+        slope(slope * kLog2E),
+        distance(static_cast<float>(first_key - query)),
+        furthest(shape.causal ? 0.0f : INFINITY) {}
+
+  const int32_t* keys;  // their segments
+  int32_t segment;
+  float scale;  // this and the next lead to powers of 2
+  float slope;
+  float distance;  // from the query to the tile's first key
+  float furthest;  // distance at which the query still attends to a key
+};
+
+TFTRAIN_INLINE F LaneNumbers() {
+  float numbers[kLanes];
+  for (int i = 0; i < kLanes; ++i) numbers[i] = i;
+  return Load(numbers);
+}
+
+// The scores from the tile's column i on, scaled, less a reference; minus infinity where the mask leaves no key. The
+// product and the difference are rounded once, so that large scores lose no more precision than small ones.
+template <bool kPartial>
+TFTRAIN_INLINE F RuledScores(const float* scores, const RowRule& rule, float reference, int64_t i) {
+  if (!kPartial) return Fma(Load(scores + i), Set(rule.scale), Set(-reference));
+  const F distance = LaneNumbers() + (rule.distance + static_cast<float>(i));
+  const F value = Fma(Load(scores + i), Set(rule.scale), Fma(distance, Set(rule.slope), Set(-reference)));
+  const I segments = Bits<I>(Load(reinterpret_cast<const float*>(rule.keys + i)));
+  return Select((segments != rule.segment) | (distance > rule.furthest), Set(-INFINITY), value);
+}
+
+// The online softmax of a row: the largest score so far, and the sum of the exponentials relative to it.
+struct RowState {
+  float largest = -INFINITY;
+  float sum = 0;
+};
+
+// Turns `columns` scores, a multiple of kLanes, into exponentials, and into zeros where they are dropped. Returns the factor
+// of what the row has summed up before. `weights` may be `scores`.
+template <bool kPartial, bool kDropout, typename Number>
+TFTRAIN_INLINE float SoftmaxRow(const RowRule& rule, const uint16_t* draws, int32_t drop_below, int64_t columns,
+                                const float* scores, Number* weights, RowState* state) {
+  F largest = Set(state->largest);
+  for (int64_t i = 0; i < columns; i += kLanes) largest = Max(RuledScores<kPartial>(scores, rule, 0.0f, i), largest);
+  const float now = Largest(largest);
+  const float reference = now == -INFINITY ? 0.0f : now;  // the exponentials of minus infinity are zeros then too
+  F sum = {};
+  for (int64_t i = 0; i < columns; i += kLanes) {
+    const F value = Exp2(RuledScores<kPartial>(scores, rule, reference, i));
+    sum += value;
+    Store(kDropout ? Zero(Kept(draws + i, drop_below), value) : value, weights + i);
+  }
+  const float factor = now == state->largest ? 1.0f : Largest(Exp2(Set(state->largest - reference)));
+  state->sum = state->sum * factor + Sum(sum);
+  state->largest = now;
+  return factor;
+}
+
+// A tile's row in backward.
+struct GradientRow {
+  RowRule rule;
+  const float* scores;
+  const float* dweights;  // the gradients of the dropped probabilities
+  const uint16_t* draws;
+  float log_sum_exp;  // to base 2
+  float dot;          // the sum of p * g
+};
+
+// The dropped probabilities, and the gradients of the scores but for the scale, from column i on.
+template <bool kPartial, bool kDropout>
+TFTRAIN_INLINE void GradientAt(const GradientRow& row, int32_t drop_below, float keep_scale, int64_t i, F* weight,
+                               F* dscore) {
+  const F p = Exp2(RuledScores<kPartial>(row.scores, row.rule, row.log_sum_exp, i));
+  F g = Load(row.dweights + i);
+  *weight = p;
+  if (kDropout) {
+    const I kept = Kept(row.draws + i, drop_below);
+    g = Zero(kept, g * keep_scale);
+    *weight = Zero(kept, p * keep_scale);
+  }
+  *dscore = p * (g - row.dot);
+}
+
+// Words of one row of a transposed operand, from one row of numbers or, as pairs, from two.
+TFTRAIN_INLINE void StoreWords(const F* rows, float* to) { Store(rows[0], to); }
+TFTRAIN_INLINE void StoreWords(const F* rows, BFloat16Pair* to) {
+  BFloat16 first[kLanes], second[kLanes];
+  Store(rows[0], first);
+  Store(rows[1], second);
+  const U words = Bits<U>(Load(second)) | (Bits<U>(Load(first)) >> 16);
+  std::memcpy(static_cast<void*>(to), &words, sizeof(words));
+}

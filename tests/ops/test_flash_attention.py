@@ -1,0 +1,219 @@
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.ops.comparison import DTYPES, assert_close, exact, normal, optimized_hlo, ways
+from tftrain.ops.attention_softmax import attention_context
+from tftrain.ops.dropout import AxisRange, Dropout, DropoutKey, keep_mask
+from tftrain.ops.flash_attention import flash_attention, reference_flash_attention
+
+SCALE = 0.25
+
+
+def dropout(rate, step=3, first_sample=40, site=9, heads=None):
+    key = DropoutKey(1234567890123, tf.cast(step, tf.int64), tf.cast(first_sample, tf.int64))
+    return Dropout(rate, site, key, heads)
+
+
+def key_mask(batch, length):
+    """The first sample has every third key padded from the first on; of the others, the last has no key."""
+    mask = np.ones([batch, length], np.int32)
+    mask[:1, ::3] = 0
+    mask[1:][-1:] = 0
+    return tf.constant(mask)
+
+
+def segment_numbers(batch, length):
+    """Random lengths, other ones in each sample."""
+    return tf.constant(np.cumsum(np.random.default_rng(7).random([batch, length]) < 5 / length, axis=1), tf.int32)
+
+
+def everything(function, query, key, value, dy, mask, **arguments):
+    """The context, and the gradients of query, key and value."""
+    with tf.GradientTape() as tape:
+        tape.watch([query, key, value])
+        y = function(query, key, value, mask, **arguments)
+    return y, *tape.gradient(y, [query, key, value], output_gradients=dy)
+
+
+def softmax_in_fp64(query, key, value, dy, mask, scale, keep, causal=False, segments=None, slopes=None):
+    """Context and gradients by NumPy in fp64; `keep` is the factor of each probability, [b, heads, S, S]."""
+    query, key, value, dy = (exact(tensor).swapaxes(1, 2) for tensor in (query, key, value, dy))
+    length = query.shape[2]
+    distance = np.arange(length)[None, :] - np.arange(length)[:, None]
+    scores = scale * query @ key.swapaxes(2, 3)
+    if slopes is not None:
+        scores += np.array(slopes)[:, None, None] * distance
+    attended = (mask.numpy() > 0)[:, None, None, :]
+    if causal:
+        attended = attended & (distance <= 0)
+    if segments is not None:
+        attended = attended & (segments.numpy()[:, None, :, None] == segments.numpy()[:, None, None, :])
+    powers = np.where(attended, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+    sums = powers.sum(-1, keepdims=True)
+    p = powers / np.where(sums == 0, 1, sums)
+    g = keep * (dy @ value.swapaxes(2, 3))
+    dscores = scale * p * (g - (p * g).sum(-1, keepdims=True))
+    results = (p * keep) @ value, dscores @ key, dscores.swapaxes(2, 3) @ query, (p * keep).swapaxes(2, 3) @ dy
+    return [result.swapaxes(1, 2) for result in results]
+
+
+CASES = [
+    # b, S, heads, head_size, what else
+    (2, 1, 2, 64, {}),
+    (2, 17, 3, 32, {"causal": True}),
+    (3, 64, 2, 64, {"dropout": dropout(0.1)}),
+    (2, 131, 2, 80, {"dropout": dropout(0.5), "segments": segment_numbers(2, 131)}),
+    (1, 200, 1, 96, {"causal": True, "slopes": [0.0625], "dropout": dropout(0.1)}),
+    (1, 257, 1, 128, {"causal": True, "segments": segment_numbers(1, 257)}),
+    (1, 65, 2, 8, {"slopes": [0.0625, 0.01]}),
+    (1, 33, 1, 256, {}),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("batch", "length", "heads", "size", "more"), CASES)
+def test_context_and_gradients_are_those_of_fp64(batch, length, heads, size, more, dtype):
+    tensors = [normal(seed, [batch, length, heads, size], dtype) for seed in range(4)]
+    mask, scale = key_mask(batch, length), 1 / math.sqrt(size)
+    keep = np.ones([batch, heads, length, length])
+    drop = more.get("dropout")
+    if drop is not None:
+        keep = keep_mask(list(keep.shape), drop).numpy() * drop.keep_scale
+    numbers = {name: value for name, value in more.items() if name != "dropout"}
+    expected = softmax_in_fp64(*tensors, mask, scale, keep, **numbers)
+    actual = everything(flash_attention, *tensors, mask, scale=scale, **more)
+    plain = everything(reference_flash_attention, *tensors, mask, scale=scale, **more)
+    for factor, ours, theirs, exactly in zip((1.5, 2, 2, 2), actual, plain, expected, strict=True):
+        if dtype == "float32":
+            assert_close(ours, exactly, (1e-5, 1e-5))
+        error, allowed = (np.linalg.norm(exact(result) - exactly) for result in (ours, theirs))
+        assert error <= factor * allowed
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_is_the_product_with_the_fused_softmax(causal):
+    query, key, value = (normal(seed, [2, 100, 3, 32], "float32") for seed in range(3))
+    mask, by_heads = key_mask(2, 100), lambda x: tf.transpose(x, [0, 2, 1, 3])
+    scores = tf.matmul(by_heads(query), by_heads(key), transpose_b=True)
+    expected = by_heads(attention_context(scores, mask, by_heads(value), SCALE, dropout(0.3), causal))
+    actual = flash_attention(query, key, value, mask, SCALE, dropout(0.3), causal)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-6)
+
+
+def test_a_query_without_keys_gives_zeros_and_zero_gradients():
+    tensors = [normal(seed, [2, 70, 2, 16], "float32") for seed in range(4)]
+    mask = tf.constant([[0] * 5 + [1] * 65, [0] * 70])
+    y, *gradients = everything(flash_attention, *tensors, mask, scale=SCALE, causal=True, dropout=dropout(0.1))
+    assert not y[0, :5].numpy().any()
+    assert not y[1].numpy().any()
+    assert y[0, 6:].numpy().any(axis=-1).all()
+    for gradient in gradients:
+        assert np.isfinite(gradient.numpy()).all()
+        assert not gradient[0, :5].numpy().any()
+        assert not gradient[1].numpy().any()
+
+
+def test_segments_do_not_touch_each_other():
+    """A pack gives bitwise what its first segment gives alone, and what other tokens hold does not matter."""
+    tensors = [normal(seed, [1, 300, 2, 64], "bfloat16") for seed in range(4)]
+    other = [tf.concat([x[:, :170], normal(9, [1, 130, 2, 64], "bfloat16")], axis=1) for x in tensors]
+    segments, mask = tf.constant([[4] * 170 + [2] * 130]), tf.ones([1, 300], tf.int32)
+    first, second = (everything(flash_attention, *x, mask, scale=SCALE, segments=segments) for x in (tensors, other))
+    alone = everything(flash_attention, *(x[:, :170] for x in tensors), mask[:, :170], scale=SCALE)
+    for one, two, three in zip(first, second, alone, strict=True):
+        np.testing.assert_array_equal(exact(one[:, :170]), exact(two[:, :170]))
+        np.testing.assert_array_equal(exact(one[:, :170]), exact(three))
+
+
+def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
+    tensors = [normal(seed, [4, 37, 6, 16], "float32") for seed in range(4)]
+    mask = key_mask(4, 37)
+    whole = everything(flash_attention, *tensors, mask, scale=SCALE, dropout=dropout(0.4))
+    part_of_tensors = [x[2:, :, 3:] for x in tensors]
+    parts = dropout(0.4, first_sample=42, heads=AxisRange(3, 6))
+    part = everything(flash_attention, *part_of_tensors, mask[2:], scale=SCALE, dropout=parts)
+    for some, all_of_it in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(some, all_of_it[2:, :, 3:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_graph_and_xla_give_the_same_as_eager(dtype):
+    tensors = [normal(seed, [2, 70, 3, 24], dtype) for seed in range(4)]
+    mask, segments = key_mask(2, 70), segment_numbers(2, 70)
+
+    def run(query, key, value, dy, step):
+        more = {"scale": SCALE, "dropout": dropout(0.2, step=step), "causal": True, "segments": segments}
+        return everything(flash_attention, query, key, value, dy, mask, **more)
+
+    results = {way: function(*tensors, tf.constant(8, tf.int64)) for way, function in ways(run).items()}
+    for way in ("graph", "xla"):
+        for actual, expected in zip(results[way], results["eager"], strict=True):
+            np.testing.assert_array_equal(exact(actual), exact(expected), err_msg=way)
+
+
+def test_the_compiled_program_calls_the_ops_and_has_nothing_of_the_scores_size():
+    tensors = [normal(seed, [2, 512, 2, 16], "float32") for seed in range(4)]
+    mask = tf.ones([2, 512], tf.int32)
+    hlo = optimized_hlo(lambda *x: everything(flash_attention, *x, mask, scale=SCALE, dropout=dropout(0.1)), *tensors)
+    for target in ("TftrainFlashAttention", "TftrainFlashAttentionGrad"):
+        assert hlo.count(f'custom_call_target="{target}"') == 1
+    assert "512,512" not in hlo
+
+
+@pytest.mark.parametrize("shape", [None, [None, None, 2, 8], [3, None, 2, 8]])
+def test_shapes_are_inferred_from_what_is_known(shape):
+    @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec([None, 5], tf.int32)])
+    def function(x, mask):
+        return flash_attention(x, x, x, mask, SCALE, dropout(0.1, heads=AxisRange(0, 2)))
+
+    inferred = function.get_concrete_function().output_shapes.as_list()
+    assert inferred == ([None, 5, None, None] if shape is None else [shape[0], 5, 2, 8])
+
+
+GOOD = dict.fromkeys(("query", "key", "value"), ([2, 5, 3, 16], "float32")) | {
+    "key_mask": ([2, 5], "int32"),
+    "segments": ([2, 5], "int32"),
+}
+BAD = [
+    ("query", [2, 5, 3, 16], "float64"),
+    ("key", [2, 5, 3, 16], "bfloat16"),
+    ("value", [2, 5, 3, 16], "float16"),
+    ("key", [2, 5, 48], "float32"),
+    ("value", [2, 4, 3, 16], "float32"),
+    ("key", [2, 5, 1, 16], "float32"),
+    ("key_mask", [2, 5], "int64"),
+    ("key_mask", [1, 5], "int32"),
+    ("segments", [2, 5], "int64"),
+    ("segments", [2, 4], "int32"),
+]
+
+
+@pytest.mark.parametrize("way", ["eager", "graph"])
+@pytest.mark.parametrize(("name", "shape", "dtype"), BAD)
+def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
+    tensors = {key: tf.cast(tf.ones(size), kind) for key, (size, kind) in (GOOD | {name: (shape, dtype)}).items()}
+    errors = tf.errors.InvalidArgumentError if way == "eager" else (tf.errors.InvalidArgumentError, ValueError)
+    with pytest.raises(errors, match=rf"\b{name} (is|has)\b"):
+        ways(lambda **tensors: flash_attention(**tensors, scale=SCALE))[way](**tensors)
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        ("rate is", {"dropout": dropout(1.0)}),
+        ("site is", {"dropout": dropout(0.1, site=1 << 16)}),
+        ("scale is", {"scale": math.inf}),
+        ("first_head is", {"dropout": dropout(0.1, heads=AxisRange(1, 3))}),
+        ("slopes has shape", {"slopes": [0.5, 0.25]}),
+        ("the head size is 12, expected a multiple of 8 up to 256", dict.fromkeys(("query", "key", "value"), 12)),
+        ("the head size is 264, expected a multiple of 8 up to 256", dict.fromkeys(("query", "key", "value"), 264)),
+    ],
+)
+def test_a_number_out_of_range_is_refused(words, change):
+    tensors = {key: tf.cast(tf.ones(size), kind) for key, (size, kind) in GOOD.items()}
+    change = {key: tf.ones([2, 5, 3, value]) if key in tensors else value for key, value in change.items()}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        flash_attention(**{"scale": SCALE} | tensors | change)

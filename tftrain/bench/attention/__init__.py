@@ -1,0 +1,1 @@
+"""Table `attention`: time and memory of every attention core, forward and backward, by the sequence length."""
