@@ -114,13 +114,14 @@ def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str
     """Returns what this project's pipeline stages hold beside the activations that the schedule counts.
 
     Backward of a part frees nothing before its end, where it has the part's gradients too; half of a micro-batch's
-    activations is what runs needed. Backward in halves keeps the gradients of all products' outputs until the second
-    half.
+    activations, recomputed ones as well, is what runs needed. Backward in halves keeps the gradients of all products'
+    outputs until the second half.
     """
     if work.pp == 1 or not work.family.startswith("tftrain"):
         return []
     block, layers = inventory.parts(one).block, work.layers_of(stage)
-    found = [("activations of a part until its backward ends", _bytes(_saved(one, block, layers, 1)) / 2)]
+    whole = _bytes(_saved(one.replaced(checkpointing="none"), block, layers, 1))
+    found = [("activations of a part until its backward ends", whole / 2)]
     if work.schedule == "zero_bubble":
         outputs = sum(each.m * each.n * each.batch for each in block.products if not each.core) * work.item
         waiting = 1 + min(stage, round(work.micro_batches))
