@@ -37,7 +37,7 @@ SMALL = (
 
 def configured(*args):
     config = flags.parse(TrainConfig, ["tftrain.run", *SMALL, *args]).resolve(1)
-    return run.with_sizes(config, preflight.sizes(config))
+    return run.with_sizes(config)
 
 
 def rows(folder):

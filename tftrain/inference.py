@@ -1,4 +1,4 @@
-"""From text to predictions with a trained model: what tftrain.predict, tftrain.export and fine-tuned tasks share.
+"""From text to predictions with a trained model: what tftrain.predict and tftrain.export share.
 
 The model runs on one process with plain TensorFlow ops, on sequences of any length. Text becomes tokens by the code
 that prepares training data.
@@ -15,12 +15,14 @@ import tensorflow as tf
 from tftrain.config import ModelConfig
 from tftrain.data import tokenizer_model
 from tftrain.data.normalization import cut_spaceless
+from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
 from tftrain.formats.own import tokenizer_of
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.model.bert import BertPretrainer
+from tftrain.labelled.preflight import DEFAULT_LENGTHS
+from tftrain.model.bert import BertClassifier, BertPretrainer
 from tftrain.model.gpt import Gpt
 from tftrain.model.implementations import FLAGS
 from tftrain.model.transformer import Transformer
@@ -28,6 +30,8 @@ from tftrain.model_source import ModelSource
 
 FAMILIES: dict[str, type[Transformer]] = {"bert": BertPretrainer, "gpt": Gpt}  # by --model_family
 MASK = "[MASK]"
+# Most tokens of a text for a fine-tuned model of which no run says it, if its positions allow more.
+LONGEST_EXAMPLE = 512
 
 
 class TrainedModel(NamedTuple):
@@ -39,6 +43,8 @@ class TrainedModel(NamedTuple):
         tokenizer: None if the weights have none beside them.
         missing: heads that the weights lack; those of `network` have random values.
         notes: what a user must know of the model, a line each.
+        fine_tuning: how it was fine-tuned; None if it was not, or if its files do not say.
+        max_seq_length: most tokens of an example of a fine-tuned model: as in its run, if its files say that.
     """
 
     config: ModelConfig
@@ -46,11 +52,13 @@ class TrainedModel(NamedTuple):
     tokenizer: Tokenizer | None
     missing: tuple[str, ...]
     notes: tuple[str, ...]
+    fine_tuning: FineTuningConfig | None
+    max_seq_length: int
 
     @property
     def longest(self) -> float:
         """Tokens of the longest sequence; infinite without a table of positions."""
-        return self.config.max_position_embeddings if self.config.position_embedding == "learned" else math.inf
+        return _longest(self.config)
 
 
 def load(source: ModelSource, dtype: str = "float32") -> TrainedModel:
@@ -80,8 +88,19 @@ def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
     """Builds the model of weights for inference; see `load`."""
     plain = {**dict.fromkeys(FLAGS, "reference"), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = dataclasses.replace(weights.model, **plain)
-    network = FAMILIES[config.model_family](config, config.vocab_size, dtype, seed=1, initial=weights)
-    return TrainedModel(config, network, weights.tokenizer, weights.missing, weights.notes)
+    if config.is_fine_tuned and weights.missing:
+        raise FormatError(
+            f"{weights.path}: no {' and no '.join(weights.missing)}, which a model for {config.task} has; expected "
+            "weights that were fine-tuned for it"
+        )
+    family = BertClassifier if config.is_fine_tuned else FAMILIES[config.model_family]
+    network = family(config, config.vocab_size, dtype, seed=1, initial=weights)
+    length = weights.max_seq_length or int(min(_longest(config), DEFAULT_LENGTHS.get(config.task, LONGEST_EXAMPLE)))
+    return TrainedModel(config, network, weights.tokenizer, weights.missing, weights.notes, weights.fine_tuning, length)
+
+
+def _longest(config: ModelConfig) -> float:
+    return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
 
 
 def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = ()) -> None:

@@ -28,6 +28,7 @@ from tftrain.data import preflight
 from tftrain.data.errors import data_error
 from tftrain.exit_codes import ExitCode, RunError
 from tftrain.fields import ConfigError, Problem
+from tftrain.labelled import preflight as labelled
 from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment
 from tftrain.parallel.rendezvous import value_of_rank_0
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
         if problems := all_problems(config, problems, launch):
             raise ConfigError(completed.explain(problems))
         log.configure(launch.rank, config.run.log_level, host=host_of(launch))
-        config = with_sizes(config.resolve(launch.size), preflight.sizes(config))
+        config = with_sizes(config.resolve(launch.size))
         if problems := memory_limit.problems(config, launch):
             raise ConfigError(problems)
     except ConfigError as error:
@@ -128,7 +129,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     from tftrain.parallel import collectives, start
     from tftrain.supervise import peer_failure
     from tftrain.supervise.watchdog import Watchdog
-    from tftrain.train import loop, rank_checks
+    from tftrain.train import loop, rank_checks, seeds
 
     if config.compute.deterministic:
         determinism.enable()
@@ -157,7 +158,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
             if launch.size > 1:
                 peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer)
             rank_checks.before_start(config, ranks)
-        code = {"train": loop.train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
+        train = seeds.train if config.fine_tuning.seeds > 1 else loop.train
+        code = {"train": train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, OSError, tf.errors.OpError) as error:
         # TensorFlow wraps an error in a record in an error of its own.
         cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
@@ -189,8 +191,10 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     problems = [*misread, *(p for p in config.problems(launch.size) if p.flag not in {m.flag for m in misread})]
     wrong = {problem.flag for problem in problems}
     # The data is checked only if the flags that name it are valid.
-    if wrong.isdisjoint(field.name for field in dataclasses.fields(config.data)):
-        problems += [problem for problem in preflight.problems(config) if problem.flag not in wrong]
+    of_data = {field.name for part in (config.data, config.fine_tuning) for field in dataclasses.fields(part)}
+    if wrong.isdisjoint({*of_data, "task"}):
+        checks = labelled.problems if config.model.is_fine_tuned else preflight.problems
+        problems += [problem for problem in checks(config) if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config)
     if config.model.attn_impl == "flash" and devices.has_driver():
         problems.append(Problem("attn_impl", "flash", "expected softmax on a GPU: flash has no CUDA kernel yet"))
@@ -212,6 +216,9 @@ def resume_problems(config: TrainConfig) -> list[Problem]:
         found = checkpoint_flags.chosen(config)
     except CheckpointError as error:
         return [Problem("output_dir", settings.output_dir, str(error))]
+    if settings.resume == "best" and found is None:
+        expected = "output_dir has no checkpoint of the best score; expected auto, none, or the folder of a checkpoint"
+        return [Problem("resume", "best", expected)]
     if settings.resume not in ("auto", "none") and not (found / manifest.NAME).is_file():
         newest = folder.find(settings.output_dir)[-1:]
         such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
@@ -236,8 +243,12 @@ def output_problems(folder: str) -> list[Problem]:
         return [Problem("output_dir", folder, f"expected a folder that can be written to: {error.strerror}")]
 
 
-def with_sizes(config: TrainConfig, sizes: preflight.Sizes) -> TrainConfig:
-    """Returns the configuration with the sizes that the data gives."""
+def with_sizes(config: TrainConfig) -> TrainConfig:
+    """Returns the configuration with the sizes and the classes that the data gives."""
+    if config.model.is_fine_tuned:
+        config, sizes = labelled.with_labels(config), labelled.sizes(config)
+    else:
+        sizes = preflight.sizes(config)
     return dataclasses.replace(
         config,
         model=dataclasses.replace(

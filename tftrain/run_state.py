@@ -6,6 +6,7 @@ The position in the data is `consumed_samples`: the order of the examples is a f
 import json
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -61,13 +62,17 @@ class Evaluation(NamedTuple):
 
     Attributes:
         means: by name, see `Task.mean_values`; cross-entropies in nats.
-        unigram_nats: entropy of the split's token frequencies, nats.
+        unigram_nats: entropy of the split's token frequencies, nats; None if the task does not predict tokens.
         examples: how many were evaluated.
+        scores: of the task's scorer, by name.
+        outputs: what the task predicts for each example, fp32 [examples, ...]; None without a scorer.
     """
 
     means: dict[str, float]
-    unigram_nats: float
+    unigram_nats: float | None
     examples: int
+    scores: Mapping[str, float] = MappingProxyType({})
+    outputs: np.ndarray | None = None
 
 
 class Progress(tf.Module):

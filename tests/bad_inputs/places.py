@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 
 from tests.data import corpora
+from tests.labelled import files
 from tftrain import flags, run
 from tftrain.config import TrainConfig
 from tftrain.data import records
@@ -48,9 +50,10 @@ def make(folder: Path, data: str, static: str) -> dict[str, str]:
     (folder / "twice.vocab").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\nword\n")
     _flagfiles(folder)
     _records(folder)
+    _labelled(folder / "labels")
     finished = folder / "finished"
     config = flags.parse(TrainConfig, ["run", *TINY, f"--output_dir={finished}"]).resolve(1)
-    loop.train(run.with_sizes(config, run.preflight.sizes(config)), Mesh())
+    loop.train(run.with_sizes(config), Mesh())
     no_weights = shutil.copytree(finished, folder / "no_weights")
     next(no_weights.glob("checkpoints/step_*/*.safetensors")).unlink()
     places = {
@@ -62,14 +65,27 @@ def make(folder: Path, data: str, static: str) -> dict[str, str]:
         "data": data,
         "static": static,
         "dir": folder,
+        "labels": folder / "labels",
         "bert": MODELS / "hf_bert",
         "encoder": MODELS / "hf_bert_model",
+        "classes": MODELS / "hf_bert_classes",
+        "answers": MODELS / "hf_bert_answers",
+        "no_classifier": _without_classifier(folder / "no_classifier"),
         "gpt2": MODELS / "hf_gpt2",
         "megatron": MODELS / "megatron",
         "tf1": MODELS / "tf1",
         **_damaged_data(folder, Path(data)),
     }
     return {name: str(path) for name, path in places.items()}
+
+
+def _without_classifier(folder: Path) -> Path:
+    """Copies a model for classification without the tensors of its head."""
+    shutil.copytree(MODELS / "hf_bert_classes", folder)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier")}
+    safetensors.numpy.save_file(kept, folder / "model.safetensors")
+    return folder
 
 
 def _flagfiles(folder: Path) -> None:
@@ -88,6 +104,31 @@ def _records(folder: Path) -> None:
     (folder / "cut.tfrecord").write_bytes(records.frame(good[0])[:-9])
     (folder / "other_features.tfrecord").write_bytes(records.frame(encode({"image": [1, 2]})))
     (folder / "no_example.tfrecord").write_bytes(records.frame(b"\xff\xff\xff"))
+
+
+def _labelled(folder: Path) -> None:
+    """Writes labelled files, good ones and ones with a fault."""
+    files.write_vocabulary(folder)
+    files.write_classes(folder / "good.tsv", 30, seed=1)
+    files.write_classes(folder / "other.tsv", 30, seed=2, classes=("bad", "good"))
+    files.write_squad(folder / "good.json", [("the key has a name", "q", "what", ["key"])])
+    for name, text in {
+        "short.tsv": "text\tlabel\na\tb\nc\n",
+        "one_label.tsv": "text\tlabel\na\tb\nc\tb\n",
+        "no_rows.csv": "text,label\n",
+        "quote.csv": 'text,label\n"a,b\n',
+        "cut.jsonl": '{"text": "a", "label": "b"}\n{"text": "c"',
+        "no_label.jsonl": '{"text": "a", "label": "b"}\n{"text": "c"}\n',
+        "words.jsonl": '{"text": "a", "label": "high"}\n',
+        "x.txt": "text\tlabel\na\tb\n",
+        "train.tsv": "sentence\tclass\na\t0\n",
+        "no_tags.conll": "EU B-ORG\nalone\n",
+        "empty.conll": "\n\n",
+        "list.json": "[]",
+        "moved.json": (folder / "good.json").read_text().replace('"answer_start": 4', '"answer_start": 9'),
+    }.items():
+        (folder / name).write_text(text)
+    (folder / "latin1.tsv").write_bytes("text\tlabel\nschön\tb\n".encode("latin-1"))
 
 
 def _damaged_data(folder: Path, data: Path) -> dict[str, Path]:

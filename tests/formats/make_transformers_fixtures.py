@@ -39,6 +39,10 @@ def main() -> None:
     bert("hf_bert_model", transformers.BertModel, "gelu")
     bert("hf_megatron_bert", transformers.MegatronBertForPreTraining, "gelu", transformers.MegatronBertConfig)
     gpt2("hf_gpt2")
+    labels = {"id2label": {0: "bad", 1: "fine", 2: "good"}, "label2id": {"bad": 0, "fine": 1, "good": 2}}
+    bert("hf_bert_classes", transformers.BertForSequenceClassification, "gelu", **labels)
+    bert("hf_bert_tokens", transformers.BertForTokenClassification, "gelu", **labels)
+    bert("hf_bert_answers", transformers.BertForQuestionAnswering, "gelu")
 
 
 def randomize(model: torch.nn.Module) -> None:
@@ -56,9 +60,9 @@ def save(name: str, model, **arrays) -> Path:
     return folder
 
 
-def bert(name: str, cls, act: str, config_class=transformers.BertConfig) -> None:
+def bert(name: str, cls, act: str, config_class=transformers.BertConfig, **more) -> None:
     config = config_class(
-        vocab_size=len(WORDS), max_position_embeddings=20, hidden_act=act, layer_norm_eps=1e-12, **SIZES
+        vocab_size=len(WORDS), max_position_embeddings=20, hidden_act=act, layer_norm_eps=1e-12, **SIZES, **more
     )
     model = cls(config).eval()
     randomize(model)
@@ -72,12 +76,14 @@ def bert(name: str, cls, act: str, config_class=transformers.BertConfig) -> None
     arrays = {"input_ids": ids, "input_mask": mask, "segment_ids": types, "hidden": last}
     for ours, theirs in (
         ("mlm_logits", "prediction_logits"),
-        ("mlm_logits", "logits"),
+        ("mlm_logits" if "MaskedLM" in cls.__name__ else "task_logits", "logits"),
         ("nsp_logits", "seq_relationship_logits"),
         ("pooled", "pooler_output"),
     ):
         if theirs in found:
             arrays[ours] = found[theirs]
+    if "start_logits" in found:
+        arrays["task_logits"] = torch.stack([found["start_logits"], found["end_logits"]], -1)
     folder = save(name, model, **arrays)
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
     transformers.BertTokenizer(str(folder / "vocab.txt"), do_lower_case=True).save_pretrained(folder)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.model.samples import PLAIN
 from tftrain.formats.weights import Weights
-from tftrain.model.bert import BertPretrainer
+from tftrain.model.bert import BertClassifier, BertPretrainer
 from tftrain.model.gpt import Gpt
 
 DATA = Path(__file__).parent / "data"
@@ -17,7 +17,7 @@ DATA = Path(__file__).parent / "data"
 def build(weights: Weights):
     """The model with these weights, in fp32, by plain TensorFlow."""
     config = dataclasses.replace(weights.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **PLAIN)
-    family = Gpt if config.is_decoder else BertPretrainer
+    family = Gpt if config.is_decoder else BertClassifier if config.is_fine_tuned else BertPretrainer
     return family(config, config.vocab_size, "float32", 1, initial=weights)
 
 
@@ -27,7 +27,9 @@ def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
     batch = {name: tf.constant(expected[name], tf.int32) for name in expected if name.endswith(("_ids", "_mask"))}
     hidden, pooled = model.encode(batch)
     found = {"hidden": hidden, "pooled": pooled}
-    if weights.model.is_decoder:
+    if weights.model.is_fine_tuned:
+        found["task_logits"] = model.head_outputs(model.run_blocks(model.embed(batch, None), batch, None), None)
+    elif weights.model.is_decoder:
         found["logits"] = model.logits(model.hidden_states(batch))
     else:
         batch["masked_lm_positions"] = tf.tile(tf.range(hidden.shape[1])[None], [hidden.shape[0], 1])

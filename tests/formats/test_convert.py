@@ -35,7 +35,11 @@ def converted(capsys, source, target, *arguments):
     return text
 
 
-@pytest.mark.parametrize("name", ["hf_bert", "hf_bert_masked_lm", "hf_bert_model", "hf_megatron_bert", "hf_gpt2"])
+OF_TRANSFORMERS = ("hf_bert", "hf_bert_masked_lm", "hf_bert_model", "hf_megatron_bert", "hf_gpt2")
+FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
+
+
+@pytest.mark.parametrize("name", [*OF_TRANSFORMERS, *FINE_TUNED])
 def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path, name):
     converted(capsys, f"hf:{DATA / name}", f"tftrain:{tmp_path / 'own'}")
     converted(capsys, f"tftrain:{tmp_path / 'own'}", f"hf:{tmp_path / 'back'}")
@@ -45,6 +49,7 @@ def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path,
         np.testing.assert_array_equal(before[tensor], after[tensor], err_msg=tensor)
     first, last = (json.loads((folder / "config.json").read_text()) for folder in (DATA / name, tmp_path / "back"))
     sizes = ("architectures", "model_type", "vocab_size", "hidden_size", "n_embd", "n_inner", "layer_norm_eps")
+    sizes += ("id2label", "label2id")
     assert {key: first.get(key) for key in sizes} == {key: last.get(key) for key in sizes}
 
 
@@ -319,3 +324,11 @@ def test_outputs_stay_through_every_format(capsys, tmp_path):
     found = outputs(open_weights(Place("tftrain", str(tmp_path / "3"))), expected)
     real = expected["input_mask"].astype(bool)
     np.testing.assert_allclose(found["mlm_logits"][real], expected["mlm_logits"][real], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("format", ["tf1", "tf_models", "nvidia", "megatron"])
+def test_a_format_without_fine_tuned_models_refuses_them(capsys, tmp_path, format):
+    code, text = run(capsys, f"--from=hf:{DATA / 'hf_bert_classes'}", f"--to={format}:{tmp_path / 'x'}")
+    assert code == 1
+    assert f"--task=classification: {format} has no fine-tuned models; expected --to with tftrain or hf" in text
+    assert not (tmp_path / "x").exists()

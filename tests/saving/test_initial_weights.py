@@ -80,7 +80,7 @@ def test_missing_heads_are_refused_unless_they_may_be_random():
 @pytest.mark.parametrize("place", [BERT, GPT])
 def test_masters_have_the_bits_of_the_weights(place, precision):
     config = completed(f"--init_checkpoint={place}", f"--precision={precision}")[0].resolve(1)
-    config = run.with_sizes(config, run.preflight.sizes(config))
+    config = run.with_sizes(config)
     weights = initial_weights.open_for(config)
     state = Run(config, Mesh(), weights).optimizer.state
     assert state.names == list(weights.shapes)

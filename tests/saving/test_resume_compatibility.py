@@ -25,6 +25,8 @@ FREE = {
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_async", "keep_last", "keep_every", "max_failed_saves"),
     *("resume", "resume_check", "change_on_resume", "init_checkpoint", "init_missing"),
     *("start_timeout_seconds", "step_timeout_seconds", "save_timeout_seconds", "exit_timeout_seconds"),
+    *("train_file", "eval_file", "glue_dir", "tokenizer_dir", "best_metric", "early_stopping", "seeds"),
+    *("max_answer_length", "n_best", "null_score_threshold"),
     *("preempt_save_seconds", "max_nan_steps", "spike_zscore", "machine_file", "check_memory"),
 }
 

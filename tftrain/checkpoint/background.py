@@ -21,6 +21,7 @@ class Plan(NamedTuple):
     keep_last: int
     keep_every: int
     seconds: float
+    keep_step: int | None = None
 
 
 class Save:
@@ -75,8 +76,9 @@ class Save:
 
     def _complete(self) -> Path:
         plan = self._plan
+        kept = plan.keep_last, plan.keep_every
         return save.complete(
-            self._attempt, plan.run, plan.keep_last, plan.keep_every, plan.seconds, self._abandoned.is_set
+            self._attempt, plan.run, *kept, plan.seconds, self._abandoned.is_set, keep_step=plan.keep_step
         )
 
     def _fail(self, problem: str) -> None:

@@ -74,13 +74,14 @@ def sweep(output_dir: str | Path, except_for: Path | None = None) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_old(output_dir: str | Path, keep_last: int, keep_every: int) -> None:
+def remove_old(output_dir: str | Path, keep_last: int, keep_every: int, keep_step: int | None = None) -> None:
     """Removes old checkpoints, the oldest first, and all but the newest checkpoint of each step.
 
     Args:
         output_dir: the run's folder.
         keep_last: number of newest steps whose checkpoints remain.
         keep_every: checkpoints of steps that are a multiple of it remain as well; 0: no others remain.
+        keep_step: one more step whose checkpoint remains.
 
     Raises:
         OSError: a checkpoint can't be removed.
@@ -88,7 +89,8 @@ def remove_old(output_dir: str | Path, keep_last: int, keep_every: int) -> None:
     found = find(output_dir)
     newest = {order(path)[0]: path for path in found}
     steps = sorted(newest)
-    remaining = {newest[s] for s in steps if s in steps[-keep_last:] or (keep_every and s % keep_every == 0)}
+    kept = {*steps[-keep_last:], keep_step, *(step for step in steps if keep_every and step % keep_every == 0)}
+    remaining = {newest[step] for step in steps if step in kept}
     for path in found:
         if path not in remaining:
             durable.remove(path, path.with_name(f".trash_{path.name}"))

@@ -111,13 +111,14 @@ def complete(
     keep_every: int,
     seconds: float,
     given_up: Callable[[], bool],
+    keep_step: int | None = None,
 ) -> Path:
     """Makes the shards of all ranks a checkpoint: the chief's part, after its own `write`.
 
     Args:
         attempt: the save.
         run: description of the run for the manifest.
-        keep_last, keep_every: see `folder.remove_old`.
+        keep_last, keep_every, keep_step: see `folder.remove_old`.
         seconds: time limit of the wait for the other ranks.
         given_up: returns whether another rank is known to have failed.
 
@@ -134,7 +135,7 @@ def complete(
     except OSError as error:
         raise CheckpointError(f"{attempt.folder}: {error}") from error
     try:
-        clean_up(attempt, keep_last, keep_every)
+        clean_up(attempt, keep_last, keep_every, keep_step)
     except OSError as error:
         logger.warning(f"older checkpoints can't be removed: {error}")
     return path
@@ -182,9 +183,9 @@ def commit(attempt: Attempt) -> Path:
     return path
 
 
-def clean_up(attempt: Attempt, keep_last: int, keep_every: int) -> None:
+def clean_up(attempt: Attempt, keep_last: int, keep_every: int, keep_step: int | None = None) -> None:
     """Removes old checkpoints."""
-    folder.remove_old(attempt.output_dir, keep_last, keep_every)
+    folder.remove_old(attempt.output_dir, keep_last, keep_every, keep_step)
 
 
 def discard(attempt: Attempt) -> None:

@@ -1,7 +1,8 @@
 """Hugging Face's transformers: a folder with config.json, model.safetensors and the tokenizer's files.
 
-Models: BertForPreTraining, BertForMaskedLM and BertModel; MegatronBertForPreTraining and so on, which have the norms in
-front of the sub-layers; GPT2LMHeadModel and GPT2Model.
+Models: BertForPreTraining, BertForMaskedLM and BertModel; BertForSequenceClassification, BertForTokenClassification and
+BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms in front of the sub-layers;
+GPT2LMHeadModel and GPT2Model.
 """
 
 import json
@@ -13,7 +14,7 @@ import numpy as np
 from tftrain.config import ModelConfig
 from tftrain.formats import safetensors_file, tokenizer, torch_file
 from tftrain.formats.errors import FormatError
-from tftrain.formats.hugging_face_config import config_json, kind, model_config, require
+from tftrain.formats.hugging_face_config import ARCHITECTURES, config_json, kind, model_config, require
 from tftrain.formats.links import Link, Names, same, side_by_side, transposed
 from tftrain.formats.safetensors_file import SafetensorsFile
 from tftrain.formats.tokenizer import Tokenizer
@@ -28,6 +29,9 @@ _HEADS = {
     "ForPreTraining": ("masked_lm", "pooler", "next_sentence"),
     "ForMaskedLM": ("masked_lm",),
     "Model": ("pooler",),
+    "ForSequenceClassification": ("pooler", "classifier"),
+    "ForTokenClassification": ("classifier",),
+    "ForQuestionAnswering": ("classifier",),
 }
 _ARCHITECTURES = {
     "bert": {f"Bert{name}": heads for name, heads in _HEADS.items()},
@@ -53,6 +57,7 @@ _BERT = Names(
         "masked_lm/bias": "cls.predictions.bias",
         "pooler": "bert.pooler.dense",
         "next_sentence": "cls.seq_relationship",
+        "classifier": "classifier",
     },
     leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"},
     kernel=transposed,
@@ -125,7 +130,7 @@ def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
 
 def _full_name(name: str, prefix: str) -> str:
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return name if name.startswith(("cls.", "lm_head.")) else prefix + name
+    return name if name.startswith(("cls.", "lm_head.", "classifier.", "qa_outputs.")) else prefix + name
 
 
 class _Pickle:
@@ -166,6 +171,8 @@ def links_of(model: ModelConfig) -> list[Link]:
     """Returns the link of every tensor of a model with all its heads."""
     if not model.is_decoder:
         names = _MEGATRON_BERT if model.is_pre_norm else _BERT
+        if model.task == "question_answering":
+            names = names._replace(scopes={**names.scopes, "classifier": "qa_outputs"})
         return [names.link(each) for each in variables(model, model.vocab_size)]
     links, waiting = [], {}
     for each in variables(model, model.vocab_size):
@@ -218,9 +225,16 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
 
 def _architecture(weights: Weights, asked: str | None) -> tuple[str, Sequence[str]]:
     known = _ARCHITECTURES[kind(weights.model)]
+    ending = ARCHITECTURES.get(weights.model.task)
+    if ending:
+        known = {name: heads for name, heads in known.items() if name.endswith(ending)}
+    else:
+        known = {name: heads for name, heads in known.items() if "classifier" not in heads}
     if asked and asked not in known:
         raise FormatError(f"--architecture={asked}: expected one of {', '.join(known)}")
     has = {part_of(name) for name in weights.shapes}
+    if weights.model.task == "embedding":  # BertModel with add_pooling_layer=False
+        return next(iter(known)), ()
     for name, heads in known.items():
         if name == asked or (not asked and has.issuperset(heads)):
             if lacking := [head for head in heads if head not in has]:

@@ -33,6 +33,20 @@ _FIELDS = {
     "initializer_range": ("initializer_range", "initializer_range"),
     "layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon"),
 }
+# The classes for fine-tuned tasks: the ends of their names.
+ARCHITECTURES = {
+    "classification": "ForSequenceClassification",
+    "multi_label": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "embedding": "Model",
+}
+_PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
 # Settings that this project has with one value only, which is transformers' default as well.
 _FIXED = {
     "position_embedding_type": "absolute",
@@ -73,7 +87,30 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
         heads = f"{_FIELDS['num_attention_heads'][column]}={values['num_attention_heads']}"
         raise FormatError(f"{path}: {_FIELDS['hidden_size'][column]}={values['hidden_size']} is no multiple of {heads}")
     position = "post" if found == "bert" else "pre"
+    values |= _task(config, path)
     return ModelConfig(model_family=family, norm_position=position, gelu_form=_GELU_FORMS[activation], **values)
+
+
+def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
+    """Returns the task and the labels of a model that was fine-tuned; nothing for another."""
+    names = config.get("architectures")
+    architecture = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    if architecture.endswith("ForQuestionAnswering"):
+        return {"task": "question_answering"}
+    if not architecture.endswith(("ForSequenceClassification", "ForTokenClassification")):
+        return {}
+    labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
+    if not isinstance(labels, dict) or sorted(labels) != sorted(map(str, range(len(labels)))):
+        raise FormatError(f"{path}: id2label is not an object with the keys 0 to the number of labels")
+    found = tuple(str(labels[str(number)]) for number in range(len(labels)))
+    if architecture.endswith("ForTokenClassification"):
+        return {"task": "token_classification", "labels": found}
+    by_type = {name: task for task, name in _PROBLEM_TYPES.items()}
+    default = "regression" if len(found) == 1 else "classification"  # as in transformers
+    task = by_type.get(config.get("problem_type"), default)
+    if task == "regression" and len(found) != 1:
+        raise FormatError(f"{path}: a regression with {len(found)} outputs; this project has only one")
+    return {"task": task, "labels": () if task == "regression" else found}
 
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
@@ -126,6 +163,11 @@ def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:
         values["embd_pdrop"] = model.hidden_dropout_prob
     else:
         values["pad_token_id"] = 0
+    if labels := model.labels or (("LABEL_0",) if model.task == "regression" else ()):
+        values["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        values["label2id"] = {label: number for number, label in enumerate(labels)}
+    if problem_type := _PROBLEM_TYPES.get(model.task):
+        values["problem_type"] = problem_type
     return {
         "architectures": [architecture],
         "model_type": kind(model),

@@ -19,12 +19,15 @@ from tftrain.data.manifest import read_manifest
 from tftrain.data.vocabulary import read_vocabulary
 from tftrain.environment import versions
 from tftrain.files import read_small
+from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
 from tftrain.parallel.state_layout import MASTER
 from tftrain.plan.variables import variables
+
+TOKENIZER_FOLDER = "tokenizer"  # of a run that was fine-tuned, in its output folder
 
 
 class OwnWeights(Weights):
@@ -44,6 +47,8 @@ class OwnWeights(Weights):
         self._reader = Reader(path)
         run, self.path = self._reader.manifest.run, str(path)
         self.model, self.tokenizer = _model(run.get("config"), self.path), _tokenizer(path, run)
+        if self.model.is_fine_tuned:
+            self.fine_tuning, self.max_seq_length = _fine_tuning(run["config"], self.path)
         every = {each.name: each.shape for each in variables(self.model, self.model.vocab_size)}
         prefix = f"{MASTER}/"
         found = {
@@ -98,10 +103,22 @@ def _model(config: Any, path: str) -> ModelConfig:
     return model
 
 
+def _fine_tuning(config: dict, path: str) -> tuple[FineTuningConfig | None, int | None]:
+    """Returns the flags of fine-tuning and the length of the examples, if the checkpoint is that of a run."""
+    if "fine_tuning" not in config:
+        return None, None
+    try:
+        settings = msgspec.convert(config["fine_tuning"], FineTuningConfig)
+        return settings, msgspec.convert(config["data"]["max_seq_length"], int) or None
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise FormatError(f"{path}: its manifest does not say how the model was fine-tuned") from error
+
+
 def _tokenizer(path: Path, run: Any) -> Tokenizer | None:
     """Returns the tokenizer beside the weights, or that of the data that they were trained on, if it is still there."""
-    if found := tokenizer.read(path):
-        return found
+    for place in (path, path.parent.parent / TOKENIZER_FOLDER):
+        if found := tokenizer.read(place):
+            return found
     config = run.get("config")
     data = config.get("data") if isinstance(config, dict) else None
     data_dir = data.get("data_dir") if isinstance(data, dict) else None

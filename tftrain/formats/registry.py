@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tftrain.config import ModelConfig
 from tftrain.convert_config import Place
+from tftrain.formats.errors import FormatError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
 
@@ -16,6 +17,7 @@ _MODULES = {
     "nvidia": "nvidia",
     "megatron": "megatron",
 }
+WITH_TASKS = ("tftrain", "hf")  # formats of fine-tuned models too
 
 
 def open_weights(place: Place, allow_pickle: bool = False) -> Weights:
@@ -56,6 +58,11 @@ def write_weights(place: Place, weights: Weights, architecture: str | None = Non
     Raises:
         FormatError: the format can't hold the model.
     """
+    if weights.model.is_fine_tuned and place.format not in WITH_TASKS:
+        raise FormatError(
+            f"{weights.path}: --task={weights.model.task}: {place.format} has no fine-tuned models; expected --to with "
+            f"{' or '.join(WITH_TASKS)}"
+        )
     return _module(place.format).write(Path(place.path), weights, architecture)
 
 

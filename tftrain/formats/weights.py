@@ -8,13 +8,14 @@ import ml_dtypes
 import numpy as np
 
 from tftrain.config import ModelConfig
+from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.plan.variables import Variable, variables
 
 # The parts of an encoder that files may lack, by the first part of a variable's name.
-HEADS = ("masked_lm", "pooler", "next_sentence")
+HEADS = ("masked_lm", "pooler", "next_sentence", "classifier")
 # What changes neither a variable nor an output: it says how a model computes, or how it is trained.
 FREE_FLAGS = (
     "ln_impl",
@@ -41,6 +42,8 @@ class Weights(abc.ABC):
         shapes: the shape of each variable by name, in the order of the model. Heads may be missing.
         tokenizer: None if the files have none.
         notes: what a user must know of the model in these files, a line each.
+        fine_tuning: the flags that a fine-tuned model was trained with; None if they are not known.
+        max_seq_length: likewise, the most tokens of its examples.
     """
 
     path: str
@@ -48,6 +51,8 @@ class Weights(abc.ABC):
     shapes: Mapping[str, tuple[int, ...]]
     tokenizer: Tokenizer | None = None
     notes: tuple[str, ...] = ()
+    fine_tuning: FineTuningConfig | None = None
+    max_seq_length: int | None = None
 
     @abc.abstractmethod
     def read(self, name: str) -> np.ndarray:
@@ -60,7 +65,12 @@ class Weights(abc.ABC):
     @property
     def missing(self) -> tuple[str, ...]:
         """The heads of the model that the files lack."""
-        return tuple(head for head in heads_of(self.model) if not any(part_of(name) == head for name in self.shapes))
+        return tuple(head for head in heads_of(self.model) if head not in self.parts)
+
+    @property
+    def parts(self) -> set[str]:
+        """The heads that the files have, and "" for the rest, see `part_of`."""
+        return {part_of(name) for name in self.shapes}
 
 
 class LinkedWeights(Weights):
@@ -102,6 +112,25 @@ class LinkedWeights(Weights):
         return value
 
 
+class WeightsWithout(Weights):
+    """Weights without one of their heads."""
+
+    def __init__(self, weights: Weights, head: str):
+        """Takes the weights; `head` is one of `HEADS`."""
+        self.path, self.model, self.tokenizer, self.notes = (
+            weights.path,
+            weights.model,
+            weights.tokenizer,
+            weights.notes,
+        )
+        self.shapes = {name: shape for name, shape in weights.shapes.items() if part_of(name) != head}
+        self._weights = weights
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a variable, fp32; see `Weights.read`."""
+        return self._weights.read(name)
+
+
 class WatchedWeights(Weights):
     """Weights that say when a variable is read."""
 
@@ -135,8 +164,9 @@ def part_of(name: str) -> str:
 
 
 def heads_of(model: ModelConfig) -> tuple[str, ...]:
-    """Returns the heads that a model of a family has beside the tied output layer."""
-    return () if model.is_decoder else HEADS
+    """Returns the heads that a model has beside the tied output layer."""
+    has = {part_of(each.name) for each in variables(model, model.vocab_size)}
+    return tuple(head for head in HEADS if head in has)
 
 
 def needed(model: ModelConfig, heads: Collection[str]) -> list[Variable]:

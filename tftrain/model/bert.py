@@ -1,6 +1,6 @@
-"""BERT for pre-training (Devlin et al., arXiv 1810.04805): embedding, a list of blocks, two heads.
+"""BERT (Devlin et al., arXiv 1810.04805): embedding, a list of blocks, and the heads of a task.
 
-The dense layers of the two heads are replicated: every tensor parallel rank computes the same with them.
+The dense layers of the heads are replicated: every tensor parallel rank computes the same with them.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,13 @@ import tensorflow as tf
 
 from tftrain.config import ModelConfig
 from tftrain.model.attention_cores import AttentionMask
+from tftrain.model.block import SITES_PER_BLOCK
 from tftrain.model.embedding import SlicedLogits
-from tftrain.model.heads import MaskedLMHead, NextSentenceHead
+from tftrain.model.heads import Classifier, MaskedLMHead, Pooler
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
-from tftrain.ops.dropout import DropoutKey
+from tftrain.ops.dropout import DropoutKey, dropout_at, reference_dropout
+from tftrain.ops.dtypes import wide_dtype
 
 
 class Outputs(NamedTuple):
@@ -30,18 +32,34 @@ class Outputs(NamedTuple):
     nsp_logits: tf.Tensor
 
 
-class BertPretrainer(Transformer):
-    """The encoder, or a part of it, with the heads for masked words and the next sentence."""
-
-    def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
-        self.masked_lm = MaskedLMHead(parameters.scope("masked_lm"), config, vocab_size)
-        self.next_sentence = NextSentenceHead(
-            parameters.scope("pooler"), parameters.scope("next_sentence"), config.hidden_size
-        )
+class BertEncoder(Transformer):
+    """The encoder, or a part of it, without heads."""
 
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
         """Every token attends to all tokens of its sample; `input_mask`, int32 [b, S], is 0 for padding."""
         return AttentionMask(keys=tf.cast(batch["input_mask"], tf.int32))
+
+    def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H], if any; inference."""
+        x = self._output(self.run_blocks(self.embed(batch, None), batch, None))
+        return x, self._pooled(x)
+
+    def _pooled(self, x: tf.Tensor) -> tf.Tensor | None:
+        """Maps the encoder's output, [b, S, H], to the pooled first token, [b, H]."""
+        return None
+
+    def _output(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the encoder's output, [b, S, H], of the residual stream behind the last block."""
+        return self.ranks.collect(x if self.final_norm is None else self.final_norm(x), "heads")
+
+
+class BertPretrainer(BertEncoder):
+    """The encoder with the heads for masked words and the next sentence."""
+
+    def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
+        self.masked_lm = MaskedLMHead(parameters.scope("masked_lm"), config, vocab_size)
+        self.pooler = Pooler(parameters.scope("pooler"), config.hidden_size)
+        self.next_sentence = Classifier(parameters.scope("next_sentence"), config.hidden_size, 2)
 
     def call(
         self,
@@ -66,17 +84,50 @@ class BertPretrainer(Transformer):
         x = self.run_blocks(x, batch, dropout)  # [b, S, H]
         return self.heads(x, batch)
 
-    def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H]; inference."""
-        x = self._output(self.run_blocks(self.embed(batch, None), batch, None))
-        return x, self.next_sentence.pooled(x)
-
     def heads(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> Outputs:
         """Maps the residual stream behind the last block, [b, S, H] or this rank's tokens of it, to logits."""
         x = self._output(x)
         mlm_logits = self.masked_lm(x, batch["masked_lm_positions"], self.word)  # [b, P, vocab]
-        return Outputs(mlm_logits, self.next_sentence(x))
+        return Outputs(mlm_logits, self.next_sentence(self.pooler(x)))
 
-    def _output(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the encoder's output, [b, S, H], of the residual stream behind the last block."""
-        return self.ranks.collect(x if self.final_norm is None else self.final_norm(x), "heads")
+    def _pooled(self, x: tf.Tensor) -> tf.Tensor:
+        return self.pooler(x)
+
+
+class BertClassifier(BertEncoder):
+    """The encoder with the head of a fine-tuned task: a classifier of the pooled token, or of every token, or none."""
+
+    ties_output = False
+
+    def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
+        self.pooler = Pooler(parameters.scope("pooler"), config.hidden_size) if config.has_pooler else None
+        self.classifier = None
+        if config.outputs:
+            self.classifier = Classifier(parameters.scope("classifier"), config.hidden_size, config.outputs)
+        self._dropout_rate = config.hidden_dropout_prob
+        self._dropout_site = SITES_PER_BLOCK * (config.num_hidden_layers + 1)
+
+    def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the head's numbers for a batch, see `head_outputs`; inference."""
+        return self.head_outputs(self.run_blocks(self.embed(batch, None), batch, None), None)
+
+    def head_outputs(self, x: tf.Tensor, dropout: DropoutKey | None) -> tf.Tensor:
+        """Maps the residual stream behind the last block, [b, S, H] or this rank's tokens of it, to the head's numbers.
+
+        Args:
+            x: see above.
+            dropout: of what the classifier reads; None in inference.
+
+        Returns:
+            Logits, [b, outputs] or [b, S, outputs]; the encoder's output, [b, S, H], if the task has no classifier.
+            float32 (float64 in a float64 model).
+        """
+        x = self._output(x)
+        if self.pooler is not None:
+            x = self.pooler(x)
+        if self.classifier is None:
+            return tf.cast(x, wide_dtype(x.dtype))
+        return self.classifier(reference_dropout(x, dropout_at(dropout, self._dropout_rate, self._dropout_site)))
+
+    def _pooled(self, x: tf.Tensor) -> tf.Tensor | None:
+        return None if self.pooler is None else self.pooler(x)

@@ -1,4 +1,4 @@
-"""The two pre-training heads of BERT (Devlin et al., arXiv 1810.04805): masked words, and the next sentence."""
+"""The heads of BERT (Devlin et al., arXiv 1810.04805): masked words, and classifiers of the pooled token or of all."""
 
 import tensorflow as tf
 import tf_keras
@@ -56,26 +56,35 @@ class MaskedLMHead(tf_keras.layers.Layer):
         return logits if self.group.size == 1 else SlicedLogits(logits, self.first_class, self.group, self.place)
 
 
-class NextSentenceHead(tf_keras.layers.Layer):
-    """Two logits for a sentence pair, computed from the first token by the pooler and a classifier."""
+class Pooler(tf_keras.layers.Layer):
+    """A dense layer and tanh over the first token: what classifiers of a whole sample read."""
 
-    def __init__(self, pooler: Parameters, classifier: Parameters, hidden_size: int):
-        """Makes the pooler and the classifier.
-
-        Args:
-            pooler: makes the pooler's variables.
-            classifier: makes the classifier's variables.
-            hidden_size: width H of the encoder.
-        """
-        super().__init__(dtype=pooler.dtype, autocast=False)
-        self.pooler = Dense(pooler, hidden_size, hidden_size)
-        self.classifier = Dense(classifier, hidden_size, 2)
-
-    def pooled(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps the encoder's output [b, S, H] to the pooled first token, [b, H]."""
-        return tf.tanh(self.pooler(x[:, 0]))
+    def __init__(self, parameters: Parameters, hidden_size: int):
+        """Makes the variables; `hidden_size` is the width H of the encoder."""
+        super().__init__(dtype=parameters.dtype, autocast=False)
+        self.dense = Dense(parameters, hidden_size, hidden_size)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps the encoder's output [b, S, H] to logits [b, 2], float32 (float64 for float64)."""
-        logits = self.classifier(self.pooled(x))
+        """Maps the encoder's output [b, S, H] to the pooled first token, [b, H]."""
+        return tf.tanh(self.dense(x[:, 0]))
+
+
+def mean_embeddings(hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Maps hidden states [b, S, H] to their normalized means over tokens, [b, H]; `mask` [b, S] is 0 for padding."""
+    weights = tf.cast(mask, hidden.dtype)[:, :, tf.newaxis]
+    mean = tf.reduce_sum(hidden * weights, axis=1) / tf.maximum(tf.reduce_sum(weights, axis=1), 1)
+    return tf.math.l2_normalize(mean, axis=-1)
+
+
+class Classifier(tf_keras.layers.Layer):
+    """A dense layer to logits: of the next sentence from the pooled token, or of a fine-tuned task."""
+
+    def __init__(self, parameters: Parameters, hidden_size: int, classes: int):
+        """Makes the variables for inputs of `hidden_size` elements."""
+        super().__init__(dtype=parameters.dtype, autocast=False)
+        self.dense = Dense(parameters, hidden_size, classes)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Maps [..., H] to logits [..., classes], float32 (float64 for float64)."""
+        logits = self.dense(x)
         return tf.cast(logits, wide_dtype(logits.dtype))

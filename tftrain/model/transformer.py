@@ -34,6 +34,7 @@ class Transformer(tf_keras.Model):
     """Embedding and blocks; all variables exist once a model is constructed. A family adds its heads.
 
     Attributes:
+        ties_output: whether the word table is the output layer too.
         ranks: the tensor parallel ranks.
         part: the layers that this rank holds.
         word: [vocab, H], or this rank's rows of it; None on a rank with neither embedding nor heads.
@@ -41,6 +42,8 @@ class Transformer(tf_keras.Model):
         blocks: those of the part.
         final_norm: behind the blocks of a pre-norm model, on the rank with the heads.
     """
+
+    ties_output = True
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class Transformer(tf_keras.Model):
         on_tokens = self._parameters.on_tokens()
         self.word = self.embedding = self.final_norm = None
         tables = on_tokens.scope("embeddings")
-        if part.embedding or part.heads:
+        if part.embedding or (part.heads and self.ties_output):
             is_copy = not part.embedding
             self.word = tables.normal("word", [vocab_size, config.hidden_size], axis=0, is_copy=is_copy)
         if part.embedding:

@@ -86,3 +86,9 @@ def step_flops(model: ModelConfig, vocab_size: int, seq_length: int, predictions
         Floating point operations; divide by seconds and 1e12 for TFLOPs.
     """
     return 3 * samples * forward_flops(model, vocab_size, seq_length, predictions).total
+
+
+def encoder_step_flops(model: ModelConfig, seq_length: int, samples: int) -> int:
+    """Returns the operations of a training step without those of the heads; see `step_flops`."""
+    found = forward_flops(model, 1, seq_length, 0)
+    return 3 * samples * (found.attention_projections + found.attention_products + found.feed_forward)

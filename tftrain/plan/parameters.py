@@ -40,7 +40,7 @@ class Parameters(NamedTuple):
     final_norm: int  # after the last block where the blocks are pre-norm, else 0
     pooler: int
     mlm_head: int  # without its output matrix, which is the word embedding
-    nsp_head: int
+    nsp_head: int  # or the classifier of a fine-tuned model
 
     @property
     def total(self) -> int:
@@ -91,7 +91,7 @@ def mlm_transform(width: int) -> int:
 
 
 def count(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Counts the weights of an encoder with both pre-training heads, or of a decoder.
+    """Counts the weights of an encoder with the heads of its task, or of a decoder.
 
     Args:
         model: the family and the sizes.
@@ -104,14 +104,15 @@ def count(model: ModelConfig, vocab_size: int) -> Parameters:
     one = block(width, model.feed_forward_size, model.activation == "geglu", model.use_bias_in_keys)
     positions = model.max_position_embeddings if model.position_embedding == "learned" else 0
     types = model.type_vocab_size if model.has_token_types else 0
+    outputs = model.outputs if model.is_fine_tuned else 2
     table = embeddings(width, vocab_size, positions, types, normed=not pre_norm)
     return Parameters(
         embeddings=table.total,
         layers=model.num_hidden_layers * one.total,
         final_norm=norm(width) if pre_norm else 0,
-        pooler=0 if model.is_decoder else linear(width, width),
-        mlm_head=0 if model.is_decoder else mlm_transform(width) + vocab_size,
-        nsp_head=0 if model.is_decoder else linear(width, 2),
+        pooler=linear(width, width) if model.has_pooler else 0,
+        mlm_head=0 if model.is_decoder or model.is_fine_tuned else mlm_transform(width) + vocab_size,
+        nsp_head=0 if model.is_decoder else linear(width, outputs) if outputs else 0,
     )
 
 

@@ -28,7 +28,7 @@ class Variable(NamedTuple):
 
 
 def variables(model: ModelConfig, vocab_size: int) -> list[Variable]:
-    """Returns the variables of an encoder with both pre-training heads, or of a decoder.
+    """Returns the variables of an encoder with the heads of its task, or of a decoder.
 
     Args:
         model: the family and the sizes.
@@ -61,11 +61,16 @@ def _variables(model: ModelConfig, vocab_size: int) -> Iterator[Variable]:
         yield from _norm("final_norm", width)
     if model.is_decoder:
         return
-    yield from _dense("masked_lm/transform", width, width)
-    yield from _norm("masked_lm/norm", width)
-    yield Variable("masked_lm/bias", (vocab_size,), 0)
-    yield from _dense("pooler", width, width)
-    yield from _dense("next_sentence", width, 2)
+    if not model.is_fine_tuned:
+        yield from _dense("masked_lm/transform", width, width)
+        yield from _norm("masked_lm/norm", width)
+        yield Variable("masked_lm/bias", (vocab_size,), 0)
+    if model.has_pooler:
+        yield from _dense("pooler", width, width)
+    if not model.is_fine_tuned:
+        yield from _dense("next_sentence", width, 2)
+    elif model.outputs:
+        yield from _dense("classifier", width, model.outputs)
 
 
 def _dense(

@@ -1,13 +1,16 @@
-"""The loss curve: the loss over the steps, beside the unigram entropy."""
+"""Pictures of a run: the loss over the steps beside the unigram entropy, scores, and which classes are confused."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from tftrain.report.metrics import read_rows
 from tftrain.tasks.task import Mean
 
+MOST_NAMED_CLASSES = 40
 TRAIN, HELD_OUT, ENTROPY = "#3b6ea8", "#c8553d", "#555555"
 
 
@@ -59,6 +62,67 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> No
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+    figure.savefig(png_path, dpi=160, format="png")
+
+
+def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence[str]) -> None:
+    """Draws the scores of evaluations over the steps, if there are any.
+
+    Args:
+        metrics_path: metrics.jsonl.
+        png_path: the picture to write, 1600 x 900 pixels.
+        scores: names of the scores, with "eval_" in front.
+
+    Raises:
+        OSError, ValueError: see `loss_curve`.
+    """
+    rows = read_rows(metrics_path)
+    curves = {name: points(rows, name) for name in scores}
+    if not any(curves.values()):
+        return
+    figure = Figure(figsize=(10, 5.625), layout="constrained")
+    axes = figure.add_subplot()
+    for name, found in curves.items():
+        if found:
+            steps, values = zip(*found, strict=True)
+            label = name.removeprefix("eval_").replace("_", " ")
+            axes.plot(
+                steps, values, linewidth=1.6, marker="o", markersize=5, label=f"{label}, {max(values):.4g} at best"
+            )
+    axes.set_title("Scores of the held-out examples", loc="left", fontsize=14, fontweight="bold")
+    axes.set_xlabel("step")
+    axes.set_xlim(left=0)
+    axes.grid(color="#dddddd", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(png_path, dpi=160, format="png")
+
+
+def confusion_matrix(labels: Sequence[str], counts: np.ndarray, png_path: str | Path) -> None:
+    """Draws how many examples of each class (row) were taken for each (column).
+
+    Args:
+        labels: the classes.
+        counts: int [classes, classes].
+        png_path: the picture to write.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    size = min(4 + 0.35 * len(labels), 20)
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    axes = figure.add_subplot()
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if len(labels) <= MOST_NAMED_CLASSES:
+        ticks = range(len(labels))
+        axes.set_xticks(ticks, labels, rotation=90)
+        axes.set_yticks(ticks, labels)
+        for row, column in np.argwhere(counts):
+            color = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=color, fontsize=8)
+    axes.set_xlabel("prediction")
+    axes.set_ylabel("label")
     figure.savefig(png_path, dpi=160, format="png")
 
 

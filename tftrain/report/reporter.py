@@ -17,7 +17,7 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.ramp import Ramp
 from tftrain.report import memory, planned
 from tftrain.report.metrics import MetricsWriter
-from tftrain.report.plot import loss_curve
+from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.report.spikes import Spike
 from tftrain.run_state import Evaluation, Run, StepInfo, division_of
@@ -98,6 +98,7 @@ class Reporter:
         self._run, self._saves, self._settings, self._baseline = run, saves, run.config.run, baseline
         # The memory of the first step includes that of compilation.
         self._memory_step = min(done + 2, self._settings.max_steps)
+        self._scores: tuple[str, ...] = ()
         self._writer = None
         if run.mesh.is_chief:
             settings = self._settings
@@ -133,7 +134,9 @@ class Reporter:
     def evaluation(self, number: int, result: Evaluation) -> None:
         """Writes the result of an evaluation."""
         means = [mean.name for mean in self._run.task.means if mean.in_evaluation]
-        row = EvalRow(number, {f"eval_{name}": result.means[name] for name in means}, result.unigram_nats)
+        scores = {f"eval_{name}": score for name, score in result.scores.items()}
+        self._scores = tuple(scores)
+        row = EvalRow(number, {f"eval_{name}": result.means[name] for name in means}, result.unigram_nats, scores)
         if self._writer:
             self._writer.evaluation(row)
 
@@ -153,6 +156,7 @@ class Reporter:
                 logger.warning(f"there is no loss curve: {error}")
             else:
                 logger.info(f"loss curve {curve}")
+                score_curve(self._writer.path, curve.with_name("score_curve.png"), self._scores)
 
 
 def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> TrainRow:

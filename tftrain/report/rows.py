@@ -62,12 +62,14 @@ class EvalRow:
     Attributes:
         step: updates so far.
         means: the task's means by name, "eval_" in front, of those that are reported in evaluations; losses in nats.
-        eval_unigram_nats: entropy of the split's token frequencies.
+        eval_unigram_nats: entropy of the split's token frequencies; None if the task does not predict tokens.
+        scores: of the task's scorer by name, "eval_" in front.
     """
 
     step: int
     means: dict[str, float]
-    eval_unigram_nats: float
+    eval_unigram_nats: float | None
+    scores: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,18 @@ def eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
         (
             f"held-out at {row.step:7d}/{max_steps:8d}",
             f"{loss.label}: {value:.4f}",
-            f"unigram entropy: {row.eval_unigram_nats:.4f}",
-            f"learned from context: {row.eval_unigram_nats - value:.4f}",
+            *_entropy_words(row, value),
             *(f"{mean.label}: {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
+            *(f"{name.removeprefix('eval_')}: {score:.4f}" for name, score in row.scores.items()),
         )
     )
+
+
+def _entropy_words(row: EvalRow, loss: float) -> list[str]:
+    if row.eval_unigram_nats is None:
+        return []
+    learned = row.eval_unigram_nats - loss
+    return [f"unigram entropy: {row.eval_unigram_nats:.4f}", f"learned from context: {learned:.4f}"]
 
 
 def spike_line(row: SpikeRow, max_steps: int) -> str:
@@ -216,8 +225,9 @@ def short_eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
         (
             _short_step(row.step, max_steps, with_total=False),
             f"eval loss {row.means[f'eval_{loss.name}']:.4f}",
-            f"unigram {row.eval_unigram_nats:.4f}",
+            *([] if row.eval_unigram_nats is None else [f"unigram {row.eval_unigram_nats:.4f}"]),
             *(f"{mean.label} {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
+            *(f"{name.removeprefix('eval_')} {score:.4f}" for name, score in row.scores.items()),
         )
     )
 

@@ -23,9 +23,10 @@ from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.fields import Problem
+from tftrain.saving import scores
 
 _OF_A_COMMAND = {"mode", "output_dir", "resume", "resume_check", "change_on_resume", "log_level", "log_format"}
-_OF_A_COMMAND |= {"init_checkpoint", "init_missing"}
+_OF_A_COMMAND |= {"init_checkpoint", "init_missing", "tokenizer_dir", "seeds"}
 _OF_A_HOST = {"cpu_threads", "huge_pages", "data_readers", "machine_file", "device_peak_tflops", "check_memory"}
 _DERIVED = {"grad_accum_steps", "fit_micro_batch"}
 _SOURCES = {"data_dir", "train_files", "eval_files", "synthetic_data"}
@@ -49,8 +50,12 @@ class Completed(NamedTuple):
     @property
     def line(self) -> str:
         """A line for the log with the flags from the checkpoint; "" if they are all defaults."""
-        values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.taken.items()}
-        return f"flags from {self.path}: {' '.join(f'--{name}={v}' for name, v in values.items())}" if values else ""
+        given = [
+            f"--{name}={str(each).lower() if isinstance(each, bool) else each}"
+            for name, value in self.taken.items()
+            for each in (value if isinstance(value, tuple) else (value,))
+        ]
+        return f"flags from {self.path}: {' '.join(given)}" if given else ""
 
     def explain(self, problems: list[Problem]) -> list[Problem]:
         """Returns the problems; those of flags that are not on the command line say where their values come from."""
@@ -92,13 +97,15 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
         values = _values(section, saved.get(field.name, {}))
-        if config.run.mode == "evaluate" and field.name not in ("model", "data"):
+        if config.run.mode == "evaluate" and field.name not in ("model", "data", "fine_tuning"):
             values = {name: value for name, value in values.items() if name in _TO_EVALUATE}
         values = {name: value for name, value in values.items() if name not in left_out}
         taken |= {name: value for name, value in values.items() if value != getattr(section, name)}
         parts[field.name] = dataclasses.replace(section, **values)
     if path:  # The weights come from it.
         parts["run"] = dataclasses.replace(parts["run"], init_checkpoint=None, init_missing=False)
+        if config.run.resume == "best":
+            parts["run"] = dataclasses.replace(parts["run"], resume=str(path))
     batch = parts["batch"]
     if "micro_batch_size" in taken and batch.global_batch_size and "fit_micro_batch" not in given:
         parts["batch"] = dataclasses.replace(batch, fit_micro_batch=True)
@@ -114,6 +121,9 @@ def _chosen(config: TrainConfig) -> tuple[Path | None, dict[str, Any]]:
     """Returns the checkpoint, see `chosen`, and the flags in its manifest, which is read once: it may be large."""
     if config.run.resume == "none":
         return None, {}
+    if config.run.resume == "best":
+        path = scores.checkpoint(config.run.output_dir) if config.run.output_dir else None
+        return path, _saved(path) if path else {}
     if config.run.resume != "auto":
         return Path(config.run.resume), _saved(Path(config.run.resume))
     for path in reversed(folder.find(config.run.output_dir) if config.run.output_dir else []):

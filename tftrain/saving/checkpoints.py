@@ -10,8 +10,8 @@ from typing import Any
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
-from tftrain.data.identity import identity
 from tftrain.environment import versions
+from tftrain.labelled.preflight import identity
 from tftrain.run_state import Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.saves import Saves
@@ -117,8 +117,8 @@ class Checkpoints:
 
     @functools.cached_property
     def data(self) -> dict[str, str]:
-        """The identity of the run's data, see `tftrain.data.identity`."""
-        return identity(self._run.config.data)
+        """The identity of the run's data."""
+        return identity(self._run.config)
 
     def _check_tensors(self, reader: Reader) -> None:
         """Refuses a checkpoint that holds other tensors than this run's state."""

@@ -14,7 +14,10 @@ from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
 from tftrain.formats.own import of_data
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.formats.weights import Weights, describe
+from tftrain.formats.weights import Weights, WeightsWithout, describe, heads_of
+from tftrain.labelled.preflight import with_glue
+
+NEW_HEAD = "classifier"
 
 
 def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[TrainConfig, list[Problem]]:
@@ -28,7 +31,7 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
         The configuration, and its problems: weights that can't be read, flags that contradict them, and data whose
         vocabulary is another one.
     """
-    settings = config.run
+    config, settings = with_glue(config), config.run
     if settings.init_checkpoint is None:
         if not settings.init_missing:
             return config, []
@@ -41,6 +44,9 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
     except (FormatError, CheckpointError) as error:
         return config, [Problem("init_checkpoint", settings.init_checkpoint, str(error))]
     values = describe(model)
+    has_task = config.model.is_fine_tuned or "task" in given
+    if (has_task and config.model.task != model.task) or config.model.labels:
+        values = {name: value for name, value in values.items() if name not in ("task", "labels")}
     problems = []
     for name, value in values.items():
         own = getattr(config.model, name)
@@ -86,9 +92,15 @@ def open_for(config: TrainConfig) -> Weights | None:
     if settings.init_checkpoint is None:
         return None
     weights = registry.open_weights(parse_place(settings.init_checkpoint))
-    if weights.missing and not settings.init_missing:
+    model = config.model
+    if (model.task, model.labels) != (weights.model.task, weights.model.labels):
+        weights = WeightsWithout(weights, NEW_HEAD)
+    # A new task begins with a new classifier.
+    needed = [head for head in heads_of(model) if head != NEW_HEAD or settings.mode == "evaluate"]
+    missing = [head for head in needed if head not in weights.parts]
+    if missing and not settings.init_missing:
         raise FormatError(
-            f"--init_checkpoint={settings.init_checkpoint}: it has no {' and no '.join(weights.missing)}; "
+            f"--init_checkpoint={settings.init_checkpoint}: it has no {' and no '.join(missing)}; "
             "--init_missing gives them random initial weights"
         )
     return weights

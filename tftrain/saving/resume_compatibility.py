@@ -16,11 +16,16 @@ from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
-from tftrain.fields import Problem
+from tftrain.fields import Problem, sections
 
 _FORMATS = ("ln_dtype", "precision", "grad_accum_dtype", "hvd_fp16_compression")
 _IMPLEMENTATIONS = ("ln_impl", "attn_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
 _LENGTH = ("max_steps", "warmup_steps")
+_OF_LABELLED_DATA = (
+    *("text_column", "text_pair_column", "label_column", "header", "label_separator", "glue_task"),
+    *("doc_stride", "max_query_length", "temperature"),
+)
+_NEWER = ("task", "labels", *_OF_LABELLED_DATA)  # flags that older checkpoints do not have
 _AFTER_THE_START = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 VOCABULARY = "the vocabulary"
 
@@ -34,6 +39,7 @@ def kinds(config: TrainConfig) -> dict[str, str]:
     found |= dict.fromkeys(
         ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "whole_word_masking", "synthetic_data"), "named"
     )
+    found |= dict.fromkeys(_OF_LABELLED_DATA, "named")
     found |= dict.fromkeys(("optimizer", "seed"), "fixed")
     return found | dict.fromkeys((*_FORMATS, *_LENGTH), "logged")
 
@@ -106,7 +112,7 @@ def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, 
     Raises:
         CheckpointError: it is one; the message lists every difference.
     """
-    saved, of_kind, now = _flags(run, path), kinds(config), dataclasses.asdict(config.model)
+    saved, of_kind, now = _flags(run, path), kinds(config), _plain(config.model)
     differing = [
         f"--{name}={value}, saved with {saved.get(name)}"
         for name, value in now.items()
@@ -126,15 +132,25 @@ def _names(section: Any) -> list[str]:
 
 
 def _all(config: TrainConfig) -> dict[str, Any]:
-    return {name: value for section in dataclasses.asdict(config).values() for name, value in section.items()}
+    return {name: value for section in sections(config) for name, value in _plain(section).items()}
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    """Returns the flags of a section, as JSON has them."""
+    return {name: _listed(value) for name, value in dataclasses.asdict(section).items()}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the flags of the run that wrote a checkpoint, all sections together."""
+    """Returns the flags of the run that wrote a checkpoint, all sections together; defaults for newer flags."""
     config = run.get("config")
     if not isinstance(config, dict) or not all(isinstance(section, dict) for section in config.values()):
         raise CheckpointError(f"{path}: its manifest has no configuration")
-    return {name: value for section in config.values() for name, value in section.items()}
+    saved = {name: _listed(value) for section in config.values() for name, value in section.items()}
+    return {name: value for name, value in _all(TrainConfig()).items() if name in _NEWER} | saved
 
 
 def _data(run: Mapping[str, Any]) -> dict[str, Any]:

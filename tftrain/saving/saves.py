@@ -42,12 +42,14 @@ class Saves:
 
     Attributes:
         failed: how many have failed so far; the same on all ranks.
+        keep_step: a step whose checkpoint is not removed: the one with the best score.
     """
 
     def __init__(self, config: RunConfig, mesh: Mesh):
         """Saves nothing yet."""
         self._config, self._mesh = config, mesh
         self.failed = self._in_a_row = 0
+        self.keep_step: int | None = None
         self._save: Save | None = None
         self._staging: dict[Piece, np.ndarray] = {}
         self._preparing: threading.Thread | None = None
@@ -112,7 +114,7 @@ class Saves:
         plan = None
         if self._mesh.is_chief:
             seconds = WRITE_SHARE * self._config.save_timeout_seconds
-            plan = Plan(run, self._config.keep_last, self._config.keep_every, seconds)
+            plan = Plan(run, self._config.keep_last, self._config.keep_every, seconds, self.keep_step)
         self._save = Save(attempt, mine, plan)
         if not (copies or last):
             self.settle()

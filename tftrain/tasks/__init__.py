@@ -6,13 +6,27 @@ from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.tasks.gpt_pretraining import GptPretraining
+from tftrain.tasks.question_answering import QuestionAnswering
+from tftrain.tasks.sentence_embedding import SentenceEmbedding
 from tftrain.tasks.task import Mean, Task
+from tftrain.tasks.text_classification import Classification, MultiLabel, Regression
+from tftrain.tasks.token_classification import TokenClassification
 
 __all__ = ["Mean", "Task", "make_task"]
 
-TASKS = {"bert": BertPretraining, "gpt": GptPretraining}  # by --model_family
+PRETRAINING = {"bert": BertPretraining, "gpt": GptPretraining}  # by --model_family
+FINE_TUNING = {  # by --task
+    "classification": Classification,
+    "multi_label": MultiLabel,
+    "regression": Regression,
+    "token_classification": TokenClassification,
+    "question_answering": QuestionAnswering,
+    "embedding": SentenceEmbedding,
+}
 
 
 def make_task(config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None) -> Task:
     """Builds the task of a filled-in configuration: this rank's part of the model, with its initial weights."""
-    return TASKS[config.model.model_family](config, mesh, part, initial)
+    model = config.model
+    task = FINE_TUNING[model.task] if model.is_fine_tuned else PRETRAINING[model.model_family]
+    return task(config, mesh, part, initial)

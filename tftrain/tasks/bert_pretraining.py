@@ -14,6 +14,7 @@ from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.bert import BertPretrainer, Outputs
 from tftrain.model.embedding import SlicedLogits, sliced_cross_entropy
+from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
 
@@ -59,7 +60,7 @@ class BertPretraining(TransformerTask):
         pairs = tf.cast(self.batch_size(batch), tf.float32)
         return tf.stack([tf.reduce_sum(batch["masked_lm_weights"]), pairs])
 
-    def loss_sums(self, x: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
         return pretraining_loss_sums(self.model.heads(x, batch), batch)._asdict()
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.gpt import Gpt
+from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
 
@@ -54,7 +55,7 @@ class GptPretraining(TransformerTask):
         """Returns the number of the tokens, fp32 [1]."""
         return tf.reshape(tf.cast(tf.size(batch["labels"]), tf.float32), [1])
 
-    def loss_sums(self, x: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
         entropy, correct = self.model.compare(x, batch["labels"])
         weights = batch.get("example_weights")

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource
+from tftrain.labelled.scorer import Scorer
 from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import DropoutKey
 
@@ -139,7 +140,8 @@ class Task(abc.ABC):
                 is `tf.IndexedSlices`, and the variable's is that of its other uses alone.
 
         Returns:
-            The sums by name, scalars in fp32 (fp64 in a float64 model). The totals of the losses have gradients.
+            The sums by name, scalars in fp32 (fp64 in a float64 model). The totals of the losses have gradients. A task
+            with a scorer adds "outputs", [b, *output_shape]: what it predicts for each sample.
         """
 
     @abc.abstractmethod
@@ -174,9 +176,21 @@ class Task(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no hidden states")
 
-    @abc.abstractmethod
-    def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the tokens of a batch's text, int [n], without padding and special tokens: for the entropy."""
+    def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Returns the tokens of a batch's text, int [n], without padding and special tokens: for the entropy.
+
+        None if the task does not predict tokens, and the entropy says nothing.
+        """
+        return None
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of what the task predicts for one sample; only of a task with a scorer."""
+        raise NotImplementedError(f"{type(self).__name__} has no outputs to score")
+
+    def scorer(self, source: ExampleSource) -> Scorer | None:
+        """Returns what judges the predictions for a split; None if the means say all."""
+        return None
 
     @property
     @abc.abstractmethod

@@ -69,7 +69,7 @@ class TransformerTask(Task):
     @property
     def shared_variable(self) -> tf.Variable | None:
         """The word table, if it is on two stages and one of them is this rank's."""
-        return self.model.word if self.model.part.shares_table else None
+        return self.model.word if self.model.ties_output and self.model.part.shares_table else None
 
     @property
     def dtype(self) -> str:
@@ -125,15 +125,15 @@ class TransformerTask(Task):
         if part.embedding:
             x = self.model.embed(batch, dropout, lookup_table)
         x = self.model.run_blocks(x, batch, dropout, part.blocks)
-        return self.loss_sums(x, batch) if part.heads else x
+        return self.loss_sums(x, batch, dropout) if part.heads else x
 
     def encode(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the hidden states and the pooled first token, see `Task.encode`."""
         return self.model.encode(batch)
 
     @abc.abstractmethod
-    def loss_sums(self, x: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the task's sums, given the residual stream behind the last block, [b, S, H]."""
+    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None) -> dict[str, tf.Tensor]:
+        """Returns the task's sums, given the residual stream behind the last block, [b, S, H]; see `Task.compute`."""
 
     @property
     def vocab_size(self) -> int:

@@ -122,7 +122,9 @@ class Accumulation:
             tape.watch(watched)
             sums = task.compute(batch, key, table)
             loss = task.loss(sums, position.loss_weights) * position.scale
-        gradients, rows = tape.gradient(loss, watched), None
+        # Without a tied output layer, all gradients of the table are rows.
+        unconnected = tf.UnconnectedGradients.ZERO if self._sparse else tf.UnconnectedGradients.NONE
+        gradients, rows = tape.gradient(loss, watched, unconnected_gradients=unconnected), None
         if self._sparse:
             looked_up = gradients.pop()
             rows = SparseRows(tf.cast(looked_up.indices, tf.int32), looked_up.values)

@@ -13,17 +13,19 @@ from tftrain import devices, log
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
-from tftrain.data.identity import identity
 from tftrain.exit_codes import ExitCode, NotFiniteError
+from tftrain.labelled.preflight import identity
+from tftrain.labelled.tokenizers import write_tokenizer
 from tftrain.model.part import ModelPart, joined
 from tftrain.optim.state import load_weights, weight_restore_buffers
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.report import memory
+from tftrain.report import memory, predictions
 from tftrain.report.health import Health
 from tftrain.report.reporter import Reporter, describe
 from tftrain.run_state import Evaluation, Run, parts_of_rank
 from tftrain.saving import initial_weights, resume, resume_compatibility
+from tftrain.saving.best import Best
 from tftrain.saving.checkpoints import Checkpoints
 from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
@@ -74,6 +76,12 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         clock = reporter.clock
         evaluates = settings.eval_every >= 0 and run.task.has_held_out(config.data)
         held_out = HeldOut(config, run.task, run.parts, mesh, run.jit) if evaluates else None
+        best = best_of(config, held_out, mesh, done)
+        if best and best.is_exhausted:
+            logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.words()}")
+            return ExitCode.DONE
+        if config.model.is_fine_tuned and mesh.is_chief:
+            write_tokenizer(config)
     health = Health(settings, mesh, run.task.mean_values, run.optimizer.culprit_name, reporter.spike)
     step = TrainStep(run)
     trace = PipelineTrace(run, step.clock) if step.clock else None
@@ -119,17 +127,25 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                 reporter.step(number, info, last or due(number, settings.log_every))
                 if is_due := schedule.is_due(number, save_request):
                     health.settle()
+            is_best = False
             if held_out and not stop and (last or due(number, settings.eval_every)):
                 with clock.pause(), watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds") as limit:
                     result = held_out(limit.restart)
                     reporter.evaluation(number, result)
+                if best:
+                    is_best = best.observe(number, result.scores[best.metric])
+                    checkpoints.saves.keep_step = best.step
+                    last = last or best.is_exhausted
+                if is_best and mesh.is_chief:
+                    predictions.write(settings.output_dir, held_out.scorer, result.outputs)
                 if last:
+                    health.settle()
                     health.observe_evaluation(number, result)
-            if last or (is_due and not health.problem):
+            if last or ((is_due or is_best) and not health.problem):
                 with clock.pause(), watchdog.limit(f"the checkpoint of step {number}", "save_timeout_seconds"):
                     checkpoints.save(last, not health.problem)
                 schedule.saved()
-            if stop:
+            if last:
                 break
         with watchdog.limit("the last checkpoint", "save_timeout_seconds"):
             checkpoints.finish()
@@ -137,6 +153,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         return ExitCode.STOPPED
     with watchdog.limit("drawing the loss curve", "exit_timeout_seconds"):
         reporter.close()
+    if best:
+        logger.info(best.words())
     if health.problem:
         raise NotFiniteError(f"the run does not end with finite numbers: {health.problem}")
     return ExitCode.DONE
@@ -193,11 +211,14 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
         parts = parts_of_rank(config, mesh)
         task, path, step = load_task(config, parts, mesh)
     with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
-        result = HeldOut(config, task, parts, mesh, config.compiles_whole(devices.has_gpu()))(limit.restart)
+        held_out = HeldOut(config, task, parts, mesh, config.compiles_whole(devices.has_gpu()))
+        result = held_out(limit.restart)
         # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
         collectives.gather_numbers(mesh.world, 0.0, "evaluated")
     lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}
     logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))
+    if result.outputs is not None and mesh.is_chief:
+        predictions.write(config.run.output_dir, held_out.scorer, result.outputs)
     # The lines are all that an evaluation leaves.
     return ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
 
@@ -206,11 +227,16 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
     """Returns the result of an evaluation in words: titles and values."""
     loss, *others = [mean for mean in task.means if mean.in_evaluation]
     value = result.means[loss.name]
-    return {
-        "held-out examples": f"{result.examples}",
-        loss.title: f"{value:.4f} nats (perplexity {math.inf if value > LARGEST_EXPONENT else math.exp(value):.2f})",
-        "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",
-        "learned from context": f"{result.unigram_nats - value:.4f} nats",
+    found = {"held-out examples": f"{result.examples}", loss.title: f"{value:.4f}"}
+    if result.unigram_nats is not None:
+        perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
+        found |= {
+            loss.title: f"{value:.4f} nats (perplexity {perplexity:.2f})",
+            "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",
+            "learned from context": f"{result.unigram_nats - value:.4f} nats",
+        }
+    return found | {
+        **{name.replace("_", " "): f"{score:.4f}" for name, score in result.scores.items()},
         **{mean.title: f"{result.means[mean.name]:.4f}" for mean in others},
     }
 
@@ -236,9 +262,18 @@ def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tu
     if reader is None:
         output_dir = f"--output_dir={config.run.output_dir}"
         raise CheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
-    resume_compatibility.check_model(config, identity(config.data), reader.manifest.run, reader.path)
+    resume_compatibility.check_model(config, identity(config), reader.manifest.run, reader.path)
     load_weights(named, task.pieces, reader)
     return task, reader.path, reader.manifest.step
+
+
+def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int) -> Best | None:
+    """Returns the record of the best evaluation of a run whose predictions are scored; every rank must call it."""
+    if held_out is None or held_out.scorer is None:
+        return None
+    settings = config.fine_tuning
+    metric = settings.best_metric or held_out.scorer.metrics[0]
+    return Best(config.run.output_dir, metric, settings.early_stopping, mesh, done)
 
 
 def due(step: int, every: int) -> bool:

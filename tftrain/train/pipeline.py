@@ -28,7 +28,7 @@ from tftrain.train.stage_clock import StageClock
 
 
 class PipelineEvaluation:
-    """The task's sums of a batch, without dropout and gradients."""
+    """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
     def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
         """Traces nothing yet; for the arguments, see `Stage`."""
@@ -36,13 +36,20 @@ class PipelineEvaluation:
         self._stage = Stage(task, parts, mesh, jit, config.run.seed)
 
     @tf.function(autograph=False)
-    def __call__(self, batch: Batch) -> tf.Tensor:
-        """Returns the sums of a batch of whole micro-batches, fp32 [len(task.sums)]; zeros but on the last stage."""
+    def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Evaluates a batch of whole micro-batches.
+
+        Returns:
+            The sums, fp32 [len(task.sums)]; zeros but on the last stage. And there, what the task predicts for each
+            sample, if it has a scorer.
+        """
         count = self._stage.batch_size(batch) // self._config.batch.micro_batch_size
         parallel = self._config.parallel
         sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
         table = orders.forward_only(parallel.pipeline_schedule, *sizes)
-        return StageGraph(self._stage, self._mesh, table, batch, None).run().sums
+        graph = StageGraph(self._stage, self._mesh, table, batch, None)
+        sums = graph.run().sums
+        return sums, tf.concat(graph.outputs, axis=0) if graph.outputs else None
 
 
 class PipelineGradients:
@@ -97,7 +104,11 @@ def schedule_of(config: TrainConfig, micro_batches: int) -> Table:
 
 
 class StageGraph:
-    """The graph of one batch, made from the actions of this rank's stage."""
+    """The graph of one batch, made from the actions of this rank's stage.
+
+    Attributes:
+        outputs: what the task predicts for each micro-batch, in order, in an evaluation on the last stage.
+    """
 
     def __init__(
         self,
@@ -132,6 +143,7 @@ class StageGraph:
         self._order: list[tf.Tensor] = []  # what the next computation waits for
         self._gradients: dict[int, tf.Tensor] = {}
         self._sums = tf.zeros([stage.size_of_sums])
+        self.outputs: list[tf.Tensor] = []
 
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
@@ -166,6 +178,8 @@ class StageGraph:
             self._forwards[action.chunk, action.micro_batch] = made
         if made.sums is not None:
             self._sums += made.sums
+            if made.outputs is not None:
+                self.outputs.append(made.outputs)
             self._order = [self._sums]
         else:
             self._output(action, made.output)

@@ -4,8 +4,8 @@ import numpy as np
 
 from tftrain import devices
 from tftrain.config import TrainConfig
-from tftrain.data.identity import identity
 from tftrain.environment import host_name, project, versions
+from tftrain.labelled.preflight import identity
 from tftrain.ops.library import unavailable_reason
 from tftrain.parallel import graph_collectives, rank_consistency
 from tftrain.parallel.mesh import Mesh
@@ -33,7 +33,7 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
         "the device": "a GPU" if devices.has_gpu() else "a CPU",
         "compilation by XLA": str(config.compiles(devices.has_gpu())),
         "the library of fused ops": unavailable_reason(devices.has_gpu()) or "available",
-        **identity(config.data),
+        **identity(config),
     }
     rank_consistency.require_same(mesh, {"world": facts}, "start", host_name())
 

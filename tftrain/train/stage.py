@@ -27,6 +27,8 @@ class Forward(NamedTuple):
     Attributes:
         output: activations, [b, S, H]; of the part with the heads, the loss times the loss scale.
         sums: the task's sums, of the part with the heads; else None.
+        outputs: what the task predicts for each sample, in an evaluation of the part with the heads; None if the task
+            has no scorer.
         tape: of the pass; None in an evaluation.
         inputs: activations of the part before, [b, S, H]; None for the part with the embedding.
         taps: see `weight_gradients`; empty unless backward is in two halves.
@@ -35,6 +37,7 @@ class Forward(NamedTuple):
 
     output: tf.Tensor
     sums: tf.Tensor | None
+    outputs: tf.Tensor | None
     tape: tf.GradientTape | None
     inputs: tf.Tensor | None
     taps: list[tf.Tensor]
@@ -114,12 +117,13 @@ class Stage:
         taps = [tap(kernel.dtype) for kernel in self._kernels[chunk]] if in_halves else []
         call = functools.partial(self._functions[chunk], inputs, batch, first_sample, position, taps)
         if position is None:
-            return Forward(*self._output(chunk, call())[:2], None, inputs, taps, [])
+            output, sums, outputs = self._output(chunk, call())
+            return Forward(output, sums, outputs if self.parts[chunk].heads else None, None, inputs, taps, [])
         tape = tf.GradientTape(watch_accessed_variables=False)
         with tape:
             tape.watch([*([] if inputs is None else [inputs]), *self.variables, *taps])
             output, sums, kernel_inputs = self._output(chunk, call())
-        return Forward(output, sums, tape, inputs, taps, kernel_inputs)
+        return Forward(output, sums, None, tape, inputs, taps, kernel_inputs)
 
     def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
         """Runs a part backward, or the first half of it if the forward pass was made for halves.
@@ -143,7 +147,10 @@ class Stage:
         return results if self.parts[chunk].heads else (results[0], None, results[1])
 
     def _run(self, chunk, inputs, batch, first_sample, position, taps):
-        """Returns the output of a part, the sums if it has the heads, and the inputs of the kernels with taps."""
+        """Returns the output of a part, the sums if it has the heads, and the inputs of the kernels with taps.
+
+        In an evaluation, the part with the heads returns what the task predicts in the place of those inputs.
+        """
         key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
         part, kernel_inputs = self.parts[chunk], []
         if taps:
@@ -154,7 +161,7 @@ class Stage:
             result = self._task.run_part(part, inputs, batch, key)
         if not part.heads:
             return result, kernel_inputs
-        loss = tf.zeros([])
-        if position is not None:
-            loss = self._task.loss(result, position.loss_weights) * position.scale
-        return loss, self._task.vector(result), kernel_inputs
+        sums = self._task.vector(result)
+        if position is None:
+            return tf.zeros([]), sums, result.get("outputs")
+        return self._task.loss(result, position.loss_weights) * position.scale, sums, kernel_inputs

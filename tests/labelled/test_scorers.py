@@ -1,0 +1,99 @@
+"""Scores of predictions, against formulas written out here, and the objects of predictions.jsonl."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tftrain.labelled import scorers
+from tftrain.labelled.conll import Sentence
+from tftrain.labelled.examples import TextExample
+
+
+def texts(labels):
+    return [TextExample("x", (f"text {number}",), label) for number, label in enumerate(labels)]
+
+
+def logits_of(classes, count):
+    return np.eye(count, dtype=np.float32)[classes] * 3
+
+
+def test_two_classes():
+    """Matthews' correlation and F1 from the four counts."""
+    true, found = np.array([1, 1, 1, 0, 0, 0, 1, 0]), np.array([1, 0, 1, 0, 1, 0, 1, 0])
+    tp, tn, fp, fn = (int(((true == a) & (found == b)).sum()) for a, b in ((1, 1), (0, 0), (0, 1), (1, 0)))
+    scorer = scorers.ClassScorer(texts(["no" if each == 0 else "yes" for each in true]), ("no", "yes"))
+    matthews = (tp * tn - fp * fn) / math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    expected = {"accuracy": 6 / 8, "f1": 2 * tp / (2 * tp + fp + fn), "matthews": matthews}
+    assert scorer.scores(logits_of(found, 2)) == pytest.approx(expected)
+    names, counts = scorer.confusion(logits_of(found, 2))
+    assert names == ("no", "yes")
+    assert counts.tolist() == [[tn, fp], [fn, tp]]
+
+
+def test_predictions_have_probabilities():
+    scorer = scorers.ClassScorer(texts(["b"]), ("a", "b"))
+    (found,) = scorer.predictions(np.array([[math.log(3), 0]], np.float32))
+    assert found == {
+        "texts": ("text 0",),
+        "label": "b",
+        "prediction": "a",
+        "probabilities": {"a": pytest.approx(0.75, abs=1e-5), "b": pytest.approx(0.25, abs=1e-5)},
+    }
+
+
+def test_more_classes_have_the_mean_of_their_f1():
+    scorer = scorers.ClassScorer(texts("aabc"), tuple("abc"))
+    assert scorer.scores(logits_of([0, 1, 1, 2], 3))["f1"] == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
+
+
+def test_several_classes_of_an_example():
+    scorer = scorers.MultiLabelScorer(texts([("a",), ("a", "b"), ()]), ("a", "b"))
+    outputs = np.array([[1, 1], [1, 1], [-1, -1]], np.float32)
+    # Of a: 2 right; of b: 1 right, 1 too many.
+    assert scorer.scores(outputs) == pytest.approx(
+        {"f1_micro": 2 * 3 / (2 * 3 + 1), "f1_macro": (1 + 2 / 3) / 2, "exact_match": 2 / 3}
+    )
+    assert [each["prediction"] for each in scorer.predictions(outputs)] == [["a", "b"], ["a", "b"], []]
+
+
+def test_numbers():
+    random = np.random.default_rng(1)
+    true, found = random.normal(size=50), random.normal(size=50).astype(np.float32)
+    ranks = [np.argsort(np.argsort(each)) for each in (true, found)]
+    scores = scorers.NumberScorer(texts(true.tolist())).scores(found[:, None])
+    assert scores["pearson"] == pytest.approx(np.corrcoef(true, found)[0, 1])
+    assert scores["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    assert scores["negative_rmse"] == pytest.approx(-math.sqrt(np.mean((true - found) ** 2)))
+
+
+def test_a_constant_has_no_correlation():
+    assert math.isnan(scorers.NumberScorer(texts([1.0, 2.0])).scores(np.zeros([2, 1]))["spearman"])
+
+
+def test_entities_count_as_a_whole_and_parts_of_a_sentence_are_joined():
+    labels = ("B-A", "I-A", "O")
+    parts = [
+        Sentence("x", 0, ("a", "b"), ("B-A", "I-A"), (1, 3)),
+        Sentence("x", 0, ("c",), ("I-A",), (1,)),
+        Sentence("x", 1, ("d", "e"), ("O", "B-A"), (1, 2)),
+    ]
+    outputs = np.full([3, 4], 2, np.float32)
+    outputs[0, 1], outputs[0, 3], outputs[1, 1], outputs[2, 1] = 0, 1, 1, 0
+    scorer = scorers.EntityScorer(parts, labels)
+    # One entity of three words is right; one of one word is missed, another is invented.
+    assert scorer.scores(outputs) == pytest.approx({"f1": 0.5, "precision": 0.5, "recall": 0.5})
+    first, second = scorer.predictions(outputs)
+    assert first == {"words": ["a", "b", "c"], "label": ["B-A", "I-A", "I-A"], "prediction": ["B-A", "I-A", "I-A"]}
+    assert second["prediction"] == ["B-A", "O"]
+
+
+def test_pairs_are_found_among_all_pairs(monkeypatch):
+    monkeypatch.setattr(scorers, "_ROWS_AT_ONCE", 2)
+    first = np.eye(5)
+    second = np.eye(5)[[0, 1, 2, 4, 3]]
+    outputs = np.stack([first, 0.5 * second + 0.1], axis=1).astype(np.float32)
+    scores = scorers.PairScorer(texts([None] * 5)).scores(outputs)
+    assert scores == pytest.approx({"recall_at_1": 3 / 5, "mrr": (3 + 2 * 1 / 2) / 5})
+    scores = scorers.PairScorer(texts([1.0, 0.9, 0.8, 0.1, 0.2])).scores(outputs)
+    assert 0 < scores["spearman"] < 1

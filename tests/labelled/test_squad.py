@@ -1,0 +1,127 @@
+"""Windows over contexts, answers from logits, and scores equal to those of SQuAD's own script."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from official.nlp.tools import squad_evaluate_v1_1 as official_1_1
+from official.nlp.tools import squad_evaluate_v2_0 as official_2_0
+
+from tests.labelled.files import squad, tokenizer, write_squad
+from tftrain.data.errors import DataError
+from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.labelled.encoding import Encoder
+from tftrain.labelled.squad import Question, divide, read_questions
+from tftrain.labelled.squad_answers import AnswerScorer, score_answers
+
+CONTEXT = "The tensor-file has a good name, and costs $5. Its path is a list of keys 'x'."
+
+
+def questions_of(tmp_path, *questions):
+    return read_questions(str(write_squad(tmp_path / "squad.json", questions)))
+
+
+def windows_of(questions, length=64, stride=8, query=8):
+    return divide(questions, Encoder(tokenizer(), length), "wordpiece", stride, query)
+
+
+@pytest.mark.parametrize("answer", ["tensor-file", "tensor", "good name", "$5", "5", "'x'", "The", "list of keys"])
+@pytest.mark.parametrize("length", [24, 32, 64])
+def test_the_best_logits_give_the_answer_as_it_stands_in_the_context(tmp_path, answer, length):
+    questions = questions_of(tmp_path, (CONTEXT, "q", "which type", [answer]))
+    windows, encoded = windows_of(questions, length)
+    assert all(len(each.ids) <= length for each in encoded)
+    assert any(window.answer != (0, 0) for window in windows)
+    logits = np.zeros([len(windows), length, 2], np.float32)
+    for row, window in enumerate(windows):
+        logits[row, window.answer[0], 0] = logits[row, window.answer[1], 1] = 9 if window.answer != (0, 0) else 0
+    scorer = AnswerScorer([(questions[0], window) for window in windows], FineTuningConfig())
+    (found,) = scorer.predictions(logits)
+    assert found["prediction"] == answer
+    assert scorer.scores(logits) == {"f1": 100.0, "exact_match": 100.0}
+
+
+def test_every_token_of_a_context_is_best_in_one_window(tmp_path):
+    windows, _ = windows_of(questions_of(tmp_path, (CONTEXT, "q", "which", ["5"])), length=16, stride=5)
+    assert len(windows) > 3
+    tokens = windows_of(questions_of(tmp_path, (CONTEXT, "q", "which", ["5"])), length=200)[0][0].words
+    assert sum(int(window.is_best.sum()) for window in windows) == len(tokens)
+
+
+def test_a_question_has_no_answer_if_that_scores_higher(tmp_path):
+    questions = questions_of(tmp_path, (CONTEXT, "q", "which", []))
+    (window,), _ = windows_of(questions)
+    logits = np.zeros([1, 64, 2], np.float32)
+    logits[0, window.first + 2] = 2
+    logits[0, 0] = 3
+    found = AnswerScorer([(questions[0], window)], FineTuningConfig(null_score_threshold=1.5))
+    assert next(found.predictions(logits))["prediction"] == ""
+    found = AnswerScorer([(questions[0], window)], FineTuningConfig(null_score_threshold=2.5))
+    assert next(found.predictions(logits))["prediction"] != ""
+
+
+TEXTS = st.text("abthe .,'-", max_size=12)
+ANSWERED = st.tuples(TEXTS, st.lists(TEXTS.filter(str.strip), min_size=1, max_size=3))
+QUESTIONS = st.lists(st.tuples(TEXTS, st.lists(TEXTS.filter(str.strip), max_size=3)), max_size=8)
+
+
+def scores_of(pairs):
+    """Returns SQuAD's JSON, predictions, and our scores, given (prediction, correct answers)."""
+    entries = [(" ".join(answers) + " x", f"q{number}", "?", answers) for number, (_, answers) in enumerate(pairs)]
+    found = {f"q{number}": text for number, (text, _) in enumerate(pairs)}
+    questions = [Question("", name, "?", context, tuple(answers), ()) for context, name, _, answers in entries]
+    return squad(entries)["data"], found, score_answers(questions, found)
+
+
+@given(ANSWERED, QUESTIONS)
+def test_scores_are_those_of_the_official_script(first, others):
+    """tf-models has SQuAD's script for version 2.0."""
+    content, found, ours = scores_of([first, *others])
+    theirs = official_2_0.evaluate(content, found)
+    names = {"exact_match": "exact", "f1": "f1"}
+    if any(not answers for _, answers in others):
+        names |= {"has_answer_f1": "HasAns_f1", "no_answer_exact_match": "NoAns_exact"}
+    for name, other in names.items():
+        assert ours[name] == pytest.approx(theirs[other], abs=1e-9)
+
+
+def test_scores_of_version_1_are_those_of_the_official_script():
+    draw = random.Random(3)
+    texts = ["the red cat", "red cat", "A dog, running", "dog", "5 %", "Denver Broncos", "Broncos"]
+    content, found, ours = scores_of([(draw.choice(texts), draw.sample(texts, 2)) for _ in range(50)])
+    theirs = official_1_1.evaluate(content, found)
+    assert ours["f1"] == pytest.approx(100 * theirs["final_f1"])
+    assert ours["exact_match"] == pytest.approx(100 * theirs["exact_match"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("data"), "no data"),
+        (lambda c: c["data"][0].pop("paragraphs"), "no paragraphs"),
+        (lambda c: c["data"][0]["paragraphs"][0].pop("context"), "no context"),
+        (lambda c: c["data"][0]["paragraphs"][0]["qas"][0].pop("id"), "no id"),
+        (
+            lambda c: c["data"][0]["paragraphs"][0]["qas"][0]["answers"][0].update(answer_start=3),
+            "but at 3 the context",
+        ),
+        (lambda c: c["data"][0]["paragraphs"].append(c["data"][0]["paragraphs"][0]), "for the second time"),
+        (lambda c: c["data"].clear(), "no questions in it"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, change, message):
+    content = squad([(CONTEXT, "q", "which", ["good name"])])
+    change(content)
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=message):
+        read_questions(str(path))
+
+
+def test_a_question_that_leaves_no_room_is_refused(tmp_path):
+    questions = questions_of(tmp_path, (CONTEXT, "q", "which type of file name is good", ["5"]))
+    with pytest.raises(DataError, match="leave no room for the context"):
+        windows_of(questions, length=8, query=8)

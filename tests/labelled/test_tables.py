@@ -1,0 +1,137 @@
+"""Rows of TSV, CSV and JSONL files, and examples made of them."""
+
+import json
+
+import pytest
+
+from tftrain.data.errors import DataError
+from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.labelled import examples
+from tftrain.labelled.tables import read_table
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.tsv", 'text\tlabel\na "quote\t1\n\nb,c\t2'),
+        ("x.tsv", '\ufefftext\tlabel\r\na "quote\t1\r\nb,c\t2\r\n'),
+        ("x.csv", 'text,label\n"a ""quote",1\n"b,c",2\n'),
+        ("x.jsonl", '{"text": "a \\"quote", "label": "1"}\n\n{"text": "b,c", "label": "2"}\n'),
+    ],
+)
+def test_formats_give_the_same_rows(tmp_path, name, text):
+    rows = read_table(write(tmp_path, name, text))
+    assert [row.values for row in rows] == [{"text": 'a "quote', "label": "1"}, {"text": "b,c", "label": "2"}]
+
+
+def test_a_field_of_csv_may_have_lines(tmp_path):
+    path = write(tmp_path, "x.csv", 'text,label\n"one\ntwo",a\nthree,b\n')
+    assert [(row.place, row.values["text"]) for row in read_table(path)] == [
+        (f"{path}, line 3", "one\ntwo"),
+        (f"{path}, line 4", "three"),
+    ]
+
+
+def test_columns_without_a_header_are_numbers(tmp_path):
+    path = write(tmp_path, "x.tsv", "id\ta\t*\ttext\nid\tb\t\tmore")
+    settings = FineTuningConfig(train_file=path, header=False, text_column="3", label_column="1")
+    found = examples.read_examples(settings, "classification", "train")
+    assert [(each.texts, each.label) for each in found] == [(("text",), "a"), (("more",), "b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("x.txt", "text\tlabel\na\tb\n", "expected a name that ends in .tsv, .csv, .jsonl"),
+        ("x.tsv", "text\tlabel\n", "no examples in it"),
+        ("x.tsv", "text\tlabel\na\tb\nc\n", "line 3: 1 fields; expected 2"),
+        ("x.tsv", "text\ttext\na\tb\n", "line 1: two columns have the same name"),
+        ("x.csv", 'text,label\n"a,b\n', "line 2: unexpected end of data"),
+        ("x.jsonl", '{"text": "a"}\n{"text"', "line 2: not JSON"),
+        ("x.jsonl", "[1]\n", "line 1: expected a JSON object"),
+        ("x.tsv", b"text\tlabel\n\xff\tb\n", "byte 11: not UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_its_line(tmp_path, name, text, message):
+    path = write(tmp_path, name, text)
+    with pytest.raises(DataError) as error:
+        read_table(path)
+    assert str(error.value).startswith(path)
+    assert message in str(error.value)
+
+
+def read(tmp_path, rows, task, **settings):
+    path = write(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    return examples.read_examples(FineTuningConfig(train_file=path, **settings), task, "train")
+
+
+def test_labels_of_several_classes_are_lists_or_separated(tmp_path):
+    rows = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": "y|z"}, {"text": "c", "label": ""}]
+    found = read(tmp_path, rows, "multi_label")
+    assert [each.label for each in found] == [("x", "y"), ("y", "z"), ()]
+    assert examples.labels_of(found, "multi_label") == ("x", "y", "z")
+
+
+def test_numbers_are_sorted_by_value(tmp_path):
+    found = read(tmp_path, [{"text": "a", "label": label} for label in (10, 9, "2", -1)], "classification")
+    assert examples.labels_of(found, "classification") == ("-1", "2", "9", "10")
+
+
+@pytest.mark.parametrize(
+    ("row", "task", "message"),
+    [
+        ({"text": 5, "label": "a"}, "classification", "text is 5; expected a text"),
+        ({"text": "a", "label": None}, "classification", "label is None; expected a label"),
+        ({"text": "a", "label": "high"}, "regression", "label is 'high'; expected a number"),
+        ({"text": "a", "label": "nan"}, "regression", "label is 'nan'; expected a number"),
+        ({"body": "a", "label": "b"}, "classification", "--text_column is not given; expected one of its columns"),
+        ({"text": "a", "class": "b"}, "classification", "--label_column is not given; expected one of its columns"),
+    ],
+)
+def test_an_example_without_text_or_label_is_refused(tmp_path, row, task, message):
+    with pytest.raises(DataError, match="line 1") as error:
+        read(tmp_path, [row], task)
+    assert message in str(error.value)
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match="--text_column=body; expected one of its columns text, label"):
+        read(tmp_path, [{"text": "a", "label": "b"}], "classification", text_column="body")
+
+
+def test_one_label_is_too_few(tmp_path):
+    found = read(tmp_path, [{"text": "a", "label": "x"}] * 3, "classification")
+    with pytest.raises(DataError, match="1 different labels; expected 2 to 10000"):
+        examples.labels_of(found, "classification")
+
+
+GLUE = {
+    "cola": ("gj04\t1\t\tA sentence.\ngj04\t0\t*\tAnother.\n", (("A sentence.",), "1")),
+    "sst2": ("sentence\tlabel\na film\t0\n", (("a film",), "0")),
+    "mrpc": ('Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no\tShe\n', (('He said "no', "She"), "1")),
+    "stsb": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+        "0\tn\tf\t2012\t1\tn\tn\tA\tB\t5.000\n",
+        (("A", "B"), 5.0),
+    ),
+    "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\nbroken\n1\t2\t3\tA?\tB?\t0\n", (("A?", "B?"), "0")),
+    "mnli": ("index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA\tB\tneutral\tneutral\n", (("A", "B"), "neutral")),
+    "qnli": ("index\tquestion\tsentence\tlabel\n0\tA?\tB\tnot_entailment\n", (("A?", "B"), "not_entailment")),
+    "rte": ("index\tsentence1\tsentence2\tlabel\n0\tA\tB\tentailment\n", (("A", "B"), "entailment")),
+    "wnli": ("index\tsentence1\tsentence2\tlabel\n0\tA\tB\t1\n", (("A", "B"), "1")),
+}
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_the_layouts_of_glue(tmp_path, name):
+    text, first = GLUE[name]
+    write(tmp_path, "train.tsv", text)
+    settings = FineTuningConfig(glue_task=name, glue_dir=str(tmp_path))
+    found = examples.read_examples(settings, "regression" if name == "stsb" else "classification", "train")
+    assert (found[0].texts, found[0].label) == first

@@ -1,0 +1,286 @@
+"""Fine-tuning: losses against formulas in fp64, the same numbers for every layout, the best checkpoint, early ends."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from official.nlp.tools import squad_evaluate_v2_0
+
+from tests.distributed import run_ranks
+from tests.labelled import files
+from tftrain import flags, run
+from tftrain.checkpoint import folder as checkpoints
+from tftrain.config import TrainConfig
+from tftrain.data import builtin_corpus, pipeline
+from tftrain.parallel.mesh import Mesh
+from tftrain.tasks import make_task
+from tftrain.train import loop, seeds
+
+SMALL = (
+    "--num_hidden_layers=2",
+    "--hidden_size=32",
+    "--num_attention_heads=2",
+    "--optimizer=adamw",
+    "--learning_rate=0.003",
+    "--initializer_range=0.1",
+    "--log_every=1",
+    "--global_batch_size=8",
+)
+TAGS = {"good": "B-A", "bad": "B-B", "name": "I-A"}
+
+
+def questions(draw, count):
+    """Returns questions about paragraphs of the built-in corpus: which word stands there?"""
+    paths = builtin_corpus.list_files(("absl-py",))
+    paragraphs = [
+        text for found in builtin_corpus.extract_all(paths) for text in found if len(text.split()) in (4, 5, 6)
+    ]
+    for number in range(count):
+        text = paragraphs[int(draw.integers(len(paragraphs)))]
+        yield text, f"q{number}", str(draw.choice(files.WORDS)), [str(draw.choice(text.split()))]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The flags of each task, with small files; the held-out split does not divide into whole batches."""
+    folder = tmp_path_factory.mktemp("labelled")
+    vocabulary = files.write_vocabulary(folder / "vocabulary")
+    draw = np.random.default_rng(5)
+
+    def table(name, count, row):
+        lines = [json.dumps(row(int(draw.integers(1 << 30)))) + "\n" for _ in range(count)]
+        (folder / name).write_text("".join(lines))
+
+    def words(seed):
+        return np.random.default_rng(seed).choice(files.WORDS, 6).tolist()
+
+    def conll(name, count):
+        sentences = [words(int(draw.integers(1 << 30))) for _ in range(count)]
+        text = "\n".join("".join(f"{word} {TAGS.get(word, 'O')}\n" for word in each) for each in sentences)
+        (folder / name).write_text(text)
+
+    for split, count in (("train", 48), ("eval", 19)):
+        files.write_classes(folder / f"{split}.tsv", count, seed=count)
+        table(f"{split}_multi.jsonl", count, lambda seed: {"text": " ".join(words(seed)), "label": words(seed)[:2]})
+        table(f"{split}_number.jsonl", count, lambda seed: {"text": " ".join(words(seed)), "label": seed % 7 / 3})
+        table(f"{split}_pairs.jsonl", count, lambda seed: {"text": words(seed)[0], "text_pair": " ".join(words(seed))})
+        conll(f"{split}.conll", count)
+        files.write_squad(folder / f"{split}.json", questions(draw, count))
+
+    def task(name, pattern, *more):
+        sources = (f"--train_file={folder / pattern.format('train')}", f"--eval_file={folder / pattern.format('eval')}")
+        return (*SMALL, f"--task={name}", *sources, f"--tokenizer_dir={vocabulary}", "--max_seq_length=16", *more)
+
+    return {
+        "classification": task("classification", "{}.tsv"),
+        "multi_label": task("multi_label", "{}_multi.jsonl"),
+        "regression": task("regression", "{}_number.jsonl"),
+        "token_classification": task("token_classification", "{}.conll"),
+        "question_answering": task("question_answering", "{}.json", "--doc_stride=6", "--max_query_length=3"),
+        "embedding": task("embedding", "{}_pairs.jsonl", "--micro_batch_size=2"),
+    }
+
+
+def configured(args, *more):
+    config = flags.parse(TrainConfig, ["tftrain.run", *args, *more])
+    return run.with_sizes(config.resolve(1))
+
+
+def batch_of(config, task, count):
+    source = task.open_source(config.data, "eval", 1)
+    return next(iter(pipeline.eval_batches(source, config.data, count, 0, count)))
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def expected_loss(name, outputs, batch):
+    """Returns the sum of losses and of weights, by the formulas of the docstrings, in fp64."""
+    labels, weights = batch.get("labels"), batch["example_weights"].astype(np.float64)
+    if name == "classification":
+        return -(log_softmax(outputs)[np.arange(len(labels)), labels] * weights).sum(), weights.sum()
+    if name == "multi_label":
+        each = np.log1p(np.exp(outputs)) - labels * outputs
+        return (each.mean(-1) * weights).sum(), weights.sum()
+    if name == "regression":
+        return ((outputs[:, 0] - labels) ** 2 * weights).sum(), weights.sum()
+    if name == "token_classification":
+        kept = (labels >= 0) * weights[:, None]
+        found = np.take_along_axis(log_softmax(outputs), np.maximum(labels, 0)[..., None], -1)[..., 0]
+        return -(found * kept).sum(), kept.sum()
+    if name == "question_answering":
+        total = 0.0
+        for row in range(len(labels)):
+            length = batch["input_mask"][row].sum()
+            ends = [log_softmax(outputs[row, :length, side])[labels[row, side]] for side in (0, 1)]
+            total -= np.mean(ends) * weights[row]
+        return total, weights.sum()
+    mask = batch["input_mask"].reshape(-1, 16, 1).astype(np.float64)
+    mean = (outputs * mask).sum(1) / mask.sum(1)
+    unit = (mean / np.linalg.norm(mean, axis=-1, keepdims=True)).reshape(-1, 2, mean.shape[-1])
+    real = weights > 0
+    scores = unit[real, 0] @ unit[real, 1].T / 0.05
+    return -np.diag(log_softmax(scores)).sum(), real.sum()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["classification", "multi_label", "regression", "token_classification", "question_answering", "embedding"],
+)
+def test_losses_are_those_of_the_formulas(data, name, tmp_path):
+    config = configured(data[name], f"--output_dir={tmp_path}")
+    task = make_task(config, Mesh())
+    batch = batch_of(config, task, 24)
+    sums = task.compute(batch)
+    arrays = {key: tensor.numpy() for key, tensor in batch.items()}
+    assert 0 < arrays["example_weights"].sum() <= 24
+    states, _ = encoded(task, batch)
+    outputs = states.numpy().astype(np.float64)
+    if task.model.classifier is not None:
+        kernel, bias = (each.numpy().astype(np.float64) for each in task.model.classifier.dense.weights)
+        outputs = outputs @ kernel + bias
+    loss, weight = expected_loss(name, outputs, arrays)
+    assert float(sums["weight"]) == pytest.approx(weight)
+    assert float(sums["loss_sum"]) == pytest.approx(loss, rel=2e-5)
+    assert sums["outputs"].shape[1:] == task.output_shape
+
+
+def encoded(task, batch):
+    """Returns what the classifier reads, and the pooled token."""
+    texts = {key: tf.reshape(batch[key], [-1, 16]) for key in ("input_ids", "input_mask", "segment_ids")}
+    states, pooled = task.model.encode(texts)
+    return (states if pooled is None else pooled), pooled
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory):
+    """Rows of metrics.jsonl and predictions of each task, trained by one rank."""
+    found = {}
+    for name in ("classification", "embedding", "question_answering"):
+        folder = tmp_path_factory.mktemp(name)
+        code = loop.train(configured(data[name], *STEPS, f"--output_dir={folder}"), Mesh())
+        assert code == 0
+        found[name] = folder
+    return found
+
+
+STEPS = ("--max_steps=8", "--eval_every=4")
+
+
+def test_scores_of_answers_are_those_of_the_official_script(data, alone):
+    folder = alone["question_answering"]
+    (path,) = [flag.partition("=")[2] for flag in data["question_answering"] if flag.startswith("--eval_file")]
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    with open(path) as file:
+        theirs = squad_evaluate_v2_0.evaluate(
+            json.load(file)["data"], {each["id"]: each["prediction"] for each in lines}
+        )
+    best = json.loads((folder / "best.json").read_text())["evaluations"]
+    step = max(best, key=lambda each: each["value"])["step"]
+    (row,) = [row for row in rows(folder) if row["step"] == step and "eval_f1" in row]
+    assert row["eval_f1"] == pytest.approx(theirs["f1"])
+    assert row["eval_exact_match"] == pytest.approx(theirs["exact"])
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def values(folder, name):
+    return [row[name] for row in rows(folder) if name in row]
+
+
+@pytest.mark.multirank
+@pytest.mark.parametrize(
+    ("name", "layout", "scores"),
+    [
+        ("classification", "--tensor_parallel_size=2 --split_opt_state", ("accuracy", "matthews")),
+        ("embedding", "--pipeline_parallel_size=2", ("recall_at_1", "mrr")),
+        pytest.param(
+            "question_answering",
+            "--pipeline_parallel_size=2 --tensor_parallel_size=2 --sequence_parallel",
+            ("f1", "exact_match"),
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_four_ranks_learn_and_score_as_one_does(data, alone, tmp_path, name, layout, scores):
+    args = ["-m", "tftrain.run", *data[name], *STEPS, f"--output_dir={tmp_path}", *layout.split()]
+    run_ranks(4, args, seconds=300)
+    for field in ("loss", "eval_task_loss", *(f"eval_{score}" for score in scores)):
+        np.testing.assert_allclose(values(tmp_path, field), values(alone[name], field), rtol=1e-4, atol=1e-6)
+    one, four = (
+        [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+        for folder in (alone[name], tmp_path)
+    )
+    assert len(one) == len(four)
+    assert [each["label"] for each in one] == [each["label"] for each in four]
+
+
+def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path):
+    more = ("--max_steps=80", "--eval_every=10", "--keep_last=1", "--log_every=80", f"--output_dir={tmp_path}")
+    assert loop.train(configured(data["classification"], *more), Mesh()) == 0
+    scores = json.loads((tmp_path / "best.json").read_text())
+    found = [each["value"] for each in scores["evaluations"]]
+    assert scores["metric"] == "accuracy"
+    assert len(found) == 8
+    best = 10 * (1 + found.index(max(found)))
+    assert max(found) >= 0.9
+    kept = {checkpoints.order(path)[0] for path in checkpoints.find(tmp_path)}
+    assert kept == {best, 80}
+    for picture in ("confusion_matrix.png", "score_curve.png", "loss_curve.png"):
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
+    right = [json.loads(line)["prediction"] == json.loads(line)["label"] for line in lines]
+    assert np.mean(right) == pytest.approx(max(found))
+    # The evaluation of that checkpoint gives that score again, with the flags and the tokenizer of the run.
+    run_ranks(1, ["-m", "tftrain.run", "--mode=evaluate", "--resume=best", f"--output_dir={tmp_path}"], seconds=120)
+
+
+def test_a_run_that_does_not_get_better_ends_and_stays_at_its_end(data, tmp_path):
+    more = ("--max_steps=40", "--eval_every=2", "--early_stopping=3", "--learning_rate=1e-9", "--warmup_steps=0")
+    config = configured(data["classification"], *more, f"--output_dir={tmp_path}")
+    assert loop.train(config, Mesh()) == 0
+    assert rows(tmp_path)[-1]["step"] == 8
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    assert loop.train(config, Mesh()) == 0
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_resumed_run_knows_the_scores_before(data, tmp_path):
+    more = ("--max_steps=8", "--eval_every=2", "--checkpoint_every=4")
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    loop.train(configured(data["classification"], *more, f"--output_dir={whole}"), Mesh())
+    shutil.copytree(whole, part)
+    for path in checkpoints.find(part):
+        if checkpoints.order(path)[0] > 4:
+            shutil.rmtree(path)
+    if not checkpoints.find(part):
+        pytest.fail("the checkpoint of step 4 is gone")
+    loop.train(configured(data["classification"], *more, f"--output_dir={part}"), Mesh())
+    assert (part / "best.json").read_bytes() == (whole / "best.json").read_bytes()
+    assert values(part, "loss") == values(whole, "loss")
+
+
+def test_seeds_give_a_mean(data, tmp_path):
+    config = configured(data["classification"], "--max_steps=2", "--seeds=2", "--seed=7", f"--output_dir={tmp_path}")
+    assert seeds.train(config, Mesh()) == 0
+    found = json.loads((tmp_path / "seeds.json").read_text())
+    assert set(found["scores"]) == {"7", "8"}
+    assert found["mean"] == pytest.approx(np.mean(list(found["scores"].values())))
+    assert found["standard_deviation"] == pytest.approx(np.std(list(found["scores"].values()), ddof=1))
+    assert values(tmp_path / "seed_7", "loss") != values(tmp_path / "seed_8", "loss")
+
+
+def test_gradients_of_looked_up_rows_may_stay_rows(data, tmp_path):
+    found = []
+    for dense in ("true", "false"):
+        folder = tmp_path / dense
+        more = ("--max_steps=3", f"--sparse_as_dense={dense}", "--eval_every=-1", f"--output_dir={folder}")
+        loop.train(configured(data["classification"], *more), Mesh())
+        found.append(values(folder, "loss"))
+    np.testing.assert_allclose(*found, rtol=1e-5)

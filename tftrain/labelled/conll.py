@@ -1,0 +1,96 @@
+"""Words with classes in CoNLL's format: a word and its class a line, an empty line between sentences."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tftrain.data.errors import DataError
+from tftrain.labelled.encoding import Encoded, Encoder
+from tftrain.labelled.tables import read_text
+
+DOCUMENT_START = "-DOCSTART-"
+
+
+class Sentence(NamedTuple):
+    """A sentence, or a part of it that fits a sequence.
+
+    Attributes:
+        place: file and line of the first word, for messages.
+        number: of the sentence, from 0.
+        words: as in the file.
+        tags: the class of each word.
+        places: index of each word's first token in the sequence; empty before `divide`.
+    """
+
+    place: str
+    number: int
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    places: tuple[int, ...] = ()
+
+
+def read_sentences(path: str) -> list[Sentence]:
+    """Reads the sentences of a file; its columns are separated by spaces or tabs.
+
+    Raises:
+        DataError: the file can't be read, has no sentence, or a line has no class; the message names the line.
+    """
+    found: list[Sentence] = []
+    words: list[tuple[str, str]] = []
+    begin = 1
+
+    def end() -> None:
+        if words:
+            place = f"{path}, line {begin}"
+            found.append(Sentence(place, len(found), *(tuple(column) for column in zip(*words, strict=True))))
+            words.clear()
+
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        columns = line.split()
+        if not columns or columns[0] == DOCUMENT_START:
+            end()
+            continue
+        if len(columns) < 2:
+            raise DataError(f"{path}, line {number}: {line.strip()[:50]!r}; expected a word and its class")
+        begin = begin if words else number
+        words.append((columns[0], columns[-1]))
+    end()
+    if not found:
+        raise DataError(f"{path}: no examples in it")
+    return found
+
+
+def divide(sentences: Sequence[Sentence], encoder: Encoder, unknown_id: int) -> tuple[list[Sentence], list[Encoded]]:
+    """Makes the sequences of sentences; a long sentence is divided between words.
+
+    Args:
+        sentences: whole ones.
+        encoder: its tokenizer and its length.
+        unknown_id: token of a word that the tokenizer has nothing for, such as a control character.
+
+    Returns:
+        The parts of sentences with the places of their words, and their token ids.
+    """
+    words = [word for sentence in sentences for word in sentence.words]
+    pieces = iter(encoder.tokenize(words))
+    most, parts, encoded = encoder.max_seq_length - 2, [], []
+    for sentence in sentences:
+        ids, places, first = [], [], 0
+        for index in range(len(sentence.words)):
+            own = next(pieces)
+            own = (own if len(own) else np.array([unknown_id], np.int32))[:most]
+            if sum(map(len, ids)) + len(own) > most:
+                parts.append(_part(sentence, first, places))
+                encoded.append(encoder.join([np.concatenate(ids)]))
+                ids, places, first = [], [], index
+            places.append(1 + sum(map(len, ids)))
+            ids.append(own)
+        parts.append(_part(sentence, first, places))
+        encoded.append(encoder.join([np.concatenate(ids)]))
+    return parts, encoded
+
+
+def _part(sentence: Sentence, first: int, places: Sequence[int]) -> Sentence:
+    end = first + len(places)
+    return sentence._replace(words=sentence.words[first:end], tags=sentence.tags[first:end], places=tuple(places))

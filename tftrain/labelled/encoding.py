@@ -1,0 +1,101 @@
+"""Texts as BERT reads them: [CLS] a [SEP], or [CLS] a [SEP] b [SEP], cut to a length."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tftrain.formats.tokenizer import Tokenizer
+
+SPECIAL_TOKENS = {1: 2, 2: 3}  # of an example with so many texts
+
+
+class Encoded(NamedTuple):
+    """Token ids of one sequence without padding.
+
+    Attributes:
+        ids: int32 [tokens], the special tokens included.
+        first: number of tokens of segment 0: up to and including the first [SEP].
+    """
+
+    ids: np.ndarray
+    first: int
+
+
+class Encoder:
+    """Makes the token ids of texts, of at most `max_seq_length` tokens.
+
+    Attributes:
+        cut: number of examples so far whose texts were cut.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
+        """Builds the tokenizer; `tokenizer` is of kind WordPiece or sentencepiece."""
+        from tftrain.data.tokenization import Tokenizer as TextTokenizer  # it loads TensorFlow.
+
+        self.tokenize = TextTokenizer(
+            tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model, tokenizer.normalization
+        )
+        self.max_seq_length, self.cut = max_seq_length, 0
+        self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
+
+    def __call__(self, examples: Sequence[Sequence[str]]) -> list[Encoded]:
+        """Encodes examples of one text or two. The longer of two texts is cut first."""
+        parts = [self.tokenize(texts) for texts in zip(*examples, strict=True)]
+        return [self.join(texts) for texts in zip(*parts, strict=True)]
+
+    def join(self, texts: Sequence[np.ndarray]) -> Encoded:
+        """Returns the sequence of one or two texts' token ids."""
+        lengths = [len(text) for text in texts]
+        most = self.max_seq_length - SPECIAL_TOKENS[len(texts)]
+        if sum(lengths) > most:
+            self.cut += 1
+            lengths = cut_longest(lengths, most)
+        ids = [[self._begin]]
+        for text, length in zip(texts, lengths, strict=True):
+            ids += [text[:length], [self._end]]
+        return Encoded(np.concatenate(ids).astype(np.int32), lengths[0] + 2)
+
+
+def cut_longest(lengths: Sequence[int], most: int) -> list[int]:
+    """Returns the lengths of one or two texts, cut so that they add up to at most `most`: the longer one first.
+
+    >>> cut_longest([10, 3], 8)
+    [5, 3]
+    """
+    if len(lengths) == 1:
+        return [min(lengths[0], most)]
+    first, second = lengths
+    half = most // 2
+    if first + second <= most:
+        return [first, second]
+    if second <= half:
+        return [most - second, second]
+    if first <= most - half:
+        return [first, most - first]
+    return [most - half, half]
+
+
+class Sequences:
+    """Token ids of many sequences in one array; rows with padding are made when a batch is read."""
+
+    def __init__(self, encoded: Iterable[Encoded]):
+        """Copies the ids."""
+        encoded = list(encoded)
+        self.ends = np.cumsum([len(each.ids) for each in encoded], dtype=np.int64)
+        self.ids = np.concatenate([each.ids for each in encoded]) if encoded else np.zeros([0], np.int32)
+        self.firsts = np.array([each.first for each in encoded], np.int32)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def rows(self, numbers: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns input_ids, input_mask and segment_ids of some sequences, int32 [n, length]; padding is 0."""
+        ids = np.zeros([len(numbers), length], np.int32)
+        mask, segments = np.zeros_like(ids), np.zeros_like(ids)
+        for row, number in enumerate(numbers):
+            begin, end = (self.ends[number - 1] if number else 0), self.ends[number]
+            ids[row, : end - begin] = self.ids[begin:end]
+            mask[row, : end - begin] = 1
+            segments[row, self.firsts[number] : end - begin] = 1
+        return ids, mask, segments

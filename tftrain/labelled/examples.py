@@ -1,0 +1,140 @@
+"""Examples of text with labels, as tables have them: one text or a pair, and a class, classes or a number."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tftrain.data.errors import DataError
+from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.labelled import glue
+from tftrain.labelled.tables import Row, column_of, read_table
+
+TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
+PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")
+LABEL_COLUMNS = ("label", "labels", "score")
+MAX_LABELS = 10_000
+
+
+class TextExample(NamedTuple):
+    """An example.
+
+    Attributes:
+        place: file and line, for messages.
+        texts: one or two.
+        label: a class, or classes (multi_label), or a number (regression); None if there is none.
+    """
+
+    place: str
+    texts: tuple[str, ...]
+    label: str | tuple[str, ...] | float | None
+
+
+def read_examples(settings: FineTuningConfig, task: str, split: str) -> list[TextExample]:
+    """Reads the examples of a split.
+
+    Args:
+        settings: files and columns.
+        task: `--task`, of one or two texts.
+        split: "train" or "eval".
+
+    Raises:
+        DataError: the file can't be read, or an example has no text or no label; the message names the line.
+    """
+    if settings.glue_task:
+        layout = glue.TASKS[settings.glue_task]
+        rows = read_table(path_of(settings, split), layout.header, layout.skips_damaged)
+        columns, label = layout.texts, layout.label
+        for column in (*columns, label):
+            if column not in rows[0].values:
+                expected = f"expected the layout of --glue_task={settings.glue_task}"
+                raise DataError(f"{rows[0].place}: no column {column!r}; {expected}")
+    else:
+        rows = read_table(path_of(settings, split), settings.header)
+        columns, label = _columns(rows[0], settings, task)
+    return [
+        TextExample(
+            row.place, tuple(_text(row, name) for name in columns), label and _label(row, label, task, settings)
+        )
+        for row in rows
+    ]
+
+
+def _columns(row: Row, settings: FineTuningConfig, task: str) -> tuple[list[str], str | None]:
+    """Returns the columns of the texts and that of the label, given any row."""
+    columns = [column_of(row, settings.text_column, TEXT_COLUMNS, "text_column")]
+    if settings.text_pair_column or task == "embedding":
+        columns.append(column_of(row, settings.text_pair_column, PAIR_COLUMNS, "text_pair_column"))
+    if task == "embedding" and not settings.label_column:
+        return columns, None
+    return columns, column_of(row, settings.label_column, LABEL_COLUMNS, "label_column")
+
+
+def path_of(settings: FineTuningConfig, split: str) -> str:
+    """Returns the file of a split.
+
+    Raises:
+        DataError: there is none.
+    """
+    if settings.glue_task:
+        return glue.path_of(settings.glue_task, settings.glue_dir, split)
+    path = settings.train_file if split == "train" else settings.eval_file
+    if path is None:
+        raise DataError(f"--{split}_file is not given; expected a file of labelled examples")
+    return path
+
+
+def _text(row: Row, column: str) -> str:
+    value = row.values.get(column)
+    if not isinstance(value, str):
+        raise DataError(f"{row.place}: {column} is {value!r}; expected a text")
+    return value
+
+
+def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
+    value = row.values.get(column)
+    if task == "multi_label":
+        found = value if isinstance(value, list) else str(value or "").split(settings.label_separator)
+        return tuple(str(each) for each in found if each != "")
+    if task in ("regression", "embedding"):
+        return number(value, f"{row.place}: {column}")
+    if value is None or value == "" or isinstance(value, list | dict):
+        raise DataError(f"{row.place}: {column} is {value!r}; expected a label")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def number(value: Any, what: str) -> float:
+    """Returns a finite number.
+
+    Raises:
+        DataError: it is none; `what` begins the message.
+    """
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise DataError(f"{what} is {value!r}; expected a number")
+    return found
+
+
+def labels_of(examples: Sequence[TextExample], task: str) -> tuple[str, ...]:
+    """Returns the labels of examples, sorted: numbers by their value, other texts by their characters.
+
+    Raises:
+        DataError: there are fewer than two, or far too many.
+    """
+    if task == "multi_label":
+        found = {label for example in examples for label in example.label}
+    else:
+        found = {example.label for example in examples}
+    return sorted_labels(found, examples[0].place, task)
+
+
+def sorted_labels(found: set[str], place: str, task: str) -> tuple[str, ...]:
+    """Returns labels in order, see `labels_of`; `place` is for the message."""
+    least = 1 if task == "multi_label" else 2
+    if not least <= len(found) <= MAX_LABELS:
+        file = place.rpartition(", line")[0]
+        raise DataError(f"{file}: {len(found)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
+    are_whole = all(label.isascii() and label.removeprefix("-").isdecimal() for label in found)
+    return tuple(sorted(found, key=int) if are_whole else sorted(found))

@@ -1,0 +1,58 @@
+"""The files of GLUE (Wang et al., arXiv 1804.07461): where each task has its texts and labels, and how it is scored.
+
+The tasks of two texts are listed with the columns of both. Files of CoLA have no header.
+"""
+
+import os
+from typing import NamedTuple
+
+
+class GlueTask(NamedTuple):
+    """One task.
+
+    Attributes:
+        texts: columns of the texts.
+        label: column of the label.
+        metric: the score that GLUE reports first.
+        task: `--task`.
+        labels: in the order of GLUE's numbers; None: as in the file.
+        eval_file: name of the held-out file.
+        header: whether files have one.
+        skips_damaged: whether lines with another number of fields are left out: QQP has a few.
+    """
+
+    texts: tuple[str, ...]
+    label: str
+    metric: str = "accuracy"
+    task: str = "classification"
+    labels: tuple[str, ...] | None = None
+    eval_file: str = "dev.tsv"
+    header: bool = True
+    skips_damaged: bool = False
+
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_MNLI = GlueTask(
+    ("sentence1", "sentence2"),
+    "gold_label",
+    labels=("contradiction", "entailment", "neutral"),
+    eval_file="dev_matched.tsv",
+)
+TASKS = {
+    "cola": GlueTask(("3",), "1", "matthews", labels=_BINARY, header=False),
+    "sst2": GlueTask(("sentence",), "label", labels=_BINARY),
+    "mrpc": GlueTask(("#1 String", "#2 String"), "Quality", "f1", labels=_BINARY),
+    "stsb": GlueTask(("sentence1", "sentence2"), "score", "pearson", "regression"),
+    "qqp": GlueTask(("question1", "question2"), "is_duplicate", "f1", labels=_BINARY, skips_damaged=True),
+    "mnli": _MNLI,
+    "mnli_mismatched": _MNLI._replace(eval_file="dev_mismatched.tsv"),
+    "qnli": GlueTask(("question", "sentence"), "label", labels=_ENTAILMENT),
+    "rte": GlueTask(("sentence1", "sentence2"), "label", labels=_ENTAILMENT),
+    "wnli": GlueTask(("sentence1", "sentence2"), "label", labels=_BINARY),
+}
+
+
+def path_of(name: str, folder: str, split: str) -> str:
+    """Returns the file of a split, "train" or "eval", of a task."""
+    return os.path.join(folder, "train.tsv" if split == "train" else TASKS[name].eval_file)

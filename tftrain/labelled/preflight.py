@@ -1,0 +1,133 @@
+"""What can be known of labelled files before TensorFlow starts: their problems, their classes, and the sizes."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+from tftrain.config import TrainConfig
+from tftrain.data.errors import DataError
+from tftrain.data.identity import identity as identity_of_data
+from tftrain.data_sizes import Sizes
+from tftrain.fields import Problem
+from tftrain.labelled import examples, glue, reading
+from tftrain.labelled.scorers import METRICS
+from tftrain.labelled.tokenizers import tokenizer_of
+
+DEFAULT_LENGTHS = {"question_answering": 384}
+DEFAULT_LENGTH = 128
+
+
+def with_glue(config: TrainConfig) -> TrainConfig:
+    """Returns a configuration with the task and the metric of `--glue_task`, where the flags do not say them."""
+    settings = config.fine_tuning
+    if settings.glue_task not in glue.TASKS:
+        return config
+    layout = glue.TASKS[settings.glue_task]
+    task = layout.task if config.model.task == "pretraining" else config.model.task
+    settings = dataclasses.replace(settings, best_metric=settings.best_metric or layout.metric)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, task=task), fine_tuning=settings)
+
+
+def problems(config: TrainConfig) -> list[Problem]:
+    """Returns all conflicts between a configuration and its labelled files.
+
+    Args:
+        config: any configuration of fine-tuning, valid or not.
+    """
+    settings, model, found = config.fine_tuning, config.model, []
+    metrics = METRICS[model.task]
+    if settings.best_metric not in (None, *metrics):
+        found.append(Problem("best_metric", settings.best_metric, f"expected one of {', '.join(metrics)}"))
+    if settings.glue_task and glue.TASKS[settings.glue_task].task != model.task:
+        expected = f"expected {glue.TASKS[settings.glue_task].task} with glue_task={settings.glue_task}"
+        found.append(Problem("task", model.task, expected))
+        return found
+    try:
+        tokenizer_of(config)
+    except DataError as error:
+        found.append(_problem(error, config, "tokenizer_dir" if settings.tokenizer_dir else "init_checkpoint"))
+    labels = model.labels
+    for split in ("train", "eval"):
+        flag = "glue_dir" if settings.glue_task else f"{split}_file"
+        if flag in {problem.flag for problem in found}:
+            continue
+        if getattr(settings, flag) is None:
+            if split == "eval" and config.run.mode == "evaluate":
+                found.append(Problem("eval_file", None, "expected held-out examples, which mode=evaluate reads"))
+            continue
+        try:
+            rows = reading.read_split(config, split)
+            labels = labels or (reading.labels_of(config) if split == "train" else ())
+            if labels:
+                reading.check_labels(rows, model.task, labels)
+        except DataError as error:
+            found.append(_problem(error, config, flag))
+    if config.run.eval_every > 0 and not (settings.glue_task or settings.eval_file):
+        found.append(Problem("eval_every", config.run.eval_every, "expected 0, or eval_file: nothing is held out"))
+    return found
+
+
+def _problem(error: DataError, config: TrainConfig, flag: str) -> Problem:
+    """Returns an error as a problem of a flag; the message may begin with the flag."""
+    value = getattr(config.fine_tuning, flag, None) or getattr(config.run, flag, None)
+    message = str(error)
+    for prefix in (f"--{flag}={value}: ", f"{value}: ", f"{value}, "):
+        message = message.removeprefix(prefix)
+    if message.startswith("--"):
+        name, _, rest = message.removeprefix("--").partition(" is not given; ")
+        if rest:
+            return Problem(name, None, rest)
+        given, _, rest = message.removeprefix("--").partition(": ")
+        name, _, value = given.partition("=")
+        return Problem(name, value, rest)
+    return Problem(flag, value, message)
+
+
+def sizes(config: TrainConfig) -> Sizes:
+    """Returns the sizes that model and data share.
+
+    Args:
+        config: one without problems.
+
+    Raises:
+        DataError: the tokenizer can't be read.
+    """
+    tokens = len(tokenizer_of(config).vocabulary)
+    longest = config.model.max_position_embeddings
+    length = config.data.max_seq_length or min(longest, DEFAULT_LENGTHS.get(config.model.task, DEFAULT_LENGTH))
+    return Sizes(config.model.vocab_size or tokens, length, 1)
+
+
+def with_labels(config: TrainConfig) -> TrainConfig:
+    """Returns the configuration with the classes of the training file, where the flags name none.
+
+    Raises:
+        DataError: the file can't be read.
+    """
+    labels = config.model.labels or reading.labels_of(config)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, labels=labels))
+
+
+def identity(config: TrainConfig) -> dict[str, str]:
+    """Returns the properties of a run's data that must be equal on all ranks and after a resume.
+
+    Raises:
+        DataError: the data can't be read.
+    """
+    if not config.model.is_fine_tuned:
+        return identity_of_data(config.data)
+    settings, vocabulary = config.fine_tuning, tokenizer_of(config).vocabulary
+    digest = hashlib.sha256("\n".join(vocabulary.tokens).encode()).hexdigest()
+    found = {"the vocabulary": f"{len(vocabulary)} tokens with SHA-256 {digest[:16]}"}
+    for split in ("train", "eval"):
+        if settings.glue_task or getattr(settings, f"{split}_file"):
+            path = examples.path_of(settings, split)
+            found[f"the labelled {split} file"] = f"SHA-256 {_sha256(path)[:16]}"
+    return found
+
+
+def _sha256(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error

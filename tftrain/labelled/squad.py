@@ -1,0 +1,199 @@
+"""Questions about contexts in SQuAD's JSON, versions 1.1 and 2.0, and the windows of tokens that a model reads.
+
+A context is divided into words at spaces and punctuation marks, each with its place in the text, so that an answer is a
+range of words and is printed as it stands in the context.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tftrain import strict_json
+from tftrain.data.errors import DataError
+from tftrain.labelled.encoding import Encoded, Encoder
+from tftrain.labelled.tables import read_text
+
+# CJK characters are words of their own for WordPiece; "_" is a punctuation mark.
+_WORDS = re.compile("[\u3400-\u9fff\uf900-\ufaff]|[^\\W_\u3400-\u9fff\uf900-\ufaff]+|[^\\w\\s]|_")
+_BETWEEN_SPACES = re.compile(r"\S+")
+
+
+class Question(NamedTuple):
+    """A question.
+
+    Attributes:
+        place: file and id, for messages.
+        id: of the question.
+        text: the question.
+        context: where its answer is.
+        answers: correct ones; empty if there is none.
+        starts: the first character of each answer.
+    """
+
+    place: str
+    id: str
+    text: str
+    context: str
+    answers: tuple[str, ...]
+    starts: tuple[int, ...]
+
+
+class Window(NamedTuple):
+    """A sequence with a question and a part of its context.
+
+    Attributes:
+        question: index of the question.
+        first: index of the first token of the part in the sequence.
+        words: index of the word of each token of the part.
+        spans: first character and end of each word of the context.
+        is_best: which tokens have more context on both sides here than in any other window.
+        answer: first and last token of the answer in the sequence; (0, 0) if it is not in the part.
+    """
+
+    question: int
+    first: int
+    words: np.ndarray
+    spans: list[tuple[int, int]]
+    is_best: np.ndarray
+    answer: tuple[int, int]
+
+
+def read_questions(path: str) -> list[Question]:
+    """Reads the questions of a file.
+
+    Raises:
+        DataError: it can't be read, is not in SQuAD's format, or an answer is not where the file says.
+    """
+    try:
+        content = strict_json.parse(read_text(path).encode())
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON: {error}") from error
+    found, seen = [], set()
+    for paragraph in _paragraphs(content, path):
+        context = _field(paragraph, "context", str, path)
+        for entry in _field(paragraph, "qas", list, path):
+            question = _question(entry, context, path)
+            if question.id in seen:
+                raise DataError(f"{question.place}: the id occurs for the second time")
+            seen.add(question.id)
+            found.append(question)
+    if not found:
+        raise DataError(f"{path}: no questions in it")
+    return found
+
+
+def _paragraphs(content: Any, path: str) -> list:
+    return [
+        each for article in _field(content, "data", list, path) for each in _field(article, "paragraphs", list, path)
+    ]
+
+
+def _field(value: Any, name: str, kind: type, place: str) -> Any:
+    found = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(found, kind):
+        raise DataError(
+            f"{place}: no {name}; expected SQuAD's JSON: data, paragraphs, context, qas, id, question, answers"
+        )
+    return found
+
+
+def _question(entry: Any, context: str, path: str) -> Question:
+    place = f"{path}, question {_field(entry, 'id', str, path)}"
+    answers = _field(entry, "answers", list, place)
+    if entry.get("is_impossible") is True:
+        answers = []
+    texts = tuple(_field(answer, "text", str, place) for answer in answers)
+    starts = tuple(_field(answer, "answer_start", int, place) for answer in answers)
+    for text, start in zip(texts, starts, strict=True):
+        if not text.strip() or start < 0 or context[start : start + len(text)] != text:
+            there = context[max(start, 0) : max(start, 0) + len(text)]
+            raise DataError(f"{place}: the answer is {text[:40]!r}, but at {start} the context has {there[:40]!r}")
+    return Question(place, entry["id"], _field(entry, "question", str, place), context, texts, starts)
+
+
+def word_spans(context: str, tokenizer_type: str) -> list[tuple[int, int]]:
+    """Returns first character and end of each word; sentencepiece has no pieces that are parts of two words."""
+    pattern = _BETWEEN_SPACES if tokenizer_type == "sentencepiece" else _WORDS
+    return [match.span() for match in pattern.finditer(context)]
+
+
+def divide(
+    questions: Sequence[Question], encoder: Encoder, tokenizer_type: str, stride: int, max_query_length: int
+) -> tuple[list[Window], list[Encoded]]:
+    """Makes the sequences of questions: [CLS] question [SEP] part of the context [SEP].
+
+    Args:
+        questions: of a split.
+        encoder: its tokenizer and its length.
+        tokenizer_type: of the vocabulary.
+        stride: tokens between the beginnings of two windows of a context.
+        max_query_length: most tokens of a question.
+
+    Returns:
+        The windows and their token ids.
+
+    Raises:
+        DataError: a window has no room for any of the context.
+    """
+    windows, encoded = [], []
+    asked = encoder.tokenize([question.text for question in questions])
+    tokens_of: dict[str, tuple[list[tuple[int, int]], np.ndarray, np.ndarray]] = {}
+    for number, (question, query) in enumerate(zip(questions, asked, strict=True)):
+        if question.context not in tokens_of:
+            tokens_of.clear()  # The questions of a context follow each other.
+            tokens_of[question.context] = _tokens(question.context, encoder, tokenizer_type)
+        spans, ids, words = tokens_of[question.context]
+        query = query[:max_query_length]
+        room = encoder.max_seq_length - len(query) - 3
+        if room < 1:
+            raise DataError(
+                f"{question.place}: {len(query)} tokens of the question leave no room for the context; give a larger "
+                "--max_seq_length or a smaller --max_query_length"
+            )
+        step = min(stride, room)
+        begins = [0]
+        while begins[-1] + room < len(ids):
+            begins.append(begins[-1] + step)
+        best = _best_windows(len(ids), begins, room)
+        answer = _answer_tokens(question, spans, words)
+        for index, begin in enumerate(begins):
+            end, first = min(begin + room, len(ids)), len(query) + 2
+            inside = answer is not None and begin <= answer[0] and answer[1] < end
+            place = (answer[0] - begin + first, answer[1] - begin + first) if inside else (0, 0)
+            windows.append(Window(number, first, words[begin:end], spans, best[begin:end] == index, place))
+            encoded.append(encoder.join([query, ids[begin:end]]))
+    return windows, encoded
+
+
+def _tokens(context: str, encoder: Encoder, tokenizer_type: str):
+    """Returns the words' places, the token ids, and the word of each token."""
+    spans = word_spans(context, tokenizer_type)
+    pieces = encoder.tokenize([context[begin:end] for begin, end in spans])
+    words = np.repeat(np.arange(len(spans)), [len(piece) for piece in pieces])
+    return spans, np.concatenate([np.zeros([0], np.int32), *pieces]), words
+
+
+def _best_windows(tokens: int, begins: Sequence[int], room: int) -> np.ndarray:
+    """Returns for each token the window in which it has the most context: int [tokens].
+
+    As in the original BERT, that is the smaller of both sides, and a hundredth of the window's length.
+    """
+    places = np.arange(tokens)
+    scores = []
+    for begin in begins:
+        end = min(begin + room, tokens)
+        score = np.minimum(places - begin, end - 1 - places) + 0.01 * (end - begin)
+        scores.append(np.where((places >= begin) & (places < end), score, -np.inf))
+    return np.argmax(scores, axis=0)
+
+
+def _answer_tokens(question: Question, spans, words) -> tuple[int, int] | None:
+    """Returns the first and the last token of the first answer; None if there is none, or it has no tokens."""
+    if not question.answers:
+        return None
+    begin, end = question.starts[0], question.starts[0] + len(question.answers[0])
+    inside = [index for index, (first, last) in enumerate(spans) if first < end and last > begin]
+    places = np.flatnonzero(np.isin(words, inside))
+    return (int(places[0]), int(places[-1])) if len(places) else None

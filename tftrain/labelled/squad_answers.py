@@ -1,0 +1,157 @@
+"""Answers from the logits of windows, and their scores.
+
+F1 and exact match are those of SQuAD's own script for version 2.0 (Rajpurkar et al., arXiv 1806.03822): texts without
+case, punctuation marks and articles are compared as a whole and as bags of words, with the best of the correct answers.
+A question without an answer is right if nothing is predicted. The script for 1.1 differs only where an answer has
+nothing but punctuation marks and articles.
+"""
+
+import re
+import string
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.labelled.scorer import Scorer
+from tftrain.labelled.squad import Question, Window
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalized(text: str) -> str:
+    """Returns a text in lower case, without punctuation marks, articles and superfluous spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(found: str, correct: str) -> float:
+    """Returns 1 if two answers are equal but for what `normalized` takes away, else 0."""
+    return float(normalized(found) == normalized(correct))
+
+
+def f1(found: str, correct: str) -> float:
+    """Returns the harmonic mean of precision and recall over words; if one answer is empty, 1 if both are."""
+    ours, theirs = normalized(found).split(), normalized(correct).split()
+    if not ours or not theirs:
+        return float(ours == theirs)
+    same = sum((Counter(ours) & Counter(theirs)).values())
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(ours), same / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+def score_answers(questions: Sequence[Question], found: Mapping[str, str]) -> dict[str, float]:
+    """Returns F1 and exact match, in percent, over questions.
+
+    Args:
+        questions: with their correct answers.
+        found: the predicted answer by the id of the question; "" for none.
+
+    Returns:
+        "f1" and "exact_match" and, if some questions have no answer, the same of both kinds: "has_answer_f1",
+        "no_answer_f1" and so on.
+    """
+    sums: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    some_have_none = any(not question.answers for question in questions)
+    for question in questions:
+        correct = [answer for answer in question.answers if normalized(answer)] or [""]
+        answer = found[question.id]
+        pair = max(f1(answer, each) for each in correct), max(exact_match(answer, each) for each in correct)
+        sums[""].append(pair)
+        if some_have_none:
+            sums["has_answer_" if question.answers else "no_answer_"].append(pair)
+    means = {prefix: np.mean(pairs, axis=0) for prefix, pairs in sums.items()}
+    return {
+        f"{prefix}{name}": 100 * float(mean[index])
+        for prefix, mean in means.items()
+        for index, name in enumerate(("f1", "exact_match"))
+    }
+
+
+class Answer(NamedTuple):
+    """A candidate: its text, and the sum of the logits of its ends."""
+
+    text: str
+    score: float
+
+
+class AnswerScorer(Scorer):
+    """Scores of answers to the questions of a split."""
+
+    metrics = ("f1", "exact_match")
+
+    def __init__(
+        self,
+        examples: Sequence[tuple[Question, Window]],
+        settings: FineTuningConfig,
+        has_null: bool | None = None,
+    ):
+        """Takes the windows with their questions.
+
+        Args:
+            examples: each window with its question; the windows of a question follow each other.
+            settings: of predictions.
+            has_null: whether a question may have no answer; by default, whether one of `examples` has none.
+        """
+        self._examples, self._settings = examples, settings
+        self._has_null = any(not question.answers for question, _ in examples) if has_null is None else has_null
+
+    def scores(self, outputs: np.ndarray) -> dict[str, float]:
+        """Returns F1 and exact match in percent, given the logits of both ends of each window, [n, S, 2]."""
+        found = {question.id: (question, answers[0].text) for question, answers in self._answers(outputs)}
+        questions = [question for question, _ in found.values()]
+        return score_answers(questions, {key: text for key, (_, text) in found.items()})
+
+    def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
+        """Yields id, question, correct answers, prediction and the best candidates of each question."""
+        for question, answers in self._answers(outputs):
+            yield {
+                "id": question.id,
+                "question": question.text,
+                "label": question.answers,
+                "prediction": answers[0].text,
+                "n_best": [{"text": answer.text, "score": round(answer.score, 4)} for answer in answers],
+            }
+
+    def _answers(self, outputs: np.ndarray) -> Iterator[tuple[Question, list[Answer]]]:
+        """Yields each question whose windows are all there, with its candidates: first what is predicted."""
+        groups: dict[int, list[tuple[Question, Window, np.ndarray]]] = defaultdict(list)
+        for (question, window), logits in zip(self._examples, outputs, strict=False):
+            groups[window.question].append((question, window, logits))
+        for group in groups.values():
+            yield group[0][0], self._candidates(group)
+
+    def _candidates(self, group) -> list[Answer]:
+        settings, null = self._settings, np.inf
+        best: dict[str, float] = {}
+        for question, window, logits in group:
+            null = min(null, float(logits[0].sum()))
+            for begin, end, score in self._spans(window, logits):
+                text = question.context[window.spans[begin][0] : window.spans[end][1]]
+                best[text] = max(score, best.get(text, -np.inf))
+        ranked = sorted((Answer(*each) for each in best.items()), key=lambda answer: -answer.score)[: settings.n_best]
+        nothing = Answer("", null)
+        if not ranked:
+            return [nothing]
+        if not self._has_null:
+            return ranked
+        if null - ranked[0].score > settings.null_score_threshold:
+            return [nothing, *ranked][: settings.n_best]
+        return ranked
+
+    def _spans(self, window: Window, logits: np.ndarray) -> Iterator[tuple[int, int, float]]:
+        """Yields first and last word and the score of the best ranges of tokens in a window."""
+        inside = logits[window.first : window.first + len(window.words)]
+        begins = np.argsort(-np.where(window.is_best, inside[:, 0], -np.inf), kind="stable")[: self._settings.n_best]
+        ends = np.argsort(-inside[:, 1], kind="stable")[: self._settings.n_best]
+        for begin in begins:
+            if not window.is_best[begin]:
+                continue
+            for end in ends:
+                words = window.words[begin], window.words[end]
+                if begin <= end and words[1] - words[0] < self._settings.max_answer_length:
+                    yield int(words[0]), int(words[1]), float(inside[begin, 0] + inside[end, 1])

@@ -1,0 +1,73 @@
+"""The best checkpoint of a run by a score of its evaluations, and the end of a run that does not get better."""
+
+import json
+import logging
+import math
+from pathlib import Path
+
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.saving import scores
+from tftrain.saving.scores import Score, Scores
+
+logger = logging.getLogger(__name__)
+
+
+class Best:
+    """The scores of a run's evaluations; the same on all ranks.
+
+    Attributes:
+        metric: name of the score; higher is better.
+    """
+
+    def __init__(self, output_dir: str, metric: str, patience: int, mesh: Mesh, done: int):
+        """Reads the scores of evaluations before; every rank must call it.
+
+        Args:
+            output_dir: of the run.
+            metric: name of the score.
+            patience: evaluations in a row without a better score after which the run ends; 0: it does not.
+            mesh: the ranks.
+            done: updates so far; scores of later evaluations do not count.
+        """
+        self.metric, self._patience, self._mesh = metric, patience, mesh
+        self._output_dir = output_dir
+        text = ""
+        if mesh.is_chief and (found := scores.read(output_dir)) and found.metric == metric:
+            text = json.dumps([[each.step, each.value] for each in found.evaluations if each.step <= done])
+        text = collectives.gather_texts(mesh.world, text, "best.before")[0]
+        self._scores = Scores(metric, [Score(*each) for each in json.loads(text or "[]")])
+
+    def observe(self, step: int, value: float) -> bool:
+        """Records the score of an evaluation; returns whether it is the best so far. Every rank must call it."""
+        self._scores.evaluations.append(Score(step, value if math.isfinite(value) else None))
+        if self._mesh.is_chief:
+            try:
+                scores.write(self._output_dir, self._scores)
+            except OSError as error:
+                path = Path(self._output_dir) / scores.NAME
+                logger.warning(f"{path}: can't be written: {error}; a resumed run does not know the best score")
+        return self.step == step
+
+    @property
+    def best(self) -> Score | None:
+        """The evaluation with the highest score, the first one of equal ones; None if there is none."""
+        return self._scores.best
+
+    @property
+    def step(self) -> int | None:
+        """Updates before the best evaluation."""
+        return self.best and self.best.step
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the last evaluations, as many as the patience, were not better than one before them."""
+        if not self._patience or self.best is None:
+            return False
+        return sum(each.step > self.best.step for each in self._scores.evaluations) >= self._patience
+
+    def words(self) -> str:
+        """Returns the best score for the log."""
+        if self.best is None:
+            return f"{self.metric} was never finite"
+        return f"best {self.metric} {self.best.value:.4f} after step {self.best.step}"

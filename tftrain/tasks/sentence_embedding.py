@@ -1,0 +1,80 @@
+"""Sentence embeddings that learn from pairs: the second text of a pair shall be nearer to the first than others are.
+
+An embedding is the mean of the hidden states of a text. The loss is the cross-entropy of finding each first text's
+partner among the second texts of its micro-batch, by cosine / temperature (Henderson et al., arXiv 1705.00652). So
+`--micro_batch_size` decides how many negatives there are: a change of it changes the loss, a change of the ranks not.
+"""
+
+import tensorflow as tf
+
+from tftrain.data.source import ExampleSource
+from tftrain.labelled import scorers
+from tftrain.labelled.scorer import Scorer
+from tftrain.model.heads import mean_embeddings
+from tftrain.model.part import ModelPart
+from tftrain.ops.dropout import DropoutKey
+from tftrain.tasks.fine_tuning import FineTuning
+from tftrain.tasks.task import Batch
+
+FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+
+class SentenceEmbedding(FineTuning):
+    """A batch has both texts of each pair side by side: input_ids, input_mask and segment_ids, int32 [b, 2 S]."""
+
+    def step_flops(self, samples: int) -> int:
+        """Returns the operations of forward and backward over so many pairs."""
+        return super().step_flops(2 * samples)
+
+    @property
+    def activation_shape(self) -> tuple[int, ...]:
+        """Activations of both texts, one behind the other."""
+        tokens, width = super().activation_shape
+        return 2 * tokens, width
+
+    def run_part(
+        self,
+        part: ModelPart,
+        x: tf.Tensor | None,
+        batch: Batch,
+        dropout: DropoutKey | None = None,
+        lookup_table: tf.Tensor | None = None,
+    ) -> tf.Tensor | dict[str, tf.Tensor]:
+        """Runs some of the layers on all texts: 2 b sequences of S tokens, see `Task.run_part`."""
+        tokens, width = super().activation_shape
+        texts = {name: tf.reshape(batch[name], [-1, self._config.data.max_seq_length]) for name in FEATURES}
+        if dropout is not None:  # Both texts of sample i are samples 2 i and 2 i + 1 for the masks.
+            dropout = dropout._replace(first_sample=2 * dropout.first_sample)
+        is_first = part.embedding
+        x = self.model.embed(texts, dropout, lookup_table) if is_first else tf.reshape(x, [-1, tokens, width])
+        x = self.model.run_blocks(x, texts, dropout, part.blocks)
+        return self.loss_sums(x, batch, dropout) if part.heads else tf.reshape(x, [-1, 2 * tokens, width])
+
+    def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the cross-entropy in nats and whether the partner is the nearest, [b]."""
+        first, second = tf.unstack(self._embeddings(outputs, batch), axis=1)
+        scores = tf.matmul(first, second, transpose_b=True) / self._config.fine_tuning.temperature  # [b, b]
+        weights = batch.get("example_weights")
+        if weights is not None:  # Pairs that only fill the batch are no negatives.
+            scores = tf.where(weights[None, :] > 0, scores, scores.dtype.min / 2)
+        own = tf.range(tf.shape(scores)[0])
+        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(own, scores)
+        return entropy, tf.equal(tf.argmax(scores, axis=-1, output_type=tf.int32), own)
+
+    def _embeddings(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """Returns the normalized means of hidden states [2 b, S, H]: [b, 2, H]."""
+        mask = tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])
+        return tf.reshape(mean_embeddings(outputs, mask), [-1, 2, self._config.model.hidden_size])
+
+    def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """Returns the embeddings of both texts, fp32 [b, 2, H]."""
+        return tf.cast(self._embeddings(outputs, batch), tf.float32)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Two embeddings."""
+        return (2, self._config.model.hidden_size)
+
+    def scorer(self, source: ExampleSource) -> Scorer:
+        """Returns how often a text's partner is the nearest of all, and the correlation with labels, if any."""
+        return scorers.PairScorer(source.examples)

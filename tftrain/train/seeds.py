@@ -1,0 +1,77 @@
+"""`--seeds`: the same fine-tuning with several seeds, and the mean and the spread of the scores.
+
+The score of a fine-tuned model depends much on the seed when examples are few (Dodge et al., arXiv 2002.06305), so one
+run says little.
+"""
+
+import dataclasses
+import gc
+import json
+import logging
+import statistics
+from pathlib import Path
+
+from tftrain.config import TrainConfig
+from tftrain.exit_codes import ExitCode
+from tftrain.parallel.mesh import Mesh
+from tftrain.saving import scores as scores_file
+from tftrain.supervise.watchdog import Watchdog
+from tftrain.train import loop
+
+logger = logging.getLogger(__name__)
+
+NAME = "seeds.json"
+
+
+def of_seed(config: TrainConfig, number: int) -> TrainConfig:
+    """Returns the configuration of the run with the seed that is `number` above the first."""
+    seed = config.run.seed + number
+    output_dir = str(Path(config.run.output_dir) / f"seed_{seed}")
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, seed=seed, output_dir=output_dir))
+
+
+def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
+    """Trains once for each seed, in OUTPUT_DIR/seed_N; runs that are done are not done again.
+
+    Args:
+        config: resolved, with `--seeds` and the sizes that the data gives.
+        mesh: the ranks, already connected.
+        watchdog: of this process.
+
+    Returns:
+        DONE; or what the first run that did not end so returned.
+
+    Raises:
+        What `loop.train` raises.
+    """
+    runs = [of_seed(config, number) for number in range(config.fine_tuning.seeds)]
+    for each in runs:
+        logger.info(f"seed {each.run.seed}: {each.run.output_dir}")
+        code = loop.train(each, mesh, watchdog)
+        gc.collect()
+        if code != ExitCode.DONE:
+            return code
+    if mesh.is_chief:
+        report(config, runs)
+    return ExitCode.DONE
+
+
+def report(config: TrainConfig, runs: list[TrainConfig]) -> None:
+    """Prints the best score of each seed, their mean and their standard deviation, and writes OUTPUT_DIR/seeds.json."""
+    found = {each.run.seed: scores_file.read(each.run.output_dir) for each in runs}
+    scores = {seed: scores.best for seed, scores in found.items() if scores and scores.best}
+    if not scores:
+        logger.info("no held-out examples were scored, so there is no mean over the seeds")
+        return
+    metric, values = next(iter(found.values())).metric, [score.value for score in scores.values()]
+    mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    for seed, score in scores.items():
+        logger.info(f"seed {seed}: best {metric} {score.value:.4f} after step {score.step}")
+    logger.info(f"{metric} over {len(values)} seeds: mean {mean:.4f}, standard deviation {spread:.4f}")
+    content = {"metric": metric, "scores": {str(seed): score.value for seed, score in scores.items()}}
+    content |= {"mean": mean, "standard_deviation": spread}
+    path = Path(config.run.output_dir) / NAME
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        logger.warning(f"{path}: can't be written: {error}")
