@@ -25,6 +25,8 @@ EXIT_INTERRUPTED = 130
 # TensorFlow Serving takes the folder with the largest number as the version to serve.
 VERSION = "1"
 WITH_TEXT_OPS = "text"
+# The classes of a fine-tuned model, one a line, in the order of its logits.
+LABELS = "labels.txt"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -93,6 +95,9 @@ def export(config: ExportConfig) -> None:
         if model.tokenizer:
             (folder / "tokenizer").mkdir()
             tokenizer.write(folder / "tokenizer", model.tokenizer)
+        if model.config.labels:
+            text_of_labels = "".join(f"{label}\n" for label in model.config.labels)
+            (folder / LABELS).write_text(text_of_labels, encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
     for line in [*report.signatures(made, settings), "", *lines]:
         logger.info(line)

@@ -1,4 +1,6 @@
-"""Predicts masked tokens, or the next one: `python -m tftrain.predict --output_dir=runs/x "Paris is [MASK]."`.
+"""Predicts masked tokens, or the next one, or what a model was fine-tuned for.
+
+    python -m tftrain.predict --output_dir=runs/x "Paris is [MASK]."
 
 docs/predict.md describes the output.
 """
@@ -8,11 +10,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tftrain import flags, log
+from tftrain import flags, log, prediction_text
 from tftrain.exit_codes import RunError
-from tftrain.fields import ConfigError, one_line
+from tftrain.fields import ConfigError
 from tftrain.files import reason
 from tftrain.predict_config import STANDARD_INPUT, PredictConfig
 
@@ -73,35 +75,102 @@ def predict(config: PredictConfig, texts: Sequence[str]) -> None:
     """
     from tqdm import tqdm
 
-    from tftrain import candidates, inference
+    from tftrain import inference
 
     settings = config.predict
     model = inference.load(config.source)
-    is_decoder = model.config.is_decoder
-    inference.require(model, config.source, () if is_decoder else ("masked_lm",))
-    if settings.max_new_tokens and not is_decoder:
-        given = f"--max_new_tokens={settings.max_new_tokens}"
-        raise PredictError(f"{given}: {config.source.shown} is an encoder; expected 0, or a decoder")
-
     for note in model.notes:
         logger.warning(note)
-    encode, doubts = inference.TextEncoder(model), Doubts(model.longest)
-    if is_decoder:
-        run = candidates.NextTokens(model, settings.top_k, settings.max_new_tokens)
-    else:
-        run = candidates.MaskedTokens(model, settings.top_k)
-    show = {"text": as_text, "jsonl": as_json}[settings.format]
+    run = (of_task if model.config.is_fine_tuned else of_tokens)(model, config)
+    doubts = Doubts(settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest)
     lines = read_lines(settings.input_file) if settings.input_file else named_arguments(texts)
     total = None if settings.input_file else len(texts)
     with tqdm(total=total, unit="text", disable=None) as bar:
         for batch in batches(lines, settings.batch_size):
-            samples = encode([text for _, text in batch])
+            samples, printed = run(batch)
             doubts.report(batch, samples)
-            for (_, text), sample, found in zip(batch, samples, run(samples), strict=True):
-                tqdm.write(show(text, sample, found), file=sys.stdout)
+            for each in printed:
+                tqdm.write(each, file=sys.stdout)
             bar.update(len(batch))
     sys.stdout.flush()
     doubts.finish()
+
+
+# Maps names and texts to what the model reads of each, and what is printed for each.
+Run = Callable[[Sequence[tuple[str, str]]], tuple[Sequence, Sequence[str]]]
+
+
+def of_tokens(model, config: PredictConfig) -> Run:
+    """Returns what predicts masked tokens, or the next one.
+
+    Raises:
+        RunError: the model lacks something, or a flag is not for it; the message names the flag.
+    """
+    from tftrain import candidates, inference
+
+    settings, is_decoder = config.predict, model.config.is_decoder
+    inference.require(model, config.source, () if is_decoder else ("masked_lm",))
+    refuse(config, "max_seq_length", "is not fine-tuned; expected nothing")
+    refuse(config, "null_score_threshold", "is not fine-tuned; expected nothing")
+    if is_decoder:
+        run = candidates.NextTokens(model, settings.top_k, settings.max_new_tokens)
+    else:
+        refuse(config, "max_new_tokens", "is an encoder; expected 0, or a decoder")
+        run = candidates.MaskedTokens(model, settings.top_k)
+    encode, show = (
+        inference.TextEncoder(model),
+        {"text": prediction_text.as_text, "jsonl": prediction_text.as_json}[settings.format],
+    )
+
+    def predict_batch(batch):
+        samples = encode([text for _, text in batch])
+        found = zip(batch, samples, run(samples), strict=True)
+        return samples, [show(text, sample, each) for (_, text), sample, each in found]
+
+    return predict_batch
+
+
+def of_task(model, config: PredictConfig) -> Run:
+    """Returns what predicts what a model was fine-tuned for; see `of_tokens`."""
+    from tftrain import inference, task_predictions
+
+    settings, task = config.predict, model.config.task
+    inference.require(model, config.source)
+    refuse(config, "max_new_tokens", "is an encoder; expected 0, or a decoder")
+    if task != "question_answering":
+        refuse(config, "null_score_threshold", f"is for {task}; expected nothing, or a model for question_answering")
+    length = settings.max_seq_length or model.max_seq_length
+    if length > model.longest:
+        raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
+    reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.top_k)
+    run = task_predictions.TaskPredictions(model, reader, settings.batch_size)
+    flag = "--input_file=" if settings.input_file not in (None, STANDARD_INPUT) else ""
+
+    def predict_batch(batch):
+        examples = []
+        for name, text in batch:
+            try:
+                examples.append(reader.split(text))
+            except ValueError as error:
+                raise PredictError(f"{flag}{name}: {error}") from error
+        samples, found = run(examples)
+        if settings.format == "jsonl":
+            return samples, [json.dumps(each, ensure_ascii=False) for each in found]
+        pairs = zip(batch, found, strict=True)
+        return samples, [prediction_text.of_task(text, task, each, settings.top_k) for (_, text), each in pairs]
+
+    return predict_batch
+
+
+def refuse(config: PredictConfig, name: str, why: str) -> None:
+    """Refuses a flag that is not for the model, if it is given.
+
+    Raises:
+        PredictError: it is; the message has the model and `why`.
+    """
+    value = getattr(config.predict, name)
+    if value not in (None, 0) or isinstance(value, float):
+        raise PredictError(f"--{name}={value}: {config.source.shown} {why}")
 
 
 class PredictError(RunError):
@@ -172,38 +241,6 @@ class Doubts:
             yield f"{sample.cut} tokens are left out{masks}: the model reads at most {self._longest}"
         if sample.unknown:
             yield f"not in the vocabulary: {sample.unknown} of {len(sample.ids)} tokens, which become [UNK]"
-
-
-def as_text(text: str, sample, found) -> str:
-    """Returns the lines that are printed for a text."""
-    lines = [one_line(text, len(text))]
-    if not isinstance(found, list):
-        lines.append(f"  next: {_listed(found.candidates, quote=True)}")
-        lines += [f"  continued: {json.dumps(found.text, ensure_ascii=False)}"] if found.text else []
-    elif not found:
-        lines.append("  no [MASK]")
-    else:
-        lines += [f"  token {place}: {_listed(each)}" for place, each in zip(sample.masks, found, strict=True)]
-    return "\n".join(lines)
-
-
-def _listed(candidates, quote: bool = False) -> str:
-    shown = (json.dumps(token, ensure_ascii=False) if quote else token for token, _ in candidates)
-    return ", ".join(f"{token} {each.probability:.4f}" for token, each in zip(shown, candidates, strict=True))
-
-
-def as_json(text: str, sample, found) -> str:
-    """Returns the JSON object of a text, in one line."""
-    if isinstance(found, list):
-        masks = zip(sample.masks.tolist(), found, strict=True)
-        values = {"masks": [{"position": place, "candidates": _objects(each)} for place, each in masks]}
-    else:
-        values = {"candidates": _objects(found.candidates), "continuation": found.text}
-    return json.dumps({"text": text, **values}, ensure_ascii=False)
-
-
-def _objects(candidates) -> list[dict]:
-    return [each._asdict() for each in candidates]
 
 
 if __name__ == "__main__":

@@ -14,20 +14,37 @@ class PredictFlags:
     """What is predicted, and how it is printed."""
 
     input_file: str | None = flag(
-        None, "UTF-8 file with one text a line, instead of texts as arguments; - is standard input."
+        None,
+        "UTF-8 file with one text a line, instead of texts as arguments; - is standard input. A tab is between both "
+        "texts of a pair.",
     )
     format: str = flag(
         "text",
-        "text: a line for each text and one for each of its masked tokens; jsonl: a JSON object for each text.",
+        "text: a line for each text and one for each of its predictions; jsonl: a JSON object for each text.",
         choices=("text", "jsonl"),
     )
-    top_k: int = flag(5, "Candidates for each masked token, or for the next token.", minimum=1, maximum=1000)
+    top_k: int = flag(
+        5,
+        "Candidates for each masked token, or for the next token; classes or answers of a fine-tuned model.",
+        minimum=1,
+        maximum=1000,
+    )
     batch_size: int = flag(32, "Texts that the model reads at once.", minimum=1, maximum=65536)
     max_new_tokens: int = flag(
         0,
         "Tokens that a decoder appends to each text, the most probable one each time; fewer if its end token comes.",
         minimum=0,
         maximum=65536,
+    )
+    max_seq_length: int | None = flag(
+        None,
+        "Most tokens of a text for a fine-tuned model; by default as in its run, or as the model allows.",
+        minimum=8,
+    )
+    null_score_threshold: float | None = flag(
+        None,
+        "A question has no answer if that scores higher than the best answer by more than this; by default every "
+        "question has an answer. For a model of question_answering that was trained with questions without an answer.",
     )
 
     def problems(self, texts: int) -> list[Problem]:

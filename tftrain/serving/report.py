@@ -49,7 +49,12 @@ def comparison(
         for name, error in result.error.items()
     ]
     if result.same_best is not None:
-        errors.append(f"places with the same most probable token: {100 * result.same_best:.2f}%")
+        what = (
+            "predictions with the same best class"
+            if original.config.labels
+            else "places with the same most probable token"
+        )
+        errors.append(f"{what}: {100 * result.same_best:.2f}%")
     weights = 4e-6 * sum(variable.shape.num_elements() for variable in original.network.named_variables().values())
     speeds = measured.sequences_per_second([own["encode"], exported["encode"]], batch)
     rows, length = batch["input_ids"].shape

@@ -3,90 +3,47 @@
 A builder takes a `Source` and returns a `Signature`, or None if the model lacks what it needs.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
-
 import tensorflow as tf
 
 from tftrain.inference import MASK, TrainedModel, encoder_batch, most_probable
-from tftrain.serving.text_graph import TextGraph
+from tftrain.model.heads import mean_embeddings
+from tftrain.serving import task_signatures
+from tftrain.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
 
 
-class Source(NamedTuple):
-    """What signatures are made of.
-
-    Attributes:
-        model: with weights in the variant to export.
-        text: turns strings into ids; None if there are no ops for the tokenizer.
-        top_k: candidates of a masked token.
-    """
-
-    model: TrainedModel
-    text: TextGraph | None
-    top_k: int
-
-    @property
-    def tokens(self) -> tf.Tensor:
-        """The tokens by id, string [tokens]."""
-        return tf.constant(self.model.tokenizer.vocabulary.tokens)
+def _has_pooler(model: TrainedModel) -> bool:
+    return model.config.has_pooler and "pooler" not in model.missing
 
 
-@dataclass(frozen=True, eq=False)
-class Signature:
-    """A function of an exported model.
-
-    Attributes:
-        function: takes the inputs by name, and returns the outputs by name, floats as fp32.
-        inputs: specifications with names.
-    """
-
-    function: Callable[..., dict[str, tf.Tensor]]
-    inputs: tuple[tf.TensorSpec, ...]
-
-    @property
-    def takes_text(self) -> bool:
-        """Whether an input is a string."""
-        return any(spec.dtype == tf.string for spec in self.inputs)
-
-    @cached_property
-    def traced(self) -> Callable[..., dict[str, tf.Tensor]]:
-        """The function as a graph, a concrete function of TensorFlow."""
-        traced = tf.function(self.function, autograph=False)
-        return traced.get_concrete_function(**{spec.name: spec for spec in self.inputs})
-
-
-Builder = Callable[[Source], Signature | None]
-TEXT = (tf.TensorSpec([None], tf.string, "text"),)
-_IDS = tuple(tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "token_type_ids"))
+def _has_masked_lm(model: TrainedModel) -> bool:
+    return not (model.config.is_decoder or model.config.is_fine_tuned or "masked_lm" in model.missing)
 
 
 def encode(source: Source) -> Signature:
     """Token ids to hidden states, and the pooled first token if the model has a pooler."""
-    network, has_pooler = source.model.network, "pooler" not in source.model.missing
+    network, has_pooler = source.model.network, _has_pooler(source.model)
 
     def run(input_ids, input_mask=None, token_type_ids=None):
         hidden, pooled = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
-        outputs = {"hidden_states": _fp32(hidden)}
-        return outputs | ({"pooled": _fp32(pooled)} if has_pooler and pooled is not None else {})
+        outputs = {"hidden_states": fp32(hidden)}
+        return outputs | ({"pooled": fp32(pooled)} if has_pooler else {})
 
-    return Signature(run, _IDS[:1] if source.model.config.is_decoder else _IDS)
+    return Signature(run, IDS[:1] if source.model.config.is_decoder else IDS)
 
 
 def masked_lm(source: Source) -> Signature | None:
     """Token ids to the logits of a masked token in each place."""
     network = source.model.network
-    if source.model.config.is_decoder or "masked_lm" in source.model.missing:
+    if not _has_masked_lm(source.model):
         return None
 
     def run(input_ids, input_mask, token_type_ids):
         hidden, _ = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         places = tf.range(tf.shape(input_ids)[1])[tf.newaxis]
         places = tf.tile(places, [tf.shape(input_ids)[0], 1])
-        return {"logits": _fp32(network.masked_lm(hidden, places, network.word))}
+        return {"logits": fp32(network.masked_lm(hidden, places, network.word))}
 
-    return Signature(run, _IDS)
+    return Signature(run, IDS)
 
 
 def next_token(source: Source) -> Signature | None:
@@ -96,23 +53,27 @@ def next_token(source: Source) -> Signature | None:
         return None
 
     def run(input_ids):
-        return {"logits": _fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
+        return {"logits": fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
 
-    return Signature(run, _IDS[:1])
+    return Signature(run, IDS[:1])
 
 
 def embeddings(source: Source) -> Signature | None:
     """Texts to vectors: of the first token, the mean over all tokens, and the pooled first token."""
-    network, has_pooler = source.model.network, "pooler" not in source.model.missing
+    network, has_pooler = source.model.network, _has_pooler(source.model)
     if source.text is None or source.model.config.is_decoder:
         return None
 
     def run(text):
-        ids, mask = source.text(text)
-        hidden, pooled = network.encode(encoder_batch(ids, mask))
-        hidden, weights = _fp32(hidden), tf.cast(mask, tf.float32)[:, :, tf.newaxis]
+        batch = source.text.examples(text) if source.model.config.is_fine_tuned else encoder_batch(*source.text(text))
+        hidden, pooled = network.encode(batch)
+        hidden, mask = fp32(hidden), batch["input_mask"]
+        weights = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
         mean = tf.reduce_sum(hidden * weights, axis=1) / tf.reduce_sum(weights, axis=1)
-        return {"cls": hidden[:, 0], "mean": mean} | ({"pooled": _fp32(pooled)} if has_pooler else {})
+        outputs = {"cls": hidden[:, 0], "mean": mean} | ({"pooled": fp32(pooled)} if has_pooler else {})
+        return outputs | (
+            {"embedding": mean_embeddings(hidden, mask)} if source.model.config.task == "embedding" else {}
+        )
 
     return Signature(run, TEXT)
 
@@ -120,7 +81,7 @@ def embeddings(source: Source) -> Signature | None:
 def masked_tokens(source: Source) -> Signature | None:
     """Texts to the candidates of each masked token; a row of the outputs is one masked token of a text."""
     network = source.model.network
-    if source.text is None or source.model.config.is_decoder or "masked_lm" in source.model.missing:
+    if source.text is None or not _has_masked_lm(source.model):
         return None
     mask_id = source.model.tokenizer.vocabulary.id(MASK)
 
@@ -161,6 +122,7 @@ BUILDERS: dict[str, Builder] = {
     "embeddings": embeddings,
     "masked_tokens": masked_tokens,
     "next_tokens": next_tokens,
+    **task_signatures.BUILDERS,
 }
 
 
@@ -168,7 +130,3 @@ def signatures(source: Source) -> dict[str, Signature]:
     """Returns the signatures that a model can have, by name."""
     made = {name: build(source) for name, build in BUILDERS.items()}
     return {name: signature for name, signature in made.items() if signature is not None}
-
-
-def _fp32(x: tf.Tensor) -> tf.Tensor:
-    return tf.cast(x, tf.float32)

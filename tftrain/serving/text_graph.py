@@ -1,4 +1,4 @@
-"""From strings to token ids inside a graph, as `inference.TextEncoder` does it.
+"""From strings to token ids inside a graph, as `inference.TextEncoder` and `labelled.encoding.Encoder` do it.
 
 WordPiece with BERT's normalization needs only ops of TensorFlow. sentencepiece, and WordPiece of data that was prepared
 with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops.
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tftrain.data.normalization import LONGEST_WORD
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.inference import MASK, TrainedModel
+from tftrain.inference import MASK, TrainedModel, encoder_batch
 from tftrain.serving.character_graph import CharacterGraph
 from tftrain.serving.wordpiece_graph import WordPieceGraph
 
@@ -37,6 +37,7 @@ class TextGraph(tf.Module):
         tokenizer = model.tokenizer
         self._vocabulary, self._is_decoder = tokenizer.vocabulary, model.config.is_decoder
         self._longest = int(min(model.longest, 2**31 - 1))
+        self._max_seq_length = model.max_seq_length
         if needs_tensorflow_text(tokenizer):
             self._tokenizer = _of_tensorflow_text(tokenizer)
             self._tokenize = self._tokenizer.tokenize
@@ -49,6 +50,32 @@ class TextGraph(tf.Module):
         ids = self._prompts(texts) if self._is_decoder else self._sentences(texts)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         return ids.to_tensor(), tf.sequence_mask(lengths, tf.reduce_max(lengths), tf.int32)
+
+    def examples(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what a fine-tuned model reads of texts, or of pairs: of one tensor of strings [n], or of two.
+
+        [MASK] is not one token here. Sequences are cut as `encoding.cut_longest` does it.
+        """
+        parts = [self._tokenize(each) for each in texts]
+        lengths = [part.row_lengths() for part in parts]
+        most = self._max_seq_length - 1 - len(parts)
+        if len(parts) == 1:
+            kept = [tf.minimum(lengths[0], most)]
+        else:
+            first, second = lengths
+            rest = tf.maximum(most - first, tf.minimum(second, most // 2))
+            kept = [tf.minimum(first, most - tf.minimum(rest, second)), tf.minimum(rest, second)]
+        pieces = [tf.fill([parts[0].nrows(), 1], self._vocabulary.id("[CLS]"))]
+        for part, length in zip(parts, kept, strict=True):
+            # Of an axis without elements there is nothing to cut.
+            pieces.append(tf.RaggedTensor.from_tensor(part.to_tensor(), lengths=length))
+            pieces.append(tf.fill([part.nrows(), 1], self._vocabulary.id("[SEP]")))
+        ids = tf.concat(pieces, axis=1)
+        ends = tf.cast(ids.row_lengths(), tf.int32)
+        places = tf.range(tf.reduce_max(ends))[tf.newaxis]
+        mask = tf.cast(places < ends[:, tf.newaxis], tf.int32)
+        in_second = tf.cast(places >= tf.cast(kept[0], tf.int32)[:, tf.newaxis] + 2, tf.int32)
+        return encoder_batch(ids.to_tensor(), mask, in_second * mask)
 
     def _sentences(self, texts: tf.Tensor) -> tf.RaggedTensor:
         first, last, mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
