@@ -20,7 +20,7 @@ RANKS := 2
 # Every process of the tests imports tftrain: compile it once.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup train test test-all test-fast lint format wheel lock hooks clean clean-all
+.PHONY: help setup train finetune test test-all test-fast lint format wheel lock hooks clean clean-all
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,11 @@ setup: ## Make .venv: locked packages, Horovod, the project itself, the fused op
 train: setup build/$(QUICKSTART)/data/manifest.json ## Train a small BERT (or GPT) on two ranks, then evaluate it
 	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/$(QUICKSTART).flags
 	$(BIN)/python -m tftrain.run --flagfile=configs/$(QUICKSTART).flags --mode=evaluate
+
+finetune: setup build/quickstart/data/manifest.json ## Fine-tune a pre-trained small BERT and a random one, and compare them
+	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/quickstart.flags --max_steps=6000 --eval_every=1000 \
+		--log_every=250 --output_dir=build/finetune/pretrained
+	$(BIN)/python tools/finetune.py
 
 build/$(QUICKSTART)/data/manifest.json: | setup
 	$(BIN)/python -m tftrain.prepare --flagfile=configs/$(QUICKSTART)_data.flags
