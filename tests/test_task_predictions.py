@@ -8,7 +8,7 @@ import pytest
 
 from tests.formats.models import DATA
 from tests.labelled import files
-from tests.tasks.test_fine_tuning import CONTEXT, configured, data
+from tests.tasks.test_fine_tuning import configured, data
 from tests.test_predict import load, objects, run
 from tftrain import inference
 from tftrain.data import pipeline
@@ -55,11 +55,11 @@ def assert_equal(found, expected):
         assert found == (pytest.approx(expected, rel=1e-4, abs=2e-4) if isinstance(expected, float) else expected)
 
 
-def texts_of(expected):
-    """Returns the line for tftrain.predict that has the text of an object of predictions.jsonl."""
+def texts_of(expected, contexts):
+    """Returns the text, or both texts, of an object of predictions.jsonl, given the contexts of questions by id."""
     if "words" in expected:
-        return " ".join(expected["words"])
-    return "\t".join(expected["texts"] if "texts" in expected else (expected["question"], CONTEXT))
+        return (" ".join(expected["words"]),)
+    return tuple(expected["texts"]) if "texts" in expected else (expected["question"], contexts[expected["id"]])
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -72,8 +72,8 @@ def test_predictions_are_those_of_training(data, name, tmp_path):
     expected = list(task.scorer(source).predictions(task.compute(batch)["outputs"].numpy()))
     model = inference.with_weights(TrainedWeights(config, task))
     reader = reader_of(model, model.max_seq_length, None, 5)
-    lines = [reader.split(texts_of(each)) for each in expected]
-    readings, found = TaskPredictions(model, reader, batch_size=7)(lines)
+    contexts = {each[0].id: each[0].context for each in source.examples} if name == "question_answering" else {}
+    readings, found = TaskPredictions(model, reader, batch_size=7)([texts_of(each, contexts) for each in expected])
     assert len(readings) == len(expected) == 19
     for ours, theirs in zip(found, expected, strict=True):
         assert_equal(ours, {key: theirs[key] for key in theirs if key not in ("id", "label")})
@@ -96,7 +96,7 @@ def test_a_run_with_pairs_predicts_pairs_and_refuses_single_texts(capsys, tmp_pa
     assert loop.train(configured(flags), Mesh()) == 0
     capsys.readouterr()
     expected = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
-    lines = "".join(f"{texts_of(each)}\n" for each in expected)
+    lines = "".join("\t".join(each["texts"]) + "\n" for each in expected)
     (tmp_path / "lines").write_text(lines)
     place = f"--output_dir={tmp_path / 'run'}"
     found = objects(capsys, place, f"--input_file={tmp_path / 'lines'}")

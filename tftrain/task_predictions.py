@@ -7,7 +7,7 @@ outputs with the task's scorer.
 import abc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -106,7 +106,7 @@ class Reader(abc.ABC):
 class TextReader(Reader):
     """Of classification, multi_label and regression."""
 
-    _SCORERS = {"classification": ClassScorer, "multi_label": MultiLabelScorer}  # noqa: RUF012
+    _SCORERS: ClassVar = {"classification": ClassScorer, "multi_label": MultiLabelScorer}
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
         """See `Reader`; whether texts are pairs follows from the run."""
@@ -129,7 +129,8 @@ class TextReader(Reader):
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
         """See `Reader.objects`; the outputs are logits, [classes]."""
-        scorer = self._SCORERS[self._task](read, self._labels) if self._labels else NumberScorer(read)
+        make = self._SCORERS.get(self._task)
+        scorer = make(read, self._labels) if make else NumberScorer(read)
         return scorer.predictions(np.stack(outputs))
 
 
