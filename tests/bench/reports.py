@@ -78,6 +78,7 @@ TEXT = {
     "checkpoint": {row.name: row.settings for row in TABLES["checkpoint"].rows},
     "ranks": {row.name: row.settings for row in TABLES["ranks"].rows[:MAX_ROWS]},
     "collectives": {row.name: row.settings for row in TABLES["collectives"].rows},
+    "attention": {row.name: {**row.settings, "pass": "backward"} for row in TABLES["attention"].rows},
     "pipeline": {row.name: {**row.settings, "planned_held": "16 16 16 16", "held": "16 16 16 16"}
                  for row in TABLES["pipeline"].rows},
 }  # fmt: skip

@@ -66,7 +66,7 @@ def test_the_picture_is_a_png(tmp_path):
 
 
 @needs_ops
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_core_gives_a_record_for_each_pass():
     group = [
         Row(core, "group", {"core": core, "dtype": "bf16", "length": 64, **TINY})

@@ -198,7 +198,12 @@ def values(folder, name):
 @pytest.mark.parametrize(
     ("name", "layout", "scores"),
     [
-        ("classification", "--tensor_parallel_size=2 --split_opt_state", ("accuracy", "matthews")),
+        pytest.param(
+            "classification",
+            "--tensor_parallel_size=2 --split_opt_state",
+            ("accuracy", "matthews"),
+            marks=pytest.mark.nightly,
+        ),
         ("embedding", "--pipeline_parallel_size=2", ("recall_at_1", "mrr")),
         pytest.param(
             "question_answering",

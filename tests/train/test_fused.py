@@ -33,7 +33,10 @@ def test_each_fused_op_alone(lever):
     assert_alike(BASE, {lever: "fused"})
 
 
-@pytest.mark.parametrize(("jit", "precision"), [("false", "fp32"), ("true", "fp32"), ("false", "bf16")])
+@pytest.mark.parametrize(
+    ("jit", "precision"),
+    [("false", "fp32"), pytest.param("true", "fp32", marks=pytest.mark.nightly), ("false", "bf16")],
+)
 def test_flash_attention(jit, precision):
     config = with_changes(BASE, compute={"jit_compile": jit, "precision": precision})
     assert_alike(config, {"attn_impl": "flash"}, rtol={"fp32": 1e-5, "bf16": 8 * 2**-8}[precision])

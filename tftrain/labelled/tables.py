@@ -108,15 +108,17 @@ def _lines_of_fields(path: str, text: str, kind: str) -> Iterator[tuple[int, lis
             if line.strip("\r"):
                 yield number, line.removesuffix("\r").split("\t")
         return
-    csv.field_size_limit(MAX_FIELD)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
+        before = csv.field_size_limit(MAX_FIELD)  # of all readers of the process
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: {error}") from error
+        finally:
+            csv.field_size_limit(before)
         if fields:
             yield reader.line_num, fields
 

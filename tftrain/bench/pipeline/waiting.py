@@ -57,7 +57,8 @@ class WaitingStage:
         given = tf.zeros([self.batch_size(batch), *SHAPE]) if inputs is None else inputs
         has_heads = self._mesh.is_last_stage and chunk == self._chunks - 1
         output = _wait(given, self._seconds.forward)
-        return Forward(output, tf.reduce_sum(output)[None] if has_heads else None, in_halves, inputs, [], [])
+        sums = tf.reduce_sum(output)[None] if has_heads else None
+        return Forward(output, sums, outputs=None, tape=in_halves, inputs=inputs, taps=[], kernel_inputs=[])
 
     def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
         """Waits as long as a backward pass takes, or its first half."""
