@@ -11,7 +11,7 @@ from tftrain.fields import Problem, field_problems, flag
 class ModelSource:
     """The model, and its tokenizer."""
 
-    output_dir: str | None = flag(None, "Output folder of a run, whose newest checkpoint is the model.")
+    output_dir: str | None = flag(None, "Output folder of a run: its newest checkpoint, or that with the best score.")
     init_checkpoint: str | None = flag(
         None,
         "The model instead of that of a run, as FORMAT:PATH. "

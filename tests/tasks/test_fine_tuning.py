@@ -14,6 +14,7 @@ from tftrain import flags, run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.config import TrainConfig
 from tftrain.data import builtin_corpus, pipeline
+from tftrain.formats import own
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 from tftrain.train import loop, seeds
@@ -237,6 +238,7 @@ def test_a_run_learns_and_keeps_the_best_checkpoint(data, tmp_path):
     assert max(found) >= 0.9
     kept = {checkpoints.order(path)[0] for path in checkpoints.find(tmp_path)}
     assert kept == {best, 80}
+    assert checkpoints.order(own.find(tmp_path))[0] == best
     for picture in ("confusion_matrix.png", "score_curve.png", "loss_curve.png"):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()

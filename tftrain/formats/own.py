@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tftrain.checkpoint import durable, folder, manifest, save, shard
+from tftrain.checkpoint import durable, folder, manifest, save, scores, shard
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.placement import Placement
@@ -79,11 +79,15 @@ def read_model(path: Path) -> tuple[ModelConfig, Tokenizer | None]:
 def find(path: Path) -> Path:
     """Returns the folder of a checkpoint, given that or the output folder of a run.
 
+    Of a run whose evaluations were scored, that is the checkpoint with the best score, else the newest one.
+
     Raises:
         FormatError: there is no checkpoint.
     """
     if (path / manifest.NAME).is_file():
         return path
+    if best := scores.checkpoint(path):
+        return best
     if found := folder.find(path):
         return found[-1]
     raise FormatError(f"{path}: no checkpoint; expected the folder of one, or the --output_dir of a run that has one")

@@ -5,10 +5,10 @@ import logging
 import math
 from pathlib import Path
 
+from tftrain.checkpoint import scores
+from tftrain.checkpoint.scores import Score, Scores
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.saving import scores
-from tftrain.saving.scores import Score, Scores
 
 logger = logging.getLogger(__name__)
 

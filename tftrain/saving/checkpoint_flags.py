@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tftrain.checkpoint import folder, manifest
+from tftrain.checkpoint import folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.fields import Problem
-from tftrain.saving import scores
 
 _OF_A_COMMAND = {"mode", "output_dir", "resume", "resume_check", "change_on_resume", "log_level", "log_format"}
 _OF_A_COMMAND |= {"init_checkpoint", "init_missing", "tokenizer_dir", "seeds"}

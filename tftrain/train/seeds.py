@@ -11,10 +11,10 @@ import logging
 import statistics
 from pathlib import Path
 
+from tftrain.checkpoint import scores as scores_file
 from tftrain.config import TrainConfig
 from tftrain.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
-from tftrain.saving import scores as scores_file
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.train import loop
 
