@@ -33,8 +33,8 @@ train: setup build/$(QUICKSTART)/data/manifest.json ## Train a small BERT (or GP
 	$(BIN)/python -m tftrain.run --flagfile=configs/$(QUICKSTART).flags --mode=evaluate
 
 finetune: setup build/quickstart/data/manifest.json ## Fine-tune a pre-trained small BERT and a random one, and compare them
-	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/quickstart.flags --max_steps=6000 --eval_every=1000 \
-		--log_every=250 --output_dir=build/finetune/pretrained
+	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/quickstart.flags --max_steps=12000 --eval_every=2000 \
+		--log_every=500 --output_dir=build/finetune/pretrained
 	$(BIN)/python tools/finetune.py
 
 build/$(QUICKSTART)/data/manifest.json: | setup

@@ -21,7 +21,7 @@ from tftrain.data import builtin_corpus
 
 FOLDER = Path("build/finetune")
 DATA = Path("build/quickstart/data")
-PRETRAINED = FOLDER / "pretrained"  # the model of `make train`, trained five times as long
+PRETRAINED = FOLDER / "pretrained"  # the model of `make train`, trained ten times as long
 CLASSES = 20
 EXAMPLES = (10, 50, 200)  # of a class
 HELD_OUT_EXAMPLES = 50  # of a class
@@ -36,7 +36,7 @@ def main() -> None:
     """Runs everything and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5, help="runs for each line of the table (default 5)")
-    parser.add_argument("--steps", type=int, default=200, help="updates of a run (default 200)")
+    parser.add_argument("--steps", type=int, default=300, help="updates of a run (default 300)")
     parser.add_argument("--examples", type=int, nargs="+", default=EXAMPLES, help="training examples a class")
     args = parser.parse_args()
     write_examples(args.examples)
