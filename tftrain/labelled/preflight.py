@@ -57,7 +57,7 @@ def problems(config: TrainConfig) -> list[Problem]:
             continue
         try:
             rows = reading.read_split(config, split)
-            labels = labels or (reading.labels_of(config) if split == "train" else ())
+            labels = labels or (reading.labels_of(config, rows) if split == "train" else ())
             if labels:
                 reading.check_labels(rows, model.task, labels)
         except DataError as error:

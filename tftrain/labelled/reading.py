@@ -24,8 +24,12 @@ def read_split(config: TrainConfig, split: str) -> list:
     return examples.read_examples(settings, task, split)
 
 
-def labels_of(config: TrainConfig) -> tuple[str, ...]:
+def labels_of(config: TrainConfig, found: Sequence | None = None) -> tuple[str, ...]:
     """Returns the classes in the training file, in order; none for a task without classes.
+
+    Args:
+        config: any with a valid task.
+        found: the training examples, if they were read before.
 
     Raises:
         DataError: see `read_split`.
@@ -35,7 +39,7 @@ def labels_of(config: TrainConfig) -> tuple[str, ...]:
         return ()
     if settings.glue_task:
         return GLUE_TASKS[settings.glue_task].labels
-    return labels_in(read_split(config, "train"), task)
+    return labels_in(read_split(config, "train") if found is None else found, task)
 
 
 def labels_in(found: Sequence, task: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.labelled.scorer import Scorer
+from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.squad import Question, Window
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -82,7 +83,7 @@ class Answer(NamedTuple):
 class AnswerScorer(Scorer):
     """Scores of answers to the questions of a split."""
 
-    metrics = ("f1", "exact_match")
+    metrics = METRICS["question_answering"]
 
     def __init__(
         self,
