@@ -28,6 +28,11 @@ def predictions(max_seq_length: int, masked_lm_prob: float) -> int:
     return max(1, math.ceil(max_seq_length * masked_lm_prob))
 
 
+def packed_predictions(max_seq_length: int, masked_lm_prob: float, most: int) -> int:
+    """Returns the masked tokens of a row of at most `most` examples: each of them may have one more, rounded up."""
+    return predictions(max_seq_length, masked_lm_prob) + most
+
+
 def synthetic(data: DataConfig, vocab_size: int | None, objective: str = "masked") -> Sizes:
     """Returns the sizes of synthetic data: those that flags state, else the defaults.
 

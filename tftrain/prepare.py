@@ -60,10 +60,16 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     logger.info(
         f"{config.output_dir}: {result.documents} documents, {result.tokens_read} tokens, vocabulary of "
-        f"{result.vocab_size}, {result.examples('train')} training and {result.examples('eval')} held-out examples of "
-        f"{result.max_seq_length} tokens"
+        f"{result.vocab_size}, {result.packed_examples('train')} training and {result.packed_examples('eval')} "
+        f"held-out examples of {result.max_seq_length} tokens{_rows(result)}"
     )
     return 0
+
+
+def _rows(result) -> str:
+    if result.max_sequences_per_pack is None:
+        return ""
+    return f", packed into {result.examples('train')} and {result.examples('eval')} rows"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,10 @@ _ONLY_MASKED = (
     "max_predictions_per_seq",
     "whole_word_masking",
     "dupe_factor",
+    "packing",
+    "max_sequences_per_pack",
 )
+_DEFAULT_SEQUENCES_PER_PACK = 3
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,15 @@ class PrepareConfig:
         "Times that the text is used, each with new pairs and, if static, masks; by default 10 if static, else 1.",
         minimum=1,
     )
+    packing: str = flag(
+        "none",
+        "greedy: put several examples into a row of max_seq_length, which keeps them apart; hardly any position is "
+        "padding. none: one example a row.",
+        choices=("none", "greedy"),
+    )
+    max_sequences_per_pack: int | None = flag(
+        None, "Examples of a row with packing=greedy at most; by default 3.", minimum=2, maximum=64
+    )
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
     shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", minimum=0.01, maximum=1e5)
     num_workers: int | None = flag(
@@ -117,6 +129,11 @@ class PrepareConfig:
     def resolved_lower_case(self) -> bool:
         """The value of `lower_case`, or its default."""
         return self.tokenizer_type != "bpe" if self.lower_case is None else self.lower_case
+
+    @property
+    def examples_per_row(self) -> int:
+        """Examples of a row at most."""
+        return 1 if self.packing == "none" else self.max_sequences_per_pack or _DEFAULT_SEQUENCES_PER_PACK
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
@@ -163,6 +180,12 @@ class PrepareConfig:
 
     def _mask_problems(self) -> list[Problem]:
         found = []
+        if self.packing == "none" and self.max_sequences_per_pack:
+            expected = "expected only with packing=greedy"
+            found.append(Problem("max_sequences_per_pack", self.max_sequences_per_pack, expected))
+        if self.packing == "greedy" and self.masking == "static":
+            expected = "expected none with masking=static: records in the standard BERT format have one example each"
+            found.append(Problem("packing", "greedy", expected))
         if self.masking == "dynamic":
             for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
                 if getattr(self, name) != getattr(PrepareConfig, name):

@@ -79,6 +79,11 @@ TEXT = {
     "ranks": {row.name: row.settings for row in TABLES["ranks"].rows[:MAX_ROWS]},
     "collectives": {row.name: row.settings for row in TABLES["collectives"].rows},
     "attention": {row.name: {**row.settings, "pass": "backward"} for row in TABLES["attention"].rows},
+    "packing": {
+        row.name: {"packing": "greedy", "max_sequences_per_pack": row.settings["most"], "losses": [9.0, 8.0, None],
+                   "real_samples_per_step": 16.0}
+        for row in TABLES["packing"].rows
+    },
     "pipeline": {row.name: {**row.settings, "planned_held": "16 16 16 16", "held": "16 16 16 16"}
                  for row in TABLES["pipeline"].rows},
 }  # fmt: skip

@@ -48,6 +48,14 @@ def prepared(prepare_config, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def prepared_packed(prepare_config, tmp_path_factory):
+    """A dynamic data set with several examples in a row: the folder's path."""
+    folder = tmp_path_factory.mktemp("prepared") / "packed"
+    prepare(prepare_config(folder, packing="greedy", short_seq_prob=0.9))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def prepared_static(prepare_config, tmp_path_factory):
     """A static data set: the folder's path."""
     folder = tmp_path_factory.mktemp("prepared") / "static"

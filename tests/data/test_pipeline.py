@@ -28,6 +28,7 @@ KEYS = {
     "next_sentence_labels",
     "example_weights",
 }
+PACKED_KEYS = KEYS | {"sequence_ids", "position_ids", "sequence_starts", "sequence_weights"}
 
 
 def joined(dataset, batches=None):
@@ -36,12 +37,13 @@ def joined(dataset, batches=None):
 
 
 def same(one, other):
-    assert one.keys() == other.keys() == KEYS
+    assert one.keys() == other.keys()
+    assert one.keys() in (KEYS, PACKED_KEYS)
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
-@pytest.fixture(params=["dynamic", "static", "standard", "synthetic"])
+@pytest.fixture(params=["dynamic", "packed", "static", "standard", "synthetic"])
 def data(request, tmp_path):
     if request.param == "synthetic":
         return DataConfig(synthetic_data=True, max_seq_length=16)
@@ -52,7 +54,8 @@ def data(request, tmp_path):
             corpora.write_tfrecords(tmp_path / f"{number}.tfrecord", payloads)
         pattern = str(tmp_path / "*.tfrecord")
         return DataConfig(train_files=pattern, eval_files=pattern)
-    return DataConfig(data_dir=request.getfixturevalue("prepared" if request.param == "dynamic" else "prepared_static"))
+    fixture = {"dynamic": "prepared", "packed": "prepared_packed", "static": "prepared_static"}[request.param]
+    return DataConfig(data_dir=request.getfixturevalue(fixture))
 
 
 def source_of(data, split="train"):
@@ -73,7 +76,10 @@ def test_batches_have_static_shapes_and_the_standard_types(data):
         "next_sentence_labels": (4,),
         "example_weights": (4,),
     }
-    floats = {"masked_lm_weights", "example_weights"}
+    if "sequence_ids" in spec:
+        shapes |= dict.fromkeys(("sequence_ids", "position_ids"), (4, length))
+        shapes |= dict.fromkeys(("sequence_starts", "sequence_weights", "next_sentence_labels"), (4, 3))
+    floats = {"masked_lm_weights", "example_weights", "sequence_weights"}
     assert {name: tuple(value.shape) for name, value in spec.items()} == shapes
     assert all(value.dtype == (tf.float32 if name in floats else tf.int32) for name, value in spec.items())
 

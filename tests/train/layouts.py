@@ -48,12 +48,18 @@ def case(
     compute=(),
     grad_accum_dtype="fp32",
     learning_rate=0.01,
+    packed=False,
     **parallel,
 ):
-    """Returns a configuration, of which `parallel` is all that the one-rank run does without."""
+    """Returns a configuration, of which `parallel` is all that the one-rank run does without.
+
+    If it is `packed`, every row has two examples, see `two_in_a_row`.
+    """
+    packed_data = dataclasses.replace(BASE.data, synthetic_data=False, data_dir="packed")
     epsilon = GPT_EPSILON if dict(model).get("model_family") == "gpt" else BASE.optimizer.adam_epsilon
     return dataclasses.replace(
         BASE,
+        data=packed_data if packed else BASE.data,
         model=dataclasses.replace(MODEL, **dict(model)),
         batch=BatchConfig(None, accumulate, SAMPLES, grad_accum_dtype=grad_accum_dtype),
         optimizer=dataclasses.replace(
@@ -103,7 +109,9 @@ def pipelines():
         ),
         "pp2-adamw": staged(2, optimizer="fused_adamw"),
         "dp2-pp2-zero1": staged(2, **ZERO_1),
-        "dp2-pp2-zero1-naive-fused": staged(2, **ZERO_1, state_split_strategy="naive", optimizer="fused_lamb"),
+        "dp2-pp2-zero1-naive-fused-packed": staged(
+            2, **ZERO_1, state_split_strategy="naive", optimizer="fused_lamb", packed=True
+        ),
         "tp2-pp2": staged(2, tensor_parallel_size=2),
         "tp2-pp2-gpt-zero_bubble": staged(2, tensor_parallel_size=2, model={**DEEP, **GPT}, **zero_bubble),
         "tp2-pp2-zero1-interleaved": staged(2, **ZERO_1, tensor_parallel_size=2, **interleaved),
@@ -147,7 +155,9 @@ def sequences():
         "tp2-sequence-gpt-fused": case(ACCUMULATE, **tp2, **sequence, model={**decoder, **FUSED}),
         "tp2-sequence-fp16": case(**tp2, **sequence, compute={"precision": "fp16"}),
         "tp2-sequence-bf16": case(**tp2, **sequence, compute={"precision": "bf16"}, model={"ln_dtype": "fp32"}),
-        "dp2-tp2-sequence-zero1-fused": case(**tp2, **sequence, **ZERO_1, model=FUSED, optimizer="fused_lamb"),
+        "dp2-tp2-sequence-zero1-fused-packed": case(
+            **tp2, **sequence, **ZERO_1, model=FUSED, optimizer="fused_lamb", packed=True
+        ),
         "dp2-tp2-sequence-zero2": case(ACCUMULATE, **tp2, **sequence, **ZERO_2),
         "tp4-sequence": case(**tp4, **sequence, model=DEEP),
         "tp2-pp2-sequence": case(ACCUMULATE, **tp2, **sequence, pipeline_parallel_size=2, model=DEEP),
@@ -211,11 +221,32 @@ def train(config, mesh):
     infos, states = [], [snapshot(run)]
     draw = token_batches if config.model.is_decoder else batches
     for number, batch in enumerate(draw(STEPS, samples=SAMPLES)):
+        batch = two_in_a_row(batch) if config.data.data_dir else batch
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
         infos.append((*np.asarray(info.sums), float(info.grad_norm)))
         if number == 0:
             states.append(snapshot(run))
     return np.array(infos), states
+
+
+def two_in_a_row(batch):
+    """Returns a batch whose rows are two examples: what was one is cut in the middle. There might be three."""
+    samples, half = batch["input_ids"].shape[0], SEQ // 2
+    positions, second = np.arange(SEQ) % half, np.arange(SEQ) >= half
+    labels = batch["next_sentence_labels"]
+    labels = tf.stack([labels, 1 - labels, tf.zeros_like(labels)], 1)
+    rows = {
+        "sequence_ids": batch["input_mask"] * (1 + second),
+        "position_ids": batch["input_mask"] * positions,
+        "sequence_starts": tf.tile([[0, half, 0]], [samples, 1]),
+        "next_sentence_labels": labels,
+    }
+    both = tf.cast(batch["input_mask"][:, half], tf.float32)
+    return {
+        **{name: value for name, value in batch.items() if name != "example_weights"},
+        **{name: tf.cast(value, tf.int32) for name, value in rows.items()},
+        "sequence_weights": tf.stack([tf.ones([samples]), both, tf.zeros([samples])], 1),
+    }
 
 
 def token_batches(count, samples):

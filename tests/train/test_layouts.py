@@ -11,8 +11,8 @@ SHORT = (
     "tp2-accumulate4-zero2-greedy:1",
     "tp4-accumulate1-zero0",
     "zero2-bf16-accumulate",
-    "dp2-tp2-sequence-zero1-fused",
-    "dp2-pp2-zero1-naive-fused",
+    "dp2-tp2-sequence-zero1-fused-packed",
+    "dp2-pp2-zero1-naive-fused-packed",
     "tp2-pp2-sequence-zero_bubble-gpt",
 )
 # The same in other combinations; `python -m tests.train.layouts` has the rest.

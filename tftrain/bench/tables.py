@@ -6,6 +6,7 @@ from tftrain.bench.checkpoint.table import CHECKPOINT
 from tftrain.bench.collectives.table import COLLECTIVES
 from tftrain.bench.kernels.table import KERNELS
 from tftrain.bench.levers.table import LEVERS
+from tftrain.bench.packing.table import PACKING
 from tftrain.bench.peers.table import PEERS
 from tftrain.bench.pipeline.table import PIPELINE
 from tftrain.bench.profile.table import PROFILE
@@ -13,5 +14,5 @@ from tftrain.bench.published.table import PUBLISHED
 from tftrain.bench.ranks.table import RANKS
 from tftrain.bench.table import Table
 
-OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, PIPELINE, ATTENTION)
+OWN = (KERNELS, PEERS, PROFILE, LEVERS, ACCUMULATION, CHECKPOINT, RANKS, COLLECTIVES, PIPELINE, ATTENTION, PACKING)
 TABLES: dict[str, Table] = {table.name: table for table in (*OWN, *PUBLISHED)}

@@ -32,6 +32,7 @@ class Accounting(NamedTuple):
             The reason "duplicate_paragraph" is that of paragraphs that occur earlier in the corpus.
         unknown_tokens: how many of `tokens_in_examples` are [UNK].
         examples: number of examples.
+        records: number of records that hold them.
         details: what the objective counts as well, by name.
         shown: some examples, as lines for a terminal.
     """
@@ -43,6 +44,7 @@ class Accounting(NamedTuple):
     tokens_dropped: Mapping[str, int] = MappingProxyType({})
     unknown_tokens: int = 0
     examples: int = 0
+    records: int = 0
     details: Mapping[str, int] = MappingProxyType({})
     shown: Sequence[Sequence[str]] = ()
 

@@ -26,12 +26,20 @@ MAX_BYTES = 16 << 20
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
-class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One TFRecord file: its name in the folder, its number of examples and its size in bytes."""
+class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One TFRecord file.
+
+    Attributes:
+        file: its name in the folder.
+        examples: number of its records, the rows of a batch.
+        bytes: its size.
+        packed: number of the examples in the records, where they are packed; else None.
+    """
 
     file: str
     examples: Count
     bytes: Count
+    packed: Count | None = None
 
 
 class _Splits(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,6 +68,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tokens_in_examples: Count | None
     tokens_dropped: dict[str, Count] | None
     unk_share: Annotated[float, Meta(ge=0, le=1)] | None
+    max_sequences_per_pack: Annotated[int, Meta(ge=2, le=64)] | None = None
     seed: Count
     splits: dict[str, Any]
 
@@ -86,6 +95,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
             contain it. It is None in manifests of format 1, as are the next two fields.
         tokens_dropped: numbers of the other tokens, by reason.
         unk_share: share of [UNK] in the tokens in examples.
+        max_sequences_per_pack: maximum number of examples in a row, where they are packed; else None.
         seed: seed of the preparation.
         splits: the shards of "train" and "eval", in order. "eval" may be empty.
     """
@@ -98,8 +108,12 @@ class Manifest(_Fields, frozen=True, kw_only=True):
         return os.path.join(self.folder, name)
 
     def examples(self, split: str) -> int:
-        """Returns the number of examples of a split."""
+        """Returns the number of records of a split: of examples, or of rows in which examples are packed."""
         return sum(shard.examples for shard in self.splits[split])
+
+    def packed_examples(self, split: str) -> int:
+        """Returns the number of examples of a split, also where several are in a row."""
+        return sum(shard.examples if shard.packed is None else shard.packed for shard in self.splits[split])
 
 
 def file_sha256(path: str) -> str:
@@ -119,6 +133,8 @@ def write_manifest(manifest: Manifest) -> None:
     path = manifest.path(NAME)
     values = msgspec.to_builtins(manifest)
     content = {"format": FORMAT, **{name: values[name] for name in _Fields.__struct_fields__}}
+    if manifest.max_sequences_per_pack is None:
+        del content["max_sequences_per_pack"]  # Earlier versions read data that is not packed.
     with contextlib.suppress(FileNotFoundError):
         os.remove(path + ".partial")
     # The mode "x" does not follow a symbolic link.
@@ -249,6 +265,14 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
         raise DataError(
             f"{path}: masking is {strict_json.shown(manifest.masking)} with objective {manifest.objective}; "
             "prepare the data again"
+        )
+    packed = {shard.packed is not None for shards in manifest.splits.values() for shard in shards}
+    if packed - {manifest.max_sequences_per_pack is not None}:
+        raise DataError(f"{path}: some of its shards are packed and some are not; prepare the data again")
+    if manifest.max_sequences_per_pack and manifest.masking != "dynamic":
+        raise DataError(
+            f"{path}: max_sequences_per_pack is {manifest.max_sequences_per_pack} with masking "
+            f"{strict_json.shown(manifest.masking)}; expected dynamic; prepare the data again"
         )
     slots, length = manifest.max_predictions_per_seq, manifest.max_seq_length
     if (manifest.masking == "static") != (slots is not None) or (slots or 0) > length:

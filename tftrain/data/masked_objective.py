@@ -9,6 +9,7 @@ from tftrain.data.accounting import Accounting, row
 from tftrain.data.example import encode
 from tftrain.data.normalization import cut_spaceless
 from tftrain.data.objective import Examples, Objective
+from tftrain.data.packing import pack
 from tftrain.data.pairs import Pair, make_pairs
 from tftrain.data.sentences import split_sentences
 from tftrain.data.spool import Chunk
@@ -19,7 +20,10 @@ from tftrain.prepare_config import PrepareConfig
 
 _RANDOM_SECOND = "with a random second segment"
 _LONE = "document_of_one_token"
+_TOKENS, _POSITIONS = "tokens in rows", "positions of rows"
 _SHOWN_TOKENS = 60
+_SPECIAL_TOKENS = 3
+_PACKING = 1 << 20  # of random numbers: no turn of the pairs has this number
 
 
 class MaskedObjective(Objective):
@@ -46,10 +50,13 @@ class MaskedObjective(Objective):
         return config.max_predictions_per_seq or predictions(config.max_seq_length, config.masked_lm_prob)
 
     def rows(self, accounting: Accounting) -> list[str]:
-        """Returns the number of random second segments, and of the examples of a document."""
+        """Returns the number of random second segments, of the examples of a document, and how full the rows are."""
+        details = accounting.details
         return [
-            row(f"  {_RANDOM_SECOND}", accounting.details[_RANDOM_SECOND], accounting.examples),
+            row(f"  {_RANDOM_SECOND}", details[_RANDOM_SECOND], accounting.examples),
             f"{'  of a document':32}{accounting.examples / max(1, accounting.documents):>16,.1f}",
+            row("rows", accounting.records),
+            row("  positions that are no padding", details[_TOKENS], details[_POSITIONS]),
         ]
 
     def unused(self, accounting: Accounting, config: PrepareConfig) -> tuple[str, str]:
@@ -89,6 +96,11 @@ class PairedExample(NamedTuple):
     next_sentence_label: int
 
 
+def _length(pair: Pair) -> int:
+    """Returns the tokens of an example, special ones included."""
+    return pair.first_end - pair.first + pair.second_end - pair.second + _SPECIAL_TOKENS
+
+
 class _Pairs(Examples):
     """The pairs of a chunk."""
 
@@ -105,9 +117,15 @@ class _Pairs(Examples):
         for pair in self._pairs:
             self._used[pair.first : pair.first_end] = True
             self._used[pair.second : pair.second_end] = True
+        self._lengths = np.array([_length(pair) for pair in self._pairs], np.int64)
+        self._rows = self._packed() if config.examples_per_row > 1 else [[number] for number in range(len(self))]
 
     def __len__(self) -> int:
         return len(self._pairs)
+
+    @property
+    def records(self) -> int:
+        return len(self._rows)
 
     def used(self) -> np.ndarray:
         return self._used
@@ -118,29 +136,43 @@ class _Pairs(Examples):
         return {_LONE: int((~self._used[alone]).sum())}
 
     def details(self) -> dict[str, int]:
-        return {_RANDOM_SECOND: sum(pair.next_sentence_label for pair in self._pairs)}
+        return {
+            _RANDOM_SECOND: sum(pair.next_sentence_label for pair in self._pairs),
+            _TOKENS: int(self._lengths.sum()),
+            _POSITIONS: self.records * self._config.max_seq_length,
+        }
 
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
-        examples = (self._example(self._pairs[number]) for number in order)
+        rows = ([self._example(self._pairs[number]) for number in self._rows[row]] for row in order)
         if self._slots is not None:
             from tftrain.data.static_masks import masked_examples  # It loads TensorFlow.
 
+            examples = (example for (example,) in rows)
             yield from masked_examples(examples, self._chunk, self._vocabulary, self._config, self._slots)
             return
-        for example in examples:
-            yield encode(
-                {
-                    "input_ids": example.input_ids,
-                    "second_segment_start": [example.second_segment_start],
-                    "next_sentence_labels": [example.next_sentence_label],
-                }
-            )
+        for examples in rows:
+            features = {
+                "input_ids": [token for example in examples for token in example.input_ids],
+                "second_segment_start": [example.second_segment_start for example in examples],
+                "next_sentence_labels": [example.next_sentence_label for example in examples],
+            }
+            if self._config.examples_per_row > 1:
+                features["sequence_lengths"] = [len(example.input_ids) for example in examples]
+            yield encode(features)
 
     def lines(self, number: int) -> list[str]:
-        pair = self._pairs[number]
+        pair = self._pairs[self._rows[number][0]]
         relation = "B is random" if pair.next_sentence_label else "B follows A"
         segments = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
         return [f"example, {relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
+
+    def _packed(self) -> list[list[int]]:
+        """Returns the examples of each row. Which of equally long examples share a row is random."""
+        config, chunk = self._config, self._chunk
+        rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number, _PACKING])
+        order = rng.permutation(len(self))
+        rows = pack(self._lengths[order], config.max_seq_length, config.examples_per_row)
+        return [order[row[row >= 0]].tolist() for row in rows]
 
     def _words(self, begin: int, end: int) -> str:
         return self._vocabulary.decode(self._text.tokens[begin : min(end, begin + _SHOWN_TOKENS)])

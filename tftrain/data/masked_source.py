@@ -23,7 +23,7 @@ def widths(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, int |
     return {**of_tokens, **of_masks, "next_sentence_labels": None}
 
 
-class _PairRecords(RecordSource):
+class PairRecords(RecordSource):
     """Sentence pairs in TFRecord files.
 
     Attributes:
@@ -38,13 +38,12 @@ class _PairRecords(RecordSource):
         self.max_predictions_per_seq = max_predictions_per_seq
 
     def _labels_fit(self, where: tf.Tensor, labels: tf.Tensor) -> tf.Operation:
-        """Checks next_sentence_labels, int64 [n]."""
-        return self._check(
-            (labels == 0) | (labels == 1), where, "next_sentence_labels is neither 0 nor 1; expected one of them"
-        )
+        """Checks next_sentence_labels, int64 [n] or, of packed examples, [n, examples]."""
+        fit = tf.reduce_all(tf.reshape((labels == 0) | (labels == 1), [tf.shape(where)[0], -1]), 1)
+        return self._check(fit, where, "next_sentence_labels is neither 0 nor 1; expected one of them")
 
 
-class DynamicSource(_PairRecords):
+class DynamicSource(PairRecords):
     """Prepared, unmasked pairs. They are masked when a batch is read."""
 
     def __init__(self, records: RecordSet, masking: Masking, id_limit: int):
@@ -90,7 +89,7 @@ class DynamicSource(_PairRecords):
         }
 
 
-class StaticSource(_PairRecords):
+class StaticSource(PairRecords):
     """Records in the standard BERT pre-training format, which contain the masks."""
 
     def _features(self, serialized, where, first_sample):

@@ -54,12 +54,53 @@ class Masking:
             input_ids int32 [n, S]; masked_lm_positions and masked_lm_ids int32 [n, P]; masked_lm_weights float32
             [n, P].
         """
+        return self._dense(*self._mask(tokens, first_sample, self.max_predictions_per_seq))
+
+    def packed(self, tokens: tf.Tensor, lengths: tf.Tensor, first_row: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Masks a block of consecutive rows of examples, each example by itself.
+
+        An example of t tokens has at most ceil((P - E) t / S) predictions. So those of a row fit into P.
+
+        Args:
+            tokens: int32 [tokens of all rows], the rows one behind the other, including special tokens.
+            lengths: int64 [n, E], tokens of each example of a row; 0 for none. A row has at most S.
+            first_row: int64 scalar, the global number of the first row.
+
+        Returns:
+            As of a call, for rows: positions count from the first token of a row.
+        """
+        rows, most = tf.shape(lengths)[0], lengths.shape[1]
+        of_examples = tf.reshape(lengths, [-1])  # [n * E]
+        share = tf.cast((self.max_predictions_per_seq - most) * of_examples, tf.float64) / self.max_seq_length
+        limits = tf.maximum(tf.cast(tf.math.ceil(share), tf.int32), 1)
+        # Every row has random numbers for E examples, so those of an example depend on its place alone.
+        examples = tf.RaggedTensor.from_row_lengths(tokens, of_examples)
+        masked, positions, labels = self._mask(examples, first_row * most, limits)
+        starts = tf.reshape(tf.cumsum(lengths, axis=1, exclusive=True), [-1])
+        counts = labels.row_lengths()
+        in_rows = tf.reduce_sum(tf.reshape(counts, [rows, most]), 1)
+        shifted = tf.cast(positions.flat_values, tf.int64) + tf.repeat(starts, counts)
+        return self._dense(
+            tf.RaggedTensor.from_row_lengths(masked.flat_values, tf.reduce_sum(lengths, 1)),
+            tf.RaggedTensor.from_row_lengths(shifted, in_rows),
+            tf.RaggedTensor.from_row_lengths(labels.flat_values, in_rows),
+        )
+
+    def _mask(self, tokens: tf.RaggedTensor, first_sample: tf.Tensor, limit: int | tf.Tensor):
+        """Returns the masked tokens of each sample, the masked positions and what stood there, all ragged.
+
+        Args:
+            tokens, first_sample: see `__call__`.
+            limit: most predictions of each sample, one for all or int32 [n].
+        """
         length, slots = self.max_seq_length, self.max_predictions_per_seq
-        rows = tokens.nrows()
-        draws = random_block(self.key, first_sample, rows, length + 2 * slots)
-        selector = _Selector(self, draws[:, :length])
+        draws = random_block(self.key, first_sample, tokens.nrows(), length + 2 * slots)
+        selector = _Selector(self, draws[:, :length], limit)
         chooser = _Chooser(self.vocabulary, draws[:, length : length + slots], draws[:, length + slots :])
-        masked, positions, labels = tf_text.mask_language_model(tokens, selector, chooser)
+        return tf_text.mask_language_model(tokens, selector, chooser)
+
+    def _dense(self, masked, positions, labels) -> dict[str, tf.Tensor]:
+        length, slots = self.max_seq_length, self.max_predictions_per_seq
         return {
             "input_ids": masked.to_tensor(shape=[None, length]),
             "masked_lm_positions": tf.cast(positions.to_tensor(shape=[None, slots]), tf.int32),
@@ -98,20 +139,20 @@ def random_block(key: int, first_sample: tf.Tensor, rows: tf.Tensor, width: int)
 class _Selector(tf_text.RandomItemSelector):
     """Selects a share of the words or tokens of each sample: those with the smallest random scores."""
 
-    def __init__(self, masking: Masking, scores: tf.Tensor):
+    def __init__(self, masking: Masking, scores: tf.Tensor, limit: int | tf.Tensor):
         super().__init__(
             masking.max_predictions_per_seq,
             masking.masked_lm_prob,
             unselectable_ids=list(masking.vocabulary.special_ids),
         )
-        self._masking, self._scores = masking, scores
+        self._masking, self._scores, self._limit = masking, scores, limit
 
     def get_selection_mask(self, input_ids: tf.RaggedTensor, axis: int) -> tf.RaggedTensor:
         """Returns bool [n, (length)]: true for selected tokens."""
         masking, length = self._masking, self._masking.max_seq_length
         selectable = self.get_selectable(input_ids, axis).to_tensor(shape=[None, length])
         share = tf.round(tf.reduce_sum(tf.cast(selectable, tf.float32), 1) * self.selection_rate)
-        budget = tf.clip_by_value(tf.cast(share, tf.int32), 1, self.max_selections_per_batch)[:, None]
+        budget = tf.clip_by_value(tf.cast(share, tf.int32), 1, self._limit)[:, None]
         if masking.whole_words:
             starts = tf.gather(tf.constant(masking.vocabulary.word_starts), input_ids.to_tensor(shape=[None, length]))
             # A token that cannot be selected, such as a special token, is a word of its own.

@@ -26,6 +26,11 @@ class Examples(abc.ABC):
     def __len__(self) -> int:
         """Returns the number of examples."""
 
+    @property
+    def records(self) -> int:
+        """The number of records; one for each example, unless several are packed into one."""
+        return len(self)
+
     @abc.abstractmethod
     def used(self) -> np.ndarray:
         """Returns which tokens of the text occur in an example, bool [tokens]."""
@@ -40,11 +45,11 @@ class Examples(abc.ABC):
 
     @abc.abstractmethod
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
-        """Yields the examples with the given numbers as serialized tf.train.Examples."""
+        """Yields the records with the given numbers as serialized tf.train.Examples."""
 
     @abc.abstractmethod
     def lines(self, number: int) -> list[str]:
-        """Returns an example as lines for a terminal."""
+        """Returns a record, or its first example, as lines for a terminal."""
 
 
 class Objective(abc.ABC):

@@ -8,7 +8,7 @@ from tftrain.data.example import decode
 from tftrain.data.gzip_records import first_record
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.records import match_files
-from tftrain.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, predictions, synthetic
+from tftrain.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, packed_predictions, predictions, synthetic
 from tftrain.fields import Problem, field_problems
 
 # The model families by the objective of their data.
@@ -60,13 +60,12 @@ def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
 
     If the objective is causal, every token is predicted.
     """
+    length, most = manifest.max_seq_length, manifest.max_sequences_per_pack
     if manifest.objective == "causal":
-        return manifest.max_seq_length
-    return (
-        manifest.max_predictions_per_seq
-        or data.max_predictions_per_seq
-        or predictions(manifest.max_seq_length, data.masked_lm_prob)
-    )
+        return length
+    if given := manifest.max_predictions_per_seq or data.max_predictions_per_seq:
+        return given
+    return packed_predictions(length, data.masked_lm_prob, most) if most else predictions(length, data.masked_lm_prob)
 
 
 def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
@@ -194,6 +193,14 @@ def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]
                 "max_predictions_per_seq",
                 data.max_predictions_per_seq,
                 f"expected at most {manifest.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
+            )
+        )
+    elif (data.max_predictions_per_seq or math.inf) <= (most := manifest.max_sequences_per_pack or 0):
+        faults.append(
+            Problem(
+                "max_predictions_per_seq",
+                data.max_predictions_per_seq,
+                f"expected more than {most}: a row of {data.data_dir} holds up to {most} examples",
             )
         )
     return faults

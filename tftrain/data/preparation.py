@@ -85,15 +85,16 @@ def _write(
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
     for split, split_shards in splits.items():
         nonempty = [
-            (task.path, result.examples)
+            (task.path, result)
             for task, result in zip(tasks, results, strict=True)
             if task.chunk.split == split and result.examples
         ]
-        for number, (path, examples) in enumerate(nonempty):
+        for number, (path, result) in enumerate(nonempty):
             name = f"{split}-{number:05d}-of-{len(nonempty):05d}.tfrecord"
             for suffix in ("", ".index"):
                 os.rename(path + suffix, os.path.join(work, name + suffix))
-            split_shards.append(Shard(name, examples, os.path.getsize(os.path.join(work, name))))
+            size, packed = os.path.getsize(os.path.join(work, name)), config.examples_per_row > 1
+            split_shards.append(Shard(name, result.records, size, result.examples if packed else None))
     write_vocabulary(os.path.join(work, VOCAB_FILE), tokenizer.vocabulary)
     model_file = None if tokenizer.model is None else MODEL_FILES[config.tokenizer_type]
     if model_file:
@@ -117,6 +118,7 @@ def _write(
         tokens_in_examples=tokens.tokens_in_examples,
         tokens_dropped=dict(tokens.tokens_dropped),
         unk_share=tokens.unk_share,
+        max_sequences_per_pack=config.examples_per_row if config.examples_per_row > 1 else None,
         seed=config.seed,
         splits=splits,
     )

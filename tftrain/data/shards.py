@@ -67,6 +67,7 @@ def write_shard(task: ShardTask) -> Accounting:
     used = examples.used()
     accounting = accounting._replace(
         examples=len(examples),
+        records=examples.records,
         tokens_in_examples=int(used.sum()),
         tokens_dropped=accounting.tokens_dropped | examples.dropped(),
         unknown_tokens=int((text.tokens[used] == vocabulary.unknown_id).sum())
@@ -77,7 +78,7 @@ def write_shard(task: ShardTask) -> Accounting:
     if not len(examples):
         return accounting
     rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number])
-    order = rng.permutation(len(examples)).tolist()
+    order = rng.permutation(examples.records).tolist()
     write_records(task.path, examples.payloads(order))
     return accounting._replace(shown=[examples.lines(number) for number in order[:_SHOWN]])
 

@@ -8,6 +8,7 @@ from tftrain.data.gzip_records import uncompressed_copies
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.masked_source import DynamicSource, StaticSource, SyntheticPairs
 from tftrain.data.masking import Masking, stream_key
+from tftrain.data.packed_source import PackedSource
 from tftrain.data.preflight import manifest_predictions, other_objective, record_sizes
 from tftrain.data.records import RecordSet, match_files
 from tftrain.data.vocabulary import read_vocabulary
@@ -68,7 +69,10 @@ def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int, obj
         return CausalSource(records, manifest.max_seq_length, vocab_size)
     if manifest.masking == "static":
         return StaticSource(records, manifest.max_seq_length, manifest.max_predictions_per_seq, vocab_size)
-    return DynamicSource(records, _masking(manifest, data, split, seed), vocab_size)
+    masking = _masking(manifest, data, split, seed)
+    if manifest.max_sequences_per_pack:
+        return PackedSource(records, masking, vocab_size, manifest.max_sequences_per_pack)
+    return DynamicSource(records, masking, vocab_size)
 
 
 def _masking(manifest: Manifest, data: DataConfig, split: str, seed: int) -> Masking:

@@ -26,11 +26,14 @@ class AttentionMask(NamedTuple):
         keys: int32 [b, S], positive for a token, 0 for padding, to which no query attends.
         causal: whether a query attends only to its own position and to those before it.
         slopes: of this rank's heads, see `positions.distance_bias`; None: nothing is added.
+        sequences: int32 [b, S], which of the sequences of its row each token belongs to, 0 exactly where `keys` is 0:
+            a query attends only to tokens of its own sequence. None: to all of the row.
     """
 
     keys: tf.Tensor
     causal: bool = False
     slopes: tuple[float, ...] | None = None
+    sequences: tf.Tensor | None = None
 
 
 class AttentionCore(Protocol):
@@ -63,7 +66,7 @@ def plain_softmax(query, key, value, mask, dropout):
     if mask.slopes:
         wide = wide_dtype(scores.dtype)
         scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide)
-    context = reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal)
+    context = reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal, mask.sequences)
     return tf.transpose(context, [0, 2, 1, 3])
 
 
@@ -74,14 +77,14 @@ def fused_softmax(query, key, value, mask, dropout):
     if mask.slopes:
         # The distance to a near key is small, so it is exact in 16 bits; a far key has next to no weight.
         bias = distance_bias(mask.slopes, key.shape[-2], query.dtype) / tf.cast(scale, query.dtype)
-    context = attention(query, key, value, mask.keys, scale, dropout, mask.causal, bias)
+    context = attention(query, key, value, mask.keys, scale, dropout, mask.causal, bias, mask.sequences)
     return tf.transpose(context, [0, 2, 1, 3])
 
 
 def flash(query, key, value, mask, dropout):
     """The core that is one op, without any tensor of S x S elements."""
     return flash_attention(
-        query, key, value, mask.keys, _scale(query), dropout, mask.causal, slopes=mask.slopes or None
+        query, key, value, mask.keys, _scale(query), dropout, mask.causal, mask.sequences, mask.slopes or None
     )
 
 

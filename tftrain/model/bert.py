@@ -25,7 +25,7 @@ class Outputs(NamedTuple):
     Attributes:
         mlm_logits: [b, P, vocab], float32 (float64 in a float64 model), for the masked positions; SlicedLogits where
             tensor parallel ranks divide the vocabulary.
-        nsp_logits: [b, 2], likewise; class 1 is a random next sentence.
+        nsp_logits: [b, 2], or [b, E, 2] of rows with up to E examples, likewise; class 1 is a random next sentence.
     """
 
     mlm_logits: tf.Tensor | SlicedLogits
@@ -36,8 +36,11 @@ class BertEncoder(Transformer):
     """The encoder, or a part of it, without heads."""
 
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
-        """Every token attends to all tokens of its sample; `input_mask`, int32 [b, S], is 0 for padding."""
-        return AttentionMask(keys=tf.cast(batch["input_mask"], tf.int32))
+        """Every token attends to all tokens of its row; or of its example if there are `sequence_ids`, int32 [b, S].
+
+        `input_mask`, int32 [b, S], is 0 for padding.
+        """
+        return AttentionMask(keys=tf.cast(batch["input_mask"], tf.int32), sequences=batch.get("sequence_ids"))
 
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H], if any; inference."""
@@ -70,8 +73,9 @@ class BertPretrainer(BertEncoder):
         """Runs the whole model on a micro-batch.
 
         Args:
-            batch: input_ids, input_mask and segment_ids, int32 [b, S]; masked_lm_positions, int32 [b, P]. The model
-                ignores other entries. When a function is traced, b may be unknown, and in inference S and P too.
+            batch: input_ids, input_mask and segment_ids, int32 [b, S]; masked_lm_positions, int32 [b, P]; if a row has
+                several examples, sequence_ids, position_ids and sequence_starts too, see `data.packed_source`. The
+                model ignores other entries. When a function is traced, b may be unknown, and in inference S and P too.
             dropout, lookup_table: see `embed`.
 
         Returns:
@@ -88,7 +92,7 @@ class BertPretrainer(BertEncoder):
         """Maps the residual stream behind the last block, [b, S, H] or this rank's tokens of it, to logits."""
         x = self._output(x)
         mlm_logits = self.masked_lm(x, batch["masked_lm_positions"], self.word)  # [b, P, vocab]
-        return Outputs(mlm_logits, self.next_sentence(self.pooler(x)))
+        return Outputs(mlm_logits, self.next_sentence(self.pooler(x, batch.get("sequence_starts"))))
 
     def _pooled(self, x: tf.Tensor) -> tf.Tensor:
         return self.pooler(x)

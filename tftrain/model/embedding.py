@@ -60,6 +60,7 @@ class Embedding(tf_keras.layers.Layer):
         segment_ids: tf.Tensor | None,
         dropout_key: DropoutKey | None,
         lookup_table: tf.Tensor | None,
+        position_ids: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Embeds a batch.
 
@@ -68,6 +69,7 @@ class Embedding(tf_keras.layers.Layer):
             segment_ids: int32 [b, S], each below type_vocab_size; not used in a decoder.
             dropout_key: None in inference.
             lookup_table: like `word`; if given, words are looked up in it, see `Transformer.embed`.
+            position_ids: int32 [b, S], each below max_position_embeddings; by default 0, 1, ... in every row.
 
         Returns:
             [b, S, H], in the model's dtype; under sequence parallelism [b, S / ranks, H] of this rank's tokens.
@@ -87,7 +89,9 @@ class Embedding(tf_keras.layers.Layer):
             types = tf.one_hot(tf.reshape(segment_ids[:, first:end], [-1]), self.token_type.shape[0], dtype=self.dtype)
             x += tf.matmul(types, self.token_type)
         x = tf.reshape(x, [-1, end - first, hidden])
-        if self.position is not None:
+        if self.position is not None and position_ids is not None:
+            x += tf.reshape(lookup(self.position, tf.reshape(position_ids[:, first:end], [-1])), tf.shape(x))
+        elif self.position is not None:
             x += self.position[first:end]  # [b, S, H] + [S, H]
         if self.norm is not None:
             x = self.norm(x)

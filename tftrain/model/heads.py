@@ -57,16 +57,32 @@ class MaskedLMHead(tf_keras.layers.Layer):
 
 
 class Pooler(tf_keras.layers.Layer):
-    """A dense layer and tanh over the first token: what classifiers of a whole sample read."""
+    """A dense layer and tanh over the first token: what classifiers of a whole example read."""
 
     def __init__(self, parameters: Parameters, hidden_size: int):
         """Makes the variables; `hidden_size` is the width H of the encoder."""
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.dense = Dense(parameters, hidden_size, hidden_size)
 
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps the encoder's output [b, S, H] to the pooled first token, [b, H]."""
-        return tf.tanh(self.dense(x[:, 0]))
+    def call(self, x: tf.Tensor, starts: tf.Tensor | None = None) -> tf.Tensor:
+        """Maps the encoder's output to the pooled first token.
+
+        Args:
+            x: [b, S, H].
+            starts: int32 [b, E], the first token of each example of a row; by default a row is one example.
+
+        Returns:
+            [b, H]; with `starts`, [b, E, H].
+        """
+        return tf.tanh(self.dense(x[:, 0] if starts is None else pick(x, starts)))
+
+
+def pick(x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Picks the tokens at `positions`, int32 [b, n], each below S, of hidden states [b, S, H]: [b, n, H]."""
+    length, hidden = dimension(x, 1), x.shape[2]
+    rows = positions + tf.range(tf.shape(positions)[0])[:, tf.newaxis] * length
+    picked = lookup(tf.reshape(x, [-1, hidden]), tf.reshape(rows, [-1]))
+    return tf.reshape(picked, [-1, dimension(positions, 1), hidden])
 
 
 def mean_embeddings(hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -146,8 +146,8 @@ class Transformer(tf_keras.Model):
         """Maps token ids to the residual stream, [b, S, H].
 
         Args:
-            batch: input_ids, int32 [b, S], and segment_ids if the family has token types. When a function is traced, b
-                may be unknown, and in inference with plain TensorFlow S too.
+            batch: input_ids, int32 [b, S]; segment_ids if the family has token types; position_ids if a row has several
+                examples. When a function is traced, b may be unknown, and in inference with plain TensorFlow S too.
             dropout: what the dropout masks depend on; None in inference.
             lookup_table: this rank's word embedding as a tensor, read before the gradient tape starts. If given,
                 input words are looked up in it instead of in the variable. Its gradient is then `tf.IndexedSlices`,
@@ -160,7 +160,9 @@ class Transformer(tf_keras.Model):
         length, longest = batch["input_ids"].shape[1], self.embedding.longest
         if length is not None and length > longest:
             raise ValueError(f"sequences of {length} tokens do not fit --max_position_embeddings={longest}")
-        return self.embedding(batch["input_ids"], batch.get("segment_ids"), dropout, lookup_table)
+        return self.embedding(
+            batch["input_ids"], batch.get("segment_ids"), dropout, lookup_table, batch.get("position_ids")
+        )
 
     def run_blocks(
         self,

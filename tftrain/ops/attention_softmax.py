@@ -86,8 +86,9 @@ def attention(
     dropout: Dropout | None = None,
     causal: bool = False,
     bias: tf.Tensor | None = None,
+    sequences: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Returns `attention_context` of the scores query @ key^T + bias.
+    """Returns `attention_context` of the scores query @ key^T + bias, with every query restricted to its sequence.
 
     TensorFlow keeps the inputs of a custom gradient if forward and backward are functions that a graph calls, as in a
     pipeline stage. The scores are no input here, so only the probabilities are kept of what has their size.
@@ -96,6 +97,9 @@ def attention(
         query, key, values: [b, heads, queries or keys, head_size], of one dtype.
         key_mask, scale, dropout, causal: see `attention_context`.
         bias: what is added to the scores, [heads, queries, keys], of query's dtype; it gets no gradient.
+        sequences: int32 [b, S], 0 for padding: a query attends only to keys with its own number. It needs as many
+            queries as keys. The scores of other keys are computed, and then made so small that their probability is 0.
+            None: to all keys.
 
     Returns:
         [b, heads, queries, head_size], of query's dtype.
@@ -110,6 +114,8 @@ def attention(
     def context(query, key, values):
         scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, queries, keys]
         scores, checked = _checked(scores if bias is None else scores + bias, key_mask)
+        if sequences is not None:
+            scores += _between_sequences(sequences, scores.dtype)
         made, backward = _context_and_gradient(scores, checked, values, position, attributes)
 
         def gradient(dcontext):
@@ -118,7 +124,16 @@ def attention(
 
         return made, gradient
 
-    return context(query, key, values)
+    attended = context(query, key, values)
+    if sequences is None:
+        return attended
+    return attended * tf.cast(sequences > 0, attended.dtype)[:, tf.newaxis, :, tf.newaxis]
+
+
+def _between_sequences(sequences, dtype):
+    """Returns what is added to scores: 0 for keys of a query's own sequence, else a large negative number."""
+    is_other = sequences[:, :, tf.newaxis] != sequences[:, tf.newaxis, :]  # [b, queries, keys]
+    return tf.where(is_other[:, tf.newaxis], tf.constant(max(MASKED, float(dtype.min) / 2), dtype), tf.zeros([], dtype))
 
 
 def _context_and_gradient(scores, key_mask, values, position, attributes):
@@ -175,51 +190,52 @@ def reference_attention_context(
     scale: float,
     dropout: Dropout | None = None,
     causal: bool = False,
+    sequences: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Computes `attention_context` in plain TensorFlow: its specification. The number of heads must be static.
 
     Args:
         scores: see `attention_context`; float64 too; or fp32 with values in 16 bits.
         key_mask, values, scale, dropout, causal: see `attention_context`.
+        sequences: see `attention`.
 
     Returns:
         [b, heads, queries, head_size], of values' dtype.
     """
-    probabilities = tf.cast(_softmax_over_keys(scores, key_mask, scale, causal), values.dtype)
+    keys = _attended(key_mask, dimension(scores, 2), causal, sequences)
+    probabilities = tf.cast(_softmax_over_keys(scores, keys, scale), values.dtype)
     # For a query without keys, zeroing the context costs less than zeroing the probabilities.
-    attended = tf.matmul(reference_dropout(probabilities, dropout), values)
-    return attended * _any_key(key_mask, dimension(scores, 2), causal, values.dtype)
+    return tf.matmul(reference_dropout(probabilities, dropout), values) * _any_key(keys, values.dtype)
 
 
 def reference_attention_softmax(
     scores: tf.Tensor, key_mask: tf.Tensor, scale: float, causal: bool = False
 ) -> tf.Tensor:
     """Computes `attention_softmax` in plain TensorFlow: its specification; float64 too."""
-    probabilities = tf.cast(_softmax_over_keys(scores, key_mask, scale, causal), scores.dtype)
-    return probabilities * _any_key(key_mask, dimension(scores, 2), causal, scores.dtype)
+    keys = _attended(key_mask, dimension(scores, 2), causal)
+    return tf.cast(_softmax_over_keys(scores, keys, scale), scores.dtype) * _any_key(keys, scores.dtype)
 
 
-def _softmax_over_keys(scores, key_mask, scale, causal):
+def _softmax_over_keys(scores, keys, scale):
     """Returns the softmax of the scaled scores, fp32 or wider; the same for all keys of a query without keys."""
     wide = wide_dtype(scores.dtype)
     logits = tf.cast(scores, wide)
     if scale != 1:
         logits *= scale
-    hidden = 1 - tf.cast(_attended(key_mask, dimension(scores, 2), causal), wide)
+    hidden = 1 - tf.cast(keys, wide)
     return tf.nn.softmax(logits + hidden * MASKED)
 
 
-def _attended(key_mask, queries, causal):
-    """Returns which keys a query attends to: bool [b, 1, 1, keys], or [b, 1, queries, keys] if it is causal."""
+def _attended(key_mask, queries, causal, sequences=None):
+    """Returns which keys a query attends to: bool [b, 1, queries, keys]; [b, 1, 1, keys] if they are all the same."""
     attended = (key_mask > 0)[:, None, None, :]
-    if not causal:
-        return attended
-    return attended & (tf.range(dimension(key_mask, 1)) <= tf.range(queries)[:, None])
+    if causal:
+        attended &= tf.range(dimension(key_mask, 1)) <= tf.range(queries)[:, None]
+    if sequences is not None:
+        attended &= (sequences[:, :, None] == sequences[:, None, :])[:, None]
+    return attended
 
 
-def _any_key(key_mask, queries, causal, dtype):
-    """Returns 1 for a query with keys, 0 for one without: [b, 1, 1, 1], or [b, 1, queries, 1] if it is causal."""
-    if not causal:
-        return tf.reduce_max(tf.cast(key_mask > 0, dtype), axis=1)[:, None, None, None]
-    before = tf.cumsum(tf.cast(key_mask > 0, tf.int32), axis=1)[:, :queries]
-    return tf.cast(before > 0, dtype)[:, None, :, None]
+def _any_key(attended, dtype):
+    """Returns 1 for a query with keys, 0 for one without: [b, 1, queries, 1], or [b, 1, 1, 1] if all have the same."""
+    return tf.cast(tf.reduce_any(attended, axis=-1, keepdims=True), dtype)

@@ -22,6 +22,7 @@ from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.report.spikes import Spike
 from tftrain.run_state import Evaluation, Run, StepInfo, division_of
 from tftrain.saving.saves import Saves
+from tftrain.tasks.task import Contents
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +32,14 @@ class Clock:
 
     Attributes:
         steps, samples: counted since the start.
+        contents: of these samples on this rank; before a step is counted, of the last one.
         batch_size: samples of the last step, counted or not; 0 before the first.
         first_seconds: of the first step of all, compilation included; NaN if it was not since the start.
     """
 
     def __init__(self):
         """Starts now."""
-        self.batch_size, self._compiled = 0, set()
+        self.batch_size, self.contents, self._compiled = 0, Contents(0, 0), set()
         self.start()
 
     def start(self) -> None:
@@ -50,11 +52,20 @@ class Clock:
         return samples not in self._compiled
 
     @contextlib.contextmanager
-    def step(self, samples: int):
-        """Counts the step inside a `with` statement, unless it is the first with so many samples: that one compiles."""
+    def step(self, samples: int, contents: Contents):
+        """Counts the step inside a `with` statement, unless it is the first with so many samples: that one compiles.
+
+        Args:
+            samples: of the step, over all ranks.
+            contents: of this rank's samples.
+        """
         self.batch_size = samples
+        if not self.steps:
+            self.contents = contents
         if not self.compiles(samples):
             yield
+            if self.steps:
+                self.contents = Contents(*map(sum, zip(self.contents, contents, strict=True)))
             self.steps, self.samples = self.steps + 1, self.samples + samples
             return
         begin = time.perf_counter()
@@ -167,7 +178,12 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     config, progress = run.config, run.progress
     means = run.task.mean_values(progress.take_interval())
     seconds = clock.seconds_per_step() if clock.steps else clock.first_seconds
-    rate = (clock.samples / clock.steps if clock.steps else clock.batch_size) / seconds
+    counted = clock.samples if clock.steps else clock.batch_size
+    rate = counted / max(clock.steps, 1) / seconds
+    real_samples, real_tokens = (
+        collectives.gather_numbers(run.mesh.data, number, f"contents.{name}").sum() / counted
+        for name, number in clock.contents._asdict().items()
+    )
     length = config.data.max_seq_length
     achieved = run.task.step_flops(1) * rate / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
@@ -185,6 +201,9 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
         step_time_s=seconds,
         samples_per_sec=rate,
         tokens_per_sec=rate * length,
+        real_samples_per_sec=rate * real_samples,
+        real_tokens_per_sec=rate * real_tokens,
+        utilisation=real_tokens / length,
         tflops_per_device=achieved,
         mfu=achieved / peak if peak else None,
         peak_memory_gb=float(peaks.max()),

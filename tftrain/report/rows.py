@@ -26,6 +26,9 @@ class TrainRow:
         consumed_samples, consumed_tokens: since the first step, over all ranks.
         step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks, without steps that compile; a
             row of the first step alone has the time of its compilation too; NaN if no step remains.
+        real_samples_per_sec: examples a second; more than samples_per_sec where several are packed into a sample.
+        real_tokens_per_sec: tokens a second that are no padding.
+        utilisation: their share of tokens_per_sec.
         tflops_per_device: 1e12 operations a second on each rank's device.
         mfu: share of the device's peak rate, None where that is unknown.
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
@@ -46,6 +49,9 @@ class TrainRow:
     step_time_s: float
     samples_per_sec: float
     tokens_per_sec: float
+    real_samples_per_sec: float
+    real_tokens_per_sec: float
+    utilisation: float
     tflops_per_device: float
     mfu: float | None
     peak_memory_gb: float
@@ -166,6 +172,8 @@ def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
             f"nan iterations: {row.nan_steps:3d}",
             f"failed saves: {row.failed_saves:3d}",
             f"samples per second: {row.samples_per_sec:.1f}",
+            f"real samples per second: {row.real_samples_per_sec:.1f}",
+            f"utilisation: {row.utilisation:.1%}",
             f"TFLOPs: {row.tflops_per_device:.3f}",
             f"peak memory (GB): {row.peak_memory_gb:.2f} (rank {row.peak_memory_rank})",
         )

@@ -15,7 +15,7 @@ from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.bert import BertPretrainer, Outputs
 from tftrain.model.embedding import SlicedLogits, sliced_cross_entropy
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.task import Batch, Mean
+from tftrain.tasks.task import Batch, Contents, Mean
 from tftrain.tasks.transformer_task import TransformerTask
 
 
@@ -29,6 +29,8 @@ class LossSums(NamedTuple):
         nsp_sum: cross-entropy of the sentence pairs, weighted.
         nsp_correct: weights of the pairs that are predicted right.
         examples: weights of the pairs; without weights, their number.
+
+    A pair is an example: a row of a batch, or one of several that are packed into a row.
     """
 
     mlm_sum: tf.Tensor
@@ -57,12 +59,19 @@ class BertPretraining(TransformerTask):
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the weights of the masked words and of the sentence pairs, fp32 [2]."""
-        pairs = tf.cast(self.batch_size(batch), tf.float32)
+        packed = batch.get("sequence_weights")
+        pairs = tf.cast(self.batch_size(batch), tf.float32) if packed is None else tf.reduce_sum(packed)
         return tf.stack([tf.reduce_sum(batch["masked_lm_weights"]), pairs])
 
     def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
         return pretraining_loss_sums(self.model.heads(x, batch), batch)._asdict()
+
+    def contents(self, batch: Batch) -> Contents:
+        """Returns the examples and tokens of a batch."""
+        packed = batch.get("sequence_weights")
+        samples = self.batch_size(batch) if packed is None else int(np.sum(packed))
+        return Contents(samples, int(np.sum(batch["input_mask"])))
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens of a batch's text, see `original_tokens`."""
@@ -77,6 +86,8 @@ def pretraining_loss_sums(outputs: Outputs, batch: Batch) -> LossSums:
         batch: masked_lm_ids, int32 [b, P]; masked_lm_weights, float [b, P], 0 where a slot is unused;
             next_sentence_labels, int32 [b] or [b, 1]; and, if present, example_weights, float [b], 0 for an example
             that only fills the batch. They weight the next-sentence loss; masked_lm_weights weight the masked words.
+            Where a row has up to E examples: next_sentence_labels, int32 [b, E], and sequence_weights, float [b, E],
+            in the place of example_weights.
 
     Returns:
         LossSums. Only mlm_sum and nsp_sum have gradients.
@@ -88,11 +99,13 @@ def pretraining_loss_sums(outputs: Outputs, batch: Batch) -> LossSums:
     if not isinstance(mlm_logits, SlicedLogits):
         mlm_logits = tf.reshape(mlm_logits, [-1, mlm_logits.shape[-1]])
     nsp_labels = tf.reshape(batch["next_sentence_labels"], [-1])
-    nsp_weights = batch.get("example_weights")
+    nsp_logits = tf.reshape(outputs.nsp_logits, [-1, outputs.nsp_logits.shape[-1]])
+    nsp_weights = batch.get("sequence_weights", batch.get("example_weights"))
     nsp_weights = tf.ones_like(nsp_labels, wide) if nsp_weights is None else tf.cast(nsp_weights, wide)
+    nsp_weights = tf.reshape(nsp_weights, [-1])
 
     mlm_sum, mlm_correct = _weighted_sums(mlm_logits, mlm_labels, mlm_weights)
-    nsp_sum, nsp_correct = _weighted_sums(outputs.nsp_logits, nsp_labels, nsp_weights)
+    nsp_sum, nsp_correct = _weighted_sums(nsp_logits, nsp_labels, nsp_weights)
     return LossSums(
         mlm_sum=mlm_sum,
         mlm_weight=tf.reduce_sum(mlm_weights),

@@ -46,6 +46,18 @@ class Mean(NamedTuple):
     in_evaluation: bool = True
 
 
+class Contents(NamedTuple):
+    """What the rows of a batch hold.
+
+    Attributes:
+        samples: number of the examples, of which a row may have several.
+        tokens: number of the tokens that are no padding.
+    """
+
+    samples: int
+    tokens: int
+
+
 class Task(abc.ABC):
     """A model with its data, its losses and its metrics.
 
@@ -212,6 +224,11 @@ class Task(abc.ABC):
     def batch_size(self, batch: Batch) -> int:
         """Returns the number of samples of a batch."""
         return next(iter(batch.values())).shape[0]
+
+    def contents(self, batch: Batch) -> Contents:
+        """Returns what is in the rows of a batch; by default one example each, and no padding."""
+        rows, length = batch["input_ids"].shape
+        return Contents(rows, rows * length)
 
     def vector(self, sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the sums as one vector, [len(self.sums)]."""

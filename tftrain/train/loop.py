@@ -116,7 +116,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             with watchdog.limit(f"step {number}", timeout):
                 if number == done + 1:
                     rank_checks.before_first_step(step, batch, requests(), mesh)
-                with clock.step(samples):
+                with clock.step(samples, run.task.contents(batch)):
                     info = step(batch, requests())
                 signal_request, save_request = np.split(info.requests.numpy(), 2)
                 stop = signals.stop_requested(signal_request)

@@ -1,0 +1,67 @@
+"""Table `packing`: rows of metrics become figures, and a small run of the whole table."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.packing import chart, table
+from tftrain.bench.tables import TABLES
+
+
+def metrics(steps, seconds, utilisation):
+    """Rows of metrics.jsonl whose rows hold two examples of 100 tokens on average."""
+    for step in range(1, steps + 1):
+        rate = 4 / seconds
+        yield {"step": step, "memory_rank": 0}
+        yield {
+            "step": step,
+            "step_time_s": seconds,
+            "samples_per_sec": rate,
+            "real_samples_per_sec": 2 * rate,
+            "real_tokens_per_sec": 200 * rate,
+            "utilisation": utilisation,
+            "mlm_loss": 9.0 - step / 10,
+        }
+
+
+def test_a_record_has_the_rates_of_the_median_step():
+    found = table.record(list(metrics(22, 0.5, 0.75)), 3)
+    assert found["rows_per_sec"] == pytest.approx(8)
+    assert found["real_samples_per_sec"] == pytest.approx(16)
+    assert found["real_tokens_per_sec"] == pytest.approx(1600)
+    assert found["utilisation"] == 0.75
+    assert found["mlm_loss"] == pytest.approx(np.mean([6.8, 6.9]))
+    assert (found["packing"], found["max_sequences_per_pack"]) == ("greedy", 3)
+
+
+def test_a_change_is_against_the_median_run_of_the_base():
+    runs = [{"real_samples_per_sec": speed} for speed in (30.0, 20.0, 25.0)]
+    base = [{"real_samples_per_sec": speed} for speed in (10.0, 12.0, 12.5)]
+    found = table.median(runs, base)
+    assert found["real_samples_per_sec"] == 25.0
+    assert found["real_samples_change_pct"] == pytest.approx(100 * (25 / 12 - 1))
+    assert found["base_spread_pct"] == pytest.approx(100 * 2.5 / 12)
+
+
+def test_the_curve_counts_examples(tmp_path):
+    record = table.record(list(metrics(80, 0.5, 0.75)), 8)
+    examples, losses = chart.curve(record, points=10)
+    assert examples[0] == pytest.approx(8 * 8 / 2)
+    assert losses.tolist() == pytest.approx([np.mean(part) for part in np.array_split(record["losses"], 10)])
+    chart.draw([record], tmp_path / "packing.png")
+    assert (tmp_path / "packing.png").stat().st_size > 1000
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_packed_rows_hold_more_examples():
+    small = "--num_hidden_layers=1 --hidden_size=32 --num_attention_heads=2"
+    config = dataclasses.replace(BenchConfig(), steps=2, extra_flags=small)
+    outcomes = {outcome.row: outcome for outcome in table.measure(list(TABLES["packing"].rows), config, print)}
+    assert not any(outcome.error for outcome in outcomes.values())
+    none, three, eight = (outcomes[name].records[0] for name in table.PACKINGS)
+    assert none["real_samples_per_sec"] == pytest.approx(none["rows_per_sec"])
+    assert none["utilisation"] < 0.5 < three["utilisation"] < 0.95 < eight["utilisation"] <= 1
+    assert eight["real_samples_per_step"] == pytest.approx(none["real_samples_per_step"], rel=0.1)

@@ -1,0 +1,153 @@
+"""Several examples in a row: the same losses and gradients as in rows of their own, and nothing leaks between them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model.samples import VOCAB, assert_close, loss_and_gradients, small_config, small_model
+from tftrain.data.packing import pack
+from tftrain.model.attention_cores import CORES, AttentionMask
+
+SIZES = [12, 7, 19, 5, 4, 9, 3]  # tokens of each example
+LENGTH, MOST, PREDICTIONS = 19, 3, 3  # of a row
+CORE_FLAGS = {
+    "plain": {},
+    "fused": {"attn_softmax_impl": "fused"},
+    "flash": {"attn_impl": "flash"},
+}
+
+
+def make_examples(seed=0):
+    """Returns the examples, each with random ids, token types, masked words and a label."""
+    random = np.random.default_rng(seed)
+
+    def example(size):
+        masks = int(random.integers(1, PREDICTIONS + 1))
+        return {
+            "input_ids": random.integers(VOCAB, size=size),
+            "segment_ids": random.integers(2, size=size),
+            "masked_lm_positions": random.choice(size, masks, replace=False),
+            "masked_lm_ids": random.integers(VOCAB, size=masks),
+            "next_sentence_labels": int(random.integers(2)),
+        }
+
+    return [example(size) for size in SIZES]
+
+
+def filled(values, length):
+    return np.pad(np.asarray(values), (0, length - len(values)))
+
+
+def in_own_rows(examples):
+    """Returns a batch with one example in each row."""
+    rows = []
+    for example in examples:
+        tokens, masks = len(example["input_ids"]), len(example["masked_lm_ids"])
+        rows.append(
+            {name: filled(example[name], LENGTH) for name in ("input_ids", "segment_ids")}
+            | {name: filled(example[name], PREDICTIONS) for name in ("masked_lm_positions", "masked_lm_ids")}
+            | {"input_mask": filled(np.ones(tokens), LENGTH), "masked_lm_weights": filled(np.ones(masks), PREDICTIONS)}
+            | {"next_sentence_labels": example["next_sentence_labels"]}
+        )
+    return batch_of(rows)
+
+
+def packed(examples):
+    """Returns a batch of the same examples in as few rows as possible."""
+    rows, slots = [], PREDICTIONS * MOST
+    for numbers in pack(np.array([len(example["input_ids"]) for example in examples]), LENGTH, MOST):
+        group = [examples[number] for number in numbers if number >= 0]
+        sizes = [len(example["input_ids"]) for example in group]
+        starts = np.cumsum([0, *sizes])[:-1]
+        positions = [example["masked_lm_positions"] + start for example, start in zip(group, starts, strict=True)]
+        words = np.concatenate([example["masked_lm_ids"] for example in group])
+        rows.append(
+            {
+                name: filled(np.concatenate([example[name] for example in group]), LENGTH)
+                for name in ("input_ids", "segment_ids")
+            }
+            | {
+                "input_mask": filled(np.ones(sum(sizes)), LENGTH),
+                "sequence_ids": filled(np.repeat(np.arange(len(sizes)) + 1, sizes), LENGTH),
+                "position_ids": filled(np.concatenate([np.arange(size) for size in sizes]), LENGTH),
+                "sequence_starts": filled(starts, MOST),
+                "sequence_weights": filled(np.ones(len(sizes)), MOST),
+                "next_sentence_labels": filled([example["next_sentence_labels"] for example in group], MOST),
+                "masked_lm_positions": filled(np.concatenate(positions), slots),
+                "masked_lm_ids": filled(words, slots),
+                "masked_lm_weights": filled(np.ones(len(words)), slots),
+            }
+        )
+    return batch_of(rows)
+
+
+def batch_of(rows):
+    stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    floats = {"masked_lm_weights", "sequence_weights"}
+    return {name: tf.constant(value, tf.float32 if name in floats else tf.int32) for name, value in stacked.items()}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "XLA"])
+@pytest.mark.parametrize("core", CORE_FLAGS)
+def test_packed_examples_have_the_losses_and_gradients_of_rows_of_their_own(core, compiled):
+    changes = {"hidden_size": 24} | CORE_FLAGS[core]  # heads of 8, as flash wants them
+    model, examples = small_model(small_config(**changes)), make_examples()
+    apart, together = in_own_rows(examples), packed(examples)
+    assert together["input_ids"].shape[0] < 0.6 * apart["input_ids"].shape[0]
+    compute = tf.function(loss_and_gradients, jit_compile=True) if compiled else loss_and_gradients
+    expected_loss, expected = loss_and_gradients(model, apart)
+    loss, gradients = compute(model, together)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    largest = max(np.abs(gradient).max() for gradient in expected.values())
+    for name, gradient in gradients.items():
+        if name.endswith("key/bias"):  # zero but for rounding
+            assert np.abs(gradient).max() < 1e-5 * largest
+        else:
+            assert_close(gradient, expected[name], rtol=1e-5, what=name)
+
+
+@pytest.mark.parametrize("core", CORE_FLAGS)
+def test_an_example_does_not_change_its_neighbours(core):
+    model = small_model(small_config(**{"hidden_size": 24} | CORE_FLAGS[core]))
+    batch = packed(make_examples())
+    row = int(np.argmax(batch["sequence_ids"].numpy().max(1)))  # the one with the most examples
+    assert batch["sequence_ids"].numpy()[row].max() == MOST
+    for changed in range(1, MOST + 1):
+        own = batch["sequence_ids"].numpy() == changed
+        own[np.arange(len(own)) != row] = False
+        ids = tf.where(own, (batch["input_ids"] + 17) % VOCAB, batch["input_ids"])
+        types = tf.where(own, 1 - batch["segment_ids"], batch["segment_ids"])
+        other = batch | {"input_ids": ids, "segment_ids": types}
+
+        hidden, hidden_of_other = model.encode(batch)[0].numpy(), model.encode(other)[0].numpy()
+        real = batch["input_mask"].numpy() > 0
+        np.testing.assert_array_equal(hidden[real & ~own], hidden_of_other[real & ~own])
+        assert (hidden[own] != hidden_of_other[own]).any(-1).all()
+
+        pairs, pairs_of_other = model(batch).nsp_logits.numpy(), model(other).nsp_logits.numpy()
+        mine = np.zeros(pairs.shape[:2], bool)
+        mine[row, changed - 1] = True
+        np.testing.assert_array_equal(pairs[~mine], pairs_of_other[~mine])
+        assert (pairs[mine] != pairs_of_other[mine]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("causal", [False, True], ids=["both directions", "causal"])
+@pytest.mark.parametrize("core", CORES)
+def test_cores_attend_within_a_sequence_alone(core, causal, dtype):
+    random = np.random.default_rng(0)
+    query, key, value = (tf.constant(random.normal(size=(2, 11, 3, 8)) * 3, dtype) for _ in range(3))
+    sequences = tf.constant([[1] * 4 + [2] * 5 + [0] * 2, [1] * 2 + [2] + [3] * 8])
+    mask = AttentionMask(tf.cast(sequences > 0, tf.int32), causal, (0.5, 0.25, 0.125), sequences)
+    context = CORES[core](query, key, value, mask, None)
+    for row, numbers in enumerate(sequences.numpy()):
+        for number in set(numbers):
+            own = np.flatnonzero(numbers == number)
+            found = tf.gather(context[row], own)
+            if number == 0:
+                assert not np.asarray(found).any()
+                continue
+            part = [tf.gather(each[row], own)[tf.newaxis] for each in (query, key, value)]
+            alone = AttentionMask(tf.ones([1, len(own)], tf.int32), causal, mask.slopes)
+            roundings = 16 if dtype == "float32" else 4
+            assert_close(found, CORES[core](*part, alone, None)[0], rtol=1e-5, dtype=dtype, roundings=roundings)

@@ -1,0 +1,1 @@
+"""Table `packing`: the same text in rows of one example and in packed rows."""

@@ -1,0 +1,184 @@
+"""The rows of table `packing`: training on the same built-in text, with one example a row and with several.
+
+All rows train on the same examples with as many of them in an update: a packed batch has fewer rows. So the losses may
+be compared update by update, and what differs is the time.
+"""
+
+import shlex
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tftrain.bench import host
+from tftrain.bench.bars import MEANING, Panel, Series
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.packing.chart import draw
+from tftrain.bench.table import Column, Outcome, Record, Row, Table
+from tftrain.bench.training import run
+from tftrain.bench.training.run import RunError
+from tftrain.data.manifest import read_manifest
+
+STEPS, RANKS, ROWS = 20, 1, 16  # ROWS: of an update without packing
+PREPARE = (
+    "--builtin_corpus",
+    "--builtin_corpus_mb=8",
+    "--max_seq_length=512",
+)
+VOCABULARY = "--vocab_size=8192"
+FLAGS = (
+    "--num_hidden_layers=4",
+    "--hidden_size=256",
+    "--num_attention_heads=4",
+    "--attn_impl=flash",
+    "--optimizer=adamw",
+    "--learning_rate=3e-4",
+    "--warmup_steps=10",
+)
+# The largest number of examples in a row by the name of the row; 1: not packed.
+PACKINGS = {"none": 1, "greedy_3": 3, "greedy_8": 8}
+
+COLUMNS = (
+    Column("packing"),
+    Column("max_sequences_per_pack", 0),
+    Column("rows_per_sec", 2),
+    Column("real_samples_per_sec", 2),
+    Column("real_tokens_per_sec", 0),
+    Column("utilisation", 4),
+    Column("real_samples_change_pct", 1),
+    Column("base_spread_pct", 1),
+    Column("mlm_loss", 4),
+)
+
+
+def rows() -> tuple[Row, ...]:
+    """Returns a row for each number of examples in a row."""
+    return tuple(Row(name, "all", {"most": most}) for name, most in PACKINGS.items())
+
+
+def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Prepares the text for each row and trains on it, in turns."""
+    found: dict[str, list[Record]] = {row.name: [] for row in group}
+    errors: dict[str, str] = {}
+    with TemporaryDirectory(prefix="tftrain_bench_") as folder:
+        vocabulary = VOCABULARY
+        for row in group:
+            try:
+                prepare(row, f"{folder}/{row.name}", vocabulary)
+                vocabulary = f"--vocab_file={folder}/{row.name}/vocab.txt"
+            except RunError as error:
+                errors[row.name] = str(error)
+        for _ in range(config.rounds):
+            for row in [row for row in group if row.name not in errors]:
+                try:
+                    found[row.name].append(train(row, f"{folder}/{row.name}", config))
+                except RunError as error:
+                    errors[row.name] = str(error)
+                    continue
+                record = found[row.name][-1]
+                rate, share = record["real_samples_per_sec"], record["utilisation"]
+                say(f"{row.name}: {rate:.2f} examples/s, {share:.1%} of the positions; {host.load()}")
+    base = found.get("none")
+    for row in group:
+        if row.name in errors:
+            yield Outcome(row.name, [], errors[row.name])
+        else:
+            yield Outcome(row.name, [median(found[row.name], base if row.name != "none" else None)])
+
+
+def prepare(row: Row, folder: str, vocabulary: str) -> None:
+    """Prepares the built-in corpus for a row; `vocabulary` is a flag.
+
+    Raises:
+        RunError: the preparation failed.
+    """
+    most = row.settings["most"]
+    packing = ["--packing=greedy", f"--max_sequences_per_pack={most}"] if most > 1 else []
+    run.launch(
+        [*PREPARE, vocabulary, *packing, f"--output_dir={folder}"], 1, run.LIMIT_SECONDS, module="tftrain.prepare"
+    )
+
+
+def train(row: Row, folder: str, config: BenchConfig) -> Record:
+    """Trains on prepared data for some steps and returns a record of the table.
+
+    Raises:
+        RunError: the run failed.
+    """
+    ranks, manifest = config.np or RANKS, read_manifest(folder)
+    share = manifest.examples("train") / manifest.packed_examples("train")
+    batch = max(1, round(ROWS * share / ranks))
+    threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
+    steps = run.WARM_UP + (config.steps or STEPS)
+    given = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}", *threads]
+    length = [*shlex.split(config.extra_flags), f"--max_steps={steps}"]
+    with TemporaryDirectory(prefix="tftrain_bench_") as output:
+        run.launch(
+            [*run.QUIET, *FLAGS, *given, *length, f"--output_dir={output}/run"],
+            ranks,
+            seconds=run.LIMIT_SECONDS + 60 * steps,
+        )
+        metrics = run.read_metrics(output)
+    return record(metrics, row.settings["most"])
+
+
+def record(rows: Sequence[dict[str, Any]], most: int) -> Record:
+    """Returns the figures of a run from its metrics: rates at the median step, and the loss of each step.
+
+    Args:
+        rows: of metrics.jsonl, one for each step.
+        most: examples of a row at most.
+    """
+    trained = [row for row in rows if "step_time_s" in row]
+    counted = [row for row in trained if row["step"] > run.WARM_UP]
+    seconds = statistics.median(row["step_time_s"] for row in counted)
+    per_step = {
+        name: statistics.mean(row[f"{name}_per_sec"] * row["step_time_s"] for row in counted)
+        for name in ("samples", "real_samples", "real_tokens")
+    }
+    losses = [row["mlm_loss"] for row in trained]
+    return {
+        "packing": "none" if most == 1 else "greedy",
+        "max_sequences_per_pack": most,
+        "rows_per_sec": per_step["samples"] / seconds,
+        "real_samples_per_sec": per_step["real_samples"] / seconds,
+        "real_tokens_per_sec": per_step["real_tokens"] / seconds,
+        "utilisation": statistics.mean(row["utilisation"] for row in counted),
+        "mlm_loss": statistics.mean(losses[-max(1, len(losses) // 10) :]),
+        "losses": losses,
+        "real_samples_per_step": per_step["real_samples"],
+    }
+
+
+def median(records: Sequence[Record], base: Sequence[Record] | None) -> Record:
+    """Returns the record of the median speed among the runs of a row, with its change against those of the base."""
+    found = sorted(records, key=lambda record: record["real_samples_per_sec"])[(len(records) - 1) // 2]
+    if base:
+        speeds = [record["real_samples_per_sec"] for record in base]
+        middle = statistics.median(speeds)
+        found["real_samples_change_pct"] = 100 * (found["real_samples_per_sec"] / middle - 1)
+        if len(speeds) > 1:
+            found["base_spread_pct"] = 100 * (max(speeds) - min(speeds)) / middle
+    return found
+
+
+PACKING = Table(
+    "packing",
+    "training on built-in text at 512 tokens, one example a row and packed: real examples a second, and the loss",
+    COLUMNS,
+    rows(),
+    measure,
+    draw=draw,
+    panels=(
+        Panel(
+            "Real examples a second: change, %",
+            (Series("real_samples_change_pct", spread="base_spread_pct"),),
+            "+.1f",
+            " %",
+            better=1,
+        ),
+    ),
+    chart_note=MEANING.format(base="rows of one example", spread="the range of the base's runs"),
+    labels=("packing", "max_sequences_per_pack"),
+    base="none",
+)
