@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,7 +86,9 @@ def folders(prepare_config, texts, tmp_path_factory):
 def examples_of(record):
     """Returns the examples of a packed record: tokens, start of the second segment, label."""
     ends = np.cumsum(record["sequence_lengths"])
-    tokens = [tuple(record["input_ids"][end - size : end]) for size, end in zip(record["sequence_lengths"], ends)]
+    tokens = [
+        tuple(record["input_ids"][end - size : end]) for size, end in zip(record["sequence_lengths"], ends, strict=True)
+    ]
     return list(zip(tokens, record["second_segment_start"], record["next_sentence_labels"], strict=True))
 
 
@@ -109,7 +112,7 @@ def test_packed_shards_are_the_same_for_any_number_of_workers(prepare_config, te
     names = sorted(os.listdir(folders["greedy"]))
     assert names == sorted(os.listdir(tmp_path / "two"))
     for name in names:
-        assert (tmp_path / "two" / name).read_bytes() == open(os.path.join(folders["greedy"], name), "rb").read()
+        assert (tmp_path / "two" / name).read_bytes() == Path(folders["greedy"], name).read_bytes()
 
 
 def test_a_packed_batch_has_each_example_apart(folders):

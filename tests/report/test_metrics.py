@@ -141,6 +141,8 @@ def test_log_line_names_everything_in_the_megatron_manner(tmp_path, capsys):
         "nan iterations: 1",
         "failed saves: 2",
         "samples per second: 64.0",
+        "real samples per second: 128.0",
+        "utilisation: 99.0%",
         "TFLOPs: 0.250",
         "peak memory (GB): 1.25 (rank 1)",
     ]
