@@ -47,6 +47,18 @@ def test_a_plan_names_every_kind(capsys):
         assert words in out
 
 
+def test_a_plan_of_packed_data_has_real_rates_too(capsys):
+    def rates(*flags):
+        main(["plan", *BERT, "--max_seq_length=512", "--precision=bf16", *flags])
+        found = re.findall(r"^((?:real )?(?:samples|tokens)/s) +([\d,.e+]+)$", capsys.readouterr().out, re.MULTILINE)
+        return {name: float(value.replace(",", "")) for name, value in found}
+
+    plain, packed = rates(), rates("--examples_per_row=2.5", "--utilisation=0.9")
+    assert plain.keys() == {"samples/s", "tokens/s"}
+    assert packed["real samples/s"] == pytest.approx(2.5 * plain["samples/s"], rel=1e-3)
+    assert packed["real tokens/s"] == pytest.approx(0.9 * plain["tokens/s"], rel=1e-3)
+
+
 @pytest.mark.parametrize("causal", [(), ("--causal", "--vocab_size=51200")])
 @pytest.mark.parametrize("cluster", ["a64fx", "this_machine"])
 def test_no_cpu_makes_more_of_its_peak_than_there_is(capsys, tmp_path, cluster, causal):

@@ -155,8 +155,9 @@ def print_plan(config: PlanConfig) -> int:
     work = workload(config, cluster)
     plan = forecast(work, cluster, constants)
     suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
-    tokens, steps = work.global_batch * work.seq, config.run.max_steps
-    print(report.text(plan, parameters.of_workload(work), steps, tokens, suggestions), end="")
+    tokens, steps, given = work.global_batch * work.seq, config.run.max_steps, config.plan
+    real = report.Rows(given.examples_per_row, given.utilisation)
+    print(report.text(plan, parameters.of_workload(work), steps, tokens, suggestions, real), end="")
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
 
 

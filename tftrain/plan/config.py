@@ -37,6 +37,12 @@ class PlanFlags:
         minimum=0,
         maximum=3,
     )
+    examples_per_row: float = flag(
+        1.0, "Examples of a row on average, of packed data: examples / rows as tftrain.prepare prints them.", minimum=1
+    )
+    utilisation: float = flag(
+        1.0, "Share of the positions that are no padding, as tftrain.prepare prints it.", above=0, maximum=1
+    )
     causal: bool = flag(False, "Plan a decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
     system: str | None = flag(
         None,

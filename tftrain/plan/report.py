@@ -1,6 +1,7 @@
 """The report of a forecast: parameters, operations, memory and time by kind, rates, and what makes it fit."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tftrain.plan import inventory
 from tftrain.plan.forecast import Forecast, products_by_shape
@@ -13,8 +14,28 @@ from tftrain.units import GB
 SECONDS_PER_DAY = 86400
 
 
+class Rows(NamedTuple):
+    """What the rows of a batch hold on average.
+
+    Attributes:
+        examples: number of examples of a row.
+        utilisation: share of its tokens that are no padding.
+    """
+
+    examples: float = 1.0
+    utilisation: float = 1.0
+
+
+WITHOUT_PADDING = Rows()
+
+
 def text(
-    plan: Forecast, parameters: int, steps: int, tokens_per_step: int, suggestions: Sequence[Suggestion] = ()
+    plan: Forecast,
+    parameters: int,
+    steps: int,
+    tokens_per_step: int,
+    suggestions: Sequence[Suggestion] = (),
+    rows: Rows = WITHOUT_PADDING,
 ) -> str:
     """Returns the report of a plan.
 
@@ -24,6 +45,7 @@ def text(
         steps: updates of the run.
         tokens_per_step: tokens of an update.
         suggestions: levers that make it fit, if it does not.
+        rows: of the data; unless each is one example without padding, the report has real rates too.
     """
     work = plan.work
     lines = [
@@ -43,6 +65,7 @@ def text(
         f"{'samples/s':32}{plan.samples_per_sec:>18,.4g}",
         f"{'samples/s a device':32}{plan.samples_per_sec / work.ranks:>18,.4g}",
         f"{'tokens/s':32}{tokens_per_step / plan.seconds:>18,.5g}",
+        *real_lines(plan, tokens_per_step, rows),
         f"{'TFLOPs a device, exact':32}{plan.tflops_per_device:>18.2f}",
         f"{'MFU':32}{100 * plan.mfu:>17.1f}%",
         f"{f'days for {steps} steps':32}{steps * plan.seconds / SECONDS_PER_DAY:>18.2f}",
@@ -50,6 +73,17 @@ def text(
         verdict(plan, suggestions),
     ]
     return "\n".join(lines) + "\n"
+
+
+def real_lines(plan: Forecast, tokens_per_step: int, rows: Rows) -> list[str]:
+    """Returns examples and tokens a second without padding; nothing if a row is one example without padding."""
+    if rows == WITHOUT_PADDING:
+        return []
+    tokens = tokens_per_step / plan.seconds * rows.utilisation
+    return [
+        f"{'real samples/s':32}{plan.samples_per_sec * rows.examples:>18,.4g}",
+        f"{'real tokens/s':32}{tokens:>18,.5g}",
+    ]
 
 
 def division(work: Workload) -> str:
