@@ -162,6 +162,15 @@ class Transformer(tf_keras.Model):
             raise ValueError(f"sequences of {length} tokens do not fit --max_position_embeddings={longest}")
         return self.embedding(batch["input_ids"], batch.get("segment_ids"), dropout, lookup_table)
 
+    def hidden_states(
+        self,
+        batch: Mapping[str, tf.Tensor],
+        dropout: DropoutKey | None = None,
+        lookup_table: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Maps token ids to the residual stream behind the last block, [b, S, H]; see `embed`."""
+        return self.run_blocks(self.embed(batch, dropout, lookup_table), batch, dropout)
+
     def run_blocks(
         self,
         x: tf.Tensor,
