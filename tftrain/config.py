@@ -206,6 +206,11 @@ class RunConfig:
         "Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU "
         "reports no planned step time.",
     )
+    measure_products: bool = flag(
+        False,
+        "After the second step, measure the time that the matrix products of a pre-training step take alone, and "
+        "report its share of the step; takes about as long as a step.",
+    )
     seed: int = flag(
         1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1
     )

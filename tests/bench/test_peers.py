@@ -19,6 +19,8 @@ def build(settings):
     if settings["precision"] == "broken":
         import a_module_that_does_not_exist
     def take(count):
+        if count == "products":
+            return [settings["seconds"] / 4]
         with open(settings["log"], "a") as log:
             log.write(f"{settings['implementation']} {count}\\n")
         return [9.0] + [settings["seconds"]] * (count - 1)
@@ -55,6 +57,12 @@ def test_they_take_turns_and_the_first_step_of_a_turn_is_not_counted(fake, tmp_p
     assert [record["speed_change_pct"] for record in found.values()] == [100.0, 0.0, -50.0]
     assert {record["base_spread_pct"] for record in found.values()} == {0.0}  # every step of the best peer took as long
     assert found["tftrain/bf16"]["steps"] == 4
+
+
+def test_the_share_of_products_is_that_of_the_rows_that_know_their_products(fake):
+    group = [fake("tftrain", 2.0, knows_products=True), fake("one", 4.0)]
+    found = [outcome.records[0] for outcome in table.measure(group, BenchConfig(steps=3), lambda _: None)]
+    assert [record["share_of_products"] for record in found] == [0.25, None]
 
 
 def test_an_implementation_that_fails_says_why_and_the_rest_go_on(fake):

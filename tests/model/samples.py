@@ -73,11 +73,16 @@ def mean_loss(sums: LossSums) -> tf.Tensor:
     return sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
 
 
+def loss_sums(model: BertPretrainer, batch: dict, key: DropoutKey | None = None, table: tf.Tensor | None = None):
+    """Returns the `LossSums` of a batch."""
+    return pretraining_loss_sums(model.compare(model.hidden_states(batch, key, table), batch), batch)
+
+
 def loss_and_gradients(model: BertPretrainer, batch: dict, key: DropoutKey | None = None, scale: float = 1.0):
     """Returns the loss of a batch and name -> gradient of `scale` times the loss, divided by `scale`."""
     variables = model.named_variables()
     with tf.GradientTape() as tape:
-        loss = mean_loss(pretraining_loss_sums(model(batch, key), batch))
+        loss = mean_loss(loss_sums(model, batch, key))
         scaled = loss * scale
     gradients = tape.gradient(scaled, list(variables.values()))
     wide = loss.dtype
@@ -98,3 +103,11 @@ def assert_close(actual, expected, rtol: float, dtype: str = "float32", rounding
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     atol = roundings * half_unit(dtype) * np.abs(expected).max()
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, err_msg=what)
+
+
+def tensor_bytes(graph: tf.Graph) -> list[int]:
+    """Returns the sizes of the tensors of a traced function, and of the functions that it calls, where known."""
+    graphs = [graph, *(function.graph for function in graph._functions.values() if hasattr(function, "graph"))]
+    assert len(graphs) > 1
+    tensors = (each for inner in graphs for operation in inner.get_operations() for each in operation.outputs)
+    return [each.shape.num_elements() * each.dtype.size for each in tensors if each.shape.is_fully_defined()]

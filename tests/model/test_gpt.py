@@ -9,9 +9,7 @@ import tensorflow as tf
 from tests.model.samples import PLAIN, dropout_key
 from tftrain.config import ModelConfig
 from tftrain.model.gpt import Gpt
-from tftrain.model.output_layer import tied_cross_entropy
 from tftrain.model.part import ModelPart
-from tftrain.parallel.mesh import Group
 
 VOCAB, SAMPLES, LENGTH = 37, 3, 11
 
@@ -165,62 +163,3 @@ def test_parts_one_after_another_are_the_model():
         part = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
         x = part.run_blocks(x, data, key)
     np.testing.assert_array_equal(x, Gpt(model_config, VOCAB, "float32", 1).hidden_states(data, key))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("rows", [1, 4, 7, 100])
-def test_the_size_of_a_chunk_changes_nothing(rows, dtype):
-    random = np.random.default_rng(4)
-    x, table = (tf.constant(random.normal(size=(size, 8)), dtype) for size in (13, 29))
-    labels, weights = (
-        tf.constant(random.integers(29, size=13), tf.int32),
-        tf.constant(random.normal(size=13), tf.float32),
-    )
-
-    def results(rows):
-        with tf.GradientTape() as tape:
-            tape.watch([x, table])
-            entropy, correct = tied_cross_entropy(x, table, labels, 0, Group(), "output", rows)
-            loss = tf.reduce_sum(entropy * weights)
-        return entropy, correct, *tape.gradient(loss, [x, table])
-
-    with tf.GradientTape() as tape:
-        tape.watch([x, table])
-        logits = tf.cast(tf.matmul(x, table, transpose_b=True), tf.float32)
-        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        loss = tf.reduce_sum(entropy * weights)
-    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == labels, tf.float32)
-    expected = (entropy, correct, *tape.gradient(loss, [x, table]))
-    tolerance = {"float32": 1e-5, "bfloat16": 2**-6}[dtype]
-    for found, wanted in zip(results(rows), expected, strict=True):
-        wanted = tf.cast(wanted, tf.float32).numpy()
-        np.testing.assert_allclose(
-            tf.cast(found, tf.float32), wanted, rtol=tolerance, atol=tolerance * abs(wanted).max()
-        )
-
-
-def test_logits_of_all_positions_are_never_in_memory():
-    """2,048 tokens and 250,880 words: 2.1 GB in fp32. No tensor of forward and backward has an eighth of that."""
-    tokens, words, width = 2048, 250_880, 64
-
-    @tf.function(autograph=False)
-    def gradients(x, table, labels):
-        with tf.GradientTape() as tape:
-            tape.watch([x, table])
-            entropy, _ = tied_cross_entropy(x, table, labels, 0, Group(), "output")
-            loss = tf.reduce_sum(entropy)
-        return tape.gradient(loss, [x, table])
-
-    graph = gradients.get_concrete_function(
-        tf.TensorSpec([tokens, width]), tf.TensorSpec([words, width]), tf.TensorSpec([tokens], tf.int32)
-    ).graph
-    graphs = [graph, *(function.graph for function in graph._functions.values() if hasattr(function, "graph"))]
-    sizes = [
-        tensor.shape.num_elements() * tensor.dtype.size
-        for each in graphs
-        for operation in each.get_operations()
-        for tensor in operation.outputs
-        if tensor.shape.rank is not None and tensor.shape.num_elements() and tensor.dtype.size
-    ]
-    assert len(graphs) > 2
-    assert max(sizes) == words * width * 4  # the table and its gradient

@@ -9,12 +9,12 @@ import tensorflow as tf
 from tests.model.numpy_oracle import forward
 from tests.model.samples import (
     loss_and_gradients,
+    loss_sums,
     mean_loss,
     small_batch,
     small_config,
     small_model,
 )
-from tftrain.tasks.bert_pretraining import pretraining_loss_sums
 
 VARIANTS = [
     {"norm_position": norm, "activation": activation, "gelu_form": form, "use_bias_in_keys": bias}
@@ -43,10 +43,20 @@ def test_outputs_equal_numpy(variant):
     np.testing.assert_allclose(outputs.nsp_logits, nsp_logits, rtol=1e-10, atol=1e-10)
 
 
+def test_sums_of_the_masked_words_equal_numpy(variant):
+    _, model, batch = variant
+    names = ("masked_lm_ids", "masked_lm_weights")
+    logits, labels, weights = (each.numpy() for each in (model(batch).mlm_logits, *map(batch.get, names)))
+    entropy = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    sums = loss_sums(model, batch)
+    np.testing.assert_allclose(sums.mlm_sum, (entropy * weights).sum(), rtol=1e-10)
+    assert sums.mlm_correct == ((logits.argmax(-1) == labels) * weights).sum()
+
+
 def test_gradients_equal_finite_differences(variant):
     """Along a random direction of each variable: central differences are exact to the step squared."""
     _, model, batch = variant
-    loss = tf.function(lambda: mean_loss(pretraining_loss_sums(model(batch), batch)))
+    loss = tf.function(lambda: mean_loss(loss_sums(model, batch)))
     _, gradients = loss_and_gradients(model, batch)
     random, step = np.random.default_rng(4), 1e-5
     for name, variable in model.named_variables().items():

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tests.model.samples import half_unit, small_batch, small_config, small_model
+from tests.model.samples import half_unit, loss_sums, small_batch, small_config, small_model
 from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
@@ -22,7 +22,6 @@ from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.start import start
 from tftrain.parallel.tensor import TensorRanks
-from tftrain.tasks.bert_pretraining import pretraining_loss_sums
 
 SEED, SAMPLES, VOCAB = 1, 6, 59  # words that no number of ranks divides
 FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
@@ -93,7 +92,7 @@ def contribution(model, batch, first, masked, sparse_rows):
     key = DropoutKey(3, tf.constant(5, tf.int64), first)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(watched)
-        sums = pretraining_loss_sums(model(batch, key, table), batch)
+        sums = loss_sums(model, batch, key, table)
         loss = LOSS_SCALE * (sums.mlm_sum / masked + sums.nsp_sum / SAMPLES)
     gradients = [tf.cast(tf.convert_to_tensor(gradient), tf.float32) for gradient in tape.gradient(loss, watched)]
     if sparse_rows:

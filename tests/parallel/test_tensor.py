@@ -11,14 +11,13 @@ from tests.checkpoint.states import coverage
 from tests.distributed import run_ranks
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.parallel import tensor_ranks
-from tftrain.model.bert import BertPretrainer, Outputs
-from tftrain.model.embedding import SlicedLogits
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.output_layer import tied_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.state_layout import even_bounds
 from tftrain.parallel.tensor import TensorRanks, copy_to_ranks, sum_over_ranks
-from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
 
 
 class Threads:
@@ -114,36 +113,32 @@ def test_the_sum_of_halves_is_rounded_once(three):
     assert sums == [1 + 2**-7] * 3
 
 
-def test_loss_of_sliced_logits_is_the_loss_of_the_whole(three):
+@pytest.mark.parametrize("rows", [None, 7])
+def test_cross_entropy_over_ranks_is_that_of_the_whole(three, rows):
     """With labels on every rank, some right, some not, some that share the best logit with others."""
-    random = np.random.default_rng(7)
-    batch = small_batch(samples=40)
-    logits = random.integers(-3, 4, size=(40, 4, VOCAB)).astype(np.float32)  # many share the best
-    best = np.argmax(logits, -1)
-    labels = np.where(random.random([40, 4]) < 0.5, best, batch["masked_lm_ids"])
-    batch["masked_lm_ids"] = tf.constant(labels, tf.int32)
-    nsp_logits, bounds = tf.constant(random.normal(size=(40, 2)), tf.float32), even_bounds(VOCAB, 3)
+    random, bounds = np.random.default_rng(7), even_bounds(VOCAB, 3)
+    x, table, bias = (random.integers(-1, 2, size).astype(np.float64) for size in ((160, 3), (VOCAB, 3), VOCAB))
+    best = np.argmax(x @ table.T + bias, -1)
+    labels = tf.constant(np.where(random.random(160) < 0.5, best, random.integers(VOCAB, size=160)), tf.int32)
 
-    def sums_and_gradient(logits, wrap):
+    def compare(group, first, end):
+        own = [tf.constant(x), tf.constant(table[first:end]), tf.constant(bias[first:end])]
         with tf.GradientTape() as tape:
-            tape.watch(logits)
-            sums = pretraining_loss_sums(Outputs(wrap(logits), nsp_logits), batch)
-        return sums, tape.gradient(sums.mlm_sum, logits)
+            tape.watch(own)
+            found = tied_cross_entropy(*own[:2], labels, first, group, "masked_lm", rows, own[2])
+            loss = tf.reduce_sum(found[0] * tf.constant(x[:, 0]))
+        return *found, *tape.gradient(loss, own)
 
-    def divided(group):
-        def wrap(local):
-            return SlicedLogits(local, bounds[group.rank], group, "masked_lm")
-
-        return sums_and_gradient(tf.constant(logits[:, :, bounds[group.rank] : bounds[group.rank + 1]]), wrap)
-
-    expected, gradient = sums_and_gradient(tf.constant(logits), lambda whole: whole)
-    assert 0.4 < expected.mlm_correct / expected.mlm_weight < 0.6
-    found = three.run(divided)
-    for sums, _ in found:
-        for name, ours, reference in zip(LossSums._fields, sums, expected, strict=True):
-            np.testing.assert_allclose(ours, reference, rtol=1e-6, err_msg=name)
-        assert sums.mlm_correct == expected.mlm_correct
-    np.testing.assert_allclose(np.concatenate([part for _, part in found], 2), gradient, rtol=1e-5, atol=1e-7)
+    expected = compare(Group(), 0, VOCAB)
+    assert 0.4 < np.mean(expected[1]) < 0.6
+    found = three.run(lambda group: compare(group, *bounds[group.rank : group.rank + 2]))
+    for entropy, correct, *_ in found:
+        np.testing.assert_allclose(entropy, expected[0], rtol=1e-12)
+        np.testing.assert_array_equal(correct, expected[1])
+    _, _, dx, dtable, dbias = zip(*found, strict=True)
+    joined = sum(dx), np.concatenate(dtable), np.concatenate(dbias)
+    for ours, reference in zip(joined, expected[2:], strict=True):
+        np.testing.assert_allclose(ours, reference, rtol=1e-11, atol=1e-12)
 
 
 def test_collectives_have_names_of_their_own_that_are_equal_on_all_ranks(three):

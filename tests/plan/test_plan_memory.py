@@ -125,6 +125,21 @@ def test_the_last_stage_counts_where_its_logits_outweigh_the_first():
     assert tensors["head: logits and probabilities"] == 4 * 1024 * 10**6 * (2 + 4)
 
 
+def test_masked_words_have_logits_in_chunks():
+    work = BERT.replaced(family="tftrain", precision="bf16", micro_batch=8, predictions=20)
+
+    def head(work):
+        return {saved.name: saved.size for saved in inventory.parts(work).head.saved}
+
+    name, table = "logits and probabilities of a chunk", "sum of the table's gradient"
+    assert head(work)[name] == encoder.head(work).saved[-1].size  # they are one chunk
+    assert table not in head(work)
+    many = work.replaced(micro_batch=64)
+    assert head(many)[name] == (2 + 8) * 256 * 30522  # 1,280 rows in five chunks
+    assert head(many)[table] == 4 * 30522 * 768
+    assert head(many.replaced(vocab=250_880))[name] == (2 + 8) * 33 * 250_880  # 39 chunks
+
+
 def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
     work = BERT.replaced(dp=16, zero_stage=1)
     even, naive = (memory.estimate(work.replaced(split_strategy=name), BARE).moments for name in ("even", "naive"))

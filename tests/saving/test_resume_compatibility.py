@@ -27,7 +27,7 @@ FREE = {
     *("start_timeout_seconds", "step_timeout_seconds", "save_timeout_seconds", "exit_timeout_seconds"),
     *("train_file", "eval_file", "glue_dir", "tokenizer_dir", "best_metric", "early_stopping", "seeds"),
     *("max_answer_length", "n_best", "null_score_threshold"),
-    *("preempt_save_seconds", "max_nan_steps", "spike_zscore", "machine_file", "check_memory"),
+    *("preempt_save_seconds", "max_nan_steps", "spike_zscore", "machine_file", "check_memory", "measure_products"),
 }
 
 

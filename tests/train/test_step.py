@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import states
-from tests.model.samples import PLAIN
+from tests.model.samples import PLAIN, loss_sums
 from tftrain.config import (
     BatchConfig,
     ComputeConfig,
@@ -19,7 +19,7 @@ from tftrain.config import (
 )
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run
-from tftrain.tasks.bert_pretraining import LossSums, pretraining_loss_sums
+from tftrain.tasks.bert_pretraining import LossSums
 from tftrain.train.step import TrainStep
 
 VOCAB, SEQ, PREDICTIONS, SAMPLES = 67, 12, 4, 12
@@ -118,7 +118,7 @@ def test_gradient_is_that_of_the_loss_per_masked_token_and_per_sample():
     (batch,) = batches(1)
     model = Run(config.resolve(1), Mesh()).task.model
     with tf.GradientTape() as tape:
-        sums = pretraining_loss_sums(model(batch), batch)
+        sums = loss_sums(model, batch)
         loss = sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
     expected = tf.linalg.global_norm(tape.gradient(loss, list(model.named_variables().values())))
     _, (info,) = trained(config, data=[batch])

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tftrain.config import ModelConfig
 from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK
-from tftrain.model.embedding import SlicedLogits
 from tftrain.model.heads import Classifier, MaskedLMHead, Pooler
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
@@ -20,15 +19,28 @@ from tftrain.ops.dtypes import wide_dtype
 
 
 class Outputs(NamedTuple):
-    """What the model predicts for a micro-batch.
+    """What the model predicts for a micro-batch, float32 (float64 in a float64 model).
 
     Attributes:
-        mlm_logits: [b, P, vocab], float32 (float64 in a float64 model), for the masked positions; SlicedLogits where
-            tensor parallel ranks divide the vocabulary.
-        nsp_logits: [b, 2], or [b, E, 2] of rows with up to E examples, likewise; class 1 is a random next sentence.
+        mlm_logits: [b, P, words], for the masked positions; of tensor parallel ranks, each has those of its words.
+        nsp_logits: [b, 2], or [b, E, 2] of rows with up to E examples; class 1 is a random next sentence.
     """
 
-    mlm_logits: tf.Tensor | SlicedLogits
+    mlm_logits: tf.Tensor
+    nsp_logits: tf.Tensor
+
+
+class Comparison(NamedTuple):
+    """What a loss needs of the model's predictions, float32 (float64 in a float64 model).
+
+    Attributes:
+        mlm_entropy: [b, P], the cross-entropy of the masked words in nats.
+        mlm_correct: [b, P], 1 where the label is the best word, else 0; without gradient.
+        nsp_logits: as in `Outputs`.
+    """
+
+    mlm_entropy: tf.Tensor
+    mlm_correct: tf.Tensor
     nsp_logits: tf.Tensor
 
 
@@ -84,15 +96,22 @@ class BertPretrainer(BertEncoder):
         Raises:
             ValueError: the sequence is longer than the position embedding.
         """
-        x = self.embed(batch, dropout, lookup_table)  # [b, S, H]
-        x = self.run_blocks(x, batch, dropout)  # [b, S, H]
-        return self.heads(x, batch)
+        return self.heads(self.hidden_states(batch, dropout, lookup_table), batch)
 
     def heads(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> Outputs:
         """Maps the residual stream behind the last block, [b, S, H] or this rank's tokens of it, to logits."""
         x = self._output(x)
-        mlm_logits = self.masked_lm(x, batch["masked_lm_positions"], self.word)  # [b, P, vocab]
-        return Outputs(mlm_logits, self.next_sentence(self.pooler(x, batch.get("sequence_starts"))))
+        mlm_logits = self.masked_lm(x, batch["masked_lm_positions"], self.word)  # [b, P, words]
+        return Outputs(mlm_logits, self._next_sentence_logits(x, batch))
+
+    def compare(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> Comparison:
+        """Compares with the labels, masked_lm_ids int32 [b, P], what `heads` predicts; keeps no logits of all words."""
+        x = self._output(x)
+        compared = self.masked_lm.compare(x, batch["masked_lm_positions"], batch["masked_lm_ids"], self.word)
+        return Comparison(*compared, self._next_sentence_logits(x, batch))
+
+    def _next_sentence_logits(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        return self.next_sentence(self.pooler(x, batch.get("sequence_starts")))
 
     def _pooled(self, x: tf.Tensor) -> tf.Tensor:
         return self.pooler(x)

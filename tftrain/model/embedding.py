@@ -1,13 +1,11 @@
 """From token ids to vectors, and the vocabulary that tensor parallel ranks divide.
 
-A tensor parallel rank has consecutive rows of the word embedding, and so the same classes of the tied output. Logits
-are by far the largest activation of a small model. No rank ever has all of them: the ranks exchange only four numbers
-for each masked position (Shoeybi et al., arXiv 1909.08053, section 3).
+A tensor parallel rank has consecutive rows of the word embedding, and so the same classes of the tied output
+(`output_layer`).
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import tensorflow as tf
 import tf_keras
@@ -18,8 +16,6 @@ from tftrain.model.parameters import Parameters
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.shapes import dimension
-from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Group
 from tftrain.parallel.tensor import TensorRanks
 
 
@@ -126,23 +122,6 @@ def lookup(table: tf.Tensor, indices: tf.Tensor):
     return tf.gather(table, indices), gradient
 
 
-@dataclass(frozen=True, eq=False)
-class SlicedLogits:
-    """Logits whose classes are divided among tensor parallel ranks.
-
-    Attributes:
-        local: [..., classes of this rank], float32 (float64 in a float64 model).
-        first: the first class of this rank.
-        group: the ranks, in the order of their classes.
-        place: name of the layer, for the collectives.
-    """
-
-    local: tf.Tensor
-    first: int
-    group: Group
-    place: str
-
-
 def sliced_lookup(
     look_up: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     table: tf.Tensor,
@@ -170,41 +149,3 @@ def sliced_lookup(
     rows = look_up(table, tf.where(is_local, local_ids, 0))
     rows = tf.where(is_local[:, tf.newaxis], rows, tf.zeros([], rows.dtype))
     return ranks.leave(tf.reshape(rows, [-1, ids.shape[1], table.shape[1]]), place)
-
-
-def sliced_cross_entropy(logits: SlicedLogits, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compares predictions with labels; the softmax is over the classes of all ranks.
-
-    Args:
-        logits: of n positions.
-        labels: int32 [n], classes of the whole vocabulary, equal on every rank.
-
-    Returns:
-        Two tensors [n] in the logits' dtype, equal on every rank. The first is the cross-entropy in nats, which has a
-        gradient. The second is 1 where the label is the best class, else 0; of classes with equal logits, the lowest
-        is the best.
-    """
-    group, first, place = logits.group, logits.first, logits.place
-    classes = logits.local.shape[-1]
-
-    @tf.custom_gradient
-    def compare(local):
-        local_best = tf.reduce_max(local, axis=-1)  # [n]
-        best = collectives.all_reduce(group, local_best, f"{place}/best", "max")
-        shifted = local - best[:, tf.newaxis]
-        powers = tf.exp(shifted)
-        # Rows of zeros for labels of other ranks.
-        chosen = tf.one_hot(labels - first, classes, dtype=local.dtype)
-        winner = first + tf.argmax(local, axis=-1, output_type=labels.dtype)
-        lower_wins = tf.cast((local_best == best) & (winner < labels), local.dtype)
-        sums = [tf.reduce_sum(powers, axis=-1), tf.reduce_sum(shifted * chosen, axis=-1), lower_wins]
-        total, label_logit, lower_wins = tf.unstack(collectives.all_reduce(group, tf.stack(sums), f"{place}/sums"))
-
-        def gradient(upstream, _correct):
-            return upstream[:, tf.newaxis] * (powers / total[:, tf.newaxis] - chosen)
-
-        # The label's logit is the best one where their difference is exactly 0.
-        correct = tf.cast((label_logit == 0) & (lower_wins == 0), local.dtype)
-        return (tf.math.log(total) - label_logit, correct), gradient
-
-    return compare(tf.reshape(logits.local, [-1, classes]))

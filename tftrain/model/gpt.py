@@ -13,7 +13,6 @@ from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.output_layer import tied_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
-from tftrain.ops.dropout import DropoutKey
 from tftrain.ops.shapes import dimension
 
 
@@ -26,15 +25,6 @@ class Gpt(Transformer):
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
         """Every token attends to itself and to those before it; no token is padding."""
         return AttentionMask(keys=tf.ones_like(batch["input_ids"], tf.int32), causal=True)
-
-    def hidden_states(
-        self,
-        batch: Mapping[str, tf.Tensor],
-        dropout: DropoutKey | None = None,
-        lookup_table: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Maps token ids to the residual stream behind the last block, [b, S, H]; see `embed`."""
-        return self.run_blocks(self.embed(batch, dropout, lookup_table), batch, dropout)
 
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, None]:
         """Returns the hidden states of a batch behind the final norm, [b, S, H], and None: nothing is pooled."""

@@ -4,9 +4,10 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.config import ModelConfig
-from tftrain.model.embedding import SlicedLogits, lookup
+from tftrain.model.embedding import lookup
 from tftrain.model.feed_forward import dense_gelu
 from tftrain.model.layers import Dense, LayerNorm
+from tftrain.model.output_layer import tied_cross_entropy, tied_logits
 from tftrain.model.parameters import Parameters
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.shapes import dimension
@@ -32,7 +33,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
         self.bias = parameters.zeros("bias", [vocab_size], axis=0)
         self.first_class = parameters.offset("bias")
 
-    def call(self, x: tf.Tensor, positions: tf.Tensor, word_table: tf.Tensor) -> tf.Tensor | SlicedLogits:
+    def call(self, x: tf.Tensor, positions: tf.Tensor, word_table: tf.Tensor) -> tf.Tensor:
         """Predicts the words at the masked positions.
 
         Args:
@@ -41,19 +42,40 @@ class MaskedLMHead(tf_keras.layers.Layer):
             word_table: [vocab, H], the word embedding, or this rank's rows of it.
 
         Returns:
-            Logits [b, P, vocab], float32 (float64 for float64); SlicedLogits where tensor parallel ranks divide the
-            vocabulary.
+            Logits over this rank's words, [b, P, words], float32 (float64 for float64).
         """
-        length, hidden = dimension(x, 1), x.shape[2]
-        starts = tf.range(tf.shape(positions)[0]) * length
-        rows = tf.reshape(positions + starts[:, None], [-1])
-        picked = lookup(tf.reshape(x, [-1, hidden]), rows)  # [b * P, H]
+        logits = tied_logits(self._rows(x, positions), word_table, self.bias)  # [b * P, words]
+        return tf.reshape(logits, [-1, dimension(positions, 1), self.bias.shape[0]])
+
+    def compare(
+        self, x: tf.Tensor, positions: tf.Tensor, labels: tf.Tensor, word_table: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Compares the predictions at the masked positions with labels, without logits of all of them at once.
+
+        Args:
+            x, positions, word_table: as for `call`.
+            labels: int32 [b, P], words of the whole vocabulary.
+
+        Returns:
+            Cross-entropy in nats and 1 where the label is the best class, both [b, P], fp32 (float64 for float64); see
+            `tied_cross_entropy`.
+        """
+        entropy, correct = tied_cross_entropy(
+            self._rows(x, positions),
+            word_table,
+            tf.reshape(labels, [-1]),
+            self.first_class,
+            self.group,
+            self.place,
+            bias=self.bias,
+        )
+        return tf.reshape(entropy, tf.shape(labels)), tf.reshape(correct, tf.shape(labels))
+
+    def _rows(self, x, positions):
+        """Returns what the output layer reads at the masked positions, [b * P, H]."""
+        picked = tf.reshape(pick(x, positions), [-1, x.shape[2]])
         picked = self.norm(dense_gelu(self.transform, picked, self.config))
-        picked = copy_to_ranks(self.group, picked, self.place)
-        logits = tf.nn.bias_add(tf.matmul(picked, word_table, transpose_b=True), self.bias)  # [b * P, vocab]
-        logits = tf.cast(logits, wide_dtype(logits.dtype))
-        logits = tf.reshape(logits, [-1, dimension(positions, 1), self.bias.shape[0]])
-        return logits if self.group.size == 1 else SlicedLogits(logits, self.first_class, self.group, self.place)
+        return copy_to_ranks(self.group, picked, self.place)
 
 
 class Pooler(tf_keras.layers.Layer):

@@ -1,23 +1,24 @@
-"""The output layer of a decoder and its cross-entropy, in chunks of rows.
+"""The output layer, which is the word embedding again, and its cross-entropy, in chunks of rows.
 
 The logits of all positions would be by far the largest tensor: 2,048 tokens and 250,880 words are 2 GB in fp32. Here
-forward and backward compute the logits of some rows at a time. For backward, only one number of each row is saved: the
-logarithm of the sum of its exponentials. Backward computes the logits again, which is one more matrix product.
+forward and backward compute the logits of some rows at a time. For backward, at most one number of each row is saved:
+the logarithm of the sum of its exponentials. Backward computes the logits again, which is one more matrix product.
+Logits that are one chunk are saved instead, and no product is computed twice: they are no larger than the table's
+gradient, of which a sum over chunks needs a second one.
 
 If tensor parallel ranks divide the vocabulary, each rank computes the logits of its words. The ranks exchange four
 numbers for each row (Shoeybi et al., arXiv 1909.08053, section 3), after the last chunk.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tftrain.ops.dtypes import wide_dtype
+from tftrain.output_chunks import rows_of_chunk
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-
-CHUNK_LOGITS = 2**23  # most logits of a chunk: 32 MB in fp32
-LEAST_ROWS = 32  # of a chunk, so that the products stay efficient
 
 
 class RowSums(NamedTuple):
@@ -36,10 +37,24 @@ class RowSums(NamedTuple):
     label: tf.Tensor
 
 
+def tied_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns x table' + bias in the wide dtype, [n, words of this rank], for x [n, H]; see `tied_cross_entropy`."""
+    logits = tf.matmul(x, table, transpose_b=True)
+    logits = logits if bias is None else tf.nn.bias_add(logits, bias)
+    return tf.cast(logits, wide_dtype(x.dtype))
+
+
 def tied_cross_entropy(
-    x: tf.Tensor, table: tf.Tensor, labels: tf.Tensor, first: int, group: Group, place: str, rows: int | None = None
+    x: tf.Tensor,
+    table: tf.Tensor,
+    labels: tf.Tensor,
+    first: int,
+    group: Group,
+    place: str,
+    rows: int | None = None,
+    bias: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compares softmax(x table') with labels.
+    """Compares softmax(x table' + bias) with labels.
 
     Args:
         x: [n, H], equal on every rank of the group.
@@ -48,65 +63,160 @@ def tied_cross_entropy(
         first: class of this rank's first row of `table`.
         group: the ranks that divide the vocabulary.
         place: name of the layer, for the collectives.
-        rows: of a chunk; by default as many as CHUNK_LOGITS permits.
+        rows: of a chunk; by default those of `rows_of_chunk`.
+        bias: [words of this rank], of x's dtype; None: no bias.
 
     Returns:
         Two tensors [n], fp32 (float64 for float64), equal on every rank. The first is the cross-entropy in nats. It has
-        gradients for x and table: the one of x is this rank's part of a sum over the group. The second is 1 where the
-        label is the best class, else 0; of classes with equal logits, the lowest is the best.
+        gradients for x, table and bias: the one of x is this rank's part of a sum over the group. The second is 1 where
+        the label is the best class, else 0; of classes with equal logits, the lowest is the best.
     """
-    words, wide = table.shape[0], wide_dtype(x.dtype)
-    rows = rows or max(LEAST_ROWS, CHUNK_LOGITS // words)
+    compare = _compare if group.size == 1 else _compare_over_ranks
 
     @tf.custom_gradient
-    def compare(x, table):
-        sums = _Chunks(x, table, labels - first, rows).forward()
-        best = collectives.all_reduce(group, sums.best, f"{place}/best", "max")
-        winner, lower_wins = first + sums.winner, tf.zeros_like(best)
-        if group.size > 1:
-            lower_wins = tf.cast((sums.best == best) & (winner < labels), wide)
-        local = tf.stack([sums.powers * tf.exp(sums.best - best), sums.label, lower_wins])
-        powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{place}/sums"))
-        total = best + tf.math.log(powers)  # logarithm of the sum of all exponentials
-        is_best = (label == best) & (lower_wins == 0) if group.size > 1 else winner == labels
+    def compared(x, table, *biases):
+        return compare(_Chunks(x, table, biases, labels - first, rows), labels, first, group, place)
 
-        def gradient(upstream, _correct):
-            return _Chunks(x, table, labels - first, rows).backward(total, upstream)
+    return compared(x, table, *([] if bias is None else [bias]))
 
-        return (total - label, tf.cast(is_best, wide)), gradient
 
-    return compare(x, table)
+def _compare(chunks, labels, _first, _group, _place):
+    """Returns the results of `tied_cross_entropy` and their gradient where one rank has all words."""
+
+    def entropies(logits, labels):
+        winner = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), winner
+
+    def dlogits(logits, labels, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            entropy, _ = entropies(logits, labels)
+        return tape.gradient(entropy, logits, upstream)
+
+    entropy, winner = chunks.map(entropies, (chunks.wide, tf.int32))
+
+    def gradient(upstream, _correct):
+        return chunks.gradients(dlogits, upstream)
+
+    return (entropy, tf.cast(winner == labels, chunks.wide)), gradient
+
+
+def _compare_over_ranks(chunks, labels, first, group, place):
+    """Returns the results of `tied_cross_entropy` and their gradient where ranks divide the words."""
+    words, wide = chunks.words, chunks.wide
+
+    def row_sums(logits, labels):
+        best = tf.reduce_max(logits, axis=-1)
+        winner = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        is_local = (labels >= 0) & (labels < words)
+        label = tf.gather(logits, tf.where(is_local, labels, 0), axis=1, batch_dims=1)
+        powers = tf.reduce_sum(tf.exp(logits - best[:, tf.newaxis]), axis=-1)
+        return RowSums(best, winner, powers, tf.where(is_local, label, tf.zeros([], wide)))
+
+    def dlogits(logits, labels, total, upstream):
+        probabilities = tf.exp(logits - total[:, tf.newaxis])
+        chosen = tf.one_hot(labels, words, dtype=wide)  # zeros for words of other ranks
+        return (probabilities - chosen) * upstream[:, tf.newaxis]
+
+    sums = RowSums(*chunks.map(row_sums, (wide, tf.int32, wide, wide)))
+    best = collectives.all_reduce(group, sums.best, f"{place}/best", "max")
+    lower_wins = tf.cast((sums.best == best) & (first + sums.winner < labels), wide)
+    local = tf.stack([sums.powers * tf.exp(sums.best - best), sums.label, lower_wins])
+    powers, label, lower_wins = tf.unstack(collectives.all_reduce(group, local, f"{place}/sums"))
+    total = best + tf.math.log(powers)  # logarithm of the sum of all exponentials
+
+    def gradient(upstream, _correct):
+        return chunks.gradients(dlogits, total, upstream)
+
+    return (total - label, tf.cast((label == best) & (lower_wins == 0), wide)), gradient
 
 
 class _Chunks:
-    """The rows of x and their labels, in chunks of equal size; the last one is filled up with zeros."""
+    """The rows of x and their labels, in chunks of equal size; the last one is filled up with zeros.
 
-    def __init__(self, x: tf.Tensor, table: tf.Tensor, labels: tf.Tensor, rows: int):
+    Attributes:
+        words: of this rank.
+        wide: dtype of the logits.
+    """
+
+    def __init__(
+        self, x: tf.Tensor, table: tf.Tensor, biases: Sequence[tf.Tensor], labels: tf.Tensor, rows: int | None
+    ):
         """Divides n rows; labels count from the first row of `table` and may be outside of it."""
-        self.table, self.words, self.wide = table, table.shape[0], wide_dtype(x.dtype)
+        self.table, self.biases, self.words, self.wide = table, biases, table.shape[0], wide_dtype(x.dtype)
         self.total = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-        self.rows = rows if x.shape[0] is None else min(rows, x.shape[0])
+        rows = rows or rows_of_chunk(x.shape[0], self.words, table.shape[1])
+        self.rows = min(rows, x.shape[0] or rows)
         self.count = -(-self.total // self.rows)
         self.fill = self.count * self.rows - self.total
-        self.x, self.labels = self.padded(x), self.padded(labels)
+        self.x, self.labels = self._padded(x), self._padded(labels)
+        self.is_one = isinstance(self.count, int) and self.count == 1
+        self.saved = tied_logits(self.x, table, *biases) if self.is_one else None
 
-    def padded(self, tensor: tf.Tensor) -> tf.Tensor:
+    def map(self, function: Callable, dtypes: Sequence[tf.DType]) -> list[tf.Tensor]:
+        """Returns what function(logits [rows, words], labels [rows]) returns for each row, tensors [n] of `dtypes`."""
+        if self.is_one:
+            return list(function(self.saved, self.labels))
+
+        def body(index, *arrays):
+            found = function(self._logits(index), self._chunk(self.labels, index))
+            return [array.write(index, value) for array, value in zip(arrays, found, strict=True)]
+
+        arrays = self._loop(body, [tf.TensorArray(dtype, self.count, element_shape=[self.rows]) for dtype in dtypes])
+        return [tf.reshape(array.stack(), [-1])[: self.total] for array in arrays]
+
+    def gradients(self, dlogits: Callable, *numbers: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the gradients of x, table and biases.
+
+        Args:
+            dlogits: a function of logits, labels and the numbers of a chunk's rows; returns the logits' gradient.
+            numbers: of each row, [n].
+        """
+        numbers = numbers if self.is_one else [self._padded(each) for each in numbers]
+
+        def part(index):
+            if self.is_one:
+                return self._products(dlogits(self.saved, self.labels, *numbers), self.x)
+            labels, of_chunk = self._chunk(self.labels, index), (self._chunk(each, index) for each in numbers)
+            return self._products(dlogits(self._logits(index), labels, *of_chunk), self._chunk(self.x, index))
+
+        def body(index, dx, *sums):
+            made, *found = part(index)
+            sums = [total + tf.cast(each, self.wide) for total, each in zip(sums, found, strict=True)]
+            return dx.write(index, made), *sums
+
+        made, *found = part(0)
+        if self.is_one:
+            return [made, *found]
+        # The sums begin with the first chunk: zeros would be one more tensor as large as the table, and stay.
+        dtype, width = self.x.dtype, self.x.shape[1]
+        arrays = tf.TensorArray(dtype, self.count, element_shape=[self.rows, width]).write(0, made)
+        dx, *sums = self._loop(body, (arrays, *(tf.cast(each, self.wide) for each in found)), first=1)
+        dx = tf.reshape(dx.stack(), [-1, width])[: self.total]
+        return [dx, *(tf.cast(each, dtype) for each in sums)]
+
+    def _products(self, dlogits, x):
+        """Returns the parts of the gradients of x, table and biases that come from some rows."""
+        narrow = tf.cast(dlogits, x.dtype)
+        dbiases = [tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=dlogits), x.dtype) for _ in self.biases]
+        return [tf.matmul(narrow, self.table), tf.matmul(narrow, x, transpose_a=True), *dbiases]
+
+    def _logits(self, index):
+        return tied_logits(self._chunk(self.x, index), self.table, *self.biases)
+
+    def _padded(self, tensor):
         """Returns a tensor of n rows with zeros behind, up to whole chunks."""
         if isinstance(self.fill, int) and self.fill == 0:
             return tensor
         return tf.pad(tensor, [[0, self.fill], *[[0, 0]] * (tensor.shape.rank - 1)])
 
-    def chunk(self, tensor: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    def _chunk(self, tensor, index):
         """Returns the rows of a padded tensor that belong to a chunk."""
         begin = [index * self.rows, *[0] * (tensor.shape.rank - 1)]
         return tf.slice(tensor, begin, [self.rows, *tensor.shape[1:]])
 
-    def logits(self, index: tf.Tensor) -> tf.Tensor:
-        """Returns the logits of a chunk, [rows, words] in the wide dtype."""
-        return tf.cast(tf.matmul(self.chunk(self.x, index), self.table, transpose_b=True), self.wide)
-
-    def loop(self, body, initial):
-        """Runs body(index, *values) for each chunk, one after the other, and returns the last values."""
+    def _loop(self, body, initial, first=0):
+        """Runs body(index, *values) for each chunk from the first on, in turn, and returns the last values."""
 
         def step(index, *values):
             return (index + 1, *body(index, *values))
@@ -115,50 +225,8 @@ class _Chunks:
         _, *values = tf.while_loop(
             lambda index, *_: index < self.count,
             step,
-            (tf.constant(0), *initial),
+            (tf.constant(first), *initial),
             maximum_iterations=count,
             parallel_iterations=1,
         )
         return values
-
-    def forward(self) -> RowSums:
-        """Returns the sums of each row."""
-
-        def body(index, *arrays):
-            logits, labels = self.logits(index), self.chunk(self.labels, index)
-            best = tf.reduce_max(logits, axis=-1)
-            found = RowSums(
-                best,
-                tf.argmax(logits, axis=-1, output_type=tf.int32),
-                tf.reduce_sum(tf.exp(logits - best[:, tf.newaxis]), axis=-1),
-                self.at_labels(logits, labels),
-            )
-            return [array.write(index, value) for array, value in zip(arrays, found, strict=True)]
-
-        dtypes = RowSums(self.wide, tf.int32, self.wide, self.wide)
-        arrays = self.loop(body, [tf.TensorArray(dtype, self.count, element_shape=[self.rows]) for dtype in dtypes])
-        return RowSums(*(tf.reshape(array.stack(), [-1])[: self.total] for array in arrays))
-
-    def backward(self, total: tf.Tensor, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the gradients of x and table, given log(sum(exp(logits))) and the gradient of each entropy, [n]."""
-        dtype, width = self.table.dtype, self.table.shape[1]
-        total, upstream = self.padded(total), self.padded(upstream)
-
-        def body(index, dx, dtable):
-            labels = self.chunk(self.labels, index)
-            probabilities = tf.exp(self.logits(index) - self.chunk(total, index)[:, tf.newaxis])
-            chosen = tf.one_hot(labels, self.words, dtype=self.wide)  # zeros for words of other ranks
-            dlogits = (probabilities - chosen) * self.chunk(upstream, index)[:, tf.newaxis]
-            dlogits = tf.cast(dlogits, dtype)
-            dtable += tf.cast(tf.matmul(dlogits, self.chunk(self.x, index), transpose_a=True), self.wide)
-            return dx.write(index, tf.matmul(dlogits, self.table)), dtable
-
-        arrays = tf.TensorArray(dtype, self.count, element_shape=[self.rows, width])
-        dx, dtable = self.loop(body, (arrays, tf.zeros(self.table.shape, self.wide)))
-        return tf.reshape(dx.stack(), [-1, width])[: self.total], tf.cast(dtable, dtype)
-
-    def at_labels(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Returns the logit of each row's label, [rows]; 0 for words of other ranks."""
-        is_local = (labels >= 0) & (labels < self.words)
-        picked = tf.gather(logits, tf.where(is_local, labels, 0), axis=1, batch_dims=1)
-        return tf.where(is_local, picked, tf.zeros([], self.wide))

@@ -164,6 +164,15 @@ class Transformer(tf_keras.Model):
             batch["input_ids"], batch.get("segment_ids"), dropout, lookup_table, batch.get("position_ids")
         )
 
+    def hidden_states(
+        self,
+        batch: Mapping[str, tf.Tensor],
+        dropout: DropoutKey | None = None,
+        lookup_table: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Maps token ids to the residual stream behind the last block, [b, S, H]; see `embed`."""
+        return self.run_blocks(self.embed(batch, dropout, lookup_table), batch, dropout)
+
     def run_blocks(
         self,
         x: tf.Tensor,

@@ -7,11 +7,12 @@ GeGLU both projections' outputs and the result of GeLU.
 """
 
 from tftrain.number_formats import ITEM_BYTES
+from tftrain.output_chunks import rows_of_chunk
 from tftrain.plan import encoder
-from tftrain.plan.blocks import Kernel, Part, SavedTensor
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
 from tftrain.plan.workload import Workload
 
-PLAIN_BYTES = 4  # of norms, softmax and GeLU
+PLAIN_BYTES = 4  # of norms, softmax and GeLU, and of sums over chunks of logits
 
 
 def block(work: Workload) -> Part:
@@ -26,8 +27,15 @@ def embedding(work: Workload) -> Part:
 
 
 def head(work: Workload) -> Part:
-    """Returns the inventory of the two heads."""
-    return _accumulated(encoder.head(work), work)
+    """Returns the inventory of the two heads; the logits of the masked words are in chunks of rows."""
+    part, words = encoder.head(work), round(work.vocab / work.tp)
+    rows = work.micro_batch * work.predictions
+    chunk = rows_of_chunk(rows, words, work.hidden)
+    saved = [*part.saved[:-1], SavedTensor("logits and probabilities of a chunk", (work.item + 8.0) * chunk * words)]
+    if chunk < rows:
+        saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * work.hidden))
+    products = (*part.products, Product("next sentence", work.micro_batch, 2, work.hidden))
+    return _accumulated(part._replace(products=products, saved=tuple(saved)), work)
 
 
 def _accumulated(part: Part, work: Workload) -> Part:

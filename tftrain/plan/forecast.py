@@ -96,6 +96,34 @@ def bytes_by_kind(found: Memory) -> dict[str, float]:
     return {**kinds, "activations": found.activations + found.temporaries + found.fragmentation}
 
 
+class Counted(NamedTuple):
+    """How often an update computes a product.
+
+    Attributes:
+        product: its name, and the sizes of its forward pass.
+        forward: forward passes, recomputed ones too.
+        backward: backward passes, each of which is two products.
+    """
+
+    product: Product
+    forward: float
+    backward: float
+
+
+def step_products(work: Workload) -> list[Counted]:
+    """Returns the products of a rank of the last pipeline stage, which has the logits, in the order of the model."""
+    block, _, head = inventory.parts(work)
+    found: dict[Product, Counted] = {}
+    for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
+        for product in part.products:
+            again = part is block and (
+                work.checkpointing == "full" or (work.checkpointing == "selective" and product.core)
+            )
+            before = found.get(product, Counted(product, 0.0, 0.0))
+            found[product] = Counted(product, before.forward + times * (1 + again), before.backward + times)
+    return list(found.values())
+
+
 class Shape(NamedTuple):
     """Products of one name and shape.
 
@@ -115,17 +143,9 @@ def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) ->
 
     Without a pipeline, their seconds add up to the products of `timing.step`.
     """
-    block, _, head = inventory.parts(work)
-    found: dict[Product, Shape] = {}
-    for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
-        for product in part.products:
-            again = part is block and (
-                work.checkpointing == "full" or (work.checkpointing == "selective" and product.core)
-            )
-            seconds = timing.product_seconds(product, work, cluster, constants)
-            if again:
-                seconds += timing.product_seconds(product, work, cluster, constants, slice(0, 1))
-            before = found.get(product, Shape(product, 0.0, 0.0))
-            count = before.count + times * (len(product.passes) + again)
-            found[product] = Shape(product, count, before.seconds + times * seconds)
-    return list(found.values())
+    found = []
+    for product, forward, backward in step_products(work):
+        seconds = forward * timing.product_seconds(product, work, cluster, constants, slice(0, 1))
+        seconds += backward * timing.product_seconds(product, work, cluster, constants, slice(1, 3))
+        found.append(Shape(product, forward + 2 * backward, seconds))
+    return found

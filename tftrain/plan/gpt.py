@@ -3,13 +3,12 @@
 The causal mask saves no products: scores and context are products of whole matrices.
 """
 
+from tftrain.output_chunks import rows_of_chunk
 from tftrain.plan import bert, parameters
 from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
 from tftrain.plan.encoder import LOGIT_BYTES
 from tftrain.plan.workload import Workload
 
-# As in tftrain/model/output_layer.py: the most logits of a chunk, and the least rows.
-CHUNK_LOGITS, LEAST_ROWS = 2**23, 32
 CHUNK_COPIES = 4  # of a chunk's logits in fp32: logits, differences, exponentials, gradients
 
 
@@ -26,7 +25,7 @@ def embedding(work: Workload) -> Part:
 def head(work: Workload) -> Part:
     """Returns the inventory of the last norm and of the output layer with its cross-entropy."""
     tokens, width, words = work.micro_batch * work.seq, work.hidden, work.vocab / work.tp
-    u, rows = tokens * width * work.item, min(tokens, max(LEAST_ROWS, CHUNK_LOGITS // words))
+    u, rows = tokens * width * work.item, rows_of_chunk(tokens, round(words), width)
     products = (Product("logits", tokens, round(words), width),)
     kernels = (
         Kernel("cross-entropy", *(passes * tokens * words for passes in LOGIT_BYTES)),
@@ -36,7 +35,7 @@ def head(work: Workload) -> Part:
         SavedTensor("input of the last norm", u / work.stream_ranks),
         SavedTensor("input of the output layer", u),
         SavedTensor("logits of a chunk", 4.0 * CHUNK_COPIES * rows * words),
-        SavedTensor("table's gradient in fp32", 4.0 * words * width),
+        SavedTensor("sum of the table's gradient", 4.0 * words * width if rows < tokens else 0.0),
     )
     sums = ((4.0 * tokens,) * 4, (u,)) if work.tp > 1 else ((), ())
     return Part(products, kernels, saved, u, sums, parameters.of_head(work).of_rank(work.tp))

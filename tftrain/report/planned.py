@@ -27,8 +27,8 @@ class StepPlan(NamedTuple):
     seconds: float | None
     unknown: str = ""
 
-    def row(self, step: int, seconds: float) -> PlannedRow:
-        """Returns the plan as a row, with the measured seconds of the step."""
+    def row(self, step: int, seconds: float, products: float | None = None) -> PlannedRow:
+        """Returns the plan as a row, with the measured seconds of the step, and of its products alone if known."""
         kinds = {f"planned_{kind}_bytes": size for kind, size in self.memory.items()}
         peak = sum(self.memory.values())
         return PlannedRow(
@@ -36,6 +36,8 @@ class StepPlan(NamedTuple):
             planned_peak_bytes=peak,
             planned_step_time_s=self.seconds,
             measured_step_time_s=seconds,
+            products_time_s=products,
+            share_of_products=products / seconds if products and seconds > 0 else None,
             **kinds,
         )
 
@@ -50,7 +52,7 @@ def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> StepPlan:
     """
     gpu = devices.has_gpu()
     constants = of_trainer(gpu)
-    work = at_batch(from_config(config, mesh.data.size, gpu=gpu), samples)
+    work = workload(config, mesh, samples)
     kinds = forecast.bytes_by_kind(memory.estimate(work, constants))
     found = {kind: round(size) for kind, size in kinds.items()}
     machine_file = config.run.machine_file
@@ -61,6 +63,11 @@ def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> StepPlan:
     except ConfigError as error:
         return StepPlan(found, None, str(error))
     return StepPlan(found, timing.step(work, device_cluster, constants).total)
+
+
+def workload(config: TrainConfig, mesh: Mesh, samples: int) -> Workload:
+    """Returns what the planner plans for an update of a run, see `of_run`."""
+    return at_batch(from_config(config, mesh.data.size, gpu=devices.has_gpu()), samples)
 
 
 def at_batch(work: Workload, samples: int) -> Workload:
@@ -82,9 +89,15 @@ def device(machine_file: str, mesh: Mesh, gpu: bool) -> Cluster:
 
 
 def time_lines(row: PlannedRow, unknown: str) -> str:
-    """Returns the seconds of a step beside the planned seconds, if they are known, or `unknown`, which says why not."""
+    """Returns the seconds of a step beside the planned seconds, if they are known, or `unknown`, which says why not.
+
+    If the products were measured, a line has their seconds and their share of the step.
+    """
     lines = [f"{'time of a step':32}{'s':>10}", f"  {f'step {row.step}':30}{row.measured_step_time_s:10.3f}"]
     if row.planned_step_time_s is not None:
         lines[0] += f"{'planned':>10}"
         lines[1] += f"{row.planned_step_time_s:10.3f}"
+    if row.products_time_s is not None:
+        share = f", {row.share_of_products:.1%} of the step" if row.share_of_products else ""
+        lines.append(f"  {'its matrix products alone':30}{row.products_time_s:10.3f}{share}")
     return "\n".join([*lines, f"  {unknown}"] if unknown else lines)

@@ -15,7 +15,7 @@ from tftrain.environment import versions
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.ramp import Ramp
-from tftrain.report import memory, planned
+from tftrain.report import memory, planned, product_time
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
@@ -137,8 +137,11 @@ class Reporter:
         with self.clock.pause():
             plan = planned.of_run(run.config, run.mesh, self.clock.batch_size)
             row = memory.report(run, number, self._baseline, self._saves.copy_bytes, plan.memory)
+            alone = None
+            if self._settings.measure_products and not run.config.model.is_fine_tuned:
+                alone = product_time.measure(planned.workload(run.config, run.mesh, self.clock.batch_size))
             if self._writer:
-                planned_row = plan.row(number, seconds)
+                planned_row = plan.row(number, seconds, alone)
                 table = memory.table(row, planned_row, run.mesh.size)
                 self._writer.memory(row, planned_row, f"{table}\n{planned.time_lines(planned_row, plan.unknown)}")
 

@@ -115,6 +115,8 @@ class PlannedRow:
         planned_*_bytes: of the fullest rank, by kind, see `MemoryRow`.
         planned_step_time_s: None where there are no measurements of the device.
         measured_step_time_s: mean over the steps since the last logged one, without those that compiled; NaN if none.
+        products_time_s: seconds that the matrix products of a step take alone; None if they were not measured.
+        share_of_products: products_time_s over measured_step_time_s; None if one of them is unknown.
     """
 
     step: int
@@ -130,6 +132,8 @@ class PlannedRow:
     planned_peak_bytes: int
     planned_step_time_s: float | None
     measured_step_time_s: float
+    products_time_s: float | None
+    share_of_products: float | None
 
 
 @dataclass(frozen=True)

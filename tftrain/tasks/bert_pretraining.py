@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
-from tftrain.model.bert import BertPretrainer, Outputs
-from tftrain.model.embedding import SlicedLogits, sliced_cross_entropy
+from tftrain.model.bert import BertPretrainer, Comparison
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Contents, Mean
 from tftrain.tasks.transformer_task import TransformerTask
@@ -65,7 +64,7 @@ class BertPretraining(TransformerTask):
 
     def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
-        return pretraining_loss_sums(self.model.heads(x, batch), batch)._asdict()
+        return pretraining_loss_sums(self.model.compare(x, batch), batch)._asdict()
 
     def contents(self, batch: Batch) -> Contents:
         """Returns the examples and tokens of a batch."""
@@ -78,54 +77,36 @@ class BertPretraining(TransformerTask):
         return original_tokens(batch)
 
 
-def pretraining_loss_sums(outputs: Outputs, batch: Batch) -> LossSums:
-    """Compares predictions with labels.
+def pretraining_loss_sums(found: Comparison, batch: Batch) -> LossSums:
+    """Weights and sums what the model's predictions give.
 
     Args:
-        outputs: the model's predictions.
-        batch: masked_lm_ids, int32 [b, P]; masked_lm_weights, float [b, P], 0 where a slot is unused;
-            next_sentence_labels, int32 [b] or [b, 1]; and, if present, example_weights, float [b], 0 for an example
-            that only fills the batch. They weight the next-sentence loss; masked_lm_weights weight the masked words.
-            Where a row has up to E examples: next_sentence_labels, int32 [b, E], and sequence_weights, float [b, E],
-            in the place of example_weights.
+        found: the predictions, compared with the labels of the batch.
+        batch: masked_lm_weights, float [b, P], 0 where a slot is unused; next_sentence_labels, int32 [b] or [b, 1];
+            and, if present, example_weights, float [b], 0 for an example that only fills the batch. They weight the
+            next-sentence loss; masked_lm_weights weight the masked words. Where a row has up to E examples:
+            next_sentence_labels, int32 [b, E], and sequence_weights, float [b, E], in the place of example_weights.
 
     Returns:
         LossSums. Only mlm_sum and nsp_sum have gradients.
     """
-    wide = outputs.nsp_logits.dtype
-    mlm_labels = tf.reshape(batch["masked_lm_ids"], [-1])
-    mlm_weights = tf.cast(tf.reshape(batch["masked_lm_weights"], [-1]), wide)
-    mlm_logits = outputs.mlm_logits
-    if not isinstance(mlm_logits, SlicedLogits):
-        mlm_logits = tf.reshape(mlm_logits, [-1, mlm_logits.shape[-1]])
+    wide = found.nsp_logits.dtype
+    mlm_weights = tf.cast(batch["masked_lm_weights"], wide)
     nsp_labels = tf.reshape(batch["next_sentence_labels"], [-1])
-    nsp_logits = tf.reshape(outputs.nsp_logits, [-1, outputs.nsp_logits.shape[-1]])
+    nsp_logits = tf.reshape(found.nsp_logits, [-1, found.nsp_logits.shape[-1]])
     nsp_weights = batch.get("sequence_weights", batch.get("example_weights"))
     nsp_weights = tf.ones_like(nsp_labels, wide) if nsp_weights is None else tf.cast(nsp_weights, wide)
     nsp_weights = tf.reshape(nsp_weights, [-1])
-
-    mlm_sum, mlm_correct = _weighted_sums(mlm_logits, mlm_labels, mlm_weights)
-    nsp_sum, nsp_correct = _weighted_sums(nsp_logits, nsp_labels, nsp_weights)
+    nsp_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(nsp_labels, nsp_logits)
+    nsp_correct = tf.argmax(nsp_logits, axis=-1, output_type=nsp_labels.dtype) == nsp_labels
     return LossSums(
-        mlm_sum=mlm_sum,
+        mlm_sum=tf.reduce_sum(found.mlm_entropy * mlm_weights),
         mlm_weight=tf.reduce_sum(mlm_weights),
-        mlm_correct=mlm_correct,
-        nsp_sum=nsp_sum,
-        nsp_correct=nsp_correct,
+        mlm_correct=tf.reduce_sum(found.mlm_correct * mlm_weights),
+        nsp_sum=tf.reduce_sum(nsp_entropy * nsp_weights),
+        nsp_correct=tf.reduce_sum(tf.cast(nsp_correct, wide) * nsp_weights),
         examples=tf.reduce_sum(nsp_weights),
     )
-
-
-def _weighted_sums(
-    logits: tf.Tensor | SlicedLogits, labels: tf.Tensor, weights: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy and correct predictions of logits [n, classes] against labels [n], both weighted and summed."""
-    if isinstance(logits, SlicedLogits):
-        entropy, correct = sliced_cross_entropy(logits, labels)
-    else:
-        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        correct = tf.cast(tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels), weights.dtype)
-    return tf.reduce_sum(entropy * weights), tf.reduce_sum(correct * weights)
 
 
 def original_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:

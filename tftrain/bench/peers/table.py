@@ -22,10 +22,16 @@ WARM_UP = 3
 MEMORY_GB = 6.5  # needed by one implementation
 FUSED = ROOT / "configs" / "fused.flags"
 
-COLUMNS = (Column("implementation"), Column("dtype"), Column("samples_per_sec", 3), Column("ratio_to_best_peer", 3))
+COLUMNS = (
+    Column("implementation"),
+    Column("dtype"),
+    Column("samples_per_sec", 3),
+    Column("ratio_to_best_peer", 3),
+    Column("share_of_products", 3),
+)
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
-    OURS: {"module": "tftrain.bench.peers.tftrain_worker", "flags": f"--flagfile={FUSED}"},
+    OURS: {"module": "tftrain.bench.peers.tftrain_worker", "flags": f"--flagfile={FUSED}", "knows_products": True},
     "tf_models_graph": {"module": "tftrain.bench.peers.tf_models_worker", "jit": False},
     "tf_models_xla": {"module": "tftrain.bench.peers.tf_models_worker", "jit": True},
     "hugging_face_eager": {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True},
@@ -51,7 +57,7 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
             run.stop(keep=OURS)
     finally:
         run.stop()
-    yield from outcomes(group, run.seconds, run.errors)
+    yield from outcomes(group, run.seconds, run.errors, run.products)
 
 
 def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
@@ -69,13 +75,14 @@ def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
 
 
 class _Run:
-    """The processes of a group, the seconds of their counted steps, and their errors; all by row."""
+    """The processes of a group, the seconds of their counted steps and of their products, and their errors; by row."""
 
     def __init__(self, config: BenchConfig, say: Callable[[str], None]):
         self._config, self._say = config, say
         self._workers: dict[str, Worker] = {}
         self._rows: dict[str, Row] = {}
         self.seconds: dict[str, list[float]] = {}
+        self.products: dict[str, list[float]] = {}
         self.errors: dict[str, str] = {}
 
     def take_turns(self, rows: list[Row]) -> None:
@@ -90,6 +97,8 @@ class _Run:
             taken = {name: self._ask(name, task.TURN_STEPS) for name in names if name in self._workers}
             for name, seconds in taken.items():
                 self.seconds[name] += seconds[1:]
+                if name in self._workers and self._rows[name].settings.get("knows_products"):
+                    self.products.setdefault(name, []).extend(self._ask(name, task.PRODUCTS))
             found = ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in taken.items() if seconds)
             self._say(f"round {number + 1}/{rounds}: {found}; {host.load()}")
 
@@ -111,10 +120,10 @@ class _Run:
         if warm := self._ask(row.name, WARM_UP):
             self._say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
 
-    def _ask(self, name: str, steps: int) -> list[float]:
-        """Returns the seconds of each step; none, and the reason in `errors`, if the process fails."""
+    def _ask(self, name: str, request: int | str) -> list[float]:
+        """Returns the seconds of each step, or of the products; none, and the reason in `errors`, if that fails."""
         try:
-            return self._workers[name].ask(steps)
+            return self._workers[name].ask(request)
         except WorkerError as error:
             self.errors[name] = _advice(self._rows[name], str(error), self._config)
             self._workers.pop(name).stop()
@@ -129,13 +138,16 @@ def start(row: Row, config: BenchConfig) -> Worker:
     return Worker(row.settings["module"], settings, python)
 
 
-def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str]) -> Iterator[Outcome]:
+def outcomes(
+    group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str], products: dict[str, list[float]]
+) -> Iterator[Outcome]:
     """Yields the outcome of each row from the seconds of its steps.
 
     Args:
         group: rows of one number format.
         seconds: of every counted step, by row.
         errors: the error of each row that has none.
+        products: seconds of the matrix products of a step alone, by row, where they are known.
     """
     times = {row.name: spread(seconds[row.name]) for row in group if row.name not in errors}
     speeds = {name: task.BATCH / time["median"] for name, time in times.items()}
@@ -150,11 +162,13 @@ def outcomes(group: list[Row], seconds: dict[str, list[float]], errors: dict[str
             yield Outcome(row.name, [], errors[row.name])
             continue
         time, speed = times[row.name], speeds[row.name]
+        alone = spread(products[row.name])["median"] if row.name in products else None
         record = {
             "implementation": row.settings["implementation"],
             "dtype": row.settings["precision"],
             "samples_per_sec": speed,
             "ratio_to_best_peer": speed / best if best else None,
+            "share_of_products": alone / time["median"] if alone else None,
             "speed_change_pct": 100 * (speed / best - 1) if best else None,
             "base_spread_pct": base_spread,
             "samples_per_sec_low": task.BATCH / time["high"],

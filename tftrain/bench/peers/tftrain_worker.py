@@ -8,13 +8,23 @@ from tftrain.bench.peers import task, training
 from tftrain.bench.worker import serve
 
 
-def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
-    """Builds the step; settings hold precision, threads, flags, and extra_flags, which win."""
+def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
+    """Builds the step; settings hold precision, threads, flags, and extra_flags, which win.
+
+    Returns:
+        A function that answers a number of steps with the seconds of each, and `task.PRODUCTS` with the seconds of the
+        step's matrix products alone.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     given = f"{settings['flags']} {settings['extra_flags']}"
     config = training.configuration(settings["precision"], settings["threads"], given)
-    return task.turns(training.make_step(config))
+    take = task.turns(training.make_step(config))
+
+    def answer(request):
+        return [training.product_seconds(config)] if request == task.PRODUCTS else take(request)
+
+    return answer
 
 
 if __name__ == "__main__":

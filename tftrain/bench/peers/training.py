@@ -40,6 +40,14 @@ def configuration(precision: str, threads: int, extra_flags: str) -> TrainConfig
     return config.resolve(1)
 
 
+def product_seconds(config: TrainConfig) -> float:
+    """Returns the seconds that the matrix products of one update take alone in this process, see `product_time`."""
+    from tftrain.plan.workload import from_config
+    from tftrain.report import product_time
+
+    return product_time.measure(from_config(config, 1, gpu=False))
+
+
 def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Callable[[], float]:
     """Builds model, optimizer and update.
 

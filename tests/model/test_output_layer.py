@@ -1,0 +1,101 @@
+"""The output layer's cross-entropy: the same for chunks of any size, and without logits of all rows."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model.samples import half_unit, small_batch, small_config, tensor_bytes
+from tftrain.model.bert import BertPretrainer
+from tftrain.model.output_layer import tied_cross_entropy
+from tftrain.parallel.mesh import Group
+
+N, WORDS, WIDTH = 13, 29, 8
+
+
+def results(tensors, labels, weights, rows):
+    """Returns entropies, what is correct, and the gradients of x, table and bias, if any."""
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        x, table, *bias = tensors
+        entropy, correct = tied_cross_entropy(x, table, labels, 0, Group(), "output", rows, *bias)
+        loss = tf.reduce_sum(entropy * tf.cast(weights, entropy.dtype))
+    return [entropy, correct, *tape.gradient(loss, tensors)]
+
+
+def oracle(tensors, labels, weights):
+    """The same in float64 NumPy."""
+    x, table, *bias = (tf.cast(each, tf.float64).numpy() for each in tensors)
+    logits = x @ table.T + sum(bias)
+    total = np.log(np.exp(logits).sum(-1))
+    dlogits = (np.exp(logits - total[:, None]) - np.eye(WORDS)[labels.numpy()]) * weights[:, None]
+    gradients = [dlogits @ table, dlogits.T @ x, *([dlogits.sum(0)] if bias else [])]
+    return [total - logits[np.arange(N), labels.numpy()], logits.argmax(-1) == labels.numpy(), *gradients]
+
+
+def inputs(dtype, has_bias):
+    random = np.random.default_rng(4)
+    shapes = [(N, WIDTH), (WORDS, WIDTH), *([(WORDS,)] if has_bias else [])]
+    tensors = [tf.constant(random.normal(size=shape), dtype) for shape in shapes]
+    return tensors, tf.constant(random.integers(WORDS, size=N), tf.int32), random.normal(size=N)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("rows", [1, 4, 7, 100])
+def test_the_size_of_a_chunk_changes_nothing(rows, dtype, has_bias):
+    tensors, labels, weights = inputs(dtype, has_bias)
+    # In 16 bits the logits are rounded, those of the largest magnitude most; results are relative to the largest one.
+    tolerance = {"float64": 1e-12, "float32": 1e-5}.get(dtype, 8 * half_unit(dtype))
+    found = results(tensors, labels, weights, rows)
+    for ours, wanted in zip(found, oracle(tensors, labels, weights), strict=True):
+        ours, size = tf.cast(ours, tf.float64), np.abs(wanted).max()
+        np.testing.assert_allclose(ours, wanted, rtol=tolerance, atol=tolerance * size)
+
+
+def test_the_number_of_rows_may_be_unknown():
+    tensors, labels, weights = inputs("float32", has_bias=True)
+    specs = [tf.TensorSpec([None, WIDTH]), *(tf.TensorSpec(each.shape) for each in tensors[1:])]
+    run = tf.function(lambda *tensors: results(tensors, labels, weights, 4), input_signature=specs, autograph=False)
+    for ours, wanted in zip(run(*tensors), results(tensors, labels, weights, 4), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [4, 100])
+def test_a_compiled_function_gives_the_same(rows):
+    tensors, labels, weights = inputs("float32", has_bias=True)
+    compiled = tf.function(lambda *tensors: results(tensors, labels, weights, rows), jit_compile=True, autograph=False)
+    for ours, wanted in zip(compiled(*tensors), results(tensors, labels, weights, 100), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_of_classes_with_equal_logits_the_lowest_is_best():
+    table, labels = tf.constant([[0.0], [1.0], [1.0]]), tf.constant([1, 2, 0])
+    for rows in (1, 3):
+        _, correct = tied_cross_entropy(tf.ones([3, 1]), table, labels, 0, Group(), "output", rows)
+        np.testing.assert_array_equal(correct, [1, 0, 0])
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_logits_of_all_rows_are_never_in_memory(has_bias):
+    """2,048 rows and 250,880 words: 2.1 GB in fp32. No tensor of forward and backward has an eighth of that."""
+    rows, words, width = 2048, 250_880, 64
+    step = tf.function(lambda labels, *tensors: results(tensors, labels, tf.ones([rows]), None), autograph=False)
+    shapes = [[rows, width], [words, width], *([[words]] if has_bias else [])]
+    traced = step.get_concrete_function(tf.TensorSpec([rows], tf.int32), *map(tf.TensorSpec, shapes))
+    assert max(tensor_bytes(traced.graph)) == words * width * 4  # the table and its gradient
+
+
+def test_the_loss_of_masked_words_keeps_no_logits_of_all_of_them():
+    """4 x 64 masked words of 250,880: 257 MB in fp32."""
+    words, config = 250_880, small_config(num_hidden_layers=1, hidden_size=12)
+    model, batch = BertPretrainer(config, words, "float32", 1), small_batch(samples=4, predictions=64)
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(model.compare(x, batch).mlm_entropy)
+        return tape.gradient(loss, [x, *model.masked_lm.trainable_variables, model.word])
+
+    traced = step.get_concrete_function(tf.TensorSpec([4, 19, 12]))
+    assert max(tensor_bytes(traced.graph)) == 32 * words * 4  # the least rows of a chunk

@@ -1,0 +1,72 @@
+"""The time that the matrix products of an update take alone, one after the other, in this process.
+
+Over the time of the update, it says how much of it the products leave for everything else. The products are those that
+the planner counts, `tftrain.plan.forecast.step_products`.
+"""
+
+import time
+
+import tensorflow as tf
+
+from tftrain.number_formats import DTYPES
+from tftrain.plan import forecast
+from tftrain.plan.blocks import Product
+from tftrain.plan.workload import Workload
+
+REPEATS = 3  # of each product; it has run once before
+LARGEST = 2**24  # numbers of rows in an operand or a result; larger products are measured with fewer rows
+DRAWN = 2**20  # random numbers, which operands repeat
+
+
+def measure(work: Workload) -> float:
+    """Runs each distinct product of an update, forward and backward, and returns the seconds of all of an update.
+
+    A product takes the time of one run; with L equal layers, the measurement takes about 4 / L of the products' time.
+
+    Args:
+        work: of one rank: sizes, batch, precision and checkpointing.
+    """
+    total, numbers = 0.0, tf.random.stateless_normal([DRAWN], [1, 2], dtype=DTYPES[work.precision])
+    for product, forward, backward in forecast.step_products(work):
+        forms = _forms(product)
+        for (shapes, transposed, scale), count in zip(forms, (forward, backward, backward), strict=True):
+            total += count * scale * _seconds(*(_filled(shape, numbers) for shape in shapes), transposed)
+    return total
+
+
+def _forms(product: Product) -> list[tuple[tuple[list[int], list[int]], tuple[bool, bool], float]]:
+    """Returns, for the forward product and the gradients of its operands: shapes, transposes, and a factor on the time.
+
+    With y = x w: x w, dy w' and x' dy. The factor is above 1 where fewer rows than the product's are measured.
+    """
+    m, n, k = product.m, product.n, product.k
+    rows = min(m, max(1, LARGEST // (max(n, k) * product.batch)))
+    batch = [product.batch] if product.batch > 1 else []
+    x, w, dy = ([*batch, *shape] for shape in ((rows, k), (k, n), (rows, n)))
+    forms = ((x, w), (False, False)), ((dy, w), (False, True)), ((x, dy), (True, False))
+    return [(*form, m / rows) for form in forms]
+
+
+def _filled(shape: list[int], numbers: tf.Tensor) -> tf.Tensor:
+    size = tf.TensorShape(shape).num_elements()
+    return tf.reshape(tf.tile(numbers, [-(-size // DRAWN)])[:size], shape)
+
+
+def _seconds(left: tf.Tensor, right: tf.Tensor, transposed: tuple[bool, bool]) -> float:
+    """Returns the seconds of one product, a mean over runs without a pause."""
+
+    @tf.function(autograph=False)  # kernels of a graph are those of the step
+    def multiply(left, right):
+        return tf.matmul(left, right, *transposed)
+
+    _wait(multiply(left, right))
+    start = time.perf_counter()
+    for _ in range(REPEATS):
+        result = multiply(left, right)
+    _wait(result)
+    return (time.perf_counter() - start) / REPEATS
+
+
+def _wait(result: tf.Tensor) -> None:
+    """Waits until the device has computed a result."""
+    tf.reshape(result, [-1])[:1].numpy()
