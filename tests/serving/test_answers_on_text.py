@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.formats.models import DATA
 from tests.labelled import files
-from tests.test_predict import Drawn, sentencepiece
+from tests.test_export import exported
+from tests.test_predict import Drawn, objects, sentencepiece
 from tftrain import inference
 from tftrain.data.vocabulary import Vocabulary
 from tftrain.fine_tuning_config import FineTuningConfig
@@ -266,6 +268,20 @@ def test_tokenizers_of_tensorflow_text_give_the_answers_of_predict(sentencepiece
     tokenizer = sentencepiece if kind == "sentencepiece" else pieces()._replace(normalization="nfkc")
     model = drawn(tokenizer)
     assert_equal(answer(traced(model), EXAMPLES), model, EXAMPLES)
+
+
+def test_an_export_has_the_threshold_of_its_flag(capsys, tmp_path):
+    place = f"--init_checkpoint=hf:{DATA}/hf_bert_answers"
+    text = exported(capsys, tmp_path / "out", place, "--null_score_threshold=-1000")
+    assert "answer_text" in text
+    function = tf.saved_model.load(str(tmp_path / "out/1")).signatures["answer_text"]
+    examples = [("a", "b c d e"), ("b", "a bed sings " * 20)]
+    found = answer(function, examples)
+    assert found["answer"].tolist() == [b"", b""]
+    np.testing.assert_array_equal(found["score"], found["null_score"])
+    expected = objects(capsys, place, "--null_score_threshold=-1000", *("\t".join(each) for each in examples))
+    scores = [each["n_best"][0]["score"] for each in expected]
+    np.testing.assert_allclose(found["score"], scores, rtol=1e-5, atol=1e-4)
 
 
 def test_no_texts_have_no_answers(common):
