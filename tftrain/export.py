@@ -81,6 +81,7 @@ def export(config: ExportConfig) -> None:
     settings = config.export
     original = inference.load(config.source)
     inference.check_tokens(original, config.source)
+    check_threshold(config, original.config.task, has_ops(original.tokenizer))
     dtype, change = VARIANTS[settings.variant]
     model = original if settings.variant == "fp32" else inference.load(config.source, dtype)
     if change:
@@ -88,10 +89,11 @@ def export(config: ExportConfig) -> None:
     for note in [*model.notes, *left_out(model, settings.format)]:
         logger.info(note)
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
-    made = signatures(Source(model, text, settings.top_k))
+    source = Source(model, text, settings.top_k, settings.null_score_threshold)
+    made = signatures(source)
     with complete_folder(Path(settings.to)) as folder:
         write = write_onnx if settings.format == "onnx" else write_saved_models
-        exported = write(folder, Source(model, text, settings.top_k), made)
+        exported = write(folder, source, made)
         if model.tokenizer:
             (folder / "tokenizer").mkdir()
             tokenizer.write(folder / "tokenizer", model.tokenizer)
@@ -101,6 +103,28 @@ def export(config: ExportConfig) -> None:
         lines = report.comparison(settings, original, exported, folder)
     for line in [*report.signatures(made, settings), "", *lines]:
         logger.info(line)
+
+
+class ExportError(RunError):
+    """The model can't have what a flag asks for; the message names the flag."""
+
+
+def check_threshold(config: ExportConfig, task: str, has_ops: bool) -> None:
+    """Checks that `--null_score_threshold`, if it is given, has a signature that it is for.
+
+    Raises:
+        ExportError: it has none.
+    """
+    threshold = config.export.null_score_threshold
+    if threshold is None:
+        return
+    if task != "question_answering":
+        what = f"is for {task}; expected nothing, or a model for question_answering"
+    elif not has_ops:
+        what = "has no signature on text, for want of a tokenizer; expected nothing, or --tokenizer_dir"
+    else:
+        return
+    raise ExportError(f"--null_score_threshold={threshold}: {config.source.shown} {what}")
 
 
 def left_out(model, file_format: str) -> list[str]:

@@ -27,6 +27,11 @@ class ExportFlags:
         choices=("fp32", "bf16", "int8"),
     )
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
+    null_score_threshold: float | None = flag(
+        None,
+        "A question has no answer if that scores higher than the best answer by more than this; by default every "
+        "question has an answer. For the signature answer_text of a model of question_answering.",
+    )
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these flags."""
@@ -35,6 +40,9 @@ class ExportFlags:
         if not self.to or (Path(self.to).exists() and (not Path(self.to).is_dir() or any(Path(self.to).iterdir()))):
             found.append(Problem("to", self.to, expected))
         if self.format == "onnx":
+            if self.null_score_threshold is not None:
+                expected = "expected nothing with --format=onnx, which has no signature on text"
+                found.append(Problem("null_score_threshold", self.null_score_threshold, expected))
             if self.variant in ("bf16", "int8"):
                 found.append(Problem("variant", self.variant, "expected fp32 with --format=onnx"))
             if missing := [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]:

@@ -129,6 +129,19 @@ def check_tokens(model: TrainedModel, source: ModelSource) -> None:
         raise FormatError(f"{source.shown}: its vocabulary has no {MASK}; expected that of an encoder")
 
 
+def answer_settings(model: TrainedModel, null_score_threshold: float | None, n_best: int) -> FineTuningConfig:
+    """Returns how answers are chosen: the settings of the model's run, or the defaults.
+
+    Args:
+        model: which one.
+        null_score_threshold: in place of the run's; None: as the run.
+        n_best: answers to find for each question; the run's number if that is larger.
+    """
+    settings = model.fine_tuning or FineTuningConfig()
+    threshold = settings.null_score_threshold if null_score_threshold is None else null_score_threshold
+    return dataclasses.replace(settings, null_score_threshold=threshold, n_best=max(n_best, settings.n_best))
+
+
 class Sample(NamedTuple):
     """A text as the model reads it.
 

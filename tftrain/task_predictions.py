@@ -6,7 +6,6 @@ outputs with the task's scorer.
 
 import abc
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import tensorflow as tf
 
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.inference import TrainedModel, encoder_batch
+from tftrain.inference import TrainedModel, answer_settings, encoder_batch
 from tftrain.labelled import conll, glue, squad
 from tftrain.labelled.encoding import Encoded, Encoder, Sequences
 from tftrain.labelled.examples import TextExample
@@ -170,12 +169,12 @@ class QuestionReader(Reader):
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> tuple[Any, list[Encoded], list[Reading]]:
         """See `Reader.read`; a long context has several sequences."""
-        settings, length = self._settings, self._encoder.max_seq_length
+        settings = self._settings
         questions = [
             squad.Question(f"text {number}", str(number), question, context, (), ())
             for number, (question, context) in enumerate(examples)
         ]
-        kept = min(settings.max_query_length, length - len("CSST"))  # The context has one token at least.
+        kept = squad.longest_query(settings.max_query_length, self._encoder.max_seq_length)
         kind = self._tokenizer.vocabulary.tokenizer_type
         windows, encoded = squad.divide(questions, self._encoder, kind, settings.doc_stride, kept)
         ids, asked = [[] for _ in questions], self._encoder.tokenize([question for question, _ in examples])
@@ -236,9 +235,7 @@ def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: fl
         null_score_threshold: as `--null_score_threshold`; None: every question has an answer.
         n_best: answers to find for each question; the run's number if that is larger.
     """
-    settings, has_null = model.fine_tuning or FineTuningConfig(), null_score_threshold is not None
-    threshold = null_score_threshold if has_null else settings.null_score_threshold
-    settings = replace(settings, null_score_threshold=threshold, n_best=max(n_best, settings.n_best))
+    settings, has_null = answer_settings(model, null_score_threshold, n_best), null_score_threshold is not None
     return READERS[model.config.task](model, settings, max_seq_length, has_null)
 
 

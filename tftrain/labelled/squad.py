@@ -113,6 +113,11 @@ def _question(entry: Any, context: str, path: str) -> Question:
     return Question(place, entry["id"], _field(entry, "question", str, place), context, texts, starts)
 
 
+def longest_query(max_query_length: int, max_seq_length: int) -> int:
+    """Returns the most tokens of a question: at least one token of the context fits beside it."""
+    return min(max_query_length, max_seq_length - len("CSST"))
+
+
 def word_spans(context: str, tokenizer_type: str) -> list[tuple[int, int]]:
     """Returns first character and end of each word; sentencepiece has no pieces that are parts of two words."""
     pattern = _BETWEEN_SPACES if tokenizer_type == "sentencepiece" else _WORDS

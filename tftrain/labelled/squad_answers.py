@@ -74,10 +74,19 @@ def score_answers(questions: Sequence[Question], found: Mapping[str, str]) -> di
 
 
 class Answer(NamedTuple):
-    """A candidate: its text, and the sum of the logits of its ends."""
+    """A candidate.
+
+    Attributes:
+        text: of the answer; "" if there is none.
+        score: sum of the logits of its ends.
+        start: its first character in the context.
+        end: the character behind it; equal to `start` if there is no answer.
+    """
 
     text: str
     score: float
+    start: int
+    end: int
 
 
 class AnswerScorer(Scorer):
@@ -115,7 +124,7 @@ class AnswerScorer(Scorer):
                 "question": question.text,
                 "label": question.answers,
                 "prediction": answers[0].text,
-                "n_best": [{"text": answer.text, "score": round(answer.score, 4)} for answer in answers],
+                "n_best": [{**answer._asdict(), "score": round(answer.score, 4)} for answer in answers],
             }
 
     def _answers(self, outputs: np.ndarray) -> Iterator[tuple[Question, list[Answer]]]:
@@ -128,14 +137,17 @@ class AnswerScorer(Scorer):
 
     def _candidates(self, group) -> list[Answer]:
         settings, null = self._settings, np.inf
-        best: dict[str, float] = {}
+        best: dict[str, Answer] = {}
         for question, window, logits in group:
             null = min(null, float(logits[0].sum()))
             for begin, end, score in self._spans(window, logits):
-                text = question.context[window.spans[begin][0] : window.spans[end][1]]
-                best[text] = max(score, best.get(text, -np.inf))
-        ranked = sorted((Answer(*each) for each in best.items()), key=lambda answer: -answer.score)[: settings.n_best]
-        nothing = Answer("", null)
+                place = window.spans[begin][0], window.spans[end][1]
+                text = question.context[slice(*place)]
+                if text not in best or score > best[text].score:
+                    best.pop(text, None)  # Of equal scores, the one that was found first is the better one.
+                    best[text] = Answer(text, score, *place)
+        ranked = sorted(best.values(), key=lambda answer: -answer.score)[: settings.n_best]
+        nothing = Answer("", null, 0, 0)
         if not ranked:
             return [nothing]
         if not self._has_null:

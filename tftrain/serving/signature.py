@@ -18,11 +18,13 @@ class Source(NamedTuple):
         model: with weights in the variant to export.
         text: turns strings into ids; None if there are no ops for the tokenizer.
         top_k: candidates of a masked token.
+        null_score_threshold: of answers; None: every question has an answer.
     """
 
     model: TrainedModel
     text: TextGraph | None
     top_k: int
+    null_score_threshold: float | None = None
 
     @property
     def tokens(self) -> tf.Tensor:

@@ -6,9 +6,11 @@ import tensorflow as tf
 
 from tftrain.inference import encoder_batch
 from tftrain.model.heads import mean_embeddings
+from tftrain.serving.answer_graph import AnswerGraph
 from tftrain.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
 
 PAIR = (*TEXT, tf.TensorSpec([None], tf.string, "text_pair"))
+QUESTION = (tf.TensorSpec([None], tf.string, "question"), tf.TensorSpec([None], tf.string, "context"))
 _PROBABILITIES = {"classification": tf.nn.softmax, "multi_label": tf.nn.sigmoid}
 
 Outputs = dict[str, tf.Tensor]
@@ -58,6 +60,13 @@ def answer(source: Source) -> Signature | None:
     )
 
 
+def answer_text(source: Source) -> Signature | None:
+    """Questions and contexts to answers, with their places in the context; see `AnswerGraph`."""
+    if source.text is None or source.model.config.task != "question_answering":
+        return None
+    return Signature(AnswerGraph(source.model, source.text, source.null_score_threshold, source.top_k), QUESTION)
+
+
 def embed(source: Source) -> Signature | None:
     """Token ids to vectors of length 1, [n, H]: what the task compares."""
     return _on_ids(source, lambda hidden, mask: {"embedding": mean_embeddings(hidden, mask)}, "embedding")
@@ -74,6 +83,7 @@ BUILDERS: dict[str, Builder] = {
         regress_pair,
         classify_tokens,
         answer,
+        answer_text,
         embed,
     )
 }

@@ -51,6 +51,10 @@ class TextGraph(tf.Module):
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         return ids.to_tensor(), tf.sequence_mask(lengths, tf.reduce_max(lengths), tf.int32)
 
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the token ids of texts as they are, without special tokens: string [n] to int32 [n, tokens]."""
+        return self._tokenize(texts)
+
     def examples(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns what a fine-tuned model reads of texts, or of pairs: of one tensor of strings [n], or of two.
 
