@@ -236,7 +236,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(tmp_path):
     np.testing.assert_allclose(curves[4], curves[1], rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.multirank
 def test_compressed_sparse_and_accumulated_gradients_train_on_two_ranks(tmp_path):
     settings = ("--global_batch_size=8", "--grad_accum_steps=2", "--max_steps=4")

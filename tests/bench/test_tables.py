@@ -14,7 +14,7 @@ from tftrain.bench.tables import TABLES
 from tftrain.fields import ConfigError
 
 KERNEL_COLUMNS = "op pass dtype shape device implementation time_us gb_per_s share_of_copy speedup_over_tf"
-PEER_COLUMNS = "implementation dtype samples_per_sec ratio_to_best_peer"
+PEER_COLUMNS = "implementation dtype samples_per_sec ratio_to_best_peer share_of_products"
 
 
 @pytest.fixture(params=TABLES.values(), ids=TABLES.keys())

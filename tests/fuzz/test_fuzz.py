@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.fuzz import harness
 from tests.fuzz.targets import TARGETS
 
@@ -52,6 +54,7 @@ class _Broken(harness.Target):
             time.sleep(harness.SECONDS + 60)
 
 
+@pytest.mark.nightly
 def test_every_way_to_fail_is_found_and_repeats(monkeypatch):
     monkeypatch.setattr(harness, "SECONDS", 3)
     results = list(harness.run(_Broken(), 1, range(16)))

@@ -60,9 +60,8 @@ def test_losses_are_bit_equal(model, compute):
         np.testing.assert_array_equal(losses(mode, VARIANTS[model], **compute), kept, err_msg=mode)
 
 
-@pytest.mark.slow
-# Full checkpointing recomputes what selective checkpointing does, and more.
-@pytest.mark.parametrize("mode", ["full", pytest.param("selective", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["full", "selective"])
 def test_losses_under_xla_are_equal_but_for_other_fusions(mode):
     expected = losses("none", {}, jit_compile="true")
     np.testing.assert_allclose(losses(mode, {}, jit_compile="true"), expected, rtol=1e-5)

@@ -98,7 +98,7 @@ def line(levers, ranks, *pairs):
     return f"\n| `{levers}` | {ranks} | {figures} |"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("levers", "ranks"), MEMORY_CASES)
 def test_planned_memory_is_near_the_peak_of_a_run(levers, ranks, capsys):
     # The size of the machine and its rates do not change the memory of a plan.

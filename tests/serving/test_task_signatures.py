@@ -108,7 +108,7 @@ def test_texts_in_the_graph_are_those_of_predict(task):
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("classes", "classify"), pytest.param("answers", "answer", marks=pytest.mark.slow)]
+    ("name", "file"), [("classes", "classify"), pytest.param("answers", "answer", marks=pytest.mark.nightly)]
 )
 def test_a_runtime_of_onnx_gives_the_logits_of_transformers(capsys, tmp_path, name, file):
     runtime = pytest.importorskip("onnxruntime")

@@ -1,11 +1,13 @@
-"""An elastic run whose layers are split over two ranks loses a host of two ranks, of four, and finds another one.
+"""An elastic run whose model is divided over two ranks loses a host of two ranks, of four, and finds another one.
 
 `python -m tests.supervise.elastic_recovery` prints how long each change takes, and how much the losses differ from
-those of one rank that was left alone.
+those of one rank that was left alone. Flags say how the model is divided: --tensor_parallel_size=2 by default, or
+--pipeline_parallel_size=2.
 """
 
 import os
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,10 +20,10 @@ SECONDS = 1800
 SETTINGS = [*RUN, f"--max_steps={STEPS}"]
 
 
-def main() -> None:
+def main(division: list[str]) -> None:
     home = Path(tempfile.mkdtemp(prefix="elastic_recovery."))
     hosts = Hosts(home, "localhost", "127.0.0.1", slots=2)
-    elastic = [*SETTINGS, "--tensor_parallel_size=2", f"--output_dir={home / 'run'}"]
+    elastic = [*SETTINGS, *(division or ["--tensor_parallel_size=2"]), f"--output_dir={home / 'run'}"]
     with job(hosts, 4, *elastic, least=2) as launched:
         launched.wait_for("step_00000005", seconds=SECONDS)
         begin = time.monotonic()
@@ -53,4 +55,4 @@ def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

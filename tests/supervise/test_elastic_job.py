@@ -74,8 +74,9 @@ def losses(output_dir):
     return {row["step"]: row["loss"] for row in read_rows(output_dir / "metrics.jsonl") if "loss" in row}
 
 
+@pytest.mark.nightly
 @pytest.mark.multirank
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_a_run_that_loses_a_host_and_gains_another_ends_with_the_losses_of_one_rank(tmp_path, ranks):
     names = ["localhost", "127.0.0.1", "127.1"][:ranks]
     hosts = Hosts(tmp_path, *names)

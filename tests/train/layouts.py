@@ -234,7 +234,7 @@ def two_in_a_row(batch):
     samples, half = batch["input_ids"].shape[0], SEQ // 2
     positions, second = np.arange(SEQ) % half, np.arange(SEQ) >= half
     labels = batch["next_sentence_labels"]
-    labels = tf.stack([labels, 1 - labels, tf.zeros_like(labels)], 1)
+    labels = tf.stack([labels, tf.roll(labels, 1, 0), tf.zeros_like(labels)], 1)
     rows = {
         "sequence_ids": batch["input_mask"] * (1 + second),
         "position_ids": batch["input_mask"] * positions,

@@ -28,6 +28,7 @@ def assert_alike(config, fused, rtol=1e-5):
         assert_same_weights(run, reference, rtol)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lever", FUSED)
 def test_each_fused_op_alone(lever):
     assert_alike(BASE, {lever: "fused"})

@@ -5,18 +5,18 @@ import pytest
 from tests.distributed import run_ranks
 from tests.train.layouts import CASES, sizes
 
-# Each stage of ZeRO, each strategy, each size of a tensor parallel group, fused ops, accumulation, bf16, and the
-# sequence divided. Then stages with the decoder, chunks, a fused update and halves of backward.
+# ZeRO, each size of a tensor parallel group, fused ops, accumulation, the sequence divided, several examples in a row.
+# Then stages with the decoder, a fused update and halves of backward.
 SHORT = (
     "tp2-accumulate4-zero2-greedy:1",
     "tp4-accumulate1-zero0",
-    "zero2-bf16-accumulate",
     "dp2-tp2-sequence-zero1-fused-packed",
     "dp2-pp2-zero1-naive-fused-packed",
     "tp2-pp2-sequence-zero_bubble-gpt",
 )
 # The same in other combinations; `python -m tests.train.layouts` has the rest.
 LONG = (
+    "zero2-bf16-accumulate",
     "tp1-accumulate1-zero1-naive",
     "tp2-zero1-even-fused",
     "zero1-even-fused-accumulate",

@@ -37,7 +37,7 @@ def gradients(run, stage, schedule, batch):
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
-@pytest.mark.parametrize("checkpointing", ["none", "selective"])
+@pytest.mark.parametrize("checkpointing", ["selective", pytest.param("none", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("model", [PLAIN, {**FUSED, "activation": "geglu"}], ids=["plain", "fused"])
 def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, jit):
     config = dataclasses.replace(

@@ -71,7 +71,7 @@ def test_the_text_of_constants_reads_back():
     assert all(dataclasses.asdict(found)["memory_rate"] > 0 for found in systems().values())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_constants_that_come_with_the_planner_are_what_the_rows_say():
     found, errors = calibrate.calibrate(rows.read_reference())
     every = {each.figure: each for each in errors if each.table == "all"}
