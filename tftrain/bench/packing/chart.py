@@ -24,7 +24,8 @@ def draw(records: Sequence[Record], path: Path) -> None:
     for place, record in enumerate(records):
         most = record["max_sequences_per_pack"]
         speed.bar(place, record["real_samples_per_sec"], color=COLOURS[most])
-        speed.annotate(f"{record['real_samples_per_sec']:.1f}", (place, record["real_samples_per_sec"]), ha="center")
+        rate = record["real_samples_per_sec"]
+        speed.annotate(f"{rate:.1f}", (place, rate), (0, 2), textcoords="offset points", ha="center")
         examples, means = curve(record)
         loss.plot(examples, means, color=COLOURS[most], label=label(record))
     speed.set_xticks(range(len(records)), [label(record) for record in records], fontsize=8)
