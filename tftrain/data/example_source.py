@@ -20,7 +20,8 @@ class ExampleSource:
     """Examples of one split, by number.
 
     Attributes:
-        num_examples: number of examples of the split.
+        num_examples: number of samples of the split: of examples, or of rows in which examples are packed.
+        real_examples: number of the examples themselves.
         max_seq_length: S, tokens of an example, including padding.
         widths: number of elements of each feature of an example; None: the feature is one number.
         weights: names of the features that weight predictions, which are 0 in an example that only fills a batch.
@@ -29,7 +30,8 @@ class ExampleSource:
     weights: tuple[str, ...] = ()
 
     def __init__(self, num_examples: int, max_seq_length: int, widths: Mapping[str, int | None]):
-        self.num_examples, self.max_seq_length, self.widths = num_examples, max_seq_length, widths
+        self.num_examples = self.real_examples = num_examples
+        self.max_seq_length, self.widths = max_seq_length, widths
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
         """Returns `count` consecutive samples.

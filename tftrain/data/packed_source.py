@@ -23,13 +23,13 @@ class PackedSource(PairRecords):
 
     weights = ("masked_lm_weights", "sequence_weights")
 
-    def __init__(self, records: RecordSet, masking: Masking, id_limit: int, most: int):
-        """Reads records of at most `most` pairs, with token ids below `id_limit`."""
+    def __init__(self, records: RecordSet, masking: Masking, id_limit: int, most: int, examples: int):
+        """Reads records of at most `most` pairs, `examples` in all, with token ids below `id_limit`."""
         super().__init__(records, masking.max_seq_length, masking.max_predictions_per_seq, id_limit)
         of_tokens = dict.fromkeys(("sequence_ids", "position_ids"), masking.max_seq_length)
         of_examples = dict.fromkeys(("sequence_starts", "sequence_weights", "next_sentence_labels"), most)
         self.widths = {**self.widths, **of_tokens, **of_examples}
-        self._masking, self._most = masking, most
+        self._masking, self._most, self.real_examples = masking, most, examples
 
     def _features(self, serialized, where, first_sample):
         feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)

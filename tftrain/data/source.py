@@ -71,7 +71,8 @@ def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int, obj
         return StaticSource(records, manifest.max_seq_length, manifest.max_predictions_per_seq, vocab_size)
     masking = _masking(manifest, data, split, seed)
     if manifest.max_sequences_per_pack:
-        return PackedSource(records, masking, vocab_size, manifest.max_sequences_per_pack)
+        examples = manifest.packed_examples(split)
+        return PackedSource(records, masking, vocab_size, manifest.max_sequences_per_pack, examples)
     return DynamicSource(records, masking, vocab_size)
 
 

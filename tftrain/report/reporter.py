@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tftrain import devices
 from tftrain.config import TrainConfig
+from tftrain.data.source import ExampleSource
 from tftrain.environment import versions
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -217,15 +218,16 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     )
 
 
-def describe(run: Run, examples: int) -> str:
-    """Returns the sizes of the run, for the log before the first step; `examples` is the size of the training split."""
+def describe(run: Run, source: ExampleSource) -> str:
+    """Returns the sizes of the run, for the log before the first step; `source` is the training split."""
     config, batch, data = run.config, run.config.batch, run.config.data
+    examples, rows = source.real_examples, source.num_examples
     work = run.task.step_flops(batch.global_batch_size)
     parts = {
         "model": run.task.description(),
         "data": (
-            f"{examples} examples of {data.max_seq_length} tokens",
-            f"{examples / batch.global_batch_size:.1f} steps an epoch",
+            f"{examples} examples{'' if rows == examples else f' in {rows} rows'} of {data.max_seq_length} tokens",
+            f"{rows / batch.global_batch_size:.1f} steps an epoch",
         ),
         "batch": (
             f"{batch.global_batch_size} = {batch.micro_batch_size} samples x {batch.grad_accum_steps} micro-batches "

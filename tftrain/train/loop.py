@@ -13,6 +13,7 @@ from tftrain import devices, log
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
+from tftrain.data.source import ExampleSource
 from tftrain.exit_codes import ExitCode, NotFiniteError
 from tftrain.labelled.preflight import identity
 from tftrain.labelled.tokenizers import write_tokenizer
@@ -67,7 +68,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         source = run.task.open_source(config.data, "train", settings.seed)
         resumed = checkpoints.restore()
         done = int(run.progress.step)
-        introduce(run, source.num_examples, done, resumed)
+        introduce(run, source, done, resumed)
         if done >= settings.max_steps:
             logger.info(f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
             return ExitCode.DONE
@@ -160,17 +161,17 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     return ExitCode.DONE
 
 
-def introduce(run: Run, examples: int, done: int, resumed: Path | None) -> None:
+def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) -> None:
     """Says what is worth knowing before the first step.
 
     Args:
         run: its sizes, and which flags have no effect.
-        examples: of the training split.
+        source: the training split.
         done: updates so far.
         resumed: the checkpoint that the run continues from, on the chief.
     """
     config, split = run.config, run.optimizer.state.split
-    logger.info(describe(run, examples))
+    logger.info(describe(run, source))
     logger.info(run.task.implementations())
     if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
         logger.info(note)
