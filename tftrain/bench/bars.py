@@ -84,6 +84,11 @@ class Panel:
         return shown.replace("-", "\N{MINUS SIGN}") + self.unit
 
 
+def speed_panel(title: str, column: str = "speed_change_pct") -> Panel:
+    """Returns the panel of a change of speed in percent, of which records have the spread as `base_spread_pct`."""
+    return Panel(title, (Series(column, spread="base_spread_pct"),), "+.1f", " %", better=1)
+
+
 def chart(
     panels: Sequence[Panel], records: Sequence[Record], name: Callable[[Record], tuple[str, str]], base: str = ""
 ) -> str:

@@ -37,6 +37,14 @@ class PairRecords(RecordSource):
         super().__init__(records, max_seq_length, widths(max_seq_length, max_predictions_per_seq), id_limit)
         self.max_predictions_per_seq = max_predictions_per_seq
 
+    def _lengths_fit(self, where: tf.Tensor, lengths: tf.Tensor) -> tf.Operation:
+        """Checks the tokens of each record, int64 [n]."""
+        return self._check(
+            (lengths > 0) & (lengths <= self.max_seq_length),
+            where,
+            f"the record has no tokens or more than max_seq_length={self.max_seq_length}",
+        )
+
     def _labels_fit(self, where: tf.Tensor, labels: tf.Tensor) -> tf.Operation:
         """Checks next_sentence_labels, int64 [n] or, of packed examples, [n, examples]."""
         fit = tf.reduce_all(tf.reshape((labels == 0) | (labels == 1), [tf.shape(where)[0], -1]), 1)
@@ -62,12 +70,7 @@ class DynamicSource(PairRecords):
         )
         tokens, start = parsed["input_ids"], parsed["second_segment_start"]
         lengths = tokens.row_lengths()
-        fits = self._check(
-            (lengths > 0) & (lengths <= self.max_seq_length),
-            where,
-            f"the record has no tokens or more than max_seq_length={self.max_seq_length}",
-        )
-        with tf.control_dependencies([fits]):
+        with tf.control_dependencies([self._lengths_fit(where, lengths)]):
             # Padded after the check, because every row becomes as long as the longest record.
             dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
         checks = [

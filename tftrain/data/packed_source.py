@@ -17,6 +17,8 @@ from tftrain.data.masked_source import PairRecords
 from tftrain.data.masking import Masking
 from tftrain.data.records import RecordSet
 
+_LISTS = ("sequence_lengths", "second_segment_start", "next_sentence_labels")  # with a number for each example
+
 
 class PackedSource(PairRecords):
     """Prepared, unmasked pairs, several to a record. They are masked when a batch is read."""
@@ -33,27 +35,22 @@ class PackedSource(PairRecords):
 
     def _features(self, serialized, where, first_sample):
         feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
-        of_examples = ("sequence_lengths", "second_segment_start", "next_sentence_labels")
-        parsed = tf.io.parse_example(
-            serialized, dict.fromkeys(("input_ids", *of_examples), feature), example_names=where
-        )
-        tokens, counts = parsed["input_ids"], [parsed[name].row_lengths() for name in of_examples]
+        parsed = tf.io.parse_example(serialized, dict.fromkeys(("input_ids", *_LISTS), feature), example_names=where)
+        tokens, counts = parsed["input_ids"], [parsed[name].row_lengths() for name in _LISTS]
         sizes = tokens.row_lengths()
         alike = (counts[0] == counts[1]) & (counts[0] == counts[2]) & (counts[0] > 0) & (counts[0] <= self._most)
         checks = [
             self._check(
-                alike, where, f"the record does not have the same number of each, from 1 to {self._most}: {_LISTS}"
-            ),
-            self._check(
-                (sizes > 0) & (sizes <= self.max_seq_length),
+                alike,
                 where,
-                f"the record has no tokens or more than max_seq_length={self.max_seq_length}",
+                f"the record does not have the same number of each, from 1 to {self._most}: {', '.join(_LISTS)}",
             ),
+            self._lengths_fit(where, sizes),
         ]
         with tf.control_dependencies(checks):
             # Padded after the checks, because every row becomes as long as the longest record.
             dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
-            lengths, seconds, labels = (parsed[name].to_tensor(shape=[None, self._most]) for name in of_examples)
+            lengths, seconds, labels = (parsed[name].to_tensor(shape=[None, self._most]) for name in _LISTS)
             checks = [
                 self._ids_fit(where, dense),
                 self._labels_fit(where, labels),
@@ -94,6 +91,3 @@ class PackedSource(PairRecords):
             "sequence_starts": tf.where(lengths > 0, starts, none),
         }
         return {name: tf.cast(value, tf.int32) for name, value in found.items()}
-
-
-_LISTS = "sequence_lengths, second_segment_start and next_sentence_labels"

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from tftrain.bench import host
 from tftrain.bench.attention.chart import draw
-from tftrain.bench.bars import MEANING, Panel, Series
+from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import spread
 from tftrain.bench.table import Column, Outcome, Record, Row, Table
@@ -126,15 +126,7 @@ ATTENTION = Table(
     rows(),
     measure,
     draw=draw,
-    panels=(
-        Panel(
-            "Speed of the core: change, %",
-            (Series("speed_change_pct", spread="base_spread_pct"),),
-            "+.1f",
-            " %",
-            better=1,
-        ),
-    ),
+    panels=(speed_panel("Speed of the core: change, %"),),
     chart_note=MEANING.format(
         base="matrix products with the fused softmax", spread="the distance between the quartiles of its times"
     ),

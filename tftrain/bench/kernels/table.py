@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from tftrain.bench import host
-from tftrain.bench.bars import MEANING, Panel, Series
+from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
 from tftrain.bench.table import Column, Outcome, Row, Table
@@ -84,15 +84,7 @@ KERNELS = Table(
     COLUMNS,
     rows(),
     measure,
-    panels=(
-        Panel(
-            "Speed of the fused op: change, %",
-            (Series("speed_change_pct", spread="base_spread_pct"),),
-            "+.1f",
-            " %",
-            better=1,
-        ),
-    ),
+    panels=(speed_panel("Speed of the fused op: change, %"),),
     chart_note=MEANING.format(
         base="the faster implementation in plain TensorFlow", spread="the distance between the quartiles of its times"
     ),

@@ -11,11 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tftrain.bench import host
-from tftrain.bench.bars import MEANING, Panel, Series
+from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.packing.chart import draw
 from tftrain.bench.table import Column, Outcome, Record, Row, Table
 from tftrain.bench.training import run
+from tftrain.bench.training.alternation import range_pct
 from tftrain.bench.training.run import RunError
 from tftrain.data.manifest import read_manifest
 
@@ -155,10 +156,9 @@ def median(records: Sequence[Record], base: Sequence[Record] | None) -> Record:
     found = sorted(records, key=lambda record: record["real_samples_per_sec"])[(len(records) - 1) // 2]
     if base:
         speeds = [record["real_samples_per_sec"] for record in base]
-        middle = statistics.median(speeds)
-        found["real_samples_change_pct"] = 100 * (found["real_samples_per_sec"] / middle - 1)
+        found["real_samples_change_pct"] = 100 * (found["real_samples_per_sec"] / statistics.median(speeds) - 1)
         if len(speeds) > 1:
-            found["base_spread_pct"] = 100 * (max(speeds) - min(speeds)) / middle
+            found["base_spread_pct"] = range_pct(speeds)
     return found
 
 
@@ -169,15 +169,7 @@ PACKING = Table(
     rows(),
     measure,
     draw=draw,
-    panels=(
-        Panel(
-            "Real examples a second: change, %",
-            (Series("real_samples_change_pct", spread="base_spread_pct"),),
-            "+.1f",
-            " %",
-            better=1,
-        ),
-    ),
+    panels=(speed_panel("Real examples a second: change, %", "real_samples_change_pct"),),
     chart_note=MEANING.format(base="rows of one example", spread="the range of the base's runs"),
     labels=("packing", "max_sequences_per_pack"),
     base="none",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tftrain.bench import host
-from tftrain.bench.bars import MEANING, Panel, Series
+from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task
 from tftrain.bench.report import spread
@@ -191,9 +191,7 @@ PEERS = Table(
     COLUMNS,
     rows(),
     measure,
-    panels=(
-        Panel("Samples/s: change, %", (Series("speed_change_pct", spread="base_spread_pct"),), "+.1f", " %", better=1),
-    ),
+    panels=(speed_panel("Samples/s: change, %"),),
     chart_note=MEANING.format(
         base="the fastest peer in the same number format", spread="the distance between the quartiles of its steps"
     ),

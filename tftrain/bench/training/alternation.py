@@ -113,14 +113,14 @@ def record(compared: Compared) -> Record:
         **figures.memory,
     }
     if len(compared.runs) > 1:
-        found["spread"] = _spread([run.samples_per_sec for run in compared.runs])
+        found["spread"] = range_pct([run.samples_per_sec for run in compared.runs])
     if base:
         speeds, peaks = [run.samples_per_sec for run in base], [run.peak_gb for run in base]
         speed, peak = statistics.median(speeds), statistics.median(peaks)
         found |= {
             "samples_per_sec_change": 100 * (figures.samples_per_sec / speed - 1),
             "peak_gb_change": figures.peak_gb - peak,
-            "base_spread": _spread(speeds) if len(base) > 1 else None,
+            "base_spread": range_pct(speeds) if len(base) > 1 else None,
             "base_peak_spread": max(peaks) - min(peaks) if len(base) > 1 else None,
             "base_samples_per_sec": speeds,
             "base_peak_gb": peaks,
@@ -128,6 +128,6 @@ def record(compared: Compared) -> Record:
     return found
 
 
-def _spread(values: Sequence[float]) -> float:
+def range_pct(values: Sequence[float]) -> float:
     """Returns the range of values in percent of their median."""
     return 100 * (max(values) - min(values)) / statistics.median(values)
