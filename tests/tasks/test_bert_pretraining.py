@@ -12,6 +12,7 @@ from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 from tftrain.tasks.bert_pretraining import BertPretraining, LossSums, pretraining_loss_sums
+from tftrain.tasks.task import Contents
 
 
 def comparison(samples=5, predictions=4) -> Comparison:
@@ -136,3 +137,12 @@ def batches_of(config, samples):
 
 def make_source(config):
     return pipeline.open_source(config.data, "train", config.model.vocab_size, config.run.seed)
+
+
+def test_the_contents_of_a_batch_are_its_examples_and_tokens():
+    task = make_task(configured("--global_batch_size=4", "--output_dir=unused"), Mesh())
+    batch = {"input_ids": tf.zeros([2, 5], tf.int32), "input_mask": tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])}
+    assert task.contents(batch) == Contents(samples=2, tokens=8, positions=10)
+    packed = batch | {"sequence_weights": tf.constant([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])}
+    assert task.contents(packed) == Contents(samples=5, tokens=8, positions=10)
+    assert task.contents({"input_ids": batch["input_ids"]}) == Contents(samples=2, tokens=10, positions=10)

@@ -9,6 +9,8 @@ import platform
 import time
 from pathlib import Path
 
+import tensorflow as tf
+
 from tftrain import devices
 from tftrain.config import TrainConfig
 from tftrain.data.source import ExampleSource
@@ -40,7 +42,7 @@ class Clock:
 
     def __init__(self):
         """Starts now."""
-        self.batch_size, self.contents, self._compiled = 0, Contents(0, 0), set()
+        self.batch_size, self.contents, self._compiled = 0, Contents(0, 0, 0), set()
         self.start()
 
     def start(self) -> None:
@@ -184,10 +186,8 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     seconds = clock.seconds_per_step() if clock.steps else clock.first_seconds
     counted = clock.samples if clock.steps else clock.batch_size
     rate = counted / max(clock.steps, 1) / seconds
-    real_samples, real_tokens = (
-        collectives.gather_numbers(run.mesh.data, number, f"contents.{name}").sum() / counted
-        for name, number in clock.contents._asdict().items()
-    )
+    contents = tf.constant(clock.contents, tf.float64)
+    contents = Contents(*collectives.all_reduce(run.mesh.data, contents, "contents").numpy().tolist())
     length = config.data.max_seq_length
     achieved = run.task.step_flops(1) * rate / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
@@ -205,9 +205,9 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
         step_time_s=seconds,
         samples_per_sec=rate,
         tokens_per_sec=rate * length,
-        real_samples_per_sec=rate * real_samples,
-        real_tokens_per_sec=rate * real_tokens,
-        utilisation=real_tokens / length,
+        real_samples_per_sec=rate * contents.samples / counted,
+        real_tokens_per_sec=rate * contents.tokens / counted,
+        utilisation=contents.tokens / contents.positions,
         tflops_per_device=achieved,
         mfu=achieved / peak if peak else None,
         peak_memory_gb=float(peaks.max()),

@@ -14,7 +14,7 @@ from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.bert import BertPretrainer, Comparison
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.task import Batch, Contents, Mean
+from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
 
 
@@ -65,12 +65,6 @@ class BertPretraining(TransformerTask):
     def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
         return pretraining_loss_sums(self.model.compare(x, batch), batch)._asdict()
-
-    def contents(self, batch: Batch) -> Contents:
-        """Returns the examples and tokens of a batch."""
-        packed = batch.get("sequence_weights")
-        samples = self.batch_size(batch) if packed is None else int(np.sum(packed))
-        return Contents(samples, int(np.sum(batch["input_mask"])))
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens of a batch's text, see `original_tokens`."""

@@ -3,7 +3,6 @@
 import abc
 from typing import ClassVar
 
-import numpy as np
 import tensorflow as tf
 
 from tftrain.config import DataConfig
@@ -12,7 +11,7 @@ from tftrain.labelled import splits
 from tftrain.model.bert import BertClassifier
 from tftrain.ops.dropout import DropoutKey
 from tftrain.plan import flops
-from tftrain.tasks.task import Batch, Contents, Mean
+from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
 
 LOSS = Mean("task_loss", "task loss", "loss", "loss_sum", "weight", is_loss=True)
@@ -55,10 +54,6 @@ class FineTuning(TransformerTask):
             "examples": tf.reduce_sum(tf.cast(_example_weights(batch), loss.dtype)),
             "outputs": self.to_score(outputs, batch),
         }
-
-    def contents(self, batch: Batch) -> Contents:
-        """Returns the examples and tokens of a batch."""
-        return Contents(self.batch_size(batch), int(np.sum(batch["input_mask"])))
 
     def step_flops(self, samples: int) -> int:
         """Returns the operations of forward and backward over so many samples, without those of the head."""

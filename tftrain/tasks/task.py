@@ -52,10 +52,12 @@ class Contents(NamedTuple):
     Attributes:
         samples: number of the examples, of which a row may have several.
         tokens: number of the tokens that are no padding.
+        positions: number of all tokens, padding included.
     """
 
     samples: int
     tokens: int
+    positions: int
 
 
 class Task(abc.ABC):
@@ -226,9 +228,14 @@ class Task(abc.ABC):
         return next(iter(batch.values())).shape[0]
 
     def contents(self, batch: Batch) -> Contents:
-        """Returns what is in the rows of a batch; by default one example each, and no padding."""
-        rows, length = batch["input_ids"].shape
-        return Contents(rows, rows * length)
+        """Returns what is in the rows of a batch, whose tensors have values."""
+        packed, mask = batch.get("sequence_weights"), batch.get("input_mask")
+        positions = int(np.prod(batch["input_ids"].shape))
+        return Contents(
+            samples=self.batch_size(batch) if packed is None else int(np.sum(packed)),
+            tokens=positions if mask is None else int(np.sum(mask)),
+            positions=positions,
+        )
 
     def vector(self, sums: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the sums as one vector, [len(self.sums)]."""
