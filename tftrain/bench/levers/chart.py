@@ -1,4 +1,4 @@
-"""The picture of table `levers`: memory and speed of every row, and beside them those of the base row.
+"""The picture of table `levers`: memory by kind and speed of every row, and beside them those of the base row.
 
 A dashed line across a bar is the base that its change is against, as it ran just before and after the row, in a band
 from its smallest to its largest figure; a bar that ends inside the band shows no measurable change.
@@ -11,13 +11,20 @@ from pathlib import Path
 from tftrain.bench.levers.rows import BASE
 from tftrain.bench.table import Record
 
-STATE, REST, SPEED, LINE = "#1f4e79", "#8fb3d9", "#d98e4a", "#333333"
+# The parts of a bar from left to right: words, colour and kinds of memory; the last part is the rest of the peak.
+PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("weights, master weights, moments", "#1f4e79", ("weights", "master_weights", "moments")),
+    ("gradients, their sums, messages", "#5b8db8", ("gradients", "accumulation", "communication")),
+    ("TensorFlow itself", "#b9b9b9", ("baseline", "checkpoint_copy")),
+    ("activations, temporaries", "#a9cce8", ()),
+)
+SPEED, LINE = "#d98e4a", "#333333"
 PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.8}
 BAR, INCHES_A_ROW = 0.66, 0.3
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
-    """Draws two bars for each row: peak memory, with the state in a darker colour, and samples/s.
+    """Draws two bars for each row: peak memory of the fullest rank in its parts, and samples/s.
 
     Args:
         records: of table `levers`.
@@ -28,9 +35,11 @@ def draw(records: Sequence[Record], path: Path) -> None:
     figure = Figure(figsize=(11, 1.4 + INCHES_A_ROW * len(records)), layout="constrained")
     memory, speed = figure.subplots(1, 2, sharey=True)
     positions = range(len(records))
-    state = [record["state_gb_per_rank"] for record in records]
-    memory.barh(positions, [record["peak_gb"] for record in records], BAR, color=REST, label="peak")
-    memory.barh(positions, state, BAR, color=STATE, label="weights, master weights, moments")
+    ends = [0.0] * len(records)
+    for number, (words, colour, _) in enumerate(PARTS):
+        widths = [parts(record)[number] for record in records]
+        memory.barh(positions, widths, BAR, left=ends, color=colour, label=words)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
     speed.barh(positions, [record["samples_per_sec"] for record in records], BAR, color=SPEED)
     for axes, name, digits in ((memory, "peak_gb", 2), (speed, "samples_per_sec", 1)):
         widest = max(max([record[name], *record.get(f"base_{name}", ())]) for record in records)
@@ -57,6 +66,12 @@ def draw(records: Sequence[Record], path: Path) -> None:
     handles, labels = memory.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
     figure.savefig(path, dpi=160, format="png")
+
+
+def parts(record: Record) -> list[float]:
+    """Returns the GB of each of `PARTS` of a row's fullest rank; together they are its peak."""
+    found = [sum(record[f"memory_{kind}_bytes"] for kind in kinds) / 1e9 for _, _, kinds in PARTS[:-1]]
+    return [*found, record["peak_gb"] - sum(found)]
 
 
 def label(record: Record, name: str, digits: int) -> str:

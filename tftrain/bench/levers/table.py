@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from tftrain.bench.bars import MEANING, Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.levers.chart import draw
-from tftrain.bench.levers.rows import BASE, MODEL, ROWS
+from tftrain.bench.levers.rows import BASE, COMMON, MODELS, ROWS, model_name
 from tftrain.bench.table import Column, Outcome, Row, Table
 from tftrain.bench.training import alternation, run
 
@@ -34,29 +34,33 @@ SPEED_SERIES = Series("samples_per_sec_change", spread="base_spread")
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
     """Measures rows together with the base row, even if it was not chosen."""
+    ranks = config.np or RANKS
+    model = model_name(ranks)
+    say(f"model: {model}, on {ranks} ranks")
     base = next(row for row in ROWS if row.name == BASE)
     others = [row for row in group if row.name != BASE]
 
     def one(row: Row) -> run.Figures:
-        return run.measure(run_flags(row, config), config.np or RANKS, config.steps or STEPS)
+        return run.measure(run_flags(row, model, config), ranks, config.steps or STEPS)
 
     for compared in alternation.in_alternation(base, others, one, say, BASE_EVERY, config.rounds):
         if compared.row is not base or base in group:
-            yield outcome(compared)
+            yield outcome(compared, model)
 
 
-def run_flags(row: Row, config: BenchConfig) -> list[str]:
-    """Returns the flags of a row's run; `extra_flags` override the others."""
+def run_flags(row: Row, model: str, config: BenchConfig) -> list[str]:
+    """Returns the flags of a row's run with one of `MODELS`; `extra_flags` override the others."""
     threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
-    return [*MODEL, *shlex.split(row.settings["flags"]), *threads, *shlex.split(config.extra_flags)]
+    return [*COMMON, *MODELS[model], *shlex.split(row.settings["flags"]), *threads, *shlex.split(config.extra_flags)]
 
 
-def outcome(compared: alternation.Compared) -> Outcome:
+def outcome(compared: alternation.Compared, model: str) -> Outcome:
     """Returns the outcome of a row: its line of the table, or the error."""
     row = compared.row
     if compared.figures is None:
         return Outcome(row.name, [], compared.error)
-    found = {"row": row.name, "levers": row.settings["flags"] or "-", **alternation.record(compared)}
+    words = row.settings["flags"] or "-"
+    found = {"row": row.name, "levers": words, "model": model, **alternation.record(compared)}
     if row.name == BASE:  # The base has no change against itself; its spread is that of all of its runs.
         found |= {"samples_per_sec_change": None, "peak_gb_change": None, "spread": None}
     return Outcome(row.name, [found])
