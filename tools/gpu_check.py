@@ -251,8 +251,9 @@ def time_updates(copy: float, row) -> None:
     flat, each = ((total,), jnp.float32), ((parts,), jnp.float32)
     norms = fused("TftrainSquaredNorms", [((1,), jnp.float32)], {})
     moments = fused("TftrainLambMoments", [each, each, flat, flat], attributes, {3: 2, 4: 3})
-    weights = fused("TftrainLambWeights", [flat], attributes, {5: 0})
-    adamw = fused("TftrainAdamW", [flat, flat, flat], attributes, {3: 0, 4: 1, 5: 2})
+    writing = {**attributes, "copied": []}
+    weights = fused("TftrainLambWeights", [flat], writing, {5: 0})
+    adamw = fused("TftrainAdamW", [flat, flat, flat], writing, {3: 0, 4: 1, 5: 2})
     decays = jnp.full(parts, 0.01, jnp.float32)
 
     def scalars(norm):

@@ -249,6 +249,7 @@ def _updates(random, sizes, factor):
     )
     old = mw * at[6] / (np.sqrt(vw * at[7]) + 1e-6) + decays[each] * ww
     weights = ww - rates[each] * old if factor else ww
+    attributes = {**attributes, "copied": []}
     yield Call(
         "TftrainLambWeights",
         [scalars, decays, rates, m, v, w],

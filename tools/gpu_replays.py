@@ -73,6 +73,7 @@ def make_step(fused: Callable) -> Callable:
     update = {"epsilon": 1e-6, "tensors": 1, "segments": [HIDDEN] * parts}
     norms = op("TftrainSquaredNorms", [each])
     moments = op("TftrainLambMoments", [each, each, flat, flat], update, {3: 2, 4: 3})
+    update = {**update, "copied": []}
     lamb = op("TftrainLambWeights", [flat], update, {5: 0})
     adamw = op("TftrainAdamW", [flat, flat, flat], update, {3: 0, 4: 1, 5: 2})
 

@@ -300,21 +300,28 @@ TEST(CudaHandlers, ReplayAttentionSoftmax) {
   }
 }
 
-// Several tensors, one of two chunks; and segments of a flat bucket.
+// Several tensors, one of two chunks, without and with 16-bit gradients and copies; and segments of a flat bucket.
 TEST(CudaHandlers, ReplayUpdates) {
   struct Form {
     std::vector<int64_t> sizes;
     std::vector<int64_t> segments;
+    std::vector<int64_t> copied;
   };
-  for (const Form& form : {Form{{5, 40001, 3}, {}}, {{40100}, {3, 40000, 0, 90}}}) {
+  for (const Form& form : {Form{{5, 40001, 3}, {}, {}}, {{5, 40001, 3}, {}, {0, 1}}, {{40100}, {3, 40000, 0, 90}, {}}}) {
     const int64_t tensors = form.sizes.size();
     const int64_t parts = form.segments.empty() ? tensors : form.segments.size();
-    const auto make = [&](bool has_rates, bool has_gradients) {
+    const Element narrow = form.copied.empty() ? kF32 : Element::kBFloat16;
+    const auto make = [&](bool has_rates, bool has_gradients, bool has_copies) {
       return [=](Inputs& in) {
         std::vector<Argument> arguments = {in.Scalars(), in.Normals(kF32, {parts})};
         if (has_rates) arguments.push_back(in.Normals(kF32, {parts}));
         for (int list = has_gradients ? 0 : 1; list < 4; ++list) {  // gradients, m, v, weights
-          for (int64_t size : form.sizes) arguments.push_back(list == 2 ? in.Positive({size}) : in.Normals(kF32, {size}));
+          for (int64_t size : form.sizes) {
+            arguments.push_back(list == 2 ? in.Positive({size}) : in.Normals(list == 0 ? narrow : kF32, {size}));
+          }
+        }
+        for (int64_t tensor : has_copies ? form.copied : std::vector<int64_t>()) {
+          arguments.push_back(in.Normals(narrow, {form.sizes[tensor]}));
         }
         return arguments;
       };
@@ -326,15 +333,19 @@ TEST(CudaHandlers, ReplayUpdates) {
       op.segments = form.segments;
       return op;
     };
-    ExpectReplays(tftrain_lamb_moments_cuda, with_attributes(LambMomentsOp()), make(false, true), 1e-5, what);
-    ExpectReplays(tftrain_lamb_weights_cuda, with_attributes(LambWeightsOp()), make(true, false), 1e-5, what);
-    ExpectReplays(tftrain_adamw_cuda, with_attributes(AdamWOp()), make(false, true), 1e-5, what);
+    const auto with_copies = [&](auto op) {
+      op.copied = form.copied;
+      return with_attributes(op);
+    };
+    ExpectReplays(tftrain_lamb_moments_cuda, with_attributes(LambMomentsOp()), make(false, true, false), 1e-5, what);
+    ExpectReplays(tftrain_lamb_weights_cuda, with_copies(LambWeightsOp()), make(true, false, true), 1e-5, what);
+    ExpectReplays(tftrain_adamw_cuda, with_copies(AdamWOp()), make(false, true, true), 1e-5, what);
     if (!form.segments.empty()) continue;
     ExpectReplays(
         tftrain_squared_norms_cuda, SquaredNormsOp(),
         [&](Inputs& in) {
           std::vector<Argument> arguments;
-          for (int64_t size : form.sizes) arguments.push_back(in.Normals(kF32, {size}));
+          for (int64_t size : form.sizes) arguments.push_back(in.Normals(narrow, {size}));
           return arguments;
         },
         1e-5, what);

@@ -10,6 +10,10 @@ namespace {
 
 constexpr float kEpsilon = 1e-6;
 
+uint16_t Rounded(float value, DType dtype) {
+  return dtype == DType::kFloat16 ? EncodeBits<Half>(value) : EncodeBits<BFloat16>(value);
+}
+
 // Parameters in flat arrays; the tensors begin at all alignments, some are empty, one has several chunks.
 struct State {
   State(std::vector<int64_t> tensor_sizes, int seed) : sizes(std::move(tensor_sizes)) {
@@ -31,13 +35,27 @@ struct State {
     int64_t begin = 0;
     for (int64_t size : sizes) {
       tensors.push_back({size, gradient.data() + begin, m.data() + begin, v.data() + begin, weight.data() + begin});
+      if (!narrow.empty()) {
+        tensors.back().gradient = narrow.data() + begin;
+        tensors.back().copy = copy.data() + begin;
+        tensors.back().gradient_dtype = tensors.back().copy_dtype = dtype;
+      }
       begin += size;
     }
     return tensors;
   }
 
+  // Gradients of 16 bits from now on, and copies.
+  void Narrow(DType type) {
+    dtype = type;
+    for (float value : gradient) narrow.push_back(Rounded(value, type));
+    copy.assign(narrow.size(), 0x1234);
+  }
+
   std::vector<int64_t> sizes;
   std::vector<float> gradient, m, v, weight, decays, rates;
+  DType dtype = DType::kFloat32;
+  std::vector<uint16_t> narrow, copy;
 };
 
 UpdateScalars Scalars(float gradient_factor) { return {gradient_factor, 1e-3, 0.9, 0.999, 0.9 - 1, 1e-3, 5, 500}; }
@@ -108,6 +126,29 @@ TEST(CudaAdamW, MakesTheUpdatesOfTheCpu) {
   }
 }
 
+TEST(CudaLamb, Reads16BitGradientsAndWrites16BitCopies) {
+  const UpdateScalars scalars = Scalars(0.5f);
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const std::vector<int64_t> sizes = {5, 0, 40001, 3, 1024, 2};
+    State cpu(sizes, 5), cuda(sizes, 5);
+    cpu.Narrow(dtype), cuda.Narrow(dtype);
+    std::vector<float> squares[4];
+    for (auto& list : squares) list.assign(sizes.size(), -1);
+    const auto moments = [&](State& s, int list) {
+      return LambMoments{s.Tensors(), kEpsilon, &scalars, s.decays.data(), squares[list].data(), squares[list + 1].data()};
+    };
+    const auto adamw = [&](State& s) { return AdamW{s.Tensors(), kEpsilon, &scalars, s.decays.data()}; };
+    Launch(moments(cpu, 0), SerialFor);
+    LaunchEmulated(moments(cuda, 2));
+    ExpectEqual(cuda.m, cpu.m, 1e-6, "m");
+    ExpectEqual(squares[3], squares[1], 1e-5, "update squares");
+    Launch(adamw(cpu), SerialFor);
+    LaunchEmulated(adamw(cuda));
+    ExpectEqual(cuda.weight, cpu.weight, 1e-6, "weight");
+    for (size_t i = 0; i < cuda.copy.size(); ++i) ASSERT_EQ(cuda.copy[i], Rounded(cuda.weight[i], dtype)) << i;
+  }
+}
+
 TEST(CudaLamb, TakesListsOfUnlikeAlignment) {
   const UpdateScalars scalars = Scalars(1);
   State cpu({103}, 3), cuda({103}, 3);
@@ -122,11 +163,12 @@ TEST(CudaLamb, TakesListsOfUnlikeAlignment) {
 TEST(CudaSquaredNorms, AreThoseOfTheCpu) {
   for (const auto& sizes : Sizes()) {
     State state(sizes, 4);
-    std::vector<const float*> tensors;
+    std::vector<const void*> tensors;
     for (const UpdateTensor& tensor : state.Tensors()) tensors.push_back(tensor.gradient);
+    const std::vector<DType> dtypes(sizes.size(), DType::kFloat32);
     std::vector<float> cpu(sizes.size()), cuda(sizes.size());
-    Launch(SquaredNorms{sizes, tensors, cpu.data()}, SerialFor);
-    LaunchEmulated(SquaredNorms{sizes, tensors, cuda.data()});
+    Launch(SquaredNorms{sizes, tensors, dtypes, cpu.data()}, SerialFor);
+    LaunchEmulated(SquaredNorms{sizes, tensors, dtypes, cuda.data()});
     ExpectEqual(cuda, cpu, 1e-5, "squares");
   }
 }

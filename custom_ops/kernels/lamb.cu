@@ -13,7 +13,7 @@ namespace {
 using namespace tftrain::cuda;
 
 constexpr int kThreads = 256;
-constexpr int kMostTensors = 640;  // a launch takes 32,764 bytes of arguments
+constexpr int kMostTensors = 512;  // a launch takes 32,764 bytes of arguments
 constexpr int kPackSize = 4;
 
 // A part of the update's tensors, from number `first_tensor` on.
@@ -36,12 +36,62 @@ struct Table {
   }
 };
 
-// kSize numbers side by side.
+// kSize numbers side by side: one, or four, which are loaded and stored at once.
 template <int kSize>
 struct Numbers {
   __device__ void Load(const float* from) { Pack<float, kSize>::Load(from).Decode(v); }
   __device__ void Store(float* to) const { Pack<float, kSize>::Encode(v).Store(to); }
+
+  // Of any storage type. All threads of a block take the same branch.
+  __device__ void Load(const void* from, DType dtype, int64_t i) {
+    if (dtype == DType::kFloat32) {
+      Load(static_cast<const float*>(from) + i);
+    } else if (dtype == DType::kFloat16) {
+      LoadNarrow(static_cast<const Half*>(from) + i);
+    } else {
+      LoadNarrow(static_cast<const BFloat16*>(from) + i);
+    }
+  }
+
+  // Rounded, to where a tensor has a copy of 16 bits.
+  __device__ void StoreCopy(const UpdateTensor& tensor, int64_t i) const {
+    if (tensor.copy == nullptr) return;
+    if (tensor.copy_dtype == DType::kFloat16) {
+      StoreNarrow(static_cast<Half*>(tensor.copy) + i);
+    } else {
+      StoreNarrow(static_cast<BFloat16*>(tensor.copy) + i);
+    }
+  }
+
   float v[kSize];
+
+ private:
+  struct alignas(2 * kSize) Narrow {
+    std::conditional_t<kSize == 1, uint16_t, uint32_t> word[(kSize + 1) / 2];
+  };
+
+  template <typename T>
+  __device__ void LoadNarrow(const T* from) {
+    const Narrow narrow = *reinterpret_cast<const Narrow*>(from);
+    if constexpr (kSize == 1) {
+      v[0] = ToFloat(narrow.word[0], T());
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSize / 2; ++k) PairToFloats(narrow.word[k], T(), &v[2 * k], &v[2 * k + 1]);
+    }
+  }
+
+  template <typename T>
+  __device__ void StoreNarrow(T* to) const {
+    Narrow narrow;
+    if constexpr (kSize == 1) {
+      narrow.word[0] = FromFloat(v[0], T());
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSize / 2; ++k) narrow.word[k] = PairFromFloats(v[2 * k], v[2 * k + 1], T());
+    }
+    *reinterpret_cast<Narrow*>(to) = narrow;
+  }
 };
 
 template <int kSize>
@@ -96,7 +146,7 @@ struct MomentsPass : PassInputs {
   __device__ void Step(const UpdateScalars& at, float decay, float, const UpdateTensor& tensor, int64_t i,
                        float (&sums)[2]) const {
     Numbers<kSize> g, m, v, w;
-    g.Load(tensor.gradient + i);
+    g.Load(tensor.gradient, tensor.gradient_dtype, i);
     m.Load(tensor.m + i);
     v.Load(tensor.v + i);
     w.Load(tensor.weight + i);
@@ -120,6 +170,7 @@ struct WeightsPass : PassInputs {
     w.Load(tensor.weight + i);
     Move(Direction(at, epsilon, decay, m, v, w), rate, &w);
     w.Store(tensor.weight + i);
+    w.StoreCopy(tensor, i);
   }
 };
 
@@ -130,7 +181,7 @@ struct AdamWPass : PassInputs {
   __device__ void Step(const UpdateScalars& at, float decay, float, const UpdateTensor& tensor, int64_t i,
                        float (&)[2]) const {
     Numbers<kSize> g, m, v, w;
-    g.Load(tensor.gradient + i);
+    g.Load(tensor.gradient, tensor.gradient_dtype, i);
     m.Load(tensor.m + i);
     v.Load(tensor.v + i);
     w.Load(tensor.weight + i);
@@ -139,6 +190,7 @@ struct AdamWPass : PassInputs {
     m.Store(tensor.m + i);
     v.Store(tensor.v + i);
     w.Store(tensor.weight + i);
+    w.StoreCopy(tensor, i);
   }
 };
 
@@ -150,19 +202,30 @@ struct NormsPass : PassInputs {
   __device__ void Step(const UpdateScalars&, float, float, const UpdateTensor& tensor, int64_t i,
                        float (&sums)[2]) const {
     Numbers<kSize> g;
-    g.Load(tensor.gradient + i);
+    g.Load(tensor.gradient, tensor.gradient_dtype, i);
     AddSquares(g, &sums[0]);
   }
 };
 
-// How many elements from `begin` on come before one that lies at 16 bytes in all tensors; all, if there is none such.
+// How far the element at an address is behind one at which a pack begins; -1 for a tensor that is not there.
+__device__ inline int BehindPack(const void* address, DType dtype) {
+  const uintptr_t size = dtype == DType::kFloat32 ? 4 : 2;
+  return address == nullptr ? -1 : static_cast<int>(reinterpret_cast<uintptr_t>(address) / size % kPackSize);
+}
+
+// How many elements from `begin` on come before one at which a pack begins in all tensors; all, if there is none such.
 __device__ inline int64_t Unaligned(const UpdateTensor& tensor, int64_t begin, int64_t count) {
-  const uintptr_t some = reinterpret_cast<uintptr_t>(tensor.gradient != nullptr ? tensor.gradient : tensor.weight);
-  for (const float* other : {static_cast<const float*>(tensor.m), static_cast<const float*>(tensor.v),
-                             static_cast<const float*>(tensor.weight)}) {
-    if (other != nullptr && (reinterpret_cast<uintptr_t>(other) - some) % 16 != 0) return count;
+  const int behind[] = {BehindPack(tensor.gradient, tensor.gradient_dtype), BehindPack(tensor.m, DType::kFloat32),
+                        BehindPack(tensor.v, DType::kFloat32), BehindPack(tensor.weight, DType::kFloat32),
+                        BehindPack(tensor.copy, tensor.copy_dtype)};
+  int some = -1;
+#pragma unroll
+  for (int i = 0; i < 5; ++i) {
+    if (behind[i] < 0) continue;
+    if (some >= 0 && behind[i] != some) return count;
+    some = behind[i];
   }
-  const int64_t ahead = (16 - (some + begin * sizeof(float)) % 16) % 16 / sizeof(float);
+  const int64_t ahead = (kPackSize - (some + begin) % kPackSize) % kPackSize;
   return ahead < count ? ahead : count;
 }
 
@@ -274,7 +337,7 @@ CudaError Launch(const AdamW& args, const CudaStream& stream) {
 CudaError Launch(const SquaredNorms& args, const CudaStream& stream) {
   std::vector<UpdateTensor> tensors;
   for (size_t i = 0; i < args.sizes.size(); ++i) {
-    tensors.push_back({args.sizes[i], args.tensors[i], nullptr, nullptr, nullptr});
+    tensors.push_back({args.sizes[i], args.tensors[i], nullptr, nullptr, nullptr, args.dtypes[i]});
   }
   return Run(tensors, NormsPass{}, args.squares, nullptr, stream);
 }

@@ -8,6 +8,9 @@
 // two passes move 24 + 16 bytes. With the global norm of the gradients before them, that is 44. A caller that holds shards
 // of tensors sums the squares over ranks between the passes.
 //
+// Gradients are of any storage type, and are read as they are. Weights and moments are fp32. If a tensor has a copy of 16
+// bits, the weights' update writes its rounded weights there, so that no other pass reads them.
+//
 // A factor of 0 skips the update: no weight and no moment changes, for any gradients.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_LAMB_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_LAMB_H_
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "custom_ops/kernels/dtype.h"
 #include "custom_ops/kernels/parallel.h"
 #include "custom_ops/kernels/target.h"
 
@@ -37,10 +41,13 @@ constexpr int64_t kUpdateScalars = sizeof(UpdateScalars) / sizeof(float);
 // One tensor, or the part of one that a rank holds.
 struct UpdateTensor {
   int64_t size;
-  const float* gradient;  // not read by LambWeights
-  float* m;               // updated, but by LambWeights
-  float* v;               // updated, but by LambWeights
-  float* weight;          // updated, but by LambMoments
+  const void* gradient;  // not read by LambWeights
+  float* m;              // updated, but by LambWeights
+  float* v;              // updated, but by LambWeights
+  float* weight;         // updated, but by LambMoments
+  DType gradient_dtype = DType::kFloat32;
+  DType copy_dtype = DType::kBFloat16;  // of 16 bits
+  void* copy = nullptr;                 // written, but by LambMoments; null: none
 };
 
 // The first pass of LAMB: moments, and the sums of squares for the trust ratios.
@@ -72,7 +79,8 @@ struct AdamW {
 
 struct SquaredNorms {
   std::vector<int64_t> sizes;
-  std::vector<const float*> tensors;
+  std::vector<const void*> tensors;
+  std::vector<DType> dtypes;
   float* squares;  // one for each tensor
 };
 

@@ -9,12 +9,14 @@ namespace {
 constexpr float kEpsilon = 1e-6;
 constexpr UpdateScalars kScalars = {0.5, 1e-2, 0.9, 0.999, -0.1, 0.001, 2.5, 120};
 
-// Tensors of awkward sizes, and their state before an update.
+// Tensors of awkward sizes, and their state before an update. Gradients are of `dtype`; if that has 16 bits, the tensors
+// with odd numbers have copies.
 struct Model {
-  explicit Model(std::mt19937& random) : sizes{1, 7, 0, 1000, 70001} {
+  explicit Model(std::mt19937& random, DType dtype = DType::kFloat32) : sizes{1, 7, 0, 1000, 70001}, dtype(dtype) {
     for (int64_t size : sizes) {
       weights.emplace_back(DType::kFloat32, Normal(random, size));
-      gradients.emplace_back(DType::kFloat32, Normal(random, size));
+      gradients.emplace_back(dtype, Normal(random, size));
+      copies.emplace_back(dtype, std::vector<double>(size, 99));
       m.emplace_back(DType::kFloat32, Normal(random, size, 0, 0.1));
       std::vector<double> squares = Normal(random, size, 0, 0.1);
       for (double& value : squares) value *= value;
@@ -26,11 +28,14 @@ struct Model {
   std::vector<UpdateTensor> tensors() {
     std::vector<UpdateTensor> result;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      result.push_back({sizes[i], static_cast<float*>(gradients[i].data()), static_cast<float*>(m[i].data()),
-                        static_cast<float*>(v[i].data()), static_cast<float*>(weights[i].data())});
+      result.push_back({sizes[i], gradients[i].data(), static_cast<float*>(m[i].data()),
+                        static_cast<float*>(v[i].data()), static_cast<float*>(weights[i].data()), dtype, dtype,
+                        has_copy(i) ? copies[i].data() : nullptr});
     }
     return result;
   }
+
+  bool has_copy(size_t i) const { return dtype != DType::kFloat32 && i % 2 == 1; }
 
   std::vector<std::vector<double>> state() {
     std::vector<std::vector<double>> result;
@@ -41,7 +46,8 @@ struct Model {
   }
 
   std::vector<int64_t> sizes;
-  std::vector<Buffer> weights, gradients, m, v;
+  DType dtype;
+  std::vector<Buffer> weights, gradients, m, v, copies;
   std::vector<float> decays;
 };
 
@@ -105,6 +111,37 @@ TEST(Lamb, AdamWIsLambWithTheLearningRateForItsRate) {
   }
 }
 
+// The same bits as with gradients widened before, and weights rounded behind.
+TEST(Lamb, Reads16BitGradientsAndWrites16BitCopies) {
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (Target target : Targets()) {
+      for (bool adamw : {false, true}) {
+        std::mt19937 random(6);
+        Model narrow(random, dtype);
+        random.seed(6);
+        Model wide(random);
+        for (size_t t = 0; t < wide.sizes.size(); ++t) {
+          wide.gradients[t] = Buffer(DType::kFloat32, narrow.gradients[t].values());
+        }
+        for (Model* model : {&narrow, &wide}) {
+          if (adamw) {
+            Launch(AdamW{model->tensors(), kEpsilon, &kScalars, model->decays.data()}, ThreadedFor(2), target);
+          } else {
+            RunLamb(*model, kScalars, ThreadedFor(2), target);
+          }
+        }
+        EXPECT_EQ(narrow.state(), wide.state()) << Name(target);
+        for (size_t t = 0; t < wide.sizes.size(); ++t) {
+          const std::vector<double> expected = narrow.has_copy(t)
+                                                   ? Buffer(dtype, wide.weights[t].values()).values()
+                                                   : std::vector<double>(wide.sizes[t], 99);
+          EXPECT_EQ(narrow.copies[t].values(), Buffer(dtype, expected).values()) << Name(target) << " tensor " << t;
+        }
+      }
+    }
+  }
+}
+
 TEST(Lamb, AFactorOfZeroChangesNothing) {
   std::mt19937 random(3);
   Model model(random);
@@ -136,9 +173,14 @@ TEST(Lamb, IsBitwiseTheSameForAnyNumberOfThreads) {
 TEST(Lamb, SquaredNormsOfManyTensors) {
   for (Target target : Targets()) {
     std::mt19937 random(5);
+    const std::vector<DType> dtypes = {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kBFloat16,
+                                       DType::kFloat16};
     Model model(random);
-    SquaredNorms args{model.sizes, {}, nullptr};
-    for (Buffer& buffer : model.gradients) args.tensors.push_back(static_cast<float*>(buffer.data()));
+    SquaredNorms args{model.sizes, {}, dtypes, nullptr};
+    for (size_t t = 0; t < dtypes.size(); ++t) {
+      model.gradients[t] = Buffer(dtypes[t], model.gradients[t].values());
+      args.tensors.push_back(model.gradients[t].data());
+    }
     std::vector<float> squares(model.sizes.size());
     args.squares = squares.data();
     Launch(args, ThreadedFor(3), target);

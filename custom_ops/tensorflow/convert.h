@@ -62,6 +62,12 @@ absl::Status InputTypes(Context* context, const char* op_name, std::vector<tenso
   const tensorflow::OpDef* definition = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(op_name, &definition));
   for (const auto& argument : definition->input_arg()) {
+    if (!argument.type_list_attr().empty()) {
+      std::vector<tensorflow::DataType> list;
+      TF_RETURN_IF_ERROR(context->GetAttr(argument.type_list_attr(), &list));
+      types->insert(types->end(), list.begin(), list.end());
+      continue;
+    }
     tensorflow::DataType type = argument.type();
     if (!argument.type_attr().empty()) TF_RETURN_IF_ERROR(context->GetAttr(argument.type_attr(), &type));
     int64_t number = 1;

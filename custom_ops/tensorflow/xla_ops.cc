@@ -59,17 +59,19 @@ class XlaFfiKernel : public tensorflow::XlaOpKernel {
     std::vector<Spec> in;
     std::vector<xla::XlaOp> operands;
     std::vector<xla::Shape> operand_shapes;
+    std::vector<tensorflow::DataType> types;
     for (int i = 0; i < context->num_inputs(); ++i) {
       tensorflow::TensorShape shape;
       xla::XlaOp operand;
       tensorflow::DataType type = context->input_type(i);
       if (type == tensorflow::DT_RESOURCE) {
-        type = tensorflow::DT_FLOAT;
+        OP_REQUIRES_OK(context, context->GetVariableTypeAndShape(i, &type, &shape));
         OP_REQUIRES_OK(context, context->ReadVariableInput(i, type, &shape, &operand));
       } else {
         shape = context->InputShape(i);
         operand = context->Input(i);
       }
+      types.push_back(type);
       in.push_back({ElementOf(type), DimsOf(shape)});
       operands.push_back(operand);
       operand_shapes.push_back(XlaShape(in.back()));
@@ -93,7 +95,7 @@ class XlaFfiKernel : public tensorflow::XlaOpKernel {
     const auto result = [&](int64_t i) { return one ? call : xla::GetTupleElement(call, i); };
     for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, result(i));
     for (const Update& update : UpdatesOf(op_)) {
-      OP_REQUIRES_OK(context, context->AssignVariable(update.in, tensorflow::DT_FLOAT, result(update.out)));
+      OP_REQUIRES_OK(context, context->AssignVariable(update.in, types[update.in], result(update.out)));
     }
   }
 

@@ -99,7 +99,7 @@ def measured(op, dtype):
     [
         ("attention_softmax_causal", "bf16", "16x4x16x16"),
         ("layer_norm", "fp32", "8x16x64"),
-        ("lamb", "fp32", "89472 in 21"),
+        ("lamb", "bf16", "89472 in 21"),
     ],
 )
 def test_a_row_gives_a_record_for_each_pass_and_implementation(op, dtype, shape):

@@ -41,7 +41,7 @@ def test_every_op_has_rows_at_both_sizes_and_in_its_formats():
     decoders = {f"attention_softmax_causal/{dtype}/{size}" for dtype in ("fp32", "bf16") for size in CAUSAL_SIZES}
     assert rows - decoders == {
         f"{op}/{dtype}/{size}" for op in TRAFFIC for dtype in ("fp32", "bf16") for size in ("base", "large")
-    } | {f"{op}/fp32/{size}" for op in UPDATE_BYTES for size in ("base", "large")}
+    } | {f"{op}/{dtype}/{size}" for op in UPDATE_BYTES for dtype in ("fp32", "bf16") for size in ("base", "large")}
     assert decoders <= rows
 
 

@@ -126,6 +126,44 @@ def test_two_runs_are_bitwise_equal():
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+@pytest.mark.parametrize("way", ["eager", "graph", "xla"])
+def test_16_bit_gradients_and_copies_save_casts_and_change_no_bit(way, optimizer, dtype):
+    wide, narrow = Model(), Model()
+    copied = [1, 2, 4]
+    copies = {number: tf.Variable(tf.zeros(SHAPES[number], dtype)) for number in copied}
+
+    def update(model, gradients, copies):
+        at = scalars(0)
+        if optimizer == "adamw":
+            adamw(gradients, model.m, model.v, model.weights, at, DECAYS, EPSILON, copies=copies)
+        else:
+            state = (model.m, model.v, model.weights)
+            squares = lamb_moments(gradients, *state, at, DECAYS, EPSILON)
+            rates = at.learning_rate * (1.0 + squares.updates)
+            lamb_weights(*state, rates, at, DECAYS, EPSILON, copies=copies)
+        return squared_norms(gradients)
+
+    gradients = [tf.cast(gradient, dtype) for gradient in wide.gradients(0)]
+    gradients[0] = tf.cast(gradients[0], tf.float32)  # the dtypes of one list may differ
+    norms = ways(lambda gradients: update(narrow, gradients, copies))[way](gradients)
+    expected = update(wide, [tf.cast(gradient, tf.float32) for gradient in gradients], {})
+    np.testing.assert_array_equal(norms, expected)
+    for actual, wanted in zip(narrow.values(), wide.values(), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+    for number, copy in copies.items():
+        np.testing.assert_array_equal(copy.numpy(), tf.cast(wide.weights[number], dtype).numpy())
+
+
+def test_a_copy_of_another_shape_or_dtype_is_refused():
+    model = Model([(2,), (1,)])
+    state = (model.gradients(0), model.m, model.v, model.weights, scalars(0), (0.0, 0.1), EPSILON)
+    for copy, message in ((tf.zeros([2]), "float32, expected float16 or bfloat16"), (tf.zeros([3], "half"), r"\[3\]")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"copies\[0\] (is|has).*{message}"):
+            adamw(*state, copies={0: tf.Variable(copy)})
+
+
 def test_what_was_read_before_an_update_stays():
     model = Model()
     read = [weight.read_value() for weight in model.weights]

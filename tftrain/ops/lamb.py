@@ -3,9 +3,12 @@
 LAMB takes two passes: `lamb_moments` updates the moments and returns the sums of squares for the trust ratios, and
 `lamb_weights` updates the weights. Between them a caller with shards sums the squares over ranks, in one small vector.
 AdamW needs one pass. A gradient factor of 0 skips the update.
+
+Weights and moments are fp32. Gradients are read in the dtype that they have. The pass over the weights also writes
+them, rounded, to their 16-bit copies, so that no cast reads all of them once more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -41,7 +44,7 @@ def squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the sum of squares of each tensor, bit-equal in every run.
 
     Args:
-        tensors: n fp32 tensors of any shape.
+        tensors: n tensors of any shape, each fp32, fp16 or bf16.
 
     Returns:
         fp32 [n].
@@ -62,7 +65,7 @@ def lamb_moments(
     """Updates the moments and returns the sums of squares for LAMB's trust ratios.
 
     Args:
-        gradients: n fp32 tensors.
+        gradients: n tensors, each fp32, fp16 or bf16.
         m, v, weights: n fp32 variables of the gradients' shapes; `weights` do not change.
         scalars: see UpdateScalars.
         weight_decays: decoupled decay of each tensor, or each segment.
@@ -93,12 +96,15 @@ def lamb_weights(
     weight_decays: Sequence[float],
     epsilon: float,
     segments: Sequence[int] = (),
+    copies: Mapping[int, tf.Variable] | None = None,
 ) -> tf.Operation | None:
     """Updates the weights from the moments that `lamb_moments` updated.
 
     Args:
         rates: fp32 [n], the learning rate times the trust ratio of each tensor, or each segment.
         m, v, weights, scalars, weight_decays, epsilon, segments: as for `lamb_moments`.
+        copies: by the number of a tensor, the fp16 or bf16 variable that receives its rounded weights; not with
+            segments.
 
     Returns:
         The operation, in a graph.
@@ -107,7 +113,10 @@ def lamb_weights(
         tf.errors.InvalidArgumentError: see `lamb_moments`.
     """
     return library().tftrain_lamb_weights(
-        rates=rates, **_state(m, v, weights), **_common(scalars, weight_decays, epsilon, segments)
+        rates=rates,
+        **_state(m, v, weights),
+        **_common(scalars, weight_decays, epsilon, segments),
+        **_copies(copies),
     )
 
 
@@ -120,11 +129,13 @@ def adamw(
     weight_decays: Sequence[float],
     epsilon: float,
     segments: Sequence[int] = (),
+    copies: Mapping[int, tf.Variable] | None = None,
 ) -> tf.Operation | None:
     """Updates moments and weights in one pass.
 
     Args:
         gradients, m, v, weights, scalars, weight_decays, epsilon, segments: as for `lamb_moments`.
+        copies: as for `lamb_weights`.
 
     Returns:
         The operation, in a graph.
@@ -133,13 +144,21 @@ def adamw(
         tf.errors.InvalidArgumentError: see `lamb_moments`.
     """
     return library().tftrain_adam_w(
-        gradients=list(gradients), **_state(m, v, weights), **_common(scalars, weight_decays, epsilon, segments)
+        gradients=list(gradients),
+        **_state(m, v, weights),
+        **_common(scalars, weight_decays, epsilon, segments),
+        **_copies(copies),
     )
 
 
 def _state(m, v, weights):
     named = {"m": m, "v": v, "weights": weights}
     return {name: [variable.handle for variable in variables] for name, variables in named.items()}
+
+
+def _copies(copies):
+    numbers = sorted(copies or {})
+    return {"copied": numbers, "copies": [copies[number].handle for number in numbers]}
 
 
 def _common(scalars, weight_decays, epsilon, segments):

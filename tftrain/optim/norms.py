@@ -71,7 +71,7 @@ class Norms:
         """Returns 1 for each tensor whose part on this rank is not finite, else 0; fp32 [tensors of all stages].
 
         Args:
-            gradients: fp32, one for each store.
+            gradients: of any floating dtype, one for each store.
             squares: fp32 [stores], their sums of squares.
         """
         marks = self._marks(gradients, squares)
@@ -87,7 +87,8 @@ class Norms:
         def search():
             marks, ids = [], []
             for gradient, segments in zip(gradients, self._segments, strict=True):
-                pieces = tf.split(tf.reshape(gradient, [-1]), [segment.size for segment in segments])
+                flat = tf.reshape(tf.cast(gradient, tf.float32), [-1])
+                pieces = tf.split(flat, [segment.size for segment in segments])
                 marks += [tf.cast(~tf.math.is_finite(tf.nn.l2_loss(piece)), tf.float32) for piece in pieces]
                 ids += [count if segment.tensor is None else segment.tensor for segment in segments]
             return tf.minimum(tf.math.unsorted_segment_sum(tf.stack(marks), ids, count + 1)[:count], 1.0)

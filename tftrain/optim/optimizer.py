@@ -105,8 +105,8 @@ class Optimizer(tf.Module):
         is read back to the host.
 
         Args:
-            gradients: one fp32 tensor (or tf.IndexedSlices) for each store of the state, already reduced over ranks
-                and still multiplied by the loss scale.
+            gradients: one tensor (or tf.IndexedSlices) of any floating dtype for each store of the state, already
+                reduced over ranks and still multiplied by the loss scale.
             loss_scale: the scale that the loss was multiplied by; None: 1.
             losses: fp32 of any shape, which must be finite too.
 

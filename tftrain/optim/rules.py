@@ -27,11 +27,13 @@ class FusedCall(NamedTuple):
         gradients: by the op's argument name.
         stores: the slots and the weights, by the op's argument names.
         options: the arguments that every pass takes.
+        copies: by the number of a store, the 16-bit variable that receives its rounded weights.
     """
 
     gradients: dict[str, list[tf.Tensor]]
     stores: dict[str, list[tf.Variable]]
     options: dict[str, Any]
+    copies: dict[int, tf.Variable]
 
 
 # From the squared norms of the weights and of the updates, fp32 [n] for each call, to the learning rates of each call.
@@ -112,7 +114,7 @@ class AdamW(UpdateRule, name="adamw"):
     def fused_update(calls: Sequence[FusedCall], rates: Rates) -> None:
         """Updates slots and weights in one pass."""
         for call in calls:
-            lamb.adamw(**call.gradients, **call.stores, **call.options)
+            lamb.adamw(**call.gradients, **call.stores, **call.options, copies=call.copies)
 
 
 class Lamb(AdamW, name="lamb"):
@@ -125,7 +127,7 @@ class Lamb(AdamW, name="lamb"):
         """Updates the slots in a first pass and the weights in a second one; the norms are summed in between."""
         squares = [lamb.lamb_moments(**call.gradients, **call.stores, **call.options) for call in calls]
         for call, own in zip(calls, rates(squares), strict=True):
-            lamb.lamb_weights(rates=own, **call.stores, **call.options)
+            lamb.lamb_weights(rates=own, **call.stores, **call.options, copies=call.copies)
 
 
 class Lion(UpdateRule, name="lion"):
@@ -163,8 +165,8 @@ def choose(config: OptimizerConfig, fused_available: bool) -> tuple[UpdateRule, 
 
 
 def squared_norm(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of squares of an fp32 tensor of any shape, as an fp32 scalar."""
-    return 2.0 * tf.nn.l2_loss(tensor)
+    """Returns the sum of squares of a tensor of any shape and floating dtype, as an fp32 scalar."""
+    return 2.0 * tf.nn.l2_loss(tf.cast(tensor, tf.float32))
 
 
 def scalars(

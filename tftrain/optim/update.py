@@ -42,11 +42,12 @@ class Update:
         return tf.stack([rules.squared_norm(gradient) for gradient in gradients])
 
     def apply(self, gradients: Sequence[tf.Tensor], at: UpdateScalars) -> None:
-        """Updates every store; `gradients` are fp32, one for each."""
+        """Updates every store; `gradients` are one for each, of any floating dtype."""
         if self._fused:
             calls = list(self._fused_calls(gradients, at))
             self._rule.fused_update(calls, lambda squares: self._fused_rates(squares, at))
-            self._state.publish()
+            if self._state.split:
+                self._state.publish()
         elif self._state.split or self._norms.communicates:
             self._update_parts(gradients, at)
         else:
@@ -99,7 +100,7 @@ class Update:
 
     def _advance(self, master, gradient, slots, at):
         """Returns the new slots of a store, and the direction of its weights without weight decay."""
-        gradient = tf.math.multiply_no_nan(gradient, at.gradient_factor)
+        gradient = tf.math.multiply_no_nan(tf.cast(gradient, tf.float32), at.gradient_factor)
         before = [slot.read_value() for slot in slots]
         after = self._rule.next_slots(gradient, before, at)
         return after, self._rule.direction(master.read_value(), gradient, before, after, at)
@@ -163,7 +164,10 @@ class Update:
 
     def _fused_calls(self, gradients, at: UpdateScalars) -> Iterator[FusedCall]:
         """Yields one call for all whole tensors, or one for each bucket of parts."""
-        state = self._state
+        state, copies = self._state, {}
+        if not state.split:
+            pairs = enumerate(zip(state.targets, state.masters, strict=True))
+            copies = {number: target for number, (target, master) in pairs if target is not master}
         for stores, tensors, sizes in self._fused_stores():
             slots = {slot.rpartition("_")[2]: variables[stores] for slot, variables in state.slots.items()}
             yield FusedCall(
@@ -175,4 +179,5 @@ class Update:
                     "epsilon": self._rule.config.adam_epsilon,
                     "segments": sizes,
                 },
+                copies,
             )

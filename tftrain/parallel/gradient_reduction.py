@@ -91,7 +91,8 @@ class GradientReduction:
         """Returns the gradients, with equal bits on all tensor parallel ranks that hold the same store.
 
         Args:
-            gradients: fp32, one for each store of the optimizer's state, summed over the data parallel ranks.
+            gradients: of any floating dtypes, one for each store of the optimizer's state, summed over the data
+                parallel ranks. Those that travel are fp32 afterwards.
         """
         if self._tensor.size == 1:
             return list(gradients)
@@ -106,7 +107,8 @@ class GradientReduction:
         gradients = list(gradients)
         sizes = [gradients[place].shape.num_elements() for place in places]
         for number, bucket in enumerate(pack([4 * size for size in sizes], BUCKET_BYTES)):
-            flat = tf.concat([tf.reshape(gradients[places[item]], [-1]) for item in bucket], axis=0)
+            sent = [tf.cast(gradients[places[item]], tf.float32) for item in bucket]
+            flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in sent], axis=0)
             flat = collective(self._tensor, flat, f"{name}.{number}")
             for item, piece in zip(bucket, tf.split(flat, [sizes[item] for item in bucket]), strict=True):
                 gradients[places[item]] = tf.reshape(piece, gradients[places[item]].shape)

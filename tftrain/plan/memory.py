@@ -30,7 +30,7 @@ class Memory(NamedTuple):
         weights, master_weights, moments, gradients, accumulation: the state.
         checkpoint_copy: copy of the master weights and moments that this rank writes.
         activations: tensors saved for backward, one by one in `tensors`.
-        temporaries: fp32 gradients and temporaries of the optimizer.
+        temporaries: of the optimizer, and fp32 gradients, unless the update reads those of 16 bits as they are.
         communication: buffers of sums over ranks.
         reserve: memory in use before the model is built.
         fragmentation: free memory in pieces; the allocator releases a part of it before it fails.
@@ -89,6 +89,8 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     held = _held_by_stages(work, one, stage)
     tensors, activations = (*tensors, *held), activations + _bytes(held)
     half = work.precision != "fp32"
+    # In this project, the update of a rank without data parallel ones reads 16-bit gradients as they are.
+    widened = half and not (work.family.startswith("tftrain") and work.dp == 1)
     # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else with_state / work.dp
     # With an accumulation buffer, ZeRO-2 divides that buffer; the gradients of one micro-batch are whole.
@@ -102,7 +104,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
         gradients=weights * work.item / (1 if work.accumulation else divided),
         accumulation=weights * ITEM_BYTES[work.accumulation] / divided if work.accumulation else 0.0,
         activations=activations,
-        temporaries=(4 * owned if half else 0.0) + plain_update + constants.state_slack * weights,
+        temporaries=(4 * owned if widened else 0.0) + plain_update + constants.state_slack * weights,
         communication=_buffers(work, weights, owned),
         reserve=constants.reserve_gb * GB,
         fragmentation=constants.fragmentation * activations,

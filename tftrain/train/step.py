@@ -67,13 +67,12 @@ class TrainStep:
         return StepInfo(sums, *info, bad_ranks, requests)
 
     def _reduce(self, local) -> list[tf.Tensor]:
-        """Returns the gradients summed over the ranks, fp32, as the optimizer's stores want them."""
-        reduced = local.dense if self._reduction.each_micro_batch else self._reduction.sum(local.dense)
-        gradients = [tf.cast(gradient, tf.float32) for gradient in reduced]
+        """Returns the gradients summed over the ranks, in the dtype in which they were summed, one for each store."""
+        gradients = local.dense if self._reduction.each_micro_batch else self._reduction.sum(local.dense)
         if self._sparse:
             variables = self._run.task.named_variables().values()
             table = next(i for i, variable in enumerate(variables) if variable is self._run.task.lookup_variable)
-            gradients[table] = self._reduction.add_rows(gradients[table], local.rows)
+            gradients[table] = self._reduction.add_rows(tf.cast(gradients[table], tf.float32), local.rows)
         return self._reduction.make_replicas_equal(gradients)
 
     def _sum_losses(self, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -40,10 +40,10 @@ COLUMNS = (
 
 
 def rows() -> tuple[Row, ...]:
-    """Returns every op in every dtype and size; optimizers have fp32 state only."""
+    """Returns every op in every dtype and size; an optimizer's dtype is that of gradients and weights."""
     names = [(op, dtype, size) for op in TRAFFIC for dtype in ("fp32", "bf16") for size in SIZES]
     names += [("attention_softmax_causal", dtype, size) for dtype in ("fp32", "bf16") for size in CAUSAL_SIZES]
-    names += [(op, "fp32", size) for op in UPDATE_BYTES for size in SIZES]
+    names += [(op, dtype, size) for op, dtypes in UPDATE_BYTES.items() for dtype in dtypes for size in SIZES]
     sizes = SIZES | CAUSAL_SIZES
     return tuple(
         Row(name := f"{op}/{dtype}/{size}", name, {"op": op, "dtype": dtype, "sizes": sizes[size]})

@@ -94,8 +94,9 @@ TRAFFIC: dict[str, Callable[[Extent], Traffic]] = {
 
 # Bytes for each fp32 parameter, of the ops that a whole update consists of. LAMB: the gradients' norm reads g (4); the
 # moments read g, m, v, w and write m, v (24); the weights, which need the norms of all of that, read m, v, w and write
-# w (16). AdamW: the norm (4); read g, m, v, w and write m, v, w (28).
-UPDATE_BYTES = {"lamb": 44, "adamw": 32}
+# w (16). AdamW: the norm (4); read g, m, v, w and write m, v, w (28). With 16-bit weights, each reading of g takes 2
+# bytes instead of 4, and the weights are also written as 2.
+UPDATE_BYTES = {"lamb": {"fp32": 44, "bf16": 42}, "adamw": {"fp32": 32, "bf16": 30}}
 
 
 def batch_for(op: str, elements: int, columns: int, item: int, working_set: float) -> int:

@@ -1,6 +1,7 @@
 """The timed cases of the optimizers: a whole update of a model's weights, by fused ops and by `tftrain.optim`.
 
-Both update the same variables, and both begin with the global norm of the gradients, for clipping.
+Both update the same variables, and both begin with the global norm of the gradients, for clipping. If the model's
+weights have 16 bits, gradients have too, and the update ends with rounded weights.
 """
 
 import dataclasses
@@ -8,7 +9,7 @@ import dataclasses
 import tensorflow as tf
 
 from tftrain.bench.kernels import traffic
-from tftrain.bench.kernels.cases import Case, Pass, normal
+from tftrain.bench.kernels.cases import DTYPES, Case, Pass, normal
 from tftrain.config import OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.optim import rules
@@ -18,21 +19,23 @@ from tftrain.optim.update import EXCLUDED
 MAX_STEPS = 1_000_000
 
 
-def update_case(op: str, sizes: dict[str, int]) -> Case:
-    """Makes the case of an optimizer, fp32.
+def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
+    """Makes the case of an optimizer.
 
     Args:
         op: a key of `traffic.UPDATE_BYTES`.
+        dtype: fp32 or bf16, of gradients and weights; master weights and moments are fp32.
         sizes: hidden, layers, seq and vocab of the model.
 
     Returns:
         The case, with one pass named update.
     """
     shapes = weight_shapes(sizes)
-    weights = [tf.Variable(normal(index, shape, tf.float32)) for index, shape in enumerate(shapes.values())]
+    of_model = DTYPES[dtype]
+    weights = [tf.Variable(normal(index, shape, of_model)) for index, shape in enumerate(shapes.values())]
     config = dataclasses.replace(OptimizerConfig(), optimizer=f"reference_{op}", warmup_steps=0)
     optimizer = Optimizer(config, MAX_STEPS, dict(zip(shapes, weights, strict=True)))
-    gradients = [normal(1000 + index, shape, tf.float32) for index, shape in enumerate(shapes.values())]
+    gradients = [normal(1000 + index, shape, of_model) for index, shape in enumerate(shapes.values())]
     decays = [0.0 if name.endswith(EXCLUDED) else config.weight_decay for name in shapes]
     adapted = tf.constant([0.0 if name.endswith(EXCLUDED) else 1.0 for name in shapes])
 
@@ -44,12 +47,13 @@ def update_case(op: str, sizes: dict[str, int]) -> Case:
         slots = optimizer.state.slots
         state = {"m": slots["adam_m"], "v": slots["adam_v"], "weights": optimizer.state.masters}
         common = {"scalars": scalars, "weight_decays": decays, "epsilon": config.adam_epsilon}
+        copies = {} if dtype == "fp32" else dict(enumerate(weights))
         if op == "adamw":
-            lamb.adamw(gradients, **state, **common)
+            lamb.adamw(gradients, **state, **common, copies=copies)
         else:
             squares = lamb.lamb_moments(gradients, **state, **common)
             ratios = tf.where(adapted > 0, rules.trust_ratio(squares.weights, squares.updates), 1.0)
-            lamb.lamb_weights(**state, rates=scalars.learning_rate * ratios, **common)
+            lamb.lamb_weights(**state, rates=scalars.learning_rate * ratios, **common, copies=copies)
         return norm
 
     def reference(*gradients):
@@ -60,7 +64,7 @@ def update_case(op: str, sizes: dict[str, int]) -> Case:
     for name, function in (("fused", fused), ("reference", reference)):
         compiled = tf.function(function, autograph=False)
         run[name] = lambda compiled=compiled: compiled(*gradients)
-    return Case(f"{total} in {len(weights)}", {"update": Pass(total * traffic.UPDATE_BYTES[op], run)})
+    return Case(f"{total} in {len(weights)}", {"update": Pass(total * traffic.UPDATE_BYTES[op][dtype], run)})
 
 
 def weight_shapes(sizes: dict[str, int]) -> dict[str, list[int]]:

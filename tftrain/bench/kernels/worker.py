@@ -34,7 +34,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
     op, dtype, sizes = settings["op"], settings["dtype"], settings["sizes"]
     if op in traffic.UPDATE_BYTES:
-        case = updates.update_case(op, sizes)
+        case = updates.update_case(op, dtype, sizes)
     else:
         case = cases.elementwise_case(op, dtype, sizes, settings["working_set"])
     copy = Copy(settings["working_set"], threads)
