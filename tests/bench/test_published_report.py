@@ -124,6 +124,19 @@ def test_measured_planned_and_published_figures_stand_side_by_side(bench, tmp_pa
     assert (tmp_path / "large_precision.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_rows_that_scale_to_one_run_share_it(bench_without_pictures):
+    _, out, _, runs = bench_without_pictures("a64fx_30b_scaling", "--format=json")
+    found = records(out)
+    assert len(found) == 11
+    assert len(runs) < 11
+    others = [tuple(run) for run in runs if run != runs[0]]  # the first run is the base's, which is repeated
+    assert len(set(others)) == len(others) > 0
+    third = found["03"]  # row 02 on more nodes
+    assert third["note"].endswith("the same run as a64fx_30b_scaling/02")
+    assert third["samples_per_sec"] == found["02"]["samples_per_sec"]
+    assert third["planned_samples_per_sec_per_gpu"] < found["02"]["planned_samples_per_sec_per_gpu"]
+
+
 @pytest.mark.parametrize(
     ("peaks", "speeds", "expected"),
     [

@@ -1,6 +1,7 @@
 """The tables of published rows: each row runs scaled on this machine, beside its plan and its published figures.
 
 A row that cannot fit is not started, and a row that fails reports the reason; both have planned and published figures.
+Rows that scale to one run here, as those that differ in nodes alone, share it.
 Changes are against the table's base row: measured as it ran just before and after, planned and published by their own
 figures.
 """
@@ -8,7 +9,7 @@ figures.
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import local_machine, order, rows, scale
@@ -69,8 +70,10 @@ def measure(
     say(f"scale {size}; {machine.gb:.1f} GB a rank")
     base = Row(published[0].row.name, group[0].group)
     others = [row for row in group if row.name != base.name]
+    chosen = {row.name for row in group}
     named = {each.row.name: each for each in published}
     cases = {row.name: prepare(named[row.name], size, machine.ranks, config) for row in (base, *others)}
+    shared = same_runs(others, cases)
     unfit = {name: why for name, case in cases.items() if (why := refusal(case, machine))}
 
     def one(row: Row) -> run.Figures:
@@ -78,14 +81,32 @@ def measure(
             raise RunError(unfit[row.name])
         return run.measure(cases[row.name].flags, cases[row.name].work.ranks, config.steps or STEPS)
 
-    for compared in alternation.in_alternation(base, others, one, say, rounds=config.rounds):
-        name = compared.row.name
-        if any(row.name == name for row in group):
+    distinct = [same[0] for same in shared.values()]
+    for compared in alternation.in_alternation(base, distinct, one, say, rounds=config.rounds):
+        measured = compared.row.name
+        for name in [row.name for row in shared.get(measured, [compared.row])]:
+            if name not in chosen:
+                continue
             record = figures[name] | case_record(cases[name], size) | run_record(compared, name == base.name)
             record["status"] = unfit.get(name) or ("measured" if compared.figures else f"failed: {compared.error}")
+            if name != measured:
+                record["note"] += f"; the same run as {measured}"
             # The row may fit later, when more memory is free.
             error = None if compared.figures or name in unfit else compared.error
             yield Outcome(name, [record], error, final=name not in unfit)
+
+
+def same_runs(others: Sequence[Row], cases: Mapping[str, Case]) -> dict[str, list[Row]]:
+    """Returns the rows that are one run on this machine, by the name of the first of them.
+
+    Args:
+        others: rows in their order.
+        cases: by name.
+    """
+    found: dict[tuple, list[Row]] = {}
+    for row in others:
+        found.setdefault((cases[row.name].work.ranks, *cases[row.name].flags), []).append(row)
+    return {same[0].name: same for same in found.values()}
 
 
 def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
