@@ -6,7 +6,6 @@ from pathlib import Path
 from tftrain.bench import page
 from tftrain.bench.kernels import table as kernels
 from tftrain.bench.levers.rows import FLAGS
-from tftrain.bench.peers.table import IMPLEMENTATIONS
 from tftrain.bench.published import rows, table
 from tftrain.bench.table import Outcome, Table
 from tftrain.bench.tables import TABLES
@@ -68,10 +67,11 @@ TEXT = {
         for row in kernels.rows()
     },
     "peers": {
-        f"{name}/{dtype}": {"implementation": name, "dtype": dtype}
-        for name in IMPLEMENTATIONS for dtype in ("bf16", "fp32")
+        row.name: {"implementation": row.settings["implementation"], "dtype": row.settings["precision"],
+                   "task": row.settings["task"]}
+        for row in TABLES["peers"].rows
     },
-    "profile": {f"{dtype}/{kind}": {"dtype": dtype, "kind": kind}
+    "profile": {f"{dtype}/{kind}": {"task": "synthetic_128", "dtype": dtype, "kind": kind}
                 for dtype in ("bf16", "fp32") for kind in ("matrix products", "elementwise and transposes", "rest")},
     "accumulation": {f"{dtype}/{count}": {"dtype": dtype, "micro_batches": count}
                      for dtype in ("fp32", "bf16", "fp16") for count in (1, 16, 256)},

@@ -7,7 +7,7 @@ import pytest
 
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.peers import table, task, training
+from tftrain.bench.peers import table, task, text, torch_worker, training
 from tftrain.bench.table import Row
 from tftrain.fields import ConfigError
 
@@ -31,7 +31,9 @@ serve(build)
 
 
 def row(name, **settings):
-    return Row(f"{name}/bf16", "bf16", {"implementation": name, "precision": "bf16", **settings})
+    return Row(
+        f"{name}/bf16", "bf16", {"implementation": name, "precision": "bf16", "task": "synthetic_128", **settings}
+    )
 
 
 @pytest.fixture
@@ -103,14 +105,17 @@ def test_in_pairs_our_process_stays_and_measures_with_every_peer(fake, tmp_path,
 def test_only_torch_rows_run_in_the_interpreter_of_the_flag(monkeypatch):
     started = []
     monkeypatch.setattr(table, "Worker", lambda module, settings, python: started.append((module, python)))
-    for other in table.rows()[:5]:
+    for other in table.rows()[-6:]:
         table.start(other, BenchConfig(torch_python="/torch/python"))
-    assert [python for _, python in started] == [sys.executable] * 3 + ["/torch/python"] * 2
+    assert [python for _, python in started] == [sys.executable] * 3 + ["/torch/python"] * 3
 
 
-def test_the_batch_is_full_and_masks_distinct_positions():
-    batch = task.batch()
-    assert batch["input_ids"].shape == (8, 128)
+@pytest.mark.parametrize("name", [task.SHORT, task.LONG])
+def test_a_random_batch_is_full_and_masks_distinct_positions(name):
+    (batch,) = task.batches({"task": name})
+    rows, length, slots = task.TASKS[name]
+    assert (batch["input_ids"].shape, batch["masked_lm_ids"].shape) == ((rows, length), (rows, slots))
+    assert batch["input_mask"].all()
     assert batch["segment_ids"].mean() == 0.5
     assert (np.diff(batch["masked_lm_positions"], axis=1) > 0).all()
     assert all(value.dtype in (np.int32, np.float32) for value in batch.values())
@@ -118,26 +123,120 @@ def test_the_batch_is_full_and_masks_distinct_positions():
 
 def test_a_loss_that_is_not_finite_is_an_error():
     with pytest.raises(FloatingPointError, match="nan"):
-        task.turns(lambda: float("nan"))(1)
+        task.turns(float, ["nan"])(1)
+
+
+def test_counted_steps_take_every_batch_in_turn():
+    taken = []
+    take = task.turns(lambda batch: taken.append(batch) or 0.0, "abc")
+    for _ in range(4):
+        take(3)
+    counted = [taken[first + 1 : first + 3] for first in range(0, 12, 3)]
+    assert [batch for pair in counted for batch in pair] == list("abcabcab")
+    assert [taken[first] == taken[first + 1] for first in range(0, 12, 3)] == [True] * 4
 
 
 def test_our_configuration_is_bert_base_with_the_defaults_of_the_program():
-    config = training.configuration("bf16", 2, "--optimizer=adamw --learning_rate=0.5")
+    config = training.configuration("bf16", 2, "--optimizer=adamw --learning_rate=0.5", task.TASKS[task.LONG])
     assert (config.model.num_hidden_layers, config.model.hidden_size) == (task.LAYERS, task.HIDDEN)
-    assert (config.model.vocab_size, config.batch.global_batch_size) == (task.VOCAB, task.BATCH)
+    assert (config.model.vocab_size, config.batch.global_batch_size) == (task.VOCAB, 4)
+    assert (config.data.max_seq_length, config.data.max_predictions_per_seq) == (512, 77)
     assert (config.compute.precision, config.compute.jit_compile) == ("bf16", "auto")
     assert (config.optimizer.optimizer, config.optimizer.learning_rate) == ("adamw", 0.5)
 
 
 def test_a_wrong_extra_flag_is_refused():
     with pytest.raises(ConfigError, match="--optimiser"):
-        training.configuration("bf16", 2, "--optimiser=lamb")
+        training.configuration("bf16", 2, "--optimiser=lamb", task.TASKS[task.SHORT])
 
 
 @pytest.mark.slow
 def test_our_worker_trains_a_small_model():
     small = "--num_hidden_layers=1 --hidden_size=32 --num_attention_heads=2 --vocab_size=101"
-    group = [next(row for row in table.rows() if row.name == "tftrain/bf16")]
+    group = [next(row for row in table.rows() if row.name == "synthetic_128/tftrain/bf16")]
     (outcome,) = table.measure(group, BenchConfig(steps=1, extra_flags=small), lambda _: None)
     assert outcome.error is None
     assert outcome.records[0]["samples_per_sec"] > 0
+
+
+def packed_batch():
+    """One row of 16 tokens with examples of 6 and 9, and one with a single example of 16."""
+    lengths = np.array([[6, 9, 0], [16, 0, 0]])
+    ids = np.arange(100, 132, dtype=np.int32).reshape(2, 16)
+    ids[0, 15] = 0
+    sequences = [[1] * 6 + [2] * 9 + [0], [1] * 16]
+    return {
+        "input_ids": ids,
+        "input_mask": (ids > 0).astype(np.int32),
+        "segment_ids": np.array([[0, 0, 0, 1, 1, 1] + [0] * 4 + [1] * 5 + [0], [0] * 8 + [1] * 8], np.int32),
+        "masked_lm_positions": np.array([[2, 7, 14, 0], [3, 11, 0, 0]], np.int32),
+        "masked_lm_ids": np.array([[12, 17, 24, 0], [33, 41, 0, 0]], np.int32),
+        "masked_lm_weights": np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.float32),
+        "next_sentence_labels": np.array([[1, 0, 0], [1, 0, 0]], np.int32),
+        "sequence_ids": np.array(sequences, np.int32),
+        "sequence_starts": np.array([[0, 6, 0], [0, 0, 0]], np.int32),
+        "sequence_weights": (lengths > 0).astype(np.float32),
+    }
+
+
+def test_padded_rows_are_the_examples_of_packed_rows():
+    (batch,) = text.padded([packed_batch()], rows=3, slots=3)
+    rows = {row["input_ids"][0]: row for row in ({name: batch[name][i] for name in batch} for i in range(3))}
+    first, second, third = rows[100], rows[106], rows[116]
+    assert second["input_ids"].tolist() == [*range(106, 115), *[0] * 7]
+    assert (second["input_mask"].sum(), second["segment_ids"].tolist()) == (9, [0] * 4 + [1] * 5 + [0] * 7)
+    assert second["masked_lm_positions"].tolist() == [1, 8, 0]
+    assert second["masked_lm_ids"].tolist() == [17, 24, 0]
+    assert second["masked_lm_weights"].tolist() == [1, 1, 0]
+    assert first["masked_lm_positions"].tolist() == [2, 0, 0]
+    assert third["masked_lm_positions"].tolist() == [3, 11, 0]
+    assert [row["next_sentence_labels"] for row in (first, second, third)] == [1, 0, 1]
+
+
+def test_the_share_of_attending_pairs_is_that_of_the_examples():
+    assert text.attending_pairs([packed_batch()]) == (6**2 + 9**2 + 16**2) / (2 * 16**2)
+
+
+def test_real_samples_are_examples_and_padded_rows_hold_one(fake, tmp_path):
+    found = {"packed": str(tmp_path / "packed.npz"), "padded": str(tmp_path / "padded.npz"), "examples_per_row": 2.5}
+    group = [fake("tftrain", 2.0, task=task.TEXT, knows_products=True), fake("one", 4.0, task=task.TEXT)]
+    given = [table.of_text(row, found) for row in group]
+    assert [row.settings["batches"] for row in given] == [found["packed"], found["padded"]]
+    ours, peer = (outcome.records[0] for outcome in table.take_turns(given, BenchConfig(steps=2), lambda _: None))
+    assert (ours["samples_per_sec"], ours["real_samples_per_sec"]) == (2.0, 5.0)
+    assert (peer["samples_per_sec"], peer["real_samples_per_sec"]) == (1.0, 1.0)
+    assert (ours["ratio_to_best_peer"], ours["share_of_products"]) == (5.0, 0.25)
+    assert (ours["task"], ours["speed_change_pct"]) == (task.TEXT, 400.0)
+
+
+def test_the_batches_of_a_file_are_those_that_were_written(tmp_path):
+    path = str(tmp_path / "packed.npz")
+    task.write(path, [packed_batch(), packed_batch()])
+    found = task.batches({"batches": path})
+    assert len(found) == 2
+    for name, value in packed_batch().items():
+        np.testing.assert_array_equal(found[1][name], value)
+    assert task.size({"batches": path}) == (2, 16, 4)
+
+
+@pytest.mark.parametrize(("longest", "length"), [(True, 9), (False, 16)])
+def test_labels_are_those_of_the_masked_words_at_either_length(longest, length):
+    (batch,) = text.padded([{name: value[:1] for name, value in packed_batch().items()}], rows=2, slots=3)
+    found = torch_worker.model_inputs(batch, longest)
+    assert {value.shape for value in found.values()} == {(2, length), (2,)}
+    expected = np.full([2, length], torch_worker.IGNORED)
+    long, short = np.argsort(-batch["input_mask"].sum(1))
+    expected[long, [1, 8]], expected[short, 2] = [17, 24], 12
+    np.testing.assert_array_equal(found["labels"], expected)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_packed_and_padded_text_train():
+    small = "--num_hidden_layers=1 --hidden_size=32 --num_attention_heads=2"
+    names = ("text_512/tftrain/bf16", "text_512/tf_models_graph/bf16")
+    group = [row for row in table.rows() if row.name in names]
+    ours, peer = table.measure(group, BenchConfig(steps=1, extra_flags=small), lambda _: None)
+    assert ours.error is peer.error is None
+    assert ours.records[0]["real_samples_per_sec"] > 2 * ours.records[0]["samples_per_sec"]
+    assert peer.records[0]["real_samples_per_sec"] == peer.records[0]["samples_per_sec"]

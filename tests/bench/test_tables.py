@@ -14,7 +14,7 @@ from tftrain.bench.tables import TABLES
 from tftrain.fields import ConfigError
 
 KERNEL_COLUMNS = "op pass dtype shape device implementation time_us gb_per_s share_of_copy speedup_over_tf"
-PEER_COLUMNS = "implementation dtype samples_per_sec ratio_to_best_peer share_of_products"
+PEER_COLUMNS = "implementation dtype task samples_per_sec real_samples_per_sec ratio_to_best_peer share_of_products"
 
 
 @pytest.fixture(params=TABLES.values(), ids=TABLES.keys())
@@ -46,8 +46,9 @@ def test_every_op_has_rows_at_both_sizes_and_in_its_formats():
 
 
 def test_rows_are_chosen_by_globs_in_the_tables_order():
-    chosen = [row.name for row in TABLES["peers"].matching("tftrain/fp32, tf_models_*/bf16")]
-    assert chosen == ["tf_models_graph/bf16", "tf_models_xla/bf16", "tftrain/fp32"]
+    chosen = [row.name for row in TABLES["peers"].matching("text_512/tftrain/fp32, */tf_models_*/bf16")]
+    peers = [f"{task}/tf_models_{mode}/bf16" for task in ("synthetic_128", "text_512") for mode in ("graph", "xla")]
+    assert chosen == [*peers, "text_512/tftrain/fp32"]
 
 
 def test_the_listing_names_every_table_and_row(capsys):
@@ -64,7 +65,7 @@ def test_an_unknown_table_is_refused_with_the_names_of_those_there_are():
 
 
 def test_rows_that_do_not_exist_are_refused_with_the_names_of_those_there_are():
-    with pytest.raises(ConfigError, match=r"--rows=x\*: .* tftrain/bf16"):
+    with pytest.raises(ConfigError, match=r"--rows=x\*: .* synthetic_128/tftrain/bf16"):
         program.chosen(BenchConfig(table="peers", rows="x*"))
 
 

@@ -18,19 +18,21 @@ LARGEST = 2**24  # numbers of rows in an operand or a result; larger products ar
 DRAWN = 2**20  # random numbers, which operands repeat
 
 
-def measure(work: Workload) -> float:
+def measure(work: Workload, attending: float = 1.0) -> float:
     """Runs each distinct product of an update, forward and backward, and returns the seconds of all of an update.
 
     A product takes the time of one run; with L equal layers, the measurement takes about 4 / L of the products' time.
 
     Args:
         work: of one rank: sizes, batch, precision and checkpointing.
+        attending: share of the pairs of tokens in a row that attend to each other. It is below 1 if rows are packed.
+            Products of the attention core count with this share of their time.
     """
     total, numbers = 0.0, tf.random.stateless_normal([DRAWN], [1, 2], dtype=DTYPES[work.precision])
     for product, forward, backward in forecast.step_products(work):
-        forms = _forms(product)
+        forms, share = _forms(product), attending if product.core else 1.0
         for (shapes, transposed, scale), count in zip(forms, (forward, backward, backward), strict=True):
-            total += count * scale * _seconds(*(_filled(shape, numbers) for shape in shapes), transposed)
+            total += share * count * scale * _seconds(*(_filled(shape, numbers) for shape in shapes), transposed)
     return total
 
 

@@ -1,9 +1,11 @@
-"""The rows of table `peers`: implementations in two number formats; those of one format take turns in one run.
+"""The rows of table `peers`: implementations by task and number format; those of one task and format take turns.
 
 Each has a process of its own, which keeps its model and waits while the others measure. If memory does not hold all
 processes, ours takes turns with one peer after the other.
 """
 
+import dataclasses
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,45 +13,88 @@ from typing import Any
 from tftrain.bench import host
 from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.peers import task
+from tftrain.bench.peers import task, text
 from tftrain.bench.report import spread
 from tftrain.bench.table import Column, Outcome, Row, Table
+from tftrain.bench.training.run import RunError
 from tftrain.bench.worker import ROOT, Worker, WorkerError
 
-OURS = "tftrain"
+OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10
 WARM_UP = 3
 MEMORY_GB = 6.5  # needed by one implementation
-FUSED = ROOT / "configs" / "fused.flags"
+FUSED = f"--flagfile={ROOT / 'configs' / 'fused.flags'}"
+OUR_FLAGS = {task.SHORT: FUSED, task.LONG: FUSED, task.TEXT: f"{FUSED} --attn_impl=flash"}
 
 COLUMNS = (
     Column("implementation"),
     Column("dtype"),
+    Column("task"),
     Column("samples_per_sec", 3),
+    Column("real_samples_per_sec", 3),
     Column("ratio_to_best_peer", 3),
     Column("share_of_products", 3),
 )
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
-    OURS: {"module": "tftrain.bench.peers.tftrain_worker", "flags": f"--flagfile={FUSED}", "knows_products": True},
+    OURS: {"module": "tftrain.bench.peers.tftrain_worker", "knows_products": True},
     "tf_models_graph": {"module": "tftrain.bench.peers.tf_models_worker", "jit": False},
     "tf_models_xla": {"module": "tftrain.bench.peers.tf_models_worker", "jit": True},
     "hugging_face_eager": {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True},
     "hugging_face_compiled": {"module": "tftrain.bench.peers.torch_worker", "jit": True, "torch": True},
+    LONGEST: {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True, "longest": True},
+}
+# Random full rows of 512 tokens serve the share of products alone: they are no task of the peers.
+OF_TASK = {
+    task.SHORT: [name for name in IMPLEMENTATIONS if name != LONGEST],
+    task.LONG: [OURS],
+    task.TEXT: list(IMPLEMENTATIONS),
 }
 
 
 def rows() -> tuple[Row, ...]:
-    """Returns every implementation in bf16 and in fp32."""
+    """Returns every implementation of every task in bf16 and in fp32."""
     return tuple(
-        Row(f"{name}/{dtype}", dtype, {"implementation": name, "precision": dtype, **settings})
+        Row(
+            f"{work}/{name}/{dtype}",
+            f"{work}/{dtype}",
+            {
+                "implementation": name,
+                "precision": dtype,
+                "task": work,
+                "flags": OUR_FLAGS[work],
+                **IMPLEMENTATIONS[name],
+            },
+        )
+        for work, names in OF_TASK.items()
         for dtype in ("bf16", "fp32")
-        for name, settings in IMPLEMENTATIONS.items()
+        for name in names
     )
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Measures the implementations of one number format in turns, one concurrent set after the other."""
+    """Measures the implementations of one task and number format in turns, one concurrent set after the other."""
+    if group[0].settings["task"] != task.TEXT:
+        yield from take_turns(group, config, say)
+        return
+    try:
+        with text.prepared() as found:
+            say(f"real text: {found['examples_per_row']:.2f} examples in a packed row")
+            yield from take_turns([of_text(row, found) for row in group], config, say)
+    except (RunError, WorkerError) as error:
+        yield from (Outcome(row.name, [], str(error)) for row in group)
+
+
+def of_text(row: Row, found: dict[str, Any]) -> Row:
+    """Returns a row with the batches of its implementation, and the examples of their rows; see `text.prepared`."""
+    ours = row.settings["implementation"] == OURS
+    batches = {"batches": found[text.PACKED if ours else text.PADDED]}
+    examples = {"examples_per_row": found["examples_per_row"] if ours else 1}
+    return dataclasses.replace(row, settings={**row.settings, **batches, **examples})
+
+
+def take_turns(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Measures rows in turns, see `measure`."""
     run = _Run(config, say)
     try:
         for concurrent in concurrent_rows(group, host.available_memory_gb()):
@@ -64,7 +109,7 @@ def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
     """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each.
 
     Args:
-        group: rows of one number format.
+        group: rows of one task and number format.
         free_gb: available memory; None: enough.
     """
     ours = [row for row in group if row.settings["implementation"] == OURS]
@@ -144,13 +189,23 @@ def outcomes(
     """Yields the outcome of each row from the seconds of its steps.
 
     Args:
-        group: rows of one number format.
-        seconds: of every counted step, by row.
+        group: rows of one task and number format.
+        seconds: of every counted step, by row. The batches of real text take different times: their mean counts, else
+            the median.
         errors: the error of each row that has none.
         products: seconds of the matrix products of a step alone, by row, where they are known.
     """
     times = {row.name: spread(seconds[row.name]) for row in group if row.name not in errors}
-    speeds = {name: task.BATCH / time["median"] for name, time in times.items()}
+    work = group[0].settings["task"]
+    samples = task.TASKS[work].rows
+    means = {
+        name: statistics.fmean(seconds[name]) if work == task.TEXT else time["median"] for name, time in times.items()
+    }
+    speeds = {
+        row.name: samples / means[row.name] * row.settings.get("examples_per_row", 1)
+        for row in group
+        if row.name in means
+    }
     peers = [speeds[row.name] for row in group if row.name in speeds and row.settings["implementation"] != OURS]
     best = max(peers, default=None)
     base = next((row.name for row in group if best and speeds.get(row.name) == best), None)
@@ -161,18 +216,20 @@ def outcomes(
         if row.name in errors:
             yield Outcome(row.name, [], errors[row.name])
             continue
-        time, speed = times[row.name], speeds[row.name]
+        time, mean, speed = times[row.name], means[row.name], speeds[row.name]
         alone = spread(products[row.name])["median"] if row.name in products else None
         record = {
             "implementation": row.settings["implementation"],
             "dtype": row.settings["precision"],
-            "samples_per_sec": speed,
+            "task": work,
+            "samples_per_sec": samples / mean,
+            "real_samples_per_sec": speed,
             "ratio_to_best_peer": speed / best if best else None,
-            "share_of_products": alone / time["median"] if alone else None,
+            "share_of_products": alone / mean if alone else None,
             "speed_change_pct": 100 * (speed / best - 1) if best else None,
             "base_spread_pct": base_spread,
-            "samples_per_sec_low": task.BATCH / time["high"],
-            "samples_per_sec_high": task.BATCH / time["low"],
+            "samples_per_sec_low": samples / time["high"],
+            "samples_per_sec_high": samples / time["low"],
             "steps": len(seconds[row.name]),
         }
         yield Outcome(row.name, [record])
@@ -187,12 +244,13 @@ def _advice(row: Row, error: str, config: BenchConfig) -> str:
 
 PEERS = Table(
     "peers",
-    f"a whole update of BERT-base, {task.BATCH} samples of {task.SEQ} tokens, here and in other projects, in turns",
+    "a whole update of BERT-base, on random full rows and on real text, here and in other projects, in turns",
     COLUMNS,
     rows(),
     measure,
-    panels=(speed_panel("Samples/s: change, %"),),
+    panels=(speed_panel("Real samples/s: change, %"),),
     chart_note=MEANING.format(
-        base="the fastest peer in the same number format", spread="the distance between the quartiles of its steps"
+        base="the fastest peer in the same task and number format",
+        spread="the distance between the quartiles of its steps",
     ),
 )

@@ -1,16 +1,14 @@
-"""The task of every implementation: one update of BERT-base on one batch of 8 samples of 128 tokens.
+"""The tasks of every implementation: one update of BERT-base on batches of one size, random ones or real text.
 
 This module needs only numpy: an interpreter without TensorFlow imports it too.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-BATCH = 8
-SEQ = 128
-PREDICTIONS = 20
 VOCAB = 30522
 LAYERS = 12
 HIDDEN = 768
@@ -23,29 +21,82 @@ WEIGHT_DECAY = 0.01
 TURN_STEPS = 3
 PRODUCTS = "products"  # what a worker is asked for, if it can tell the time of its matrix products alone
 
+Batch = dict[str, np.ndarray]
 
-def batch(vocab: int = VOCAB) -> dict[str, np.ndarray]:
+
+class Task(NamedTuple):
+    """The size of a batch.
+
+    Attributes:
+        rows: rows of a batch, its samples.
+        length: tokens of a row.
+        predictions: masked tokens of a row of one example.
+    """
+
+    rows: int
+    length: int
+    predictions: int
+
+
+SHORT, LONG, TEXT = "synthetic_128", "synthetic_512", "text_512"
+TASKS = {SHORT: Task(8, 128, 20), LONG: Task(4, 512, 77), TEXT: Task(4, 512, 77)}
+
+
+def batches(settings: dict[str, Any], vocab: int = VOCAB) -> list[Batch]:
+    """Returns the batches of a task, which a worker takes in turns: of real text, or one random batch.
+
+    Args:
+        settings: task, and for real text `batches`, the file that `write` wrote.
+        vocab: ids of a random batch are below it.
+    """
+    if "batches" not in settings:
+        return [synthetic(TASKS[settings["task"]], vocab)]
+    with np.load(settings["batches"]) as file:
+        arrays = dict(file)
+    count = len(arrays["input_ids"])
+    return [{name: array[number] for name, array in arrays.items()} for number in range(count)]
+
+
+def size(settings: dict[str, Any]) -> Task:
+    """Returns the size of the batches that `batches` returns; packed rows have more masked tokens than others."""
+    if "batches" not in settings:
+        return TASKS[settings["task"]]
+    batch = batches(settings)[0]
+    return Task(*batch["input_ids"].shape, batch["masked_lm_ids"].shape[1])
+
+
+def write(path: str, batches: Sequence[Batch]) -> None:
+    """Writes batches of equal shapes to a .npz file."""
+    np.savez(path, **{name: np.stack([batch[name] for batch in batches]) for name in batches[0]})
+
+
+def synthetic(task: Task, vocab: int = VOCAB) -> Batch:
     """Returns a full batch in the standard format: int32 features and fp32 weights, without padding."""
     random = np.random.default_rng(1)
-    positions = np.stack([np.sort(random.choice(SEQ, PREDICTIONS, replace=False)) for _ in range(BATCH)])
+    rows, length, slots = task
+    positions = np.stack([np.sort(random.choice(length, slots, replace=False)) for _ in range(rows)])
     integers = {
-        "input_ids": random.integers(0, vocab, (BATCH, SEQ)),
-        "input_mask": np.ones((BATCH, SEQ)),
-        "segment_ids": np.repeat([[0, 1]], BATCH, 0).repeat(SEQ // 2, 1),
+        "input_ids": random.integers(0, vocab, (rows, length)),
+        "input_mask": np.ones((rows, length)),
+        "segment_ids": np.repeat([[0, 1]], rows, 0).repeat(length // 2, 1),
         "masked_lm_positions": positions,
-        "masked_lm_ids": random.integers(0, vocab, (BATCH, PREDICTIONS)),
-        "next_sentence_labels": random.integers(0, 2, BATCH),
+        "masked_lm_ids": random.integers(0, vocab, (rows, slots)),
+        "next_sentence_labels": random.integers(0, 2, rows),
     }
     features = {name: value.astype(np.int32) for name, value in integers.items()}
-    ones = {"masked_lm_weights": (BATCH, PREDICTIONS), "example_weights": (BATCH,)}
+    ones = {"masked_lm_weights": (rows, slots), "example_weights": (rows,)}
     return features | {name: np.ones(shape, np.float32) for name, shape in ones.items()}
 
 
-def turns(step: Callable[[], float]) -> Callable[[int], list[float]]:
+def turns(step: Callable[[Any], float], inputs: Sequence[Any]) -> Callable[[int], list[float]]:
     """Returns the function with which a worker answers requests.
 
+    Counted steps take one input after the other, and begin again behind the last one. The first step of a turn, which
+    does not count, takes the input of the second one.
+
     Args:
-        step: does one update and returns its loss once it is done.
+        step: does one update with an input and returns its loss once it is done.
+        inputs: of the steps.
 
     Returns:
         A function that takes a number of steps, runs them and returns the seconds of each.
@@ -53,13 +104,16 @@ def turns(step: Callable[[], float]) -> Callable[[int], list[float]]:
     Raises (the returned function):
         FloatingPointError: the loss is not finite: the step did not train.
     """
+    counted = 0
 
     def take(count: int) -> list[float]:
-        seconds = []
-        for _ in range(count):
+        nonlocal counted
+        seconds: list[float] = []
+        for number in range(count):
             start = time.perf_counter()
-            loss = step()
+            loss = step(inputs[counted % len(inputs)])
             seconds.append(time.perf_counter() - start)
+            counted += number > 0
             if not np.isfinite(loss):
                 raise FloatingPointError(f"the loss is {loss}")
         return seconds

@@ -16,7 +16,7 @@ STEPS = 1_000_000
 
 
 def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
-    """Builds the step; settings hold precision, threads and jit (whether XLA compiles the whole step)."""
+    """Builds the step; settings hold task, batches, precision, threads and jit (XLA compiles the whole step)."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
     import tensorflow as tf
@@ -28,8 +28,8 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     tf_keras.mixed_precision.set_global_policy(POLICIES[settings["precision"]])
     model = make_model()
     optimizer = optimization.create_optimizer(task.LEARNING_RATE, STEPS, 0, optimizer_type="lamb")
-    inputs = _inputs(tf)
-    model(inputs, training=True)
+    inputs = [_inputs(batch) for batch in task.batches(settings)]
+    model(inputs[0], training=True)
     # A step that XLA compiles cannot make variables.
     optimizer._create_all_weights(model.trainable_variables)
     cross_entropy = tf_keras.losses.sparse_categorical_crossentropy
@@ -48,7 +48,7 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
         optimizer.apply_gradients(list(zip(tape.gradient(loss, variables), variables, strict=True)))
         return loss
 
-    return task.turns(lambda: float(step(inputs).numpy()))
+    return task.turns(lambda batch: float(step(batch).numpy()), inputs)
 
 
 def make_model():
@@ -75,9 +75,12 @@ def make_model():
     return models.BertPretrainerV2(encoder, mlm_activation=activation, classification_heads=[head])
 
 
-def _inputs(tf):
+def _inputs(batch):
+    """Returns a batch in the standard format as the model's arguments."""
+    import tensorflow as tf
+
     names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
-    return {names.get(name, name): tf.constant(value) for name, value in task.batch().items()}
+    return {names.get(name, name): tf.constant(value) for name, value in batch.items()}
 
 
 if __name__ == "__main__":

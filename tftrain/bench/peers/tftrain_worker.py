@@ -9,7 +9,7 @@ from tftrain.bench.worker import serve
 
 
 def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
-    """Builds the step; settings hold precision, threads, flags, and extra_flags, which win.
+    """Builds the step; settings hold task, batches, precision, threads, flags, and extra_flags, which win.
 
     Returns:
         A function that answers a number of steps with the seconds of each, and `task.PRODUCTS` with the seconds of the
@@ -18,11 +18,12 @@ def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     given = f"{settings['flags']} {settings['extra_flags']}"
-    config = training.configuration(settings["precision"], settings["threads"], given)
-    take = task.turns(training.make_step(config))
+    config = training.configuration(settings["precision"], settings["threads"], given, task.size(settings))
+    batches = task.batches(settings, config.model.vocab_size)
+    take = task.turns(training.make_step(config), batches)
 
     def answer(request):
-        return [training.product_seconds(config)] if request == task.PRODUCTS else take(request)
+        return [training.product_seconds(config, batches)] if request == task.PRODUCTS else take(request)
 
     return answer
 

@@ -16,7 +16,11 @@ IGNORED = -100  # the label of a token that is not to be predicted
 
 
 def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
-    """Builds the step; settings hold precision, threads and jit (whether torch compiles the model)."""
+    """Builds the step; settings hold task, batches, precision, threads, jit (torch compiles the model) and longest.
+
+    With `longest`, a batch is as long as its longest example, as Hugging Face's data collators pad it; else it has
+    the length of the task.
+    """
     import torch
     from transformers import BertConfig, BertForPreTraining
 
@@ -38,32 +42,37 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=task.LEARNING_RATE, weight_decay=task.WEIGHT_DECAY, fused=True)
     forward = torch.compile(model) if settings["jit"] else model
-    inputs = {name: torch.from_numpy(value) for name, value in _inputs(task.batch()).items()}
+    inputs = [
+        {name: torch.from_numpy(value) for name, value in model_inputs(batch, settings.get("longest", False)).items()}
+        for batch in task.batches(settings)
+    ]
 
-    def step() -> float:
+    def step(batch) -> float:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=settings["precision"] == "bf16"):
-            loss = forward(**inputs).loss
+            loss = forward(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         return loss.item()
 
-    return task.turns(step)
+    return task.turns(step, inputs)
 
 
-def _inputs(batch):
-    """Returns a batch in the standard format as the model's arguments, int64."""
+def model_inputs(batch: task.Batch, longest: bool) -> task.Batch:
+    """Returns a batch in the standard format as the model's arguments, int64; as short as possible if `longest`."""
     labels = np.full(batch["input_ids"].shape, IGNORED)
-    np.put_along_axis(labels, batch["masked_lm_positions"].astype(np.int64), batch["masked_lm_ids"], axis=1)
-    found = {
+    rows, slots = np.nonzero(batch["masked_lm_weights"])
+    labels[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
+    end = batch["input_mask"].sum(axis=1).max() if longest else labels.shape[1]
+    of_tokens = {
         "input_ids": batch["input_ids"],
         "attention_mask": batch["input_mask"],
         "token_type_ids": batch["segment_ids"],
         "labels": labels,
-        "next_sentence_label": batch["next_sentence_labels"],
     }
-    return {name: value.astype(np.int64) for name, value in found.items()}
+    found = {name: value[:, :end].astype(np.int64) for name, value in of_tokens.items()}
+    return found | {"next_sentence_label": batch["next_sentence_labels"].astype(np.int64)}
 
 
 if __name__ == "__main__":

@@ -1,54 +1,58 @@
-"""tftrain's own training step, as `tftrain.run` makes it from its flags, on a batch that stays the same.
+"""tftrain's own training step, as `tftrain.run` makes it from its flags, on batches that stay the same.
 
 Tables `peers` and `profile` both measure it.
 """
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tftrain import flags
-from tftrain.bench.peers import task
+from tftrain.bench.peers import task, text
 from tftrain.config import TrainConfig
 from tftrain.fields import ConfigError
 
 FLAGS = (
     "--synthetic_data",
     f"--vocab_size={task.VOCAB}",
-    f"--max_seq_length={task.SEQ}",
-    f"--max_predictions_per_seq={task.PREDICTIONS}",
-    f"--micro_batch_size={task.BATCH}",
     "--output_dir=unused",
 )
 
 
-def configuration(precision: str, threads: int, extra_flags: str) -> TrainConfig:
+def configuration(precision: str, threads: int, extra_flags: str, size: task.Task) -> TrainConfig:
     """Returns the configuration of BERT-base; all other flags have the program's defaults.
 
     Args:
         precision: fp32 or bf16.
         threads: TensorFlow's.
         extra_flags: more flags of tftrain.run, with blanks between; they win.
+        size: of a batch.
 
     Raises:
         ConfigError: a flag is wrong.
     """
-    given = [*FLAGS, f"--precision={precision}", f"--cpu_threads={threads}", *shlex.split(extra_flags)]
+    sizes = (
+        f"--micro_batch_size={size.rows}",
+        f"--max_seq_length={size.length}",
+        f"--max_predictions_per_seq={size.predictions}",
+    )
+    given = [*FLAGS, *sizes, f"--precision={precision}", f"--cpu_threads={threads}", *shlex.split(extra_flags)]
     config = flags.parse(TrainConfig, ["tftrain.run", *given])
     if problems := config.problems(1):
         raise ConfigError(problems)
     return config.resolve(1)
 
 
-def product_seconds(config: TrainConfig) -> float:
+def product_seconds(config: TrainConfig, batches: Sequence[task.Batch]) -> float:
     """Returns the seconds that the matrix products of one update take alone in this process, see `product_time`."""
     from tftrain.plan.workload import from_config
     from tftrain.report import product_time
 
-    return product_time.measure(from_config(config, 1, gpu=False))
+    share = text.attending_pairs(batches) if "sequence_ids" in batches[0] else 1.0
+    return product_time.measure(from_config(config, 1, gpu=False), share)
 
 
-def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Callable[[], float]:
+def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Callable[[task.Batch], float]:
     """Builds model, optimizer and update.
 
     Args:
@@ -56,7 +60,7 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
         inter_op_threads: operations that may run at once; None: as many as in a run.
 
     Returns:
-        A function that does one update and returns its loss.
+        A function that does one update with a batch and returns its loss.
     """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     import tensorflow as tf
@@ -71,9 +75,9 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
         tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
     run = Run(config, mesh)
     step = TrainStep(run)
-    batch = {name: tf.constant(value) for name, value in task.batch(config.model.vocab_size).items()}
 
-    def update() -> float:
-        return run.task.mean_values(step(batch).sums.numpy().tolist())["loss"]
+    def update(batch: task.Batch) -> float:
+        inputs = {name: tf.constant(value) for name, value in batch.items()}
+        return run.task.mean_values(step(inputs).sums.numpy().tolist())["loss"]
 
     return update

@@ -19,6 +19,7 @@ RULES = tuple(
     for kind, kernel, path in (
         ("LayerNorm", "TftrainLayerNorm", ""),
         ("softmax, with its dropout", "TftrainAttentionSoftmax", ""),
+        ("attention core", "TftrainFlashAttention", ""),
         ("GeLU", "TftrainGelu|TftrainGeglu", ""),
         ("dropout and random numbers", "TftrainBiasDropoutAdd", ""),
         ("matrix products", "MatMul|Einsum", ""),

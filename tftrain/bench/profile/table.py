@@ -1,26 +1,42 @@
-"""The rows of table `profile`: a training step of tftrain in each number format, with a line for each kind of op."""
+"""The rows of table `profile`: a training step of tftrain by task and number format, with a line for each kind of op.
+
+The tasks are those of table `peers`.
+"""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.peers import task
-from tftrain.bench.table import Column, Outcome, Row, Table
+from tftrain.bench.peers import task, text
+from tftrain.bench.peers.table import OUR_FLAGS
+from tftrain.bench.table import Column, Outcome, Record, Row, Table
+from tftrain.bench.training.run import RunError
 from tftrain.bench.worker import Worker, WorkerError
 
 STEPS = 5
 
-COLUMNS = (Column("dtype"), Column("kind"), Column("thread_ms", 1), Column("share", 3), Column("ops", 0))
+COLUMNS = (
+    Column("task"),
+    Column("dtype"),
+    Column("kind"),
+    Column("thread_ms", 1),
+    Column("share", 3),
+    Column("ops", 0),
+)
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
     """Profiles each row in its own process; ignores `cpu_threads`, because a profile has one thread."""
     for row in group:
+        settings = {**row.settings, "extra_flags": config.extra_flags}
         try:
-            settings = {**row.settings, "extra_flags": config.extra_flags}
-            with Worker("tftrain.bench.profile.worker", settings) as worker:
-                records = worker.ask(config.steps or STEPS)
-        except WorkerError as error:
+            if row.settings["task"] == task.TEXT:
+                with text.prepared() as found:
+                    records = profile({**settings, "batches": found[text.PACKED]}, config)
+            else:
+                records = profile(settings, config)
+        except (RunError, WorkerError) as error:
             yield Outcome(row.name, [], str(error))
             continue
         for record in records:
@@ -30,11 +46,26 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
         yield Outcome(row.name, records)
 
 
+def profile(settings: dict[str, Any], config: BenchConfig) -> list[Record]:
+    """Returns the records of one process, see `worker.build`."""
+    with Worker("tftrain.bench.profile.worker", settings) as worker:
+        return worker.ask(config.steps or STEPS)
+
+
+def rows() -> tuple[Row, ...]:
+    """Returns both number formats of every task."""
+    return tuple(
+        Row(f"{work}/{dtype}", f"{work}/{dtype}", {"task": work, "precision": dtype, "flags": OUR_FLAGS[work]})
+        for work in task.TASKS
+        for dtype in ("bf16", "fp32")
+    )
+
+
 PROFILE = Table(
     "profile",
-    f"thread time of a training step of BERT-base, {task.BATCH} samples of {task.SEQ} tokens, by kind of operation",
+    "thread time of a training step of BERT-base by kind of operation, on the batches of table peers",
     COLUMNS,
-    tuple(Row(dtype, dtype, {"precision": dtype}) for dtype in ("bf16", "fp32")),
+    rows(),
     measure,
     panels=(Panel("Thread time of a step, ms", (Series("thread_ms"),), ".1f", " ms"),),
     chart_note="A bar is the thread time of a kind of operation in one step, and its label is the same number.",

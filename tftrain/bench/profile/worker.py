@@ -4,6 +4,7 @@ With one thread no two operations run at once. So the duration of an operation i
 of all operations add up to that of the step.
 """
 
+import itertools
 import os
 import tempfile
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tftrain.bench.peers import training
+from tftrain.bench.peers import task, training
 from tftrain.bench.profile import kinds
 from tftrain.bench.worker import serve
 
@@ -21,11 +22,20 @@ TOTAL = "total"
 
 
 def build(settings: dict[str, Any]) -> Callable[[int], list[dict[str, Any]]]:
-    """Builds the step from the settings precision and extra_flags; the returned function takes the number of steps."""
+    """Builds the step; settings hold task, batches, precision, flags, and extra_flags, which win.
+
+    Returns:
+        A function that takes a number of steps and returns the records of `summary`.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    config = training.configuration(settings["precision"], 1, settings["extra_flags"])
-    step = training.make_step(config, inter_op_threads=1)
+    given = f"{settings.get('flags', '')} {settings['extra_flags']}"
+    config = training.configuration(settings["precision"], 1, given, task.size(settings))
+    update = training.make_step(config, inter_op_threads=1)
+    batches = itertools.cycle(task.batches(settings, config.model.vocab_size))
+
+    def step() -> None:
+        update(next(batches))
 
     def profile(steps: int) -> list[dict[str, Any]]:
         import tensorflow as tf
@@ -41,7 +51,10 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[dict[str, Any]]]:
             tf.profiler.experimental.stop()
             events = list(read_events(Path(folder)))
         *records, total = summary(events, steps)
-        return [{"dtype": settings["precision"], **record} for record in (*records, {**total, "cpu_ms": cpu_ms})]
+        return [
+            {"task": settings["task"], "dtype": settings["precision"], **record}
+            for record in (*records, {**total, "cpu_ms": cpu_ms})
+        ]
 
     return profile
 

@@ -1,0 +1,42 @@
+"""The process that reads prepared text as `tftrain.run` does, and writes its batches for the implementations."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from tftrain.bench.peers import task, text
+from tftrain.bench.worker import serve
+
+
+def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
+    """Opens the prepared text; settings hold data_dir.
+
+    Returns:
+        A function that takes a folder, writes the batches of packed and of padded rows into it, and returns:
+        packed, padded: the two files, with as many batches; examples_per_row: of all packed rows of the text.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
+    from tftrain.config import DataConfig
+    from tftrain.data.pipeline import open_source, train_batches
+
+    size = task.TASKS[task.TEXT]
+    data = DataConfig(data_dir=settings["data_dir"])
+    source = open_source(data, "train", task.VOCAB, seed=1)
+
+    def write(folder: str) -> dict[str, Any]:
+        batches = train_batches(source, data, 1, 0, size.rows, 0, size.rows).take(text.BATCHES)
+        packed = list(batches.as_numpy_iterator())
+        found = {text.PACKED: packed, text.PADDED: text.padded(packed, size.rows, size.predictions)}
+        for name, each in found.items():
+            task.write(f"{folder}/{name}.npz", each[: text.BATCHES])
+        return {
+            **{name: f"{folder}/{name}.npz" for name in found},
+            "examples_per_row": source.real_examples / source.num_examples,
+        }
+
+    return write
+
+
+if __name__ == "__main__":
+    serve(build)
