@@ -8,7 +8,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from tftrain import fine_tuning_config
+from tftrain import fine_tuning_config, length_choice
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.layer_split import split_layers
@@ -42,6 +42,11 @@ class DataConfig:
     )
     masked_lm_prob: float = flag(0.15, "Share of the tokens that dynamic masking selects.", above=0, below=1)
     whole_word_masking: bool = flag(False, "Dynamic masking selects whole words instead of word pieces.")
+    seq_length_buckets: str = flag(
+        "none",
+        "Ascending lengths below max_seq_length, such as 128,256: batches have examples of similar length and are cut "
+        "to the smallest of these lengths that holds them.",
+    )
     data_readers: int = flag(2, "Threads that read and decode records on each rank.", minimum=1, maximum=256)
 
 
@@ -314,6 +319,7 @@ class TrainConfig:
         elif parallel.sequence_parallel and length % size:
             expected = f"expected a multiple of tensor_parallel_size={size} with sequence_parallel"
             found.append(Problem("max_seq_length", length, expected))
+        found += self._bucket_problems()
         if not self.compute.enable_resource_variables:
             expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
             found.append(Problem("enable_resource_variables", False, expected))
@@ -327,6 +333,24 @@ class TrainConfig:
             except ConfigError as error:
                 found += error.problems
         return found
+
+    def _bucket_problems(self) -> list[Problem]:
+        """Returns why batches can't be cut to seq_length_buckets, as far as that does not depend on the data."""
+        given, model, parallel = self.data.seq_length_buckets, self.model, self.parallel
+        if given == length_choice.NONE:
+            return []
+        reasons = {
+            f"--model_family={model.model_family} has sequences of full length": model.is_decoder,
+            "fine-tuning makes batches of one length": model.is_fine_tuned,
+            "--synthetic_data has rows of full length": self.data.synthetic_data,
+            "--batch_rampup changes the size of the batches that are arranged by length": self.batch.batch_rampup
+            != "none",
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                return [Problem("seq_length_buckets", given, f"expected none: {reason}")]
+        divisor = max(1, parallel.tensor_parallel_size) if parallel.sequence_parallel else 1
+        return length_choice.problems(given, self.data.max_seq_length, divisor)
 
     def _schedule_problems(self, data_parallel_size: int) -> list[Problem]:
         """Returns why the pipeline schedule can't run the global batch, or a smaller one of the batch ramp.

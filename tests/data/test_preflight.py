@@ -82,6 +82,22 @@ def test_what_does_not_fit_dynamic_data(prepared, model, data, flag, words):
 
 
 @pytest.mark.parametrize(
+    ("name", "lengths", "words"),
+    [
+        ("prepared_packed", "16", "are packed, so they are full"),
+        ("prepared", "16,64", "at most max_seq_length=32"),
+        ("standard", "8,32", "at most max_seq_length=16"),
+    ],
+)
+def test_lengths_of_batches_must_fit_the_data(request, name, lengths, words):
+    data = request.getfixturevalue(name)
+    given = {"train_files": data, "eval_files": data} if name == "standard" else {"data_dir": data}
+    found = problems(config({"vocab_size": 200}, **given, seq_length_buckets=lengths))
+    assert flags_of(found) == ["seq_length_buckets"]
+    assert words in found[0].expected
+
+
+@pytest.mark.parametrize(
     "data", [{"whole_word_masking": True}, {"masked_lm_prob": 0.2}, {"max_predictions_per_seq": 9}]
 )
 def test_masks_in_the_records_cannot_be_changed(prepared_static, standard, data):

@@ -10,6 +10,7 @@ from tftrain.data import pipeline
 from tftrain.model.bert import Comparison
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
+from tftrain.plan.flops import step_flops
 from tftrain.tasks import make_task
 from tftrain.tasks.bert_pretraining import BertPretraining, LossSums, pretraining_loss_sums
 from tftrain.tasks.task import Contents
@@ -141,8 +142,11 @@ def make_source(config):
 
 def test_the_contents_of_a_batch_are_its_examples_and_tokens():
     task = make_task(configured("--global_batch_size=4", "--output_dir=unused"), Mesh())
-    batch = {"input_ids": tf.zeros([2, 5], tf.int32), "input_mask": tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])}
-    assert task.contents(batch) == Contents(samples=2, tokens=8, positions=10)
+    whole = {"input_ids": tf.zeros([2, 5], tf.int32), "masked_lm_positions": tf.zeros([2, 3], tf.int32)}
+    batch = whole | {"input_mask": tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])}
     packed = batch | {"sequence_weights": tf.constant([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])}
-    assert task.contents(packed) == Contents(samples=5, tokens=8, positions=10)
-    assert task.contents({"input_ids": batch["input_ids"]}) == Contents(samples=2, tokens=10, positions=10)
+    model = configured("--global_batch_size=4", "--output_dir=unused").model
+    operations = step_flops(model, task.vocab_size, seq_length=5, predictions=3, samples=2)
+    assert task.contents(batch) == Contents(samples=2, tokens=8, positions=10, flops=operations)
+    assert task.contents(packed) == Contents(samples=5, tokens=8, positions=10, flops=operations)
+    assert task.contents(whole) == Contents(samples=2, tokens=10, positions=10, flops=operations)

@@ -49,6 +49,18 @@ class ExampleSource:
         """
         raise NotImplementedError
 
+    def lengths(self, examples: np.ndarray) -> np.ndarray:
+        """Returns the tokens of examples without padding, int64 [n], given their numbers, int64 [n].
+
+        Raises:
+            DataError: a record can't be read.
+        """
+        raise NotImplementedError
+
+    def widths_at(self, length: int) -> Mapping[str, int | None]:
+        """Returns `widths` of a batch whose examples have at most `length` tokens, without further padding."""
+        raise NotImplementedError
+
 
 class RecordSource(ExampleSource):
     """Examples in TFRecord files."""

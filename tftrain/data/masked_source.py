@@ -5,13 +5,17 @@ int32 [n, S]; masked_lm_positions and masked_lm_ids, int32 [n, P]; masked_lm_wei
 next_sentence_labels, int32 [n] (1: the second segment is random).
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import tensorflow as tf
 
+from tftrain.data.example import decode
 from tftrain.data.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
 from tftrain.data.masking import Masking, random_block, stream_key
 from tftrain.data.preflight import SEGMENTS
 from tftrain.data.records import RecordSet
+from tftrain.data_sizes import predictions
 
 _WEIGHTS = ("masked_lm_weights",)
 
@@ -37,6 +41,19 @@ class PairRecords(RecordSource):
         super().__init__(records, max_seq_length, widths(max_seq_length, max_predictions_per_seq), id_limit)
         self.max_predictions_per_seq = max_predictions_per_seq
 
+    def lengths(self, examples: np.ndarray) -> np.ndarray:
+        """Returns the tokens of examples, see `ExampleSource.lengths`; wrong features show when the batch is read."""
+        places = [(number, self._records.place(number)) for number in examples.tolist()]
+        return np.array([self._length(decode(self._records.read(number), place)) for number, place in places], np.int64)
+
+    def widths_at(self, length: int) -> dict[str, int | None]:
+        """Returns the widths of shorter batches, see `ExampleSource.widths_at`."""
+        return widths(length, self.max_predictions_per_seq)
+
+    def _length(self, features: Mapping[str, Sequence]) -> int:
+        """Returns the tokens of a record."""
+        return len(features.get("input_ids", ()))
+
     def _lengths_fit(self, where: tf.Tensor, lengths: tf.Tensor) -> tf.Operation:
         """Checks the tokens of each record, int64 [n]."""
         return self._check(
@@ -57,6 +74,10 @@ class DynamicSource(PairRecords):
     def __init__(self, records: RecordSet, masking: Masking, id_limit: int):
         super().__init__(records, masking.max_seq_length, masking.max_predictions_per_seq, id_limit)
         self._masking = masking
+
+    def widths_at(self, length: int) -> dict[str, int | None]:
+        """Returns the widths of shorter batches, which have fewer predictions too."""
+        return widths(length, min(self.max_predictions_per_seq, predictions(length, self._masking.masked_lm_prob)))
 
     def _features(self, serialized, where, first_sample):
         parsed = tf.io.parse_example(
@@ -94,6 +115,10 @@ class DynamicSource(PairRecords):
 
 class StaticSource(PairRecords):
     """Records in the standard BERT pre-training format, which contain the masks."""
+
+    def _length(self, features: Mapping[str, Sequence]) -> int:
+        places = [*np.flatnonzero(features.get("input_mask", ())), *features.get("masked_lm_positions", ())]
+        return int(max(places, default=0)) + 1
 
     def _features(self, serialized, where, first_sample):
         length, slots = self.max_seq_length, self.max_predictions_per_seq

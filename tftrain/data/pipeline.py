@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from tftrain import length_choice
 from tftrain.config import DataConfig
+from tftrain.data.length_buckets import LengthBuckets
 from tftrain.data.order import example_ids
 from tftrain.data.source import Batch, ExampleSource, open_source
 from tftrain.ramp import Ramp
@@ -19,13 +21,20 @@ __all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
 
 
 def train_batches(
-    source: ExampleSource, data: DataConfig, seed: int, first_sample: int, global_batch_size: int, start: int, stop: int
+    source: ExampleSource,
+    data: DataConfig,
+    seed: int,
+    first_sample: int,
+    global_batch_size: int,
+    start: int,
+    stop: int,
 ) -> tf.data.Dataset:
     """Returns this rank's part of the global batches, as an infinite dataset.
 
     Args:
         source: the examples, from `open_source`.
-        data: data_readers is the number of threads that read and decode.
+        data: data_readers is the number of threads that read and decode; with seq_length_buckets, batches are arranged
+            and cut as `length_buckets` says.
         seed: seed of the order.
         first_sample: global number of the first sample, which is the number of consumed samples.
         global_batch_size: samples of one update over all ranks.
@@ -35,14 +44,19 @@ def train_batches(
         A dataset. Element i holds the global samples first_sample + i * global_batch_size + [start, stop). It has the
         features of `ExampleSource.batch` and example_weights float32 [n], all 1.
     """
+    buckets = None
+    if data.seq_length_buckets != length_choice.NONE:
+        lengths = length_choice.read(data.seq_length_buckets, source.max_seq_length)
+        buckets = LengthBuckets(source, seed, lengths, global_batch_size)
 
     def order(samples: np.ndarray) -> np.ndarray:
         return example_ids(samples, source.num_examples, seed)
 
     def batch(number: tf.Tensor) -> Batch:
-        first = first_sample + number * global_batch_size + start
-        features = source.batch(first, stop - start, order)
-        return _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
+        first = first_sample + number * global_batch_size
+        features = source.batch(first + start, stop - start, buckets.examples if buckets else order)
+        found = _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
+        return buckets.cut(found, first) if buckets else found
 
     return _dataset(tf.data.Dataset.counter(), batch, data)
 

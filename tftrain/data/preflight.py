@@ -2,6 +2,7 @@
 
 import math
 
+from tftrain import length_choice
 from tftrain.config import DataConfig, ModelConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.example import decode
@@ -178,6 +179,10 @@ def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]
             )
         )
     faults += _length_problems(config, manifest.max_seq_length, data.data_dir)
+    faults += length_choice.problems(data.seq_length_buckets, manifest.max_seq_length, 1)
+    if data.seq_length_buckets != length_choice.NONE and manifest.max_sequences_per_pack:
+        expected = f"expected none: the rows of {data.data_dir} are packed, so they are full"
+        faults.append(Problem("seq_length_buckets", data.seq_length_buckets, expected))
     if manifest.examples("train") == 0 and config.run.mode == "train":
         faults.append(Problem("data_dir", data.data_dir, "its train split is empty; prepare it from more text"))
     if manifest.examples("eval") == 0:
@@ -225,6 +230,8 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
             continue
         sizes_by_flag[flag] = f"max_seq_length {length} and max_predictions_per_seq {slots}"
         faults += _length_problems(config, length, pattern)
+        if flag == "train_files":
+            faults += length_choice.problems(data.seq_length_buckets, length, 1)
         if config.model.objective == "causal":
             sizes_by_flag[flag] = f"max_seq_length {length}"
             faults += _prediction_problems(data, length)

@@ -42,7 +42,7 @@ class Clock:
 
     def __init__(self):
         """Starts now."""
-        self.batch_size, self.contents, self._compiled = 0, Contents(0, 0, 0), set()
+        self.batch_size, self.contents, self._compiled = 0, Contents(0, 0, 0, 0.0), set()
         self.start()
 
     def start(self) -> None:
@@ -50,22 +50,23 @@ class Clock:
         self.steps, self.samples, self.first_seconds = 0, 0, math.nan
         self._start, self._paused = time.perf_counter(), 0.0
 
-    def compiles(self, samples: int) -> bool:
-        """Whether the next step with so many samples is the first."""
-        return samples not in self._compiled
+    def compiles(self, samples: int, length: int) -> bool:
+        """Whether the next step with so many samples of this length is the first."""
+        return (samples, length) not in self._compiled
 
     @contextlib.contextmanager
-    def step(self, samples: int, contents: Contents):
-        """Counts the step inside a `with` statement, unless it is the first with so many samples: that one compiles.
+    def step(self, samples: int, length: int, contents: Contents):
+        """Counts the step inside a `with` statement, unless it is the first of its size: that one compiles.
 
         Args:
             samples: of the step, over all ranks.
+            length: tokens of a sample, padding included.
             contents: of this rank's samples.
         """
         self.batch_size = samples
         if not self.steps:
             self.contents = contents
-        if not self.compiles(samples):
+        if not self.compiles(samples, length):
             yield
             if self.steps:
                 self.contents = Contents(*map(sum, zip(self.contents, contents, strict=True)))
@@ -77,7 +78,7 @@ class Clock:
         if not self._compiled:
             self.start()  # The first batch took its time as well.
             self.first_seconds = time.perf_counter() - begin
-        self._compiled.add(samples)
+        self._compiled.add((samples, length))
 
     @contextlib.contextmanager
     def pause(self):
@@ -189,7 +190,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     contents = tf.constant(clock.contents, tf.float64)
     contents = Contents(*collectives.all_reduce(run.mesh.data, contents, "contents").numpy().tolist())
     length = config.data.max_seq_length
-    achieved = run.task.step_flops(1) * rate / run.mesh.size / 1e12
+    achieved = contents.flops / counted * rate / run.mesh.size / 1e12
     peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
     peaks = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
     return TrainRow(
@@ -204,7 +205,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
         consumed_tokens=int(progress.consumed_samples) * length,
         step_time_s=seconds,
         samples_per_sec=rate,
-        tokens_per_sec=rate * length,
+        tokens_per_sec=rate * contents.positions / counted,
         real_samples_per_sec=rate * contents.samples / counted,
         real_tokens_per_sec=rate * contents.tokens / counted,
         utilisation=contents.tokens / contents.positions,

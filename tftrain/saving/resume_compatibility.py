@@ -21,11 +21,15 @@ from tftrain.fields import Problem, sections
 _FORMATS = ("ln_dtype", "precision", "grad_accum_dtype", "hvd_fp16_compression")
 _IMPLEMENTATIONS = ("ln_impl", "attn_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
 _LENGTH = ("max_steps", "warmup_steps")
+_OF_EXAMPLES = (
+    *("max_seq_length", "max_predictions_per_seq", "seq_length_buckets"),
+    *("masked_lm_prob", "whole_word_masking", "synthetic_data"),
+)
 _OF_LABELLED_DATA = (
     *("text_column", "text_pair_column", "label_column", "header", "label_separator", "glue_task"),
     *("doc_stride", "max_query_length", "temperature"),
 )
-_NEWER = ("task", "labels", *_OF_LABELLED_DATA)  # flags that older checkpoints do not have
+_NEWER = ("task", "labels", "seq_length_buckets", *_OF_LABELLED_DATA)  # flags that older checkpoints do not have
 _AFTER_THE_START = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 VOCABULARY = "the vocabulary"
 
@@ -36,9 +40,7 @@ def kinds(config: TrainConfig) -> dict[str, str]:
     found |= dict.fromkeys(_names(config.optimizer), "named")
     found |= dict.fromkeys(_AFTER_THE_START, "named")
     found |= dict.fromkeys(("global_batch_size", "batch_rampup"), "named")
-    found |= dict.fromkeys(
-        ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "whole_word_masking", "synthetic_data"), "named"
-    )
+    found |= dict.fromkeys(_OF_EXAMPLES, "named")
     found |= dict.fromkeys(_OF_LABELLED_DATA, "named")
     found |= dict.fromkeys(("optimizer", "seed"), "fixed")
     return found | dict.fromkeys((*_FORMATS, *_LENGTH), "logged")

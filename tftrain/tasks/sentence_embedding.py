@@ -26,10 +26,9 @@ class SentenceEmbedding(FineTuning):
         """Returns the operations of forward and backward over so many pairs."""
         return super().step_flops(2 * samples)
 
-    @property
-    def activation_shape(self) -> tuple[int, ...]:
-        """Activations of both texts, one behind the other."""
-        tokens, width = super().activation_shape
+    def activation_shape(self, batch: Batch) -> tuple[int, ...]:
+        """Returns the shape of the activations of both texts, one behind the other."""
+        tokens, width = self._activations(batch["input_ids"].shape[1] // 2)
         return 2 * tokens, width
 
     def run_part(
@@ -41,7 +40,7 @@ class SentenceEmbedding(FineTuning):
         lookup_table: tf.Tensor | None = None,
     ) -> tf.Tensor | dict[str, tf.Tensor]:
         """Runs some of the layers on all texts: 2 b sequences of S tokens, see `Task.run_part`."""
-        tokens, width = super().activation_shape
+        tokens, width = self._activations(batch["input_ids"].shape[1] // 2)
         texts = {name: tf.reshape(batch[name], [-1, self._config.data.max_seq_length]) for name in FEATURES}
         if dropout is not None:  # Both texts of sample i are samples 2 i and 2 i + 1 for the masks.
             dropout = dropout._replace(first_sample=2 * dropout.first_sample)

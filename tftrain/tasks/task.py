@@ -53,11 +53,13 @@ class Contents(NamedTuple):
         samples: number of the examples, of which a row may have several.
         tokens: number of the tokens that are no padding.
         positions: number of all tokens, padding included.
+        flops: floating point operations of forward and backward.
     """
 
     samples: int
     tokens: int
     positions: int
+    flops: float
 
 
 class Task(abc.ABC):
@@ -109,10 +111,9 @@ class Task(abc.ABC):
     def dtype(self) -> str:
         """Name of the dtype of variables and activations."""
 
-    @property
     @abc.abstractmethod
-    def activation_shape(self) -> tuple[int, ...]:
-        """The shape of one sample's activations between two blocks on this rank; they travel between stages."""
+    def activation_shape(self, batch: Batch) -> tuple[int, ...]:
+        """Returns the shape of one sample's activations between two blocks on this rank; they travel between stages."""
 
     @property
     @abc.abstractmethod
@@ -223,6 +224,10 @@ class Task(abc.ABC):
     def implementations(self) -> str:
         """Returns one line for the log: which ops of the model are fused."""
 
+    def batch_flops(self, batch: Batch) -> float:
+        """Returns the floating point operations of forward and backward over a batch."""
+        return self.step_flops(self.batch_size(batch))
+
     def batch_size(self, batch: Batch) -> int:
         """Returns the number of samples of a batch."""
         return next(iter(batch.values())).shape[0]
@@ -235,6 +240,7 @@ class Task(abc.ABC):
             samples=self.batch_size(batch) if packed is None else int(np.sum(packed)),
             tokens=positions if mask is None else int(np.sum(mask)),
             positions=positions,
+            flops=self.batch_flops(batch),
         )
 
     def vector(self, sums: Mapping[str, tf.Tensor]) -> tf.Tensor:

@@ -76,10 +76,12 @@ class TransformerTask(Task):
         """Name of the dtype of variables and activations."""
         return self.model.dtype
 
-    @property
-    def activation_shape(self) -> tuple[int, ...]:
-        """What one sample has between two blocks, [S, H], or this rank's tokens of it."""
-        first, end = self.model.ranks.own_tokens(self._config.data.max_seq_length)
+    def activation_shape(self, batch: Batch) -> tuple[int, ...]:
+        """Returns what one sample has between two blocks, [S, H], or this rank's tokens of it."""
+        return self._activations(batch["input_ids"].shape[1])
+
+    def _activations(self, length: int) -> tuple[int, int]:
+        first, end = self.model.ranks.own_tokens(length)
         return end - first, self._config.model.hidden_size
 
     @property

@@ -112,12 +112,12 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         for number in range(done + 1, settings.max_steps + 1):
             with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
                 batch = next(batches)
-            samples = run.task.batch_size(batch) * mesh.data.size
-            timeout = "start_timeout_seconds" if clock.compiles(samples) else "step_timeout_seconds"
+            size = run.task.batch_size(batch) * mesh.data.size, batch["input_ids"].shape[1]
+            timeout = "start_timeout_seconds" if clock.compiles(*size) else "step_timeout_seconds"
             with watchdog.limit(f"step {number}", timeout):
                 if number == done + 1:
                     rank_checks.before_first_step(step, batch, requests(), mesh)
-                with clock.step(samples, run.task.contents(batch)):
+                with clock.step(*size, run.task.contents(batch)):
                     info = step(batch, requests())
                 signal_request, save_request = np.split(info.requests.numpy(), 2)
                 stop = signals.stop_requested(signal_request)

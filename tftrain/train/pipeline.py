@@ -211,7 +211,7 @@ class StageGraph:
         self._sent.append(collectives.send(link, self._tensors.pop(action.name), action.name))
 
     def _receive(self, action):
-        shape = [self._samples, *self._stage.shape]
+        shape = [self._samples, *self._stage.shape(self._batch)]
         received = collectives.receive(self._mesh.link(action.peer), shape, self._stage.dtype, action.name)
         self._tensors[action.name] = received
 

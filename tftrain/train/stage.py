@@ -66,7 +66,7 @@ class Stage:
         parts: of this rank, in the order of the layers; the schedule calls them chunks.
         variables: of all parts, copies last.
         size_of_sums: number of the task's sums.
-        shape, dtype: of a sample's activations between two parts.
+        dtype: of the activations between two parts.
     """
 
     def __init__(self, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool, seed: int):
@@ -80,7 +80,7 @@ class Stage:
             seed: of the run, for dropout.
         """
         self.parts, self.variables = list(parts), [*task.named_variables().values(), *task.copies().values()]
-        self.size_of_sums, self.shape, self.dtype = len(task.sums), task.activation_shape, tf.as_dtype(task.dtype)
+        self.size_of_sums, self.dtype = len(task.sums), tf.as_dtype(task.dtype)
         self._task, self._mesh, self._seed = task, mesh, seed
         self._kernels = [task.kernels(part) for part in self.parts]
         places = {variable.ref(): place for place, variable in enumerate(self.variables)}
@@ -94,6 +94,10 @@ class Stage:
     def batch_size(self, batch: Batch) -> int:
         """Returns the number of samples of a batch."""
         return self._task.batch_size(batch)
+
+    def shape(self, batch: Batch) -> tuple[int, ...]:
+        """Returns the shape of a sample's activations between two parts."""
+        return self._task.activation_shape(batch)
 
     def forward(
         self,

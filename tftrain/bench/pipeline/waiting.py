@@ -41,7 +41,7 @@ class Seconds(NamedTuple):
 class WaitingStage:
     """A stage without variables, see `tftrain.train.stage.Stage`, that waits."""
 
-    variables, size_of_sums, shape, dtype = (), 1, SHAPE, tf.float32
+    variables, size_of_sums, dtype = (), 1, tf.float32
 
     def __init__(self, mesh: Mesh, chunks: int, seconds: Seconds):
         """Divides the waits of a stage among its chunks."""
@@ -51,6 +51,10 @@ class WaitingStage:
     def batch_size(self, batch: dict[str, tf.Tensor]) -> int:
         """Returns the number of samples of a batch."""
         return batch["input_ids"].shape[0]
+
+    def shape(self, batch: dict[str, tf.Tensor]) -> tuple[int, ...]:
+        """Returns the shape of a sample's activations."""
+        return SHAPE
 
     def forward(self, chunk, inputs, batch, first_sample, position, in_halves) -> Forward:
         """Waits as long as a forward pass takes."""

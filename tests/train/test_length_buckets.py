@@ -1,0 +1,101 @@
+"""Training on batches of several lengths: the losses of padded batches, the same on stages and after a resume."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.checkpoint import states
+from tests.data import corpora
+from tests.distributed import run_ranks
+from tests.test_run import configured, losses, rows
+from tftrain.checkpoint import folder as checkpoints
+from tftrain.data import pipeline
+from tftrain.data.length_buckets import LengthBuckets
+from tftrain.data.preparation import prepare
+from tftrain.parallel.mesh import Mesh
+from tftrain.prepare_config import PrepareConfig
+from tftrain.run_state import Run
+from tftrain.train import loop
+from tftrain.train.step import TrainStep
+
+STEPS = 10
+SHAPE = ("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--learning_rate=0.01")
+NO_DROPOUT = ("--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0")
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """The flags of a run on examples of 6 to 32 tokens, in batches of 8, 16 and 32."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "text.txt").write_text(corpora.text(40), encoding="utf-8")
+    corpora.vocab_file(folder / "vocab.vocab")
+    config = PrepareConfig(
+        input_files=(str(folder / "text.txt"),),
+        output_dir=str(folder / "data"),
+        max_seq_length=32,
+        short_seq_prob=0.9,
+        vocab_file=str(folder / "vocab.vocab"),
+        num_workers=1,
+    )
+    prepare(config)
+    batch = ("--global_batch_size=4", "--micro_batch_size=2", "--log_every=1", "--eval_every=-1", "--keep_last=9")
+    given = ("--synthetic_data=false", "--max_seq_length=32", "--vocab_size=200", f"--data_dir={folder}/data")
+    return (*SHAPE, *given, *batch, f"--max_steps={STEPS}", "--warmup_steps=2", "--seq_length_buckets=8,16")
+
+
+@pytest.fixture(scope="module")
+def whole(flags, tmp_path_factory):
+    """A run with a checkpoint after every fifth step."""
+    folder = tmp_path_factory.mktemp("whole")
+    loop.train(configured(*flags, f"--output_dir={folder}", "--checkpoint_every=5"), Mesh())
+    return folder
+
+
+def test_losses_are_those_of_the_padded_batches(flags, tmp_path):
+    """Without dropout: the mask of an attention probability depends on the length of the row."""
+    config = configured(*flags, *NO_DROPOUT, f"--output_dir={tmp_path}")
+    source = pipeline.open_source(config.data, "train", config.model.vocab_size, config.run.seed)
+    order = LengthBuckets(source, config.run.seed, (8, 16, 32), 4).examples
+    cut = iter(pipeline.train_batches(source, config.data, config.run.seed, 0, 4, 0, 4))
+    runs = [Run(config, Mesh()) for _ in range(2)]
+    steps, lengths = [TrainStep(run) for run in runs], set()
+    for number in range(STEPS):
+        batch = next(cut)
+        padded = source.batch(tf.constant(4 * number, tf.int64), 4, order) | {"example_weights": tf.ones([4])}
+        lengths.add(batch["input_ids"].shape[1])
+        found, expected = (step(each).sums.numpy() for step, each in zip(steps, (batch, padded), strict=True))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert len(lengths) > 1
+
+
+def test_rows_count_the_positions_that_were_computed(whole):
+    train, _ = rows(whole)
+    timed = [row for row in train if row["step_time_s"]]
+    assert len(timed) < len(train)  # The first step of each length compiles.
+    positions = [row["tokens_per_sec"] * row["step_time_s"] / row["global_batch_size"] for row in timed]
+    assert set(np.round(positions)) <= {8, 16, 32}
+    for row in timed:
+        np.testing.assert_allclose(row["real_tokens_per_sec"] / row["tokens_per_sec"], row["utilisation"])
+    assert train[-1]["consumed_samples"] == 4 * STEPS
+
+
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(flags, whole, tmp_path):
+    first = checkpoints.find(whole)[0]
+    shutil.copytree(first, checkpoints.checkpoint_folder(tmp_path) / first.name)
+    shutil.copy(whole / "metrics.jsonl", tmp_path)
+    loop.train(configured(*flags, f"--output_dir={tmp_path}"), Mesh())
+    assert losses(tmp_path) == losses(whole)
+    expected, found = (states.stored(checkpoints.find(each)[-1]) for each in (whole, tmp_path))
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+@pytest.mark.multirank
+@pytest.mark.parametrize(
+    "layout", ["--pipeline_parallel_size=2", pytest.param("--tensor_parallel_size=2", marks=pytest.mark.nightly)]
+)
+def test_two_ranks_have_the_losses_of_one(flags, whole, tmp_path, layout):
+    run_ranks(2, ["-m", "tftrain.run", *flags, layout, f"--output_dir={tmp_path}"])
+    np.testing.assert_allclose(losses(tmp_path), losses(whole), rtol=1e-4)
