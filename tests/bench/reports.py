@@ -80,8 +80,8 @@ TEXT = {
     "collectives": {row.name: row.settings for row in TABLES["collectives"].rows},
     "attention": {row.name: {**row.settings, "pass": "backward"} for row in TABLES["attention"].rows},
     "packing": {
-        row.name: {"packing": "greedy", "max_sequences_per_pack": row.settings["most"], "losses": [9.0, 8.0, None],
-                   "real_samples_per_step": 16.0}
+        row.name: {"packing": row.settings["packing"], "max_sequences_per_pack": row.settings["most"],
+                   "losses": [9.0, 8.0, None], "real_samples_per_step": 16.0}
         for row in TABLES["packing"].rows
     },
     "pipeline": {row.name: {**row.settings, "planned_held": "16 16 16 16", "held": "16 16 16 16"}

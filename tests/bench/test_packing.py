@@ -27,13 +27,23 @@ def metrics(steps, seconds, utilisation):
 
 
 def test_a_record_has_the_rates_of_the_median_step():
-    found = table.record(list(metrics(22, 0.5, 0.75)), 3)
+    found = table.record(list(metrics(22, 0.5, 0.75)), "greedy", 3)
     assert found["rows_per_sec"] == pytest.approx(8)
     assert found["real_samples_per_sec"] == pytest.approx(16)
     assert found["real_tokens_per_sec"] == pytest.approx(1600)
     assert found["utilisation"] == 0.75
     assert found["mlm_loss"] == pytest.approx(np.mean([6.8, 6.9]))
     assert (found["packing"], found["max_sequences_per_pack"]) == ("greedy", 3)
+
+
+def test_steps_of_different_lengths_count_with_their_mean_and_without_those_that_compile():
+    rows = [row for row in metrics(8, 0.5, 0.75) if "loss" in str(row)]
+    rows[3].update(step_time_s=None, samples_per_sec=None)
+    for row in rows[4:]:
+        row.update({name: row[name] / 4 for name in row if name.endswith("per_sec")}, step_time_s=2.0)
+    found = table.record(rows, "buckets", 1)
+    assert found["rows_per_sec"] == pytest.approx(5 * 4 / (0.5 + 4 * 2.0))
+    assert (found["packing"], len(found["losses"])) == ("buckets", 8)
 
 
 def test_a_change_is_against_the_median_run_of_the_base():
@@ -46,7 +56,7 @@ def test_a_change_is_against_the_median_run_of_the_base():
 
 
 def test_the_curve_counts_examples(tmp_path):
-    record = table.record(list(metrics(80, 0.5, 0.75)), 8)
+    record = table.record(list(metrics(80, 0.5, 0.75)), "greedy", 8)
     examples, losses = chart.curve(record, points=10)
     assert examples[0] == pytest.approx(8 * 8 / 2)
     assert losses.tolist() == pytest.approx([np.mean(part) for part in np.array_split(record["losses"], 10)])
@@ -58,10 +68,11 @@ def test_the_curve_counts_examples(tmp_path):
 @pytest.mark.timeout(1200)
 def test_packed_rows_hold_more_examples():
     small = "--num_hidden_layers=1 --hidden_size=32 --num_attention_heads=2"
-    config = dataclasses.replace(BenchConfig(), steps=2, extra_flags=small)
+    config = dataclasses.replace(BenchConfig(), steps=12, extra_flags=small)
     outcomes = {outcome.row: outcome for outcome in table.measure(list(TABLES["packing"].rows), config, print)}
     assert not any(outcome.error for outcome in outcomes.values())
-    none, three, eight = (outcomes[name].records[0] for name in table.PACKINGS)
+    none, buckets, three, eight = (outcomes[name].records[0] for name in table.PACKINGS)
+    assert none["utilisation"] < buckets["utilisation"]
     assert none["real_samples_per_sec"] == pytest.approx(none["rows_per_sec"])
     assert none["utilisation"] < 0.5 < three["utilisation"] < 0.95 < eight["utilisation"] <= 1
     assert eight["real_samples_per_step"] == pytest.approx(none["real_samples_per_step"], rel=0.1)

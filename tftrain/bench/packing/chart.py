@@ -7,7 +7,7 @@ import numpy as np
 
 from tftrain.bench.table import Record
 
-COLOURS = {1: "#8c8c8c", 3: "#d98e4a", 8: "#1f4e79"}
+COLOURS = {"not packed": "#8c8c8c", "cut": "#5b9a68", "up to 3 in a row": "#d98e4a", "up to 8 in a row": "#1f4e79"}
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
@@ -22,12 +22,12 @@ def draw(records: Sequence[Record], path: Path) -> None:
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     speed, loss = figure.subplots(1, 2, width_ratios=(1, 2))
     for place, record in enumerate(records):
-        most = record["max_sequences_per_pack"]
-        speed.bar(place, record["real_samples_per_sec"], color=COLOURS[most])
+        colour = COLOURS[label(record)]
+        speed.bar(place, record["real_samples_per_sec"], color=colour)
         rate = record["real_samples_per_sec"]
         speed.annotate(f"{rate:.1f}", (place, rate), (0, 2), textcoords="offset points", ha="center")
         examples, means = curve(record)
-        loss.plot(examples, means, color=COLOURS[most], label=label(record))
+        loss.plot(examples, means, color=colour, label=label(record))
     speed.set_xticks(range(len(records)), [label(record) for record in records], fontsize=8)
     speed.set_title("Real examples a second", loc="left", fontweight="bold")
     loss.set_title("Masked-LM loss (nats)", loc="left", fontweight="bold")
@@ -40,8 +40,9 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
 def label(record: Record) -> str:
     """Returns the name of a row in the picture."""
-    most = record["max_sequences_per_pack"]
-    return "not packed" if most == 1 else f"up to {most} in a row"
+    if record["packing"] == "greedy":
+        return f"up to {record['max_sequences_per_pack']} in a row"
+    return {"none": "not packed", "buckets": "cut"}[record["packing"]]
 
 
 def curve(record: Record, points: int = 40) -> tuple[np.ndarray, np.ndarray]:

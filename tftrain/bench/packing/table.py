@@ -1,7 +1,8 @@
 """The rows of table `packing`: training on the same built-in text, with one example a row and with several.
 
 All rows train on the same examples with as many of them in an update: a packed batch has fewer rows. So the losses may
-be compared update by update, and what differs is the time.
+be compared update by update, and what differs is the time. `buckets` has one example a row, and batches of similar
+lengths, which are cut.
 """
 
 import shlex
@@ -37,7 +38,8 @@ FLAGS = (
     "--warmup_steps=10",
 )
 # The largest number of examples in a row by the name of the row; 1: not packed.
-PACKINGS = {"none": 1, "greedy_3": 3, "greedy_8": 8}
+PACKINGS = {"none": 1, "buckets": 1, "greedy_3": 3, "greedy_8": 8}
+OF_ROW = {"buckets": ("--seq_length_buckets=64,128,256,384",)}
 
 COLUMNS = (
     Column("packing"),
@@ -54,7 +56,10 @@ COLUMNS = (
 
 def rows() -> tuple[Row, ...]:
     """Returns a row for each number of examples in a row."""
-    return tuple(Row(name, "all", {"most": most}) for name, most in PACKINGS.items())
+    return tuple(
+        Row(name, "all", {"packing": name.partition("_")[0], "most": most, "flags": OF_ROW.get(name, ())})
+        for name, most in PACKINGS.items()
+    )
 
 
 def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
@@ -115,31 +120,39 @@ def train(row: Row, folder: str, config: BenchConfig) -> Record:
     length = [*shlex.split(config.extra_flags), f"--max_steps={steps}"]
     with TemporaryDirectory(prefix="tftrain_bench_") as output:
         run.launch(
-            [*run.QUIET, *FLAGS, *given, *length, f"--output_dir={output}/run"],
+            [*run.QUIET, *FLAGS, *row.settings["flags"], *given, *length, f"--output_dir={output}/run"],
             ranks,
             seconds=run.LIMIT_SECONDS + 60 * steps,
         )
         metrics = run.read_metrics(output)
-    return record(metrics, row.settings["most"])
+    return record(metrics, row.settings["packing"], row.settings["most"])
 
 
-def record(rows: Sequence[dict[str, Any]], most: int) -> Record:
+def record(rows: Sequence[dict[str, Any]], packing: str, most: int) -> Record:
     """Returns the figures of a run from its metrics: rates at the median step, and the loss of each step.
 
     Args:
         rows: of metrics.jsonl, one for each step.
+        packing: none, greedy, or buckets. With buckets, steps differ: the rates are those at the mean step, and a step
+            that compiles does not count.
         most: examples of a row at most.
+
+    Raises:
+        RunError: no counted step has a time.
     """
     trained = [row for row in rows if "step_time_s" in row]
-    counted = [row for row in trained if row["step"] > run.WARM_UP]
-    seconds = statistics.median(row["step_time_s"] for row in counted)
+    counted = [row for row in trained if row["step"] > run.WARM_UP and row["step_time_s"]]
+    if not counted:
+        raise RunError("all steps compiled; more --steps are needed")
+    typical = statistics.mean if packing == "buckets" else statistics.median
+    seconds = typical(row["step_time_s"] for row in counted)
     per_step = {
         name: statistics.mean(row[f"{name}_per_sec"] * row["step_time_s"] for row in counted)
         for name in ("samples", "real_samples", "real_tokens")
     }
     losses = [row["mlm_loss"] for row in trained]
     return {
-        "packing": "none" if most == 1 else "greedy",
+        "packing": packing,
         "max_sequences_per_pack": most,
         "rows_per_sec": per_step["samples"] / seconds,
         "real_samples_per_sec": per_step["real_samples"] / seconds,
@@ -164,7 +177,7 @@ def median(records: Sequence[Record], base: Sequence[Record] | None) -> Record:
 
 PACKING = Table(
     "packing",
-    "training on built-in text at 512 tokens, one example a row and packed: real examples a second, and the loss",
+    "training on built-in text at 512 tokens, one example a row, cut or packed: real examples a second, and the loss",
     COLUMNS,
     rows(),
     measure,
