@@ -86,14 +86,16 @@ def test_too_little_memory_is_said_before_a_model_is_built(fake, monkeypatch):
 def test_where_memory_is_short_ours_meets_one_peer_after_the_other():
     group = [row("tftrain"), row("one"), row("two")]
     ours, one, two = group
-    assert table.concurrent_rows(group, None) == table.concurrent_rows(group, 3 * table.MEMORY_GB) == [group]
-    assert table.concurrent_rows(group, 3 * table.MEMORY_GB - 1) == [[ours, one], [ours, two]]
+    assert (
+        table.concurrent_rows(group, None) == table.concurrent_rows(group, 3 * table.MEMORY_GB[task.SHORT]) == [group]
+    )
+    assert table.concurrent_rows(group, 3 * table.MEMORY_GB[task.SHORT] - 1) == [[ours, one], [ours, two]]
     assert table.concurrent_rows([one, two], 1.0) == [[one, two]]
 
 
 def test_in_pairs_our_process_stays_and_measures_with_every_peer(fake, tmp_path, monkeypatch):
     group = [fake("tftrain", 2.0), fake("one", 4.0), fake("two", 8.0)]
-    monkeypatch.setattr(host, "available_memory_gb", lambda: 2 * table.MEMORY_GB)
+    monkeypatch.setattr(host, "available_memory_gb", lambda: 2 * table.MEMORY_GB[task.SHORT])
     found = {outcome.row: outcome.records[0] for outcome in table.measure(group, BenchConfig(steps=2), lambda _: None)}
     assert (tmp_path / "log").read_text().split("\n")[:-1] == [
         *("tftrain 3", "one 3", "tftrain 3", "one 3"),

@@ -22,7 +22,7 @@ from tftrain.bench.worker import ROOT, Worker, WorkerError
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10
 WARM_UP = 3
-MEMORY_GB = 6.5  # needed by one implementation
+MEMORY_GB = {task.SHORT: 6.5, task.LONG: 6.5, task.TEXT: 10.0}  # needed by one implementation
 FUSED = f"--flagfile={ROOT / 'configs' / 'fused.flags'}"
 OUR_FLAGS = {task.SHORT: FUSED, task.LONG: FUSED, task.TEXT: f"{FUSED} --attn_impl=flash"}
 
@@ -114,7 +114,7 @@ def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
     """
     ours = [row for row in group if row.settings["implementation"] == OURS]
     peers = [row for row in group if row not in ours]
-    if not ours or not peers or free_gb is None or free_gb >= MEMORY_GB * len(group):
+    if not ours or not peers or free_gb is None or free_gb >= memory_gb(group[0]) * len(group):
         return [group]
     return [[*ours, peer] for peer in peers]
 
@@ -154,8 +154,9 @@ class _Run:
                 self._workers.pop(name).stop()
 
     def _start(self, row: Row) -> None:
-        if (free := host.available_memory_gb()) is not None and free < MEMORY_GB:
-            self.errors[row.name] = f"{free:.1f} GB of memory are free, expected {MEMORY_GB}; end other programs"
+        free, needed = host.available_memory_gb(), memory_gb(row)
+        if free is not None and free < needed:
+            self.errors[row.name] = f"{free:.1f} GB of memory are free, expected {needed}; end other programs"
             return
         try:
             self._workers[row.name] = start(row, self._config)
@@ -173,6 +174,11 @@ class _Run:
             self.errors[name] = _advice(self._rows[name], str(error), self._config)
             self._workers.pop(name).stop()
             return []
+
+
+def memory_gb(row: Row) -> float:
+    """Returns the memory that the process of a row needs."""
+    return MEMORY_GB[row.settings["task"]]
 
 
 def start(row: Row, config: BenchConfig) -> Worker:
