@@ -79,7 +79,8 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
         return
     try:
         with text.prepared() as found:
-            say(f"real text: {found['examples_per_row']:.2f} examples in a packed row")
+            examples, share = found["examples_per_row"], found["attending_pairs"]
+            say(f"real text: {examples:.2f} examples in a packed row, {share:.3f} of its pairs of tokens attend")
             yield from take_turns([of_text(row, found) for row in group], config, say)
     except (RunError, WorkerError) as error:
         yield from (Outcome(row.name, [], str(error)) for row in group)

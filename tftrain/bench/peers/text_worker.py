@@ -13,7 +13,8 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
 
     Returns:
         A function that takes a folder, writes the batches of packed and of padded rows into it, and returns:
-        packed, padded: the two files, with as many batches; examples_per_row: of all packed rows of the text.
+        packed, padded: the two files, with as many batches; examples_per_row: of all packed rows of the text;
+        attending_pairs: of the packed batches.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
@@ -33,6 +34,7 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
         return {
             **{name: f"{folder}/{name}.npz" for name in found},
             "examples_per_row": source.real_examples / source.num_examples,
+            "attending_pairs": text.attending_pairs(packed),
         }
 
     return write
