@@ -300,6 +300,54 @@ TEST(CudaHandlers, ReplayAttentionSoftmax) {
   }
 }
 
+TEST(CudaHandlers, ReplayFlashAttention) {
+  FlashAttentionOp op;
+  FlashAttentionGradOp gradient;
+  struct Form {
+    Element element;
+    int64_t length, head_size;
+    bool causal;
+    int64_t lists;  // whether there are segments and slopes
+  };
+  for (const Form& form : {Form{kF32, 24, 32, false, 0}, {kF32, 37, 40, true, 1}, {kBf16, 70, 64, true, 1}}) {
+    for (FlashAttentionAttributes* attributes : {static_cast<FlashAttentionAttributes*>(&op),
+                                                 static_cast<FlashAttentionAttributes*>(&gradient)}) {
+      attributes->scale = 0.2;
+      attributes->causal = form.causal;
+      attributes->dropout = {6554, 12, 3};
+      attributes->first_head = 1;
+      attributes->total_heads = 4;
+      attributes->segment_lists = attributes->slope_lists = form.lists;
+    }
+    const std::vector<int64_t> shape = {2, form.length, 2, form.head_size};
+    const auto add_rest = [&](Inputs& in, std::vector<Argument> arguments) {
+      arguments.push_back(in.Mask({2, form.length}));
+      arguments.push_back(in.Position());
+      if (form.lists > 0) arguments.push_back(in.Mask({2, form.length}));
+      if (form.lists > 0) arguments.push_back(in.Positive({2}));
+      return arguments;
+    };
+    const double relative = form.element == kF32 ? 1e-5 : 1.6e-2;
+    const std::string what = " " + std::to_string(form.length);
+    ExpectReplays(
+        tftrain_flash_attention_cuda, op,
+        [&](Inputs& in) {
+          return add_rest(in, {in.Normals(form.element, shape), in.Normals(form.element, shape),
+                               in.Normals(form.element, shape)});
+        },
+        relative, what);
+    ExpectReplays(
+        tftrain_flash_attention_grad_cuda, gradient,
+        [&](Inputs& in) {
+          std::vector<Argument> arguments;
+          for (int i = 0; i < 5; ++i) arguments.push_back(in.Normals(form.element, shape));
+          arguments.push_back(in.Normals(kF32, {2, 2, form.length}, 9));  // larger than any score
+          return add_rest(in, arguments);
+        },
+        relative, what);
+  }
+}
+
 // Several tensors, one of two chunks, without and with 16-bit gradients and copies; and segments of a flat bucket.
 TEST(CudaHandlers, ReplayUpdates) {
   struct Form {
@@ -407,6 +455,13 @@ TEST(CudaHandlers, SayHowLargeTheWorkspaceIs) {
   EXPECT_EQ(tftrain_layer_norm_grad_workspace_bytes(5, ranks, dims), 37 * 2 * 72 * 4);
   EXPECT_EQ(tftrain_gelu_grad_workspace_bytes(2, ranks, dims), 0);
   EXPECT_EQ(tftrain_layer_norm_workspace_bytes(1, ranks, dims), 0);
+
+  const int64_t flash_ranks[] = {4, 4, 4, 4, 4, 3, 2, 1};
+  std::vector<int64_t> flash_dims;
+  for (int i = 0; i < 5; ++i) flash_dims.insert(flash_dims.end(), {2, 70, 3, 64});
+  flash_dims.insert(flash_dims.end(), {2, 3, 70, 2, 70, 2});
+  EXPECT_EQ(tftrain_flash_attention_grad_workspace_bytes(8, flash_ranks, flash_dims.data()), 2 * 3 * 70 * 4);
+  EXPECT_EQ(tftrain_flash_attention_workspace_bytes(5, flash_ranks + 1, flash_dims.data()), 0);
 }
 
 }  // namespace

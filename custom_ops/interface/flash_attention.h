@@ -9,6 +9,7 @@
 #include "custom_ops/interface/dropout.h"
 #include "custom_ops/interface/op.h"
 #include "custom_ops/kernels/flash_attention.h"
+#include "custom_ops/kernels/workspace.h"
 
 namespace tftrain {
 
@@ -139,6 +140,11 @@ struct FlashAttentionGradOp : FlashAttentionAttributes {
     if (!check.problem().empty()) return check.problem();
     out->assign(3, {in[0].element, shape});
     return "";
+  }
+
+  static int64_t WorkspaceBytes(const std::vector<Spec>& in) {
+    const Dims& shape = in[1].dims;
+    return FlashDotsBytes(shape[0], shape[1], shape[2]);
   }
 
   template <typename Device>

@@ -1,22 +1,22 @@
 // The CUDA that the kernels use, on the CPU: so that tests run the very code of the .cu files where there is no GPU.
 //
-// The threads of a block are fibers. One runs until it meets a barrier, __syncthreads() or a shuffle within its warp, and
-// goes on when all that the barrier waits for have met it. Blocks run one after the other. What this cannot show is a
-// missing barrier, and how fast anything is.
+// The threads of a block are fibers, which take turns at barriers: __syncthreads(), and whatever exchanges values within a
+// warp (cuda_block_emulation.h). Blocks run one after the other. What this cannot show is a missing barrier, and how fast
+// anything is.
 //
 // Launches can be recorded instead of run, as in a CUDA graph, and replayed later.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_CUDA_EMULATION_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_CUDA_EMULATION_H_
-
-#include <ucontext.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <utility>
 #include <vector>
 
+#include "custom_ops/kernels/cuda_block_emulation.h"
 #include "custom_ops/kernels/dtype.h"
 
 #define __global__
@@ -28,98 +28,24 @@
 
 namespace tftrain::cuda {
 
-struct Dim3 {
-  unsigned x = 1;
-  unsigned y = 1;
-};
-
-inline Dim3 threadIdx, blockIdx, blockDim, gridDim;
-
-class Block {
- public:
-  // Runs `body` for all threads of the block.
-  Block(unsigned threads, const std::function<void()>& body) : body_(body), fibers_(threads), exchanged_(threads) {
-    static std::vector<std::vector<char>> stacks;  // for all blocks, which saves most of the time
-    while (stacks.size() < threads) stacks.emplace_back(kStackBytes);
-    current_ = this;
-    for (unsigned i = 0; i < threads; ++i) {
-      ucontext_t& context = fibers_[i].context;
-      getcontext(&context);
-      context.uc_stack.ss_sp = stacks[i].data();
-      context.uc_stack.ss_size = kStackBytes;
-      context.uc_link = &scheduler_;
-      makecontext(&context, &Block::Enter, 0);
-    }
-    while (Step()) {
-    }
-  }
-
-  static void Synchronize() { current_->Wait(kForBlock); }
-
-  static float Exchange(float value, int distance) {
-    Block& block = *current_;
-    const unsigned thread = threadIdx.x;
-    block.exchanged_[thread] = value;
-    block.Wait(kForWarp);
-    const float other = block.exchanged_[thread ^ distance];
-    block.Wait(kForWarp);
-    return other;
-  }
-
- private:
-  enum State { kReady, kForWarp, kForBlock, kDone };
-  static constexpr size_t kStackBytes = 1 << 16;
-
-  struct Fiber {
-    ucontext_t context;
-    State state = kReady;
-  };
-
-  static void Enter() {
-    Block& block = *current_;
-    block.body_();
-    block.fibers_[block.running_].state = kDone;
-  }
-
-  void Wait(State state) {
-    const unsigned thread = running_;
-    fibers_[thread].state = state;
-    swapcontext(&fibers_[thread].context, &scheduler_);
-  }
-
-  // Runs every fiber that is ready up to its next barrier, and opens barriers at which no one is missing.
-  bool Step() {
-    for (running_ = 0; running_ < fibers_.size(); ++running_) {
-      if (fibers_[running_].state != kReady) continue;
-      threadIdx.x = running_;
-      swapcontext(&scheduler_, &fibers_[running_].context);
-    }
-    for (size_t warp = 0; warp < fibers_.size(); warp += 32) {
-      Open(warp, std::min(warp + 32, fibers_.size()), kForWarp);
-    }
-    Open(0, fibers_.size(), kForBlock);
-    return std::any_of(fibers_.begin(), fibers_.end(), [](const Fiber& fiber) { return fiber.state == kReady; });
-  }
-
-  void Open(size_t begin, size_t end, State barrier) {
-    for (size_t i = begin; i < end; ++i) {
-      if (fibers_[i].state != barrier && fibers_[i].state != kDone) return;
-    }
-    for (size_t i = begin; i < end; ++i) {
-      if (fibers_[i].state == barrier) fibers_[i].state = kReady;
-    }
-  }
-
-  inline static Block* current_ = nullptr;
-  const std::function<void()>& body_;
-  std::vector<Fiber> fibers_;
-  std::vector<float> exchanged_;
-  ucontext_t scheduler_;
-  unsigned running_ = 0;
-};
+constexpr int64_t kMostSharedBytes = 163 << 10;  // of a block, on A100: the least of the GPUs that are compiled for
 
 inline void __syncthreads() { Block::Synchronize(); }
-inline float __shfl_xor_sync(uint32_t /*mask*/, float value, int distance) { return Block::Exchange(value, distance); }
+inline void __syncwarp() { Block::SynchronizeWarp(); }
+inline float __shfl_xor_sync(uint32_t /*mask*/, float value, int distance) {
+  return Block::Share(value)[Block::Lane() ^ distance];
+}
+
+// The shared memory that a launch asks for. It starts as numbers that are not numbers.
+inline char* DynamicShared() {
+  alignas(128) static char memory[kMostSharedBytes];
+  return memory;
+}
+
+struct float2 {
+  float x;
+  float y;
+};
 
 inline float ReciprocalApprox(float v) { return 1.0f / v; }
 inline float Exp2Approx(float v) { return std::exp2(v); }
@@ -190,20 +116,36 @@ void Submit(const Work& work) {
   }
 }
 
+inline const char* last_error = nullptr;
+
 struct Grid {
   int x = 1;
   int y = 1;
 };
 
+// With so many bytes of dynamic shared memory.
 template <typename... Parameters, typename... Args>
-void LaunchKernel(void (*kernel)(Parameters...), Grid grid, int threads, void* /*stream*/, const Args&... args) {
-  Submit([kernel, grid, threads, args...] {
+void LaunchSharing(int64_t shared_bytes, void (*kernel)(Parameters...), Grid grid, int threads, void* /*stream*/,
+                   const Args&... args) {
+  if (shared_bytes > kMostSharedBytes) {
+    last_error = "more shared memory than a block has";
+    return;
+  }
+  Submit([shared_bytes, kernel, grid, threads, args...] {
     gridDim = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)};
     blockDim = {static_cast<unsigned>(threads), 1};
     for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
-      for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) Block(threads, [&] { kernel(args...); });
+      for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+        std::memset(DynamicShared(), 0xff, shared_bytes);
+        Block(threads, [&] { kernel(args...); });
+      }
     }
   });
+}
+
+template <typename... Parameters, typename... Args>
+void LaunchKernel(void (*kernel)(Parameters...), Grid grid, int threads, void* stream, const Args&... args) {
+  LaunchSharing(0, kernel, grid, threads, stream, args...);
 }
 
 // Few, so that tests see blocks that do more than one piece of work.
@@ -214,7 +156,7 @@ int BlocksThatFit(Kernel /*kernel*/, int /*threads*/) {
   return blocks_that_fit;
 }
 
-inline const char* LastError() { return nullptr; }
+inline const char* LastError() { return std::exchange(last_error, nullptr); }
 
 inline void CopyAsync(void* to, const void* from, int64_t bytes, void* /*stream*/) {
   Submit([=] { std::memcpy(to, from, bytes); });

@@ -28,10 +28,8 @@ CudaError Launch(const LambMoments& args, const CudaStream& stream);
 CudaError Launch(const LambWeights& args, const CudaStream& stream);
 CudaError Launch(const AdamW& args, const CudaStream& stream);
 CudaError Launch(const SquaredNorms& args, const CudaStream& stream);
-
-// There are none yet. So that the handlers of all ops can be made alike, a call is an error.
-inline CudaError Launch(const FlashAttentionForward&, const CudaStream&) { return "there is no CUDA kernel yet"; }
-inline CudaError Launch(const FlashAttentionBackward&, const CudaStream&) { return "there is no CUDA kernel yet"; }
+CudaError Launch(const FlashAttentionForward& args, const CudaStream& stream);
+CudaError Launch(const FlashAttentionBackward& args, const CudaStream& stream);
 
 // From device memory to device memory.
 void CopyBytes(void* to, const void* from, int64_t bytes, const CudaStream& stream);

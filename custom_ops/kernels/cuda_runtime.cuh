@@ -80,14 +80,30 @@ __device__ inline void Store16(const float (&words)[4], void* to) {
                : "memory");
 }
 
+// The shared memory that a launch asks for.
+__device__ inline char* DynamicShared() {
+  extern __shared__ __align__(128) char dynamic_shared_memory[];
+  return dynamic_shared_memory;
+}
+
 struct Grid {
   int x = 1;
   int y = 1;
 };
 
+// With so many bytes of dynamic shared memory.
+template <typename... Parameters, typename... Args>
+void LaunchSharing(int64_t shared_bytes, void (*kernel)(Parameters...), Grid grid, int threads, void* stream,
+                   const Args&... args) {
+  if (shared_bytes > 48 << 10) {  // as much as a launch gets without asking
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  }
+  kernel<<<dim3(grid.x, grid.y), threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(args...);
+}
+
 template <typename... Parameters, typename... Args>
 void LaunchKernel(void (*kernel)(Parameters...), Grid grid, int threads, void* stream, const Args&... args) {
-  kernel<<<dim3(grid.x, grid.y), threads, 0, static_cast<cudaStream_t>(stream)>>>(args...);
+  LaunchSharing(0, kernel, grid, threads, stream, args...);
 }
 
 // How many blocks of the kernel run at once on the whole GPU.

@@ -32,14 +32,18 @@ struct FlashShape {
   int64_t total_heads;  // at least first_head + heads
   bool causal = false;
 
-  int64_t row_stride() const { return heads * head_size; }  // from a token to the next
-  int64_t Offset(int64_t sample, int64_t head, int64_t token) const {
+  TFTRAIN_HOST_DEVICE int64_t row_stride() const { return heads * head_size; }  // from a token to the next
+  TFTRAIN_HOST_DEVICE int64_t Offset(int64_t sample, int64_t head, int64_t token) const {
     return (sample * length + token) * row_stride() + head * head_size;
   }
-  int64_t LseOffset(int64_t sample, int64_t head) const { return (sample * heads + head) * length; }
-  int64_t ElementsPerSample() const { return total_heads * length * length; }
+  TFTRAIN_HOST_DEVICE int64_t LseOffset(int64_t sample, int64_t head) const {
+    return (sample * heads + head) * length;
+  }
+  TFTRAIN_HOST_DEVICE int64_t ElementsPerSample() const { return total_heads * length * length; }
   // A query's first element in its sample.
-  int64_t ElementOf(int64_t head, int64_t query) const { return ((first_head + head) * length + query) * length; }
+  TFTRAIN_HOST_DEVICE int64_t ElementOf(int64_t head, int64_t query) const {
+    return ((first_head + head) * length + query) * length;
+  }
 };
 
 struct FlashMask {

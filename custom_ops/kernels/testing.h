@@ -132,6 +132,7 @@ inline void ExpectClose(const std::vector<double>& actual, const std::vector<dou
   ASSERT_EQ(actual.size(), expected.size()) << what;
   int failures = 0;
   for (size_t i = 0; i < actual.size() && failures < 3; ++i) {
+    if (actual[i] == expected[i]) continue;  // infinities too
     const double error = std::fabs(actual[i] - expected[i]);
     if (!(error <= tolerance.absolute + tolerance.relative * std::fabs(expected[i]))) {
       ADD_FAILURE() << what << "[" << i << "] is " << actual[i] << ", expected " << expected[i];

@@ -52,6 +52,11 @@ inline int64_t ChunkSumsBytes(int64_t tensors, int64_t elements, int64_t sums) {
   return MostChunks(tensors, elements) * sums * static_cast<int64_t>(sizeof(float));
 }
 
+// Bytes for a number for each query of each head: what flash attention's gradient subtracts.
+inline int64_t FlashDotsBytes(int64_t batch, int64_t length, int64_t heads) {
+  return batch * length * heads * static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace tftrain
 
 #endif  // TFTRAIN_CUSTOM_OPS_KERNELS_WORKSPACE_H_

@@ -53,6 +53,8 @@ TFTRAIN_GPU_KERNEL(AttentionSoftmaxOp);
 TFTRAIN_GPU_KERNEL(AttentionSoftmaxGradOp);
 TFTRAIN_GPU_KERNEL(BiasDropoutAddOp);
 TFTRAIN_GPU_KERNEL(BiasDropoutAddGradOp);
+TFTRAIN_GPU_KERNEL(FlashAttentionOp);
+TFTRAIN_GPU_KERNEL(FlashAttentionGradOp);
 TFTRAIN_GPU_KERNEL(GegluOp);
 TFTRAIN_GPU_KERNEL(GegluGradOp);
 TFTRAIN_GPU_KERNEL(GeluOp);
