@@ -8,7 +8,8 @@ with every op is called repeatedly, with other allocations in between (tools/gpu
 median difference between a long and a short run of calls, so that it excludes waiting for the device; the inputs are
 far larger than the L2 cache. The byte counts assume that a kernel reads each input once, a causal softmax half of it,
 and writes each output once. The tool measures a copy in the same way in the same run, and PyTorch's counterpart, if
-PyTorch is installed, with CUDA events. It prints csv and exits with 1 if a result is wrong.
+PyTorch is installed, with CUDA events. Flash attention is timed beside PyTorch's and cuDNN's, in TFLOP/s
+(tools/gpu_flash.py). The tool prints csv and exits with 1 if a result is wrong.
 """
 
 import argparse
@@ -31,6 +32,7 @@ import ml_dtypes
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+import gpu_flash
 import gpu_references as references
 import gpu_replays
 
@@ -42,6 +44,8 @@ HANDLERS = {
     "TftrainAttentionSoftmaxGrad": "tftrain_attention_softmax_grad",
     "TftrainBiasDropoutAdd": "tftrain_bias_dropout_add",
     "TftrainBiasDropoutAddGrad": "tftrain_bias_dropout_add_grad",
+    "TftrainFlashAttention": "tftrain_flash_attention",
+    "TftrainFlashAttentionGrad": "tftrain_flash_attention_grad",
     "TftrainGeglu": "tftrain_geglu",
     "TftrainGegluGrad": "tftrain_geglu_grad",
     "TftrainGelu": "tftrain_gelu",
@@ -54,7 +58,7 @@ HANDLERS = {
     "TftrainLayerNormGrad": "tftrain_layer_norm_grad",
 }
 COLUMNS = ["op", "pass", "dtype", "shape", "device", "implementation"]
-COLUMNS += ["time_us", "gb_per_s", "share_of_copy", "speedup_over_torch"]
+COLUMNS += ["time_us", "gb_per_s", "share_of_copy", "speedup_over_torch", "tflop_per_s"]
 
 
 def build(platform: str) -> Path:
@@ -122,8 +126,10 @@ def check(seed: int) -> int:
         first, second = (list(map(np.asarray, run(*inputs))) for _ in range(2))
         problems = []
         for i, (value, _, (relative, absolute)) in enumerate(call.outputs):
-            error = np.abs(first[i].astype(np.float64) - value)
-            allowed = absolute + relative * np.abs(value)
+            finite, actual = np.isfinite(value), first[i].astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                error = np.where(finite, np.abs(actual - value), np.where(actual == value, 0, np.inf))
+                allowed = np.where(finite, absolute + relative * np.abs(value), 0)
             if not np.all(error <= allowed):
                 at = np.unravel_index(np.argmax(error - allowed), error.shape)
                 problems.append(f"output {i} at {at} is {first[i][at]}, expected {value[at]}")
@@ -298,7 +304,13 @@ def measure(dtypes: list[str], with_torch: bool) -> None:
             speed = size / taken
             faster = f"{torch_seconds / taken:.2f}" if torch_seconds else ""
             values = [op, which, dtype, shape, device, implementation, f"{taken * 1e6:.1f}", f"{speed / 1e9:.0f}"]
-            table.writerow(dict(zip(COLUMNS, [*values, f"{speed / copy:.3f}", faster], strict=True)))
+            table.writerow(dict(zip(COLUMNS, [*values, f"{speed / copy:.3f}", faster, ""], strict=True)))
+        sys.stdout.flush()
+
+    def attention_row(form, which, dtype, implementation, seconds):
+        tflops = f"{form.operations(which) / seconds / 1e12:.0f}"
+        values = [form.op, which, dtype, form.shape, device, implementation, f"{seconds * 1e6:.1f}", "", "", "", tflops]
+        table.writerow(dict(zip(COLUMNS, values, strict=True)))
         sys.stdout.flush()
 
     row("copy", "", "float32", f"{1 << 28}", 2 << 30, (2 << 30) / copy, copy)
@@ -307,6 +319,9 @@ def measure(dtypes: list[str], with_torch: bool) -> None:
             seconds = time_call(handler, inputs, outputs, attributes)
             read = bytes_of(inputs) // (2 if attributes.get("causal") else 1)
             row(op, which, name, shape, read + bytes_of(outputs), seconds, copy)
+        for form, which, implementation, seconds in gpu_flash.measure(fused, median_time, name, gpu_torch):
+            if seconds is not None:
+                attention_row(form, which, name, implementation, seconds)
     time_updates(copy, row)
 
 

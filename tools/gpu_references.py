@@ -28,6 +28,41 @@ class Call(NamedTuple):
     what: str
 
 
+class FlashForm(NamedTuple):
+    """Shape, masks and dropout of a call of flash attention; in a batch of several, the last sample has no key."""
+
+    batch: int
+    length: int
+    heads: int
+    head_size: int
+    causal: bool = False
+    segments: bool = False
+    slopes: bool = False
+    padding: bool = True
+    drop_below: int = 6554
+
+
+# Every head size of the kernels and some between them, lengths that are multiples of tiles, of 8 or of nothing.
+FLASH_FORMS = [
+    FlashForm(2, 1, 3, 64),
+    FlashForm(2, 17, 2, 32, causal=True, slopes=True),
+    FlashForm(2, 128, 2, 64),
+    FlashForm(1, 512, 2, 64, padding=False, drop_below=0),
+    FlashForm(1, 512, 2, 64, causal=True, padding=False),
+    FlashForm(2, 257, 2, 64, causal=True, segments=True),
+    FlashForm(1, 1032, 1, 64, segments=True),
+    FlashForm(1, 1032, 1, 128, causal=True, padding=False),
+    FlashForm(2, 257, 1, 80, slopes=True),
+    FlashForm(2, 128, 2, 96, causal=True, segments=True, slopes=True),
+    FlashForm(2, 257, 1, 128, drop_below=0),
+    FlashForm(1, 200, 2, 8),
+    FlashForm(1, 72, 1, 136, causal=True),
+    FlashForm(2, 130, 1, 256),
+]
+# Weights are rounded before the products, so an error is relative to the sum of magnitudes.
+FLASH_UNIT = {"float32": 4e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
 def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
     """Yields calls of every op, pass and dtype.
 
@@ -56,6 +91,8 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
         for batch, heads, length in [(2, 3, 1), (2, 2, 17), (2, 4, 128), (1, 2, 257), (1, 2, 512), (2, 1, 1032)]:
             for drop_below in (0, 6554):
                 yield from _softmax(random, name, dtype, (batch, heads, length, length), drop_below, causal=True)
+        for form in FLASH_FORMS:
+            yield from _flash(random, name, dtype, form)
         for rows, columns in [(1, 1), (67, 7), (257, 64), (1000, 3072), (5, 1001)]:
             for tanh in (0, 1):
                 yield from _gelu(random, name, dtype, rows, columns, tanh)
@@ -158,6 +195,59 @@ def _softmax(random, name, dtype, shape, drop_below, causal=False):
     dropped = [(p * factors, dtype, FORWARD[name])] if drop_below else []
     outputs = [(dscores, dtype, GRADIENT[name]), *dropped]
     yield Call("TftrainAttentionSoftmaxGrad", [ddropped, stored, position], attributes, outputs, what + " backward")
+
+
+def _flash(random, name, dtype, form):
+    batch, length, heads, size = form.batch, form.length, form.heads, form.head_size
+    masks = [mask for mask in ("causal", "segments", "slopes", "padding") if getattr(form, mask)]
+    what = f"flash_attention {name} {batch}x{length}x{heads}x{size} {' '.join(masks)} drop_below {form.drop_below}"
+    scale, position = 1 / math.sqrt(size), np.array([7, 40], np.int64)
+    dropout = {"drop_below": form.drop_below, "seed": 1234567890123, "site": 77}
+    attributes = {"scale": scale, "causal": form.causal, **dropout, "first_head": 1, "total_heads": heads + 2}
+    attributes |= {"segment_lists": int(form.segments), "slope_lists": int(form.slopes)}
+    tensors = [_normal(random, dtype, batch, length, heads, size) for _ in range(4)]
+    q, k, v, dcontext = (array.transpose(0, 2, 1, 3) for array in _wide(*tensors))  # [b, heads, S, size]
+    key_mask = np.ones((batch, length), np.int32)
+    if form.padding:
+        key_mask = (random.random((batch, length)) < 0.8).astype(np.int32)
+        key_mask[:, 3 * length // 4 :] = 0
+        key_mask[-1] = 0 if batch > 1 else key_mask[-1]
+    segments = np.sort(random.integers(-1, 5, (batch, length))).astype(np.int32)
+    slopes = (0.5 ** np.arange(5, heads + 5)).astype(np.float32)
+    places = np.arange(length)
+    attended = np.broadcast_to(key_mask[:, None, None] > 0, (batch, 1, length, length))
+    if form.causal:
+        attended = attended & (places <= places[:, None])
+    if form.segments:
+        attended = attended & (segments[:, None, :, None] == segments[:, None, None])
+    s = np.float64(np.float32(scale)) * (q @ k.transpose(0, 1, 3, 2))
+    if form.slopes:
+        s = s + slopes.astype(np.float64)[:, None, None] * (places - places[:, None])
+    s = np.where(attended, s, -np.inf)
+    top = s.max(-1, keepdims=True)
+    e = np.exp(s - np.where(np.isinf(top), 0, top))
+    sums = e.sum(-1, keepdims=True)
+    p = e / np.maximum(sums, 1e-300)
+    elements = np.arange(length * length, (1 + heads) * length * length).reshape(heads, length, length)
+    factors = kept(dropout, position, batch, elements, (heads + 2) * length * length)
+    context = (p * factors) @ v
+    with np.errstate(divide="ignore"):
+        log_sum_exp = (top + np.log(sums))[..., 0]
+    unit, lists = FLASH_UNIT[name], [*[segments] * form.segments, *[slopes] * form.slopes]
+
+    def as_stored(array):
+        return array.transpose(0, 2, 1, 3)
+
+    outputs = [(as_stored(context), dtype, (unit, unit)), (log_sum_exp, np.float32, (1e-6, 5e-6))]
+    inputs = [*tensors[:3], key_mask, position, *lists]
+    yield Call("TftrainFlashAttention", inputs, attributes, outputs, what)
+    stored = as_stored(context).astype(np.float32).astype(dtype)
+    g = factors * (dcontext @ v.transpose(0, 1, 3, 2))
+    dscores = np.float64(np.float32(scale)) * p * (g - (p * g).sum(-1, keepdims=True))
+    gradients = [dscores @ k, dscores.transpose(0, 1, 3, 2) @ q, (p * factors).transpose(0, 1, 3, 2) @ dcontext]
+    outputs = [(as_stored(array), dtype, (2 * unit, 6 * unit)) for array in gradients]
+    inputs = [tensors[3], *tensors[:3], stored, log_sum_exp.astype(np.float32), key_mask, position, *lists]
+    yield Call("TftrainFlashAttentionGrad", inputs, attributes, outputs, what + " backward")
 
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])

@@ -39,10 +39,16 @@ def make_step(fused: Callable) -> Callable:
     gelu_grad = op("TftrainGeluGrad", [x_spec, column], {"approximate": 0})
     geglu = op("TftrainGeglu", [x_spec], {"approximate": 1})
     geglu_grad = op("TftrainGegluGrad", [x_spec, x_spec, column, column], {"approximate": 1})
-    add = op("TftrainBiasDropoutAdd", [x_spec], DROPOUT)
-    add_grad = op("TftrainBiasDropoutAddGrad", [x_spec, column], DROPOUT)
+    rows = {**DROPOUT, "first_row": 0, "total_rows": SEQUENCE}
+    add = op("TftrainBiasDropoutAdd", [x_spec], rows)
+    add_grad = op("TftrainBiasDropoutAddGrad", [x_spec, column], rows)
     attention = op("TftrainAttentionSoftmax", [scores_spec, scores_spec], softmax)
     attention_grad = op("TftrainAttentionSoftmaxGrad", [scores_spec, scores_spec], softmax)
+    head_spec, numbers = ((BATCH, SEQUENCE, HEADS, HIDDEN // HEADS), f32), ((BATCH, HEADS, SEQUENCE), f32)
+    flash_attributes = {"scale": 0.1, "causal": False, **DROPOUT, "first_head": 0, "total_heads": HEADS}
+    flash_attributes |= {"segment_lists": 0, "slope_lists": 0}
+    flash = op("TftrainFlashAttention", [head_spec, numbers], flash_attributes)
+    flash_grad = op("TftrainFlashAttentionGrad", [head_spec] * 3, flash_attributes)
 
     def scores_of(x):
         return x[:, None, :, :SEQUENCE] * jnp.arange(1, HEADS + 1, dtype=f32)[:, None, None]
@@ -55,16 +61,21 @@ def make_step(fused: Callable) -> Callable:
         gated = geglu(z, y, gate_bias, up_bias)[0]
         out = add(gated, add_bias, x, position)[0]
         out = out.at[..., :SEQUENCE].add(dropped.sum(1))
-        return out, (x, y, mean, rstd, probabilities, z)
+        heads = [array.reshape(head_spec[0]) for array in (y, z, gated)]  # query, key and value
+        of_flash = flash(*heads, mask, position)
+        return out + of_flash[0].reshape(x.shape), (x, y, mean, rstd, probabilities, z, heads, of_flash)
 
-    def layer_gradients(dout, stored, parameters, position):
-        x, y, mean, rstd, probabilities, z = stored
+    def layer_gradients(dout, stored, parameters, mask, position):
+        x, y, mean, rstd, probabilities, z, heads, of_flash = stored
         gamma, _beta, bias, gate_bias, up_bias, add_bias = parameters
         dgated, dadd_bias = add_grad(dout, add_bias, position)
+        dheads = flash_grad(dout.reshape(head_spec[0]), *heads, *of_flash, mask, position)
+        dquery, dkey, dvalue = (array.reshape(dout.shape) for array in dheads)
+        dgated = dgated + dvalue
         dz, dy, dgate_bias, dup_bias = geglu_grad(dgated, z, y, gate_bias, up_bias)
-        dy_of_gelu, dbias = gelu_grad(dz, y, bias)
+        dy_of_gelu, dbias = gelu_grad(dz + dkey, y, bias)
         dscores = attention_grad(jnp.tanh(scores_of(dout)), probabilities, position)[0]
-        dy = (dy + dy_of_gelu).at[..., :SEQUENCE].add(dscores.sum(1))
+        dy = (dy + dy_of_gelu + dquery).at[..., :SEQUENCE].add(dscores.sum(1))
         dx, dgamma, dbeta = norm_grad(dy, x, gamma, mean, rstd)
         return dx + dout, [dgamma, dbeta, dbias, dgate_bias, dup_bias, dadd_bias]
 
@@ -85,7 +96,7 @@ def make_step(fused: Callable) -> Callable:
             stored.append(of_layer)
         dx, gradients = x / x.size, []
         for parameters, of_layer in zip(layers[::-1], stored[::-1], strict=True):
-            dx, of_parameters = layer_gradients(dx, of_layer, parameters, position)
+            dx, of_parameters = layer_gradients(dx, of_layer, parameters, mask, position)
             gradients = of_parameters + gradients
         squares = norms(*gradients)[0]
         scalars = jnp.array([1, 1e-3, 0.9, 0.999, -0.1, 1e-3, 5, 500], f32)

@@ -4,6 +4,7 @@ import statistics
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 REPEATS = 30
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -29,6 +30,36 @@ def time_counterpart(op: str, which: str, dtype: str, shape: str) -> float | Non
         return None
     torch.cuda.empty_cache()  # JAX needs the rest
     return seconds
+
+
+def time_attention(
+    backend: str, which: str, dtype: str, batch: int, length: int, heads: int, head_size: int, causal: bool, rate: float
+) -> float | None:
+    """Returns the seconds of scaled_dot_product_attention, or None if the backend does not take the call.
+
+    Args:
+        backend: "flash" or "cudnn".
+        which: "forward" or "backward".
+        dtype: of the tensors.
+        batch, length, heads, head_size: the shape of query, key and value.
+        causal: whether a query attends to no later key.
+        rate: of the dropout.
+    """
+    torch.manual_seed(0)
+    chosen = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
+    inputs = [_random(batch, length, heads, head_size, dtype=TYPES[dtype]) for _ in range(3)]
+
+    def run(*tensors):
+        with sdpa_kernel(chosen):
+            by_heads = [tensor.transpose(1, 2) for tensor in tensors]
+            return F.scaled_dot_product_attention(*by_heads, dropout_p=rate, is_causal=causal)
+
+    try:
+        return _function(run, inputs, which)
+    except RuntimeError:
+        return None
+    finally:
+        torch.cuda.empty_cache()  # JAX needs the rest
 
 
 def _random(*sizes, dtype=torch.float32):
