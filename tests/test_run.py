@@ -18,7 +18,6 @@ from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import preflight
 from tftrain.exit_codes import ExitCode
-from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
 
@@ -176,15 +175,6 @@ def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):
     ):
         assert expected in str(caught.value)
     assert "ln_impl" not in str(caught.value)
-
-
-def test_flash_attention_is_refused_on_a_gpu(tmp_path, monkeypatch):
-    given = ["--synthetic_data", f"--output_dir={tmp_path}", "--global_batch_size=8", "--attn_impl=flash"]
-    config = flags.parse(TrainConfig, ["tftrain.run", *given])
-    assert run.all_problems(config, [], Launch(0, 1, 0, 1)) == []
-    monkeypatch.setattr(run.devices, "has_driver", lambda: True)
-    (problem,) = run.all_problems(config, [], Launch(0, 1, 0, 1))
-    assert str(problem) == "--attn_impl=flash: expected softmax on a GPU: flash has no CUDA kernel yet"
 
 
 def test_evaluate_without_a_checkpoint_says_so(tmp_path):

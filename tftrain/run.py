@@ -196,8 +196,6 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
         checks = labelled.problems if config.model.is_fine_tuned else preflight.problems
         problems += [problem for problem in checks(config) if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config)
-    if config.model.attn_impl == "flash" and devices.has_driver():
-        problems.append(Problem("attn_impl", "flash", "expected softmax on a GPU: flash has no CUDA kernel yet"))
     if config.compute.deterministic:
         problems += determinism.problems(os.environ)
     if launch.rank == 0 and config.run.output_dir:
