@@ -9,7 +9,7 @@ from tests.model.samples import dropout_key, loss_and_gradients, small_batch, sm
 from tftrain.config import ModelConfig
 from tftrain.model.implementations import FLAGS, describe, resolve_implementations
 from tftrain.ops import library as module
-from tftrain.ops.library import candidates
+from tftrain.ops.library import MissingLibraryError, candidates
 
 AUTO = dict.fromkeys(FLAGS, "auto")
 needs_ops = pytest.mark.skipif(not any(path.exists() for path in candidates()), reason="the ops are not built")
@@ -56,6 +56,9 @@ def test_auto_is_plain_on_a_gpu_for_which_the_ops_were_not_built(monkeypatch):
     assert implementations(resolve_implementations(ModelConfig(), "bfloat16", gpu=True)) == {"reference"}
     assert "built without CUDA kernels" in describe(ModelConfig(), "bfloat16", gpu=True)
     assert implementations(resolve_implementations(ModelConfig(), "bfloat16", gpu=False)) == {"fused"}
+    named = ModelConfig(ln_impl="fused", attn_impl="flash")
+    with pytest.raises(MissingLibraryError, match="without CUDA kernels; .* --ln_impl=fused --attn_impl=flash"):
+        resolve_implementations(named, "bfloat16", gpu=True)
 
 
 def test_auto_is_plain_without_the_library(without_library):

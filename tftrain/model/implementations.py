@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tftrain.config import ModelConfig
 from tftrain.ops.dtypes import STORAGE
-from tftrain.ops.library import unavailable_reason
+from tftrain.ops.library import MissingLibraryError, unavailable_reason
 
 FLAGS = ("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
 
@@ -25,7 +25,15 @@ def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> Model
 
     Returns:
         The same configuration, with `fused` or `reference` for each of FLAGS.
+
+    Raises:
+        MissingLibraryError: a flag names a fused op, and the library has no kernels for the GPU.
     """
+    named = [f"--{flag}=fused" for flag in FLAGS if getattr(config, flag) == "fused"]
+    named += ["--attn_impl=flash"] if config.attn_impl == "flash" else []
+    if gpu and named and (reason := unavailable_reason(gpu)):
+        how = "build them with `bazel run --config=cuda //custom_ops:install`, or leave out"
+        raise MissingLibraryError(f"{reason}; {how} {' '.join(named)}")
     automatic = [flag for flag in FLAGS if getattr(config, flag) == "auto"]
     if not automatic:
         return config
