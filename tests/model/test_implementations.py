@@ -57,7 +57,7 @@ def test_auto_is_plain_on_a_gpu_for_which_the_ops_were_not_built(monkeypatch):
     assert "built without CUDA kernels" in describe(ModelConfig(), "bfloat16", gpu=True)
     assert implementations(resolve_implementations(ModelConfig(), "bfloat16", gpu=False)) == {"fused"}
     named = ModelConfig(ln_impl="fused", attn_impl="flash")
-    with pytest.raises(MissingLibraryError, match="without CUDA kernels; .* --ln_impl=fused --attn_impl=flash"):
+    with pytest.raises(MissingLibraryError, match=r"without CUDA kernels; .* --ln_impl=fused --attn_impl=flash"):
         resolve_implementations(named, "bfloat16", gpu=True)
 
 
