@@ -49,6 +49,7 @@ def test_a_figure_that_is_no_change_is_not_judged():
 
 
 @given(some.lists(UNITS, min_size=1, max_size=8))
+@example([-0.0])
 def test_bars_are_as_long_as_their_labels_say_and_start_at_zero(values):
     html = draw(SPEED, *({"change": value} for value in values))
     bars = re.findall(r'class="bar" style="left:([\d.]+)%;width:([\d.]+)%"', html)

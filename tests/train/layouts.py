@@ -119,6 +119,7 @@ def pipelines():
         "pp8-gpt": staged(8, model={"num_hidden_layers": 9, **GPT}, accumulate=8),
         "dp2-pp4-zero1-gpt": staged(4, **ZERO_1, model={**DEEP, **GPT}),
         "tp2-pp4": staged(4, tensor_parallel_size=2),
+        "tp2-pp4-gpt": staged(4, tensor_parallel_size=2, model={**DEEP, **GPT}),
         "dp2-tp2-pp2-zero1": staged(2, **ZERO_1, tensor_parallel_size=2),
         "dp2-tp2-pp2-zero1-gpt-fused": staged(
             2, **ZERO_1, tensor_parallel_size=2, model={**DEEP, **GPT, **FUSED}, optimizer="fused_lamb"

@@ -127,7 +127,7 @@ class _Scale:
 
     def at(self, value: float) -> float:
         """Returns the place of a value in percent of the axis."""
-        return 100 * (value - self.low) / (self.high - self.low)
+        return 100 * (value - self.low + 0.0) / (self.high - self.low)  # + 0.0: never minus zero
 
 
 def _legend(series: Sequence[Series]) -> str:
