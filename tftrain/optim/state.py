@@ -89,6 +89,13 @@ class OptimizerState(tf.Module):
             ]
         self.slots = {slot: self._make(slot, (tf.zeros(master.shape) for master in self.masters)) for slot in slots}
 
+    def copies(self) -> dict[int, tf.Variable]:
+        """Returns, by the number of a store, the model's variable that has its rounded weights; none with a split."""
+        if self.split:
+            return {}
+        pairs = enumerate(zip(self.targets, self.masters, strict=True))
+        return {number: target for number, (target, master) in pairs if target is not master}
+
     def publish(self) -> None:
         """Writes the master weights, rounded, to the model's variables; every rank of a split must call it."""
         if self.split:
@@ -97,9 +104,8 @@ class OptimizerState(tf.Module):
             for index, value in self.split.gather(parts, "weights"):
                 self.targets[index].assign(value, read_value=False)
             return
-        for variable, master in zip(self.targets, self.masters, strict=True):
-            if variable is not master:
-                variable.assign(tf.cast(master, variable.dtype), read_value=False)
+        for number, variable in self.copies().items():
+            variable.assign(tf.cast(self.masters[number], variable.dtype), read_value=False)
 
     def shapes(self) -> dict[str, list[int]]:
         """Returns the shapes of the whole tensors, by name: `master/NAME`, and `SLOT/NAME` of each slot."""

@@ -164,10 +164,7 @@ class Update:
 
     def _fused_calls(self, gradients, at: UpdateScalars) -> Iterator[FusedCall]:
         """Yields one call for all whole tensors, or one for each bucket of parts."""
-        state, copies = self._state, {}
-        if not state.split:
-            pairs = enumerate(zip(state.targets, state.masters, strict=True))
-            copies = {number: target for number, (target, master) in pairs if target is not master}
+        state, copies = self._state, self._state.copies()
         for stores, tensors, sizes in self._fused_stores():
             slots = {slot.rpartition("_")[2]: variables[stores] for slot, variables in state.slots.items()}
             yield FusedCall(

@@ -36,8 +36,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     memory, speed = figure.subplots(1, 2, sharey=True)
     positions = range(len(records))
     ends = [0.0] * len(records)
-    for number, (words, colour, _) in enumerate(PARTS):
-        widths = [parts(record)[number] for record in records]
+    for (words, colour, _), widths in zip(PARTS, zip(*map(parts, records), strict=True), strict=True):
         memory.barh(positions, widths, BAR, left=ends, color=colour, label=words)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     speed.barh(positions, [record["samples_per_sec"] for record in records], BAR, color=SPEED)
