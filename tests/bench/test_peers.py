@@ -87,15 +87,17 @@ def test_where_memory_is_short_ours_meets_one_peer_after_the_other():
     group = [row("tftrain"), row("one"), row("two")]
     ours, one, two = group
     assert (
-        table.concurrent_rows(group, None) == table.concurrent_rows(group, 3 * table.MEMORY_GB[task.SHORT]) == [group]
+        table.concurrent_rows(group, None)
+        == table.concurrent_rows(group, 3 * table.MEMORY_GB[task.SYNTHETIC])
+        == [group]
     )
-    assert table.concurrent_rows(group, 3 * table.MEMORY_GB[task.SHORT] - 1) == [[ours, one], [ours, two]]
+    assert table.concurrent_rows(group, 3 * table.MEMORY_GB[task.SYNTHETIC] - 1) == [[ours, one], [ours, two]]
     assert table.concurrent_rows([one, two], 1.0) == [[one, two]]
 
 
 def test_in_pairs_our_process_stays_and_measures_with_every_peer(fake, tmp_path, monkeypatch):
     group = [fake("tftrain", 2.0), fake("one", 4.0), fake("two", 8.0)]
-    monkeypatch.setattr(host, "available_memory_gb", lambda: 2 * table.MEMORY_GB[task.SHORT])
+    monkeypatch.setattr(host, "available_memory_gb", lambda: 2 * table.MEMORY_GB[task.SYNTHETIC])
     found = {outcome.row: outcome.records[0] for outcome in table.measure(group, BenchConfig(steps=2), lambda _: None)}
     assert (tmp_path / "log").read_text().split("\n")[:-1] == [
         *("tftrain 3", "one 3", "tftrain 3", "one 3"),
@@ -112,7 +114,7 @@ def test_only_torch_rows_run_in_the_interpreter_of_the_flag(monkeypatch):
     assert [python for _, python in started] == [sys.executable] * 3 + ["/torch/python"] * 3
 
 
-@pytest.mark.parametrize("name", [task.SHORT, task.LONG])
+@pytest.mark.parametrize("name", [task.SYNTHETIC, task.LARGE_LONG])
 def test_a_random_batch_is_full_and_masks_distinct_positions(name):
     (batch,) = task.batches({"task": name})
     rows, length, slots = task.TASKS[name]
@@ -139,9 +141,9 @@ def test_counted_steps_take_every_batch_in_turn():
 
 
 def test_our_configuration_is_bert_base_with_the_defaults_of_the_program():
-    config = training.configuration("bf16", 2, "--optimizer=adamw --learning_rate=0.5", task.TASKS[task.LONG])
+    config = training.configuration("bf16", 2, "--optimizer=adamw --learning_rate=0.5", task.TASKS[task.LARGE_LONG])
     assert (config.model.num_hidden_layers, config.model.hidden_size) == (task.LAYERS, task.HIDDEN)
-    assert (config.model.vocab_size, config.batch.global_batch_size) == (task.VOCAB, 4)
+    assert (config.model.vocab_size, config.batch.global_batch_size) == (task.VOCAB, 8)
     assert (config.data.max_seq_length, config.data.max_predictions_per_seq) == (512, 77)
     assert (config.compute.precision, config.compute.jit_compile) == ("bf16", "auto")
     assert (config.optimizer.optimizer, config.optimizer.learning_rate) == ("adamw", 0.5)
@@ -149,7 +151,7 @@ def test_our_configuration_is_bert_base_with_the_defaults_of_the_program():
 
 def test_a_wrong_extra_flag_is_refused():
     with pytest.raises(ConfigError, match="--optimiser"):
-        training.configuration("bf16", 2, "--optimiser=lamb", task.TASKS[task.SHORT])
+        training.configuration("bf16", 2, "--optimiser=lamb", task.TASKS[task.SYNTHETIC])
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The products of an update: their operations against the formula, and their time against that of one of them."""
 
 import pytest
+from tensorflow.python.eager import context
 
 from tftrain.config import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.plan import forecast
@@ -47,6 +48,22 @@ def test_every_pass_of_every_product_counts_as_often_as_it_runs(monkeypatch, pre
     assert product_time.measure(work.replaced(precision=precision)) == pytest.approx(expected, rel=1e-12)
     scores_and_context = 3 * 2 * 2 * SAMPLES * LENGTH**2 * SIZES["hidden_size"] * SIZES["num_hidden_layers"]
     assert product_time.measure(work, attending=0.25) == pytest.approx(expected - 0.75 * scores_and_context, rel=1e-12)
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False)])
+def test_the_graph_that_is_timed_has_every_product(transposed):
+    """After Grappler, which would compute equal products once and leave out those that nothing reads."""
+    matrix = product_time.tf.ones([8, 8])
+    context.context().enable_run_metadata()
+    try:
+        graph = product_time._back_to_back(matrix, matrix, transposed)
+        assert graph(*[matrix] * 2 * product_time.IN_A_GRAPH).numpy() == 8 * product_time.IN_A_GRAPH
+        found = context.context().export_run_metadata().function_graphs[-1].post_optimization_graph
+    finally:
+        context.context().disable_run_metadata()
+    products = [node for node in found.node if "MatMul" in node.op]
+    assert len(products) == product_time.IN_A_GRAPH
+    assert sum(any(name.startswith("^") for name in node.input) for node in products) == len(products) - 1
 
 
 def test_a_measurement_takes_time():

@@ -4,7 +4,9 @@ Over the time of the update, it says how much of it the products leave for every
 the planner counts, `tftrain.plan.forecast.step_products`.
 """
 
+import statistics
 import time
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -13,7 +15,8 @@ from tftrain.plan import forecast
 from tftrain.plan.blocks import Product
 from tftrain.plan.workload import Workload
 
-REPEATS = 3  # of each product; it has run once before
+IN_A_GRAPH = 4  # products in one call of a graph, one after the other
+CALLS = 3  # of each graph; it has run once before
 LARGEST = 2**24  # numbers of rows in an operand or a result; larger products are measured with fewer rows
 DRAWN = 2**20  # random numbers, which operands repeat
 
@@ -21,7 +24,7 @@ DRAWN = 2**20  # random numbers, which operands repeat
 def measure(work: Workload, attending: float = 1.0) -> float:
     """Runs each distinct product of an update, forward and backward, and returns the seconds of all of an update.
 
-    A product takes the time of one run; with L equal layers, the measurement takes about 4 / L of the products' time.
+    With L equal layers, the measurement takes about 16 / L of the products' time.
 
     Args:
         work: of one rank: sizes, batch, precision and checkpointing.
@@ -55,20 +58,33 @@ def _filled(shape: list[int], numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _seconds(left: tf.Tensor, right: tf.Tensor, transposed: tuple[bool, bool]) -> float:
-    """Returns the seconds of one product, a mean over runs without a pause."""
-
-    @tf.function(autograph=False)  # kernels of a graph are those of the step
-    def multiply(left, right):
-        return tf.matmul(left, right, *transposed)
-
-    _wait(multiply(left, right))
-    start = time.perf_counter()
-    for _ in range(REPEATS):
-        result = multiply(left, right)
-    _wait(result)
-    return (time.perf_counter() - start) / REPEATS
+    """Returns the seconds of one product in a graph of several, the median over calls."""
+    graph, operands = _back_to_back(left, right, transposed), [left, right] * IN_A_GRAPH
+    graph(*operands).numpy()
+    seconds = []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        graph(*operands).numpy()  # waits until the device has the result
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) / IN_A_GRAPH
 
 
-def _wait(result: tf.Tensor) -> None:
-    """Waits until the device has computed a result."""
-    tf.reshape(result, [-1])[:1].numpy()
+def _back_to_back(left: tf.Tensor, right: tf.Tensor, transposed: tuple[bool, bool]) -> Callable[..., tf.Tensor]:
+    """Returns a graph of equal products, one after the other.
+
+    A call takes as long as a small product, so with one product a call it would seem slower than in the step. Grappler
+    computes equal products once and leaves out what nothing reads: so each has inputs of its own, and one of its
+    numbers is added to the result.
+    """
+
+    @tf.function(autograph=False)
+    def multiply(*operands):
+        read: list[tf.Tensor] = []
+        for x, w in zip(operands[::2], operands[1::2], strict=True):
+            with tf.control_dependencies(read[-1:]):
+                read.append(tf.reshape(tf.matmul(x, w, *transposed), [-1])[0])
+        return tf.add_n(read)
+
+    return multiply.get_concrete_function(
+        *[tf.TensorSpec(each.shape, each.dtype) for each in (left, right)] * IN_A_GRAPH
+    )

@@ -22,9 +22,8 @@ from tftrain.bench.worker import ROOT, Worker, WorkerError
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10
 WARM_UP = 3
-MEMORY_GB = {task.SHORT: 6.5, task.LONG: 6.5, task.TEXT: 10.0}  # needed by one implementation
-FUSED = f"--flagfile={ROOT / 'configs' / 'fused.flags'}"
-OUR_FLAGS = {task.SHORT: FUSED, task.LONG: FUSED, task.TEXT: f"{FUSED} --attn_impl=flash"}
+MEMORY_GB = {task.SYNTHETIC: 6.5, task.LARGE: 6.5, task.LARGE_LONG: 6.5, task.TEXT: 10.0}  # of one implementation
+OUR_FLAGS = f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash"
 
 COLUMNS = (
     Column("implementation"),
@@ -44,10 +43,11 @@ IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "hugging_face_compiled": {"module": "tftrain.bench.peers.torch_worker", "jit": True, "torch": True},
     LONGEST: {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True, "longest": True},
 }
-# Random full rows of 512 tokens serve the share of products alone: they are no task of the peers.
+# Large batches serve the share of products alone: they are no task of the peers.
 OF_TASK = {
-    task.SHORT: [name for name in IMPLEMENTATIONS if name != LONGEST],
-    task.LONG: [OURS],
+    task.SYNTHETIC: [name for name in IMPLEMENTATIONS if name != LONGEST],
+    task.LARGE: [OURS],
+    task.LARGE_LONG: [OURS],
     task.TEXT: list(IMPLEMENTATIONS),
 }
 
@@ -62,7 +62,7 @@ def rows() -> tuple[Row, ...]:
                 "implementation": name,
                 "precision": dtype,
                 "task": work,
-                "flags": OUR_FLAGS[work],
+                "flags": OUR_FLAGS,
                 **IMPLEMENTATIONS[name],
             },
         )

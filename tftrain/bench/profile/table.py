@@ -55,7 +55,7 @@ def profile(settings: dict[str, Any], config: BenchConfig) -> list[Record]:
 def rows() -> tuple[Row, ...]:
     """Returns both number formats of every task."""
     return tuple(
-        Row(f"{work}/{dtype}", f"{work}/{dtype}", {"task": work, "precision": dtype, "flags": OUR_FLAGS[work]})
+        Row(f"{work}/{dtype}", f"{work}/{dtype}", {"task": work, "precision": dtype, "flags": OUR_FLAGS})
         for work in task.TASKS
         for dtype in ("bf16", "fp32")
     )
