@@ -1,5 +1,6 @@
 """Windows over contexts, answers from logits, and scores equal to those of SQuAD's own script."""
 
+import itertools
 import json
 import random
 
@@ -12,9 +13,10 @@ from official.nlp.tools import squad_evaluate_v2_0 as official_2_0
 
 from tests.labelled.files import squad, tokenizer, write_squad
 from tftrain.data.errors import DataError
+from tftrain.data.normalization import BertNormalizer
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.labelled.encoding import Encoder
-from tftrain.labelled.squad import Question, divide, read_questions
+from tftrain.labelled.squad import Question, divide, read_questions, word_spans
 from tftrain.labelled.squad_answers import AnswerScorer, score_answers
 
 CONTEXT = "The tensor-file has a good name, and costs $5. Its path is a list of keys 'x'."
@@ -61,6 +63,20 @@ def test_a_question_has_no_answer_if_that_scores_higher(tmp_path):
     assert next(found.predictions(logits))["prediction"] == ""
     found = AnswerScorer([(questions[0], window)], FineTuningConfig(null_score_threshold=2.5))
     assert next(found.predictions(logits))["prediction"] != ""
+
+
+MIXED = (
+    "aZ é e\u0301 \u0939\u093f\u0928\u094d\u0926\u0940 \u0e17\u0e35\u0e48"
+    " \u4e2d\U00020000 5\u20ac $-_ \u200b\u3000\u00ad\n"
+)
+
+
+@given(st.text(st.sampled_from(MIXED)) | st.text(), st.booleans())
+def test_words_of_a_context_are_those_of_the_tokenizer(text, lower_case):
+    """Vowel signs and accents, which the tokenizer leaves in their word or drops, do not divide it."""
+    normalizer = BertNormalizer(lower_case)
+    words = [normalizer.words(text[begin:end]) for begin, end in word_spans(text, "wordpiece")]
+    assert list(itertools.chain(*words)) == normalizer.words(text)
 
 
 TEXTS = st.text("abthe .,'-", max_size=12)

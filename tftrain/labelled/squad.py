@@ -5,18 +5,30 @@ range of words and is printed as it stands in the context.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tftrain import strict_json
+from tftrain.data.characters import DELETED, IDEOGRAPHS, PUNCTUATION, WHITESPACE
 from tftrain.data.errors import DataError
 from tftrain.labelled.encoding import Encoded, Encoder
 from tftrain.labelled.tables import read_text
 
-# CJK characters are words of their own for WordPiece; "_" is a punctuation mark.
-_WORDS = re.compile("[\u3400-\u9fff\uf900-\ufaff]|[^\\W_\u3400-\u9fff\uf900-\ufaff]+|[^\\w\\s]|_")
+
+def _ranges(characters: Iterable[int]) -> str:
+    """Returns code points as ranges for a class of a regular expression."""
+    known = set(characters)
+    begins, ends = (sorted(code for code in known if code + step not in known) for step in (-1, 1))
+    return "".join(f"\\U{begin:08x}-\\U{end:08x}" for begin, end in zip(begins, ends, strict=True))
+
+
+# The words of BERT's normalization, in which punctuation marks and ideographs are words of their own. Accents and vowel
+# signs belong to the word that they are in; characters that are deleted do so between two characters of the word.
+_ALONE, _DELETED = _ranges(PUNCTUATION | IDEOGRAPHS), _ranges(DELETED)
+_LETTERS = f"[^{_ALONE}{_DELETED}{_ranges(WHITESPACE)}]+"
+_WORDS = re.compile(f"[{_ALONE}]|{_LETTERS}(?:[{_DELETED}]+{_LETTERS})*")
 _BETWEEN_SPACES = re.compile(r"\S+")
 
 

@@ -1,10 +1,11 @@
 """The words of contexts with their places in the text, as a graph; `labelled.squad.word_spans` is its specification.
 
-Whether a character belongs to a word depends on that character alone. So a code point has one of three kinds, which
+Whether a character belongs to a word depends on that character alone. So a code point has one of four kinds, which
 `word_spans` itself says when the graph is made, with the Unicode of the Python that makes it.
 """
 
 import functools
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +13,12 @@ import tensorflow as tf
 
 from tftrain.labelled.squad import word_spans
 
-# A letter and a letter beside it are of one word; two characters that are alone are two words.
-SPACE, LETTER, ALONE = range(3)
-# The planes behind it are of one kind.
-_LAST = 0x3FFFF
+# Two letters are of one word if nothing or only ignored characters are between them. Two characters that are alone are
+# two words.
+SPACE, LETTER, ALONE, IGNORED = range(4)
+# A text that has another number of words for each kind of `{0}`.
+_SAMPLE = "a{0}a {0}{0} {0}{0} "
+_WORDS_OF_KIND = {SPACE: 2, LETTER: 3, ALONE: 7, IGNORED: 1}
 
 
 class Words(NamedTuple):
@@ -45,14 +48,16 @@ class WordSpanGraph:
         """Returns the words of texts that are code points, int32 [n, characters]."""
         flat, text = texts.flat_values, tf.cast(texts.value_rowids(), tf.int32)
         kind = tf.gather(self._kinds, tf.searchsorted(self._starts, flat, side="right") - 1)
-        # Whether a character is of the same word as the one in front of it.
+        kept = tf.where(kind != IGNORED)[:, 0]
+        kind, text = tf.gather(kind, kept), tf.gather(text, kept)
+        # Whether a kept character is of the same word as the one in front of it.
         joined = (kind[1:] == LETTER) & (kind[:-1] == LETTER) & (text[1:] == text[:-1])
         edge = tf.zeros_like(kind[:1], tf.bool)
-        begins = tf.where((kind != SPACE) & ~tf.concat([edge, joined], 0))[:, 0]
-        ends = tf.where((kind != SPACE) & ~tf.concat([joined, edge], 0))[:, 0] + 1
-        of_word = tf.gather(text, begins)
-        first = tf.gather(texts.row_starts(), of_word)
-        return Words(characters(flat, begins, ends), of_word, *(tf.cast(x - first, tf.int32) for x in (begins, ends)))
+        first = tf.where((kind != SPACE) & ~tf.concat([edge, joined], 0))[:, 0]
+        last = tf.where((kind != SPACE) & ~tf.concat([joined, edge], 0))[:, 0]
+        begins, ends, of_word = tf.gather(kept, first), tf.gather(kept, last) + 1, tf.gather(text, first)
+        row = tf.gather(texts.row_starts(), of_word)
+        return Words(characters(flat, begins, ends), of_word, *(tf.cast(x - row, tf.int32) for x in (begins, ends)))
 
 
 def characters(codes: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
@@ -64,8 +69,11 @@ def characters(codes: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor) -> tf.Tenso
 @functools.cache
 def _table(tokenizer_type: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first code points of ranges, ascending, and the kind of each range."""
-    doubled = "".join(f"{chr(code) * 2} " for code in range(_LAST + 1))
-    places = [begin // len("cc ") for begin, _ in word_spans(doubled, tokenizer_type)]
-    kinds = np.bincount(places, minlength=_LAST + 1).astype(np.int32)
+    samples = "".join(_SAMPLE.format(chr(code)) for code in range(sys.maxunicode + 1))
+    places = [begin // len(_SAMPLE.format("c")) for begin, _ in word_spans(samples, tokenizer_type)]
+    counts = np.bincount(places, minlength=sys.maxunicode + 1)
+    kinds = np.full(len(counts), -1, np.int32)
+    for kind, count in _WORDS_OF_KIND.items():
+        kinds[counts == count] = kind
     starts = np.flatnonzero(np.diff(kinds, prepend=-1)).astype(np.int32)
     return starts, kinds[starts]
