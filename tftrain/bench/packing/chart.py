@@ -7,7 +7,7 @@ import numpy as np
 
 from tftrain.bench.table import Record
 
-COLOURS = {"not packed": "#8c8c8c", "cut": "#5b9a68", "up to 3 in a row": "#d98e4a", "up to 8 in a row": "#1f4e79"}
+COLOURS = {"not packed": "#8c8c8c", "buckets": "#5b9a68", "up to 3 in a row": "#d98e4a", "up to 8 in a row": "#1f4e79"}
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
@@ -28,7 +28,8 @@ def draw(records: Sequence[Record], path: Path) -> None:
         speed.annotate(f"{rate:.1f}", (place, rate), (0, 2), textcoords="offset points", ha="center")
         examples, means = curve(record)
         loss.plot(examples, means, color=colour, label=label(record))
-    speed.set_xticks(range(len(records)), [label(record) for record in records], fontsize=8)
+    words = [label(record).replace(" in a row", "\nin a row") for record in records]
+    speed.set_xticks(range(len(records)), words, fontsize=8)
     speed.set_title("Real examples a second", loc="left", fontweight="bold")
     loss.set_title("Masked-LM loss (nats)", loc="left", fontweight="bold")
     loss.set_xlabel("examples trained on")
@@ -42,7 +43,7 @@ def label(record: Record) -> str:
     """Returns the name of a row in the picture."""
     if record["packing"] == "greedy":
         return f"up to {record['max_sequences_per_pack']} in a row"
-    return {"none": "not packed", "buckets": "cut"}[record["packing"]]
+    return {"none": "not packed", "buckets": "buckets"}[record["packing"]]
 
 
 def curve(record: Record, points: int = 40) -> tuple[np.ndarray, np.ndarray]:
