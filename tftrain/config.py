@@ -13,7 +13,7 @@ from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.layer_split import split_layers
 from tftrain.log import LEVELS
-from tftrain.model_config import FLASH_HEAD_MULTIPLE, FLASH_LARGEST_HEAD, TASKS, ModelConfig
+from tftrain.model_config import HEAD_SIZES, TASKS, ModelConfig
 from tftrain.parallel_config import BatchConfig, ParallelConfig, schedule_problems
 
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
@@ -261,9 +261,14 @@ class TrainConfig:
             expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
             found.append(Problem("position_embedding", model.position_embedding, expected))
         size = model.head_size if model.num_attention_heads > 0 else 0
-        if model.attn_impl == "flash" and (size % FLASH_HEAD_MULTIPLE or size > FLASH_LARGEST_HEAD):
-            takes = f"flash takes multiples of {FLASH_HEAD_MULTIPLE} up to {FLASH_LARGEST_HEAD}"
-            found.append(Problem("attn_impl", "flash", f"expected softmax with heads of {size} elements: {takes}"))
+        multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
+        if size % multiple or size > largest:
+            takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
+            found.append(
+                Problem("attn_impl", model.attn_impl, f"expected softmax with heads of {size} elements: {takes}")
+            )
+        if model.attn_impl == "cudnn":
+            found += self._cudnn_problems()
         sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
         if model.task in TASKS:
             found += fine_tuning_config.problems(self.fine_tuning, model.task, model.model_family)
@@ -365,6 +370,23 @@ class TrainConfig:
             if found := schedule_problems(parallel.pipeline_schedule, *sizes):
                 return found
         return []
+
+    def _cudnn_problems(self) -> list[Problem]:
+        """Returns a reason why cuDNN can't compute the attention, as far as it depends on neither data nor device."""
+        model, compute = self.model, self.compute
+        reasons = {
+            "precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
+            "attention_probs_dropout_prob above 0: cuDNN would draw other masks after a resume": (
+                model.attention_probs_dropout_prob > 0
+            ),
+            "position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
+                model.position_embedding == "alibi"
+            ),
+            "deterministic: cuDNN adds gradients in any order": compute.deterministic,
+            "a step that XLA does not compile": not self.compiles(gpu=True),
+        }
+        reason = next((reason for reason, holds in reasons.items() if holds), None)
+        return [Problem("attn_impl", "cudnn", f"expected flash or softmax with {reason}")] if reason else []
 
     def compiles(self, gpu: bool) -> bool:
         """Returns whether XLA compiles the step, or pieces of it under tensor parallelism. auto: on a GPU.

@@ -15,7 +15,9 @@ TASKS = (
     "embedding",
 )
 IMPLEMENTATIONS = ("auto", "fused", "reference")
-FLASH_HEAD_MULTIPLE, FLASH_LARGEST_HEAD = 8, 256  # the head sizes that attn_impl=flash takes
+# The head sizes that attn_impl takes: multiples of the first number up to the second. For cudnn, those that every GPU
+# from compute capability 8.0 on takes.
+HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,14 @@ class ModelConfig:
     attn_impl: str = flag(
         "softmax",
         "softmax: matrix products around the softmax that attn_softmax_impl names. flash: one fused op, which keeps "
-        "nothing of sequence length x sequence length.",
-        choices=("softmax", "flash"),
+        "nothing of sequence length x sequence length. cudnn: the same by cuDNN; on GPUs, under XLA, in fp16 "
+        "and bf16, without dropout of probabilities.",
+        choices=("softmax", "flash", "cudnn"),
     )
     attn_softmax_impl: str = flag(
         "auto",
         "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as "
-        "for ln_impl. attn_impl=flash does without.",
+        "for ln_impl. attn_impl=flash and cudnn do without.",
         choices=IMPLEMENTATIONS,
     )
     gelu_impl: str = flag(

@@ -126,6 +126,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     import tensorflow as tf
 
+    from tftrain.ops.library import MissingLibraryError
     from tftrain.parallel import collectives, start
     from tftrain.supervise import peer_failure
     from tftrain.supervise.watchdog import Watchdog
@@ -160,7 +161,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
             rank_checks.before_start(config, ranks)
         train = seeds.train if config.fine_tuning.seeds > 1 else loop.train
         code = {"train": train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
-    except (RunError, OSError, tf.errors.OpError) as error:
+    except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
         # TensorFlow wraps an error in a record in an error of its own.
         cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
         if cause is None and collectives.is_peer_failure(error):
@@ -198,6 +199,9 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     problems += resume_compatibility.flag_problems(config)
     if config.compute.deterministic:
         problems += determinism.problems(os.environ)
+    refused = "attn_impl" in {problem.flag for problem in problems}
+    if config.model.attn_impl == "cudnn" and not refused and not devices.has_driver():
+        problems.append(Problem("attn_impl", "cudnn", "expected flash or softmax: this host has no GPU"))
     if launch.rank == 0 and config.run.output_dir:
         unwritable = output_problems(config.run.output_dir) if config.run.mode == "train" else []
         unresumable = [] if unwritable else resume_problems(config)

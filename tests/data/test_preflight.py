@@ -97,6 +97,13 @@ def test_lengths_of_batches_must_fit_the_data(request, name, lengths, words):
     assert words in found[0].expected
 
 
+def test_cudnn_takes_no_packed_rows(prepared, prepared_packed):
+    packed, plain = (problems(config({"attn_impl": "cudnn"}, data_dir=data)) for data in (prepared_packed, prepared))
+    assert flags_of(packed) == ["attn_impl"]
+    assert "are packed, and cuDNN would mix their examples" in packed[0].expected
+    assert not plain
+
+
 @pytest.mark.parametrize(
     "data", [{"whole_word_masking": True}, {"masked_lm_prob": 0.2}, {"max_predictions_per_seq": 9}]
 )

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import assert_close, dropout_key
+from tests.model.samples import assert_close, dropout_key, loss_and_gradients, small_batch, small_config, small_model
+from tftrain.model import attention_cores
 from tftrain.model.attention_cores import CORES, AttentionMask
 from tftrain.ops.dropout import AxisRange, dropout_at, keep_mask
 from tftrain.ops.library import candidates
@@ -13,7 +14,8 @@ SHAPE = (3, 9, 2, 8)  # samples, tokens, heads, head_size
 KEYS = np.array([[0] * 2 + [1] * 7, [1] * 5 + [0] * 4, [0] * 9], np.int32)
 
 
-@pytest.fixture(params=CORES)
+# cuDNN runs on GPUs only; tests/ops/test_cudnn_attention.py has what can be known without.
+@pytest.fixture(params=[name for name in CORES if name != "cudnn"])
 def core(request):
     if request.param != "reference" and not any(path.exists() for path in candidates()):
         pytest.skip("the ops are not built")
@@ -88,3 +90,39 @@ def test_slopes_are_added_to_the_scores(core):
     ]
     assert_close(contexts[0], contexts[1], rtol=2e-5)
     assert np.abs(contexts[1] - contexts[2]).max() > 0.01
+
+
+@pytest.mark.skipif(not any(path.exists() for path in candidates()), reason="the ops are not built")
+def test_a_step_calls_cudnn_in_each_layer_and_pass():
+    model = small_model(small_config(attn_impl="cudnn", hidden_size=24), "bfloat16")
+    step = tf.function(lambda batch: loss_and_gradients(model, batch)[:2]).get_concrete_function(small_batch())
+    calls = [operation.type for operation in step.graph.get_operations() if "Cudnn" in operation.type]
+    assert calls == ["TftrainCudnnAttention"] * 3 + ["TftrainCudnnAttentionGrad"] * 3
+    shapes = {tuple(tensor.shape) for op in step.graph.get_operations() for tensor in op.outputs if tensor.shape.rank}
+    assert (5, 19, 3, 8) in shapes
+    assert not [shape for shape in shapes if shape.count(19) > 1]
+
+
+def test_cudnn_counts_the_keys_of_each_row(monkeypatch):
+    calls = []
+    monkeypatch.setattr(attention_cores, "cudnn_attention", lambda *arguments: calls.append(arguments))
+    query = tf.zeros(SHAPE, tf.float16)
+    keys = tf.constant([[1] * 9, [1] * 5 + [0] * 4, [0] * 9])
+    CORES["cudnn"](query, query, query, AttentionMask(keys, causal=True), None)
+    *_, lengths, scale, causal = calls[0]
+    assert (lengths.numpy().tolist(), lengths.dtype, causal) == ([9, 5, 0], tf.int32, True)
+    assert scale == pytest.approx(8**-0.5)
+
+
+@pytest.mark.parametrize(
+    ("mask", "dropout"),
+    [
+        ({}, dropout_at(dropout_key(), 0.1, 6)),
+        ({"slopes": (0.5, 0.25)}, None),
+        ({"sequences": tf.constant(KEYS)}, None),
+    ],
+)
+def test_cudnn_refuses_what_the_configuration_forbids(mask, dropout):
+    query = tf.zeros(SHAPE, tf.float16)
+    with pytest.raises(ValueError, match="no dropout, no slopes and no packed rows"):
+        CORES["cudnn"](query, query, query, AttentionMask(tf.constant(KEYS), **mask), dropout)

@@ -183,6 +183,11 @@ def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]
     if data.seq_length_buckets != length_choice.NONE and manifest.max_sequences_per_pack:
         expected = f"expected none: the rows of {data.data_dir} are packed, so they are full"
         faults.append(Problem("seq_length_buckets", data.seq_length_buckets, expected))
+    if config.model.attn_impl == "cudnn" and manifest.max_sequences_per_pack:
+        expected = (
+            f"expected flash or softmax: the rows of {data.data_dir} are packed, and cuDNN would mix their examples"
+        )
+        faults.append(Problem("attn_impl", "cudnn", expected))
     if manifest.examples("train") == 0 and config.run.mode == "train":
         faults.append(Problem("data_dir", data.data_dir, "its train split is empty; prepare it from more text"))
     if manifest.examples("eval") == 0:

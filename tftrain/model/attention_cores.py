@@ -13,6 +13,7 @@ import tensorflow as tf
 from tftrain.config import ModelConfig
 from tftrain.model.positions import distance_bias
 from tftrain.ops.attention_softmax import attention, reference_attention_context
+from tftrain.ops.cudnn_attention import cudnn_attention
 from tftrain.ops.dropout import Dropout
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.flash_attention import flash_attention
@@ -88,6 +89,18 @@ def flash(query, key, value, mask, dropout):
     )
 
 
+def cudnn(query, key, value, mask, dropout):
+    """The core that is a call of cuDNN, see `ops.cudnn_attention`. The keys of each row are its first tokens.
+
+    Raises:
+        ValueError: there is dropout, a bias, or more than one sequence in a row: the configuration forbids all three.
+    """
+    if dropout is not None or mask.slopes or mask.sequences is not None:
+        raise ValueError("attn_impl=cudnn takes no dropout, no slopes and no packed rows")
+    lengths = tf.reduce_sum(tf.cast(mask.keys > 0, tf.int32), axis=-1)
+    return cudnn_attention(query, key, value, lengths, _scale(query), mask.causal)
+
+
 def _by_heads(*tensors):
     """Maps each [b, S, heads, head_size] to [b, heads, S, head_size], for products of one head at a time."""
     return [tf.transpose(tensor, [0, 2, 1, 3]) for tensor in tensors]
@@ -97,9 +110,9 @@ def _scale(query):
     return 1 / math.sqrt(query.shape[-1])
 
 
-CORES: dict[str, AttentionCore] = {"reference": plain_softmax, "fused": fused_softmax, "flash": flash}
+CORES: dict[str, AttentionCore] = {"reference": plain_softmax, "fused": fused_softmax, "flash": flash, "cudnn": cudnn}
 
 
 def core_of(config: ModelConfig) -> AttentionCore:
     """Returns the core that `attn_impl` and, for softmax, `attn_softmax_impl` name."""
-    return CORES["flash" if config.attn_impl == "flash" else config.attn_softmax_impl]
+    return CORES[config.attn_softmax_impl if config.attn_impl == "softmax" else config.attn_impl]

@@ -9,6 +9,7 @@ import dataclasses
 import tensorflow as tf
 
 from tftrain.config import ModelConfig
+from tftrain.ops.cudnn_attention import check
 from tftrain.ops.dtypes import STORAGE
 from tftrain.ops.library import MissingLibraryError, unavailable_reason
 
@@ -27,13 +28,16 @@ def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> Model
         The same configuration, with `fused` or `reference` for each of FLAGS.
 
     Raises:
-        MissingLibraryError: a flag names a fused op, and the library has no kernels for the GPU.
+        MissingLibraryError: a flag names a fused op, and the library has no kernels for the GPU; or it names cuDNN,
+            which fails its `check`.
     """
     named = [f"--{flag}=fused" for flag in FLAGS if getattr(config, flag) == "fused"]
     named += ["--attn_impl=flash"] if config.attn_impl == "flash" else []
     if gpu and named and (reason := unavailable_reason(gpu)):
         how = "build them with `bazel run --config=cuda //custom_ops:install`, or leave out"
         raise MissingLibraryError(f"{reason}; {how} {' '.join(named)}")
+    if config.attn_impl == "cudnn":
+        check(config.head_size, config.is_decoder, dtype)
     automatic = [flag for flag in FLAGS if getattr(config, flag) == "auto"]
     if not automatic:
         return config
@@ -48,8 +52,8 @@ def describe(config: ModelConfig, dtype: str, gpu: bool) -> str:
         config, dtype, gpu: see `resolve_implementations`.
     """
     resolved = resolve_implementations(config, dtype, gpu)
-    flash = resolved.attn_impl == "flash"  # does without the attention softmax
-    flags = ["attn_impl" if flash and flag == "attn_softmax_impl" else flag for flag in FLAGS]
+    whole = resolved.attn_impl != "softmax"  # does without the attention softmax
+    flags = ["attn_impl" if whole and flag == "attn_softmax_impl" else flag for flag in FLAGS]
     line = "implementations: " + " ".join(f"{flag}={getattr(resolved, flag)}" for flag in flags)
     reason = _reason_against_fused(dtype, gpu)
     if reason and any(getattr(config, flag) == "auto" for flag in FLAGS):

@@ -151,8 +151,8 @@ def fused_ops(config: TrainConfig) -> frozenset[str]:
     rule = update_rule(config.optimizer.optimizer)
     fused = {op for op, lever in LEVERS.items() if getattr(config.model, lever) != "reference"}
     plain = config.optimizer.optimizer in (f"reference_{rule}", reference_optimizer(rule))
-    if config.model.attn_impl == "flash":
-        fused.add("flash")
+    if config.model.attn_impl != "softmax":
+        fused.add("flash")  # cuDNN keeps the same tensors
     return frozenset(fused if plain else {*fused, "optimizer"})
 
 

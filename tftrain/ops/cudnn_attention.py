@@ -1,0 +1,136 @@
+"""cuDNN's fused attention, from inside XLA on a GPU.
+
+XLA turns a call of this op into a cuDNN graph, as it does for `jax.nn.dot_product_attention(implementation="cudnn")`.
+The op exists in steps that XLA compiles for a GPU, and nowhere else. What cuDNN takes depends on its version and on the
+device, so a run tries it before it begins: `check`. Nothing of S x S elements is kept; see `ops.flash_attention` for
+the memory.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from tftrain.ops.dtypes import check_dtype
+from tftrain.ops.flash_attention import reference_flash_attention
+from tftrain.ops.library import MissingLibraryError, library
+
+_ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}  # half a unit in the last place of 1
+_ATTRIBUTES = ("scale", "causal")
+
+
+def cudnn_attention(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, key_lengths: tf.Tensor, scale: float, causal: bool = False
+) -> tf.Tensor:
+    """Returns softmax(scale * query key') value for each head, in a function with jit_compile on a GPU.
+
+    Args:
+        query, key, value: [b, S, heads, head_size], all fp16 or bf16; head_size a multiple of 8 up to 128.
+        key_lengths: int32 [b], how many tokens of each row are keys: its first ones.
+        scale: factor of the scores.
+        causal: whether a query attends only to its own position and to those before it.
+
+    Returns:
+        [b, S, heads, head_size], of query's dtype; zeros, with zero gradients, in a row without keys.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        tf.errors.InvalidArgumentError: the function is not compiled by XLA for a GPU.
+    """
+    query, key, value, key_lengths = (tf.convert_to_tensor(tensor) for tensor in (query, key, value, key_lengths))
+    if query.dtype not in _ROUNDING:
+        raise TypeError(f"query: expected fp16 or bf16, got {query.dtype.name}")
+    check_dtype("key", key, query.dtype, "as query")
+    check_dtype("value", value, query.dtype, "as query")
+    check_dtype("key_lengths", key_lengths, tf.int32)
+    # cuDNN does not say what a row without keys gives, so such a row attends to one, and its context is dropped.
+    context, _log_sum_exp = library().tftrain_cudnn_attention(
+        query=query,
+        key=key,
+        value=value,
+        query_lengths=tf.fill(tf.shape(key_lengths), tf.shape(query)[1]),
+        key_lengths=tf.maximum(key_lengths, 1),
+        scale=scale,
+        causal=causal,
+    )
+    return tf.where((key_lengths > 0)[:, tf.newaxis, tf.newaxis, tf.newaxis], context, tf.zeros_like(context))
+
+
+@tf.RegisterGradient("TftrainCudnnAttention")
+def _cudnn_attention_gradient(op, dcontext, _dlog_sum_exp):
+    """Returns the gradients of query, key and value."""
+    query, key, value, query_lengths, key_lengths = op.inputs
+    context, log_sum_exp = op.outputs
+    gradients = library().tftrain_cudnn_attention_grad(
+        query=query,
+        key=key,
+        value=value,
+        log_sum_exp=log_sum_exp,
+        dcontext=dcontext,
+        context=context,
+        query_lengths=query_lengths,
+        key_lengths=key_lengths,
+        **{name: op.get_attr(name) for name in _ATTRIBUTES},
+    )
+    return *gradients, None, None
+
+
+@functools.cache
+def check(head_size: int, causal: bool, dtype: str) -> None:
+    """Runs cuDNN's attention, forward and backward, on this process's GPU, and compares it with plain TensorFlow.
+
+    Args:
+        head_size: of the model.
+        causal: see `cudnn_attention`.
+        dtype: "float16" or "bfloat16".
+
+    Raises:
+        MissingLibraryError: there is no GPU, cuDNN or XLA refuses the call, or a result differs by more than rounding.
+    """
+    if not tf.config.list_logical_devices("GPU"):
+        raise MissingLibraryError("--attn_impl=cudnn runs on GPUs only, and there is none; choose flash or softmax")
+    try:
+        difference = _difference(head_size, causal, tf.as_dtype(dtype))
+    except (tf.errors.OpError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise MissingLibraryError(
+            f"--attn_impl=cudnn: cuDNN does not take heads of {head_size} elements in {dtype} on this GPU: {reason}; "
+            "choose flash or softmax"
+        ) from error
+    if not difference <= 1:  # NaN too
+        raise MissingLibraryError(
+            f"--attn_impl=cudnn: with heads of {head_size} elements in {dtype}, cuDNN differs from plain TensorFlow by "
+            f"{difference:.2g} times what rounding explains; choose flash or softmax"
+        )
+
+
+def _difference(head_size, causal, dtype):
+    """Returns the largest error of context and gradients over the bound of rounding, for random rows of 128 tokens."""
+    shape, lengths = [3, 128, 2, head_size], tf.constant([128, 77, 0])
+    *inputs, dcontext = (tf.cast(tf.random.stateless_normal(shape, [seed, 0]), dtype) for seed in range(4))
+    scale = head_size**-0.5
+    keys = tf.cast(tf.sequence_mask(lengths, shape[1]), tf.int32)
+    results = _with_gradients(lambda *parts: cudnn_attention(*parts, lengths, scale, causal), inputs, dcontext, True)
+    wide = [tf.cast(tensor, tf.float32) for tensor in (*inputs, dcontext)]
+    expected = _with_gradients(
+        lambda *parts: reference_flash_attention(*parts, keys, scale, causal=causal), wide[:3], wide[3], False
+    )
+    # Results are sums of numbers that were rounded to dtype once or twice.
+    bound = 16 * _ROUNDING[dtype]
+    errors = [
+        tf.reduce_max(tf.abs(tf.cast(result, tf.float32) - right)) / (bound * tf.reduce_max(tf.abs(right)))
+        for result, right in zip(results, expected, strict=True)
+    ]
+    return float(tf.reduce_max(tf.stack(errors)))
+
+
+def _with_gradients(attention, inputs, dcontext, compiled):
+    """Returns the context, and the gradients of the three inputs."""
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def run(*parts):
+        with tf.GradientTape() as tape:
+            tape.watch(parts)
+            context = attention(*parts)
+        return context, *tape.gradient(context, parts, dcontext)
+
+    return run(*inputs)
