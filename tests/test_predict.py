@@ -1,5 +1,6 @@
 """Predictions are those of the library that wrote the model, whatever else is in the batch."""
 
+import dataclasses
 import io
 import json
 import shutil
@@ -12,7 +13,10 @@ import pytest
 from tests.formats.models import DATA
 from tftrain import candidates, inference, predict
 from tftrain.config import ModelConfig
+from tftrain.convert_config import Place
 from tftrain.data.vocabulary import Vocabulary
+from tftrain.fields import implementations
+from tftrain.formats import registry
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
 from tftrain.inference import Sample
@@ -225,12 +229,20 @@ def test_a_decoder_with_positions_in_the_attention_reads_texts_of_any_length(sen
     assert sum(each.probability for each in found.candidates) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("core", ["flash", "cudnn"])
+def test_predictions_need_no_op_that_the_model_was_trained_with(core):
+    weights = registry.open_weights(Place("hf", str(DATA / "hf_bert")))
+    weights.model = dataclasses.replace(weights.model, attn_impl=core, ln_impl="fused", gelu_impl="fused")
+    config = inference.with_weights(weights).config
+    assert {name: getattr(config, name) for name in implementations(config)} == implementations(ModelConfig)
+
+
 def test_weights_without_a_tokenizer_take_that_of_a_flag(capsys, tmp_path):
     folder = shutil.copytree(DATA / "tf1", tmp_path / "model")
     (folder / "vocab.txt").unlink()
     code, _, err = run(capsys, f"--init_checkpoint=tf1:{folder}", "a [MASK]")
     assert (code, len(err.splitlines())) == (1, 1)
-    assert "no tokenizer is beside the weights; name its folder with --tokenizer_dir" in err
+    assert f"no tokenizer in any of {folder}; name its folder with --tokenizer_dir" in err
     found = objects(capsys, f"--init_checkpoint=tf1:{folder}", f"--tokenizer_dir={DATA / 'hf_bert'}", "a [MASK]")
     assert found == objects(capsys, f"--init_checkpoint=tf1:{DATA / 'tf1'}", "a [MASK]")
 

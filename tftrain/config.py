@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from tftrain import fine_tuning_config, length_choice
-from tftrain.fields import ConfigError, Problem, field_problems, flag, sections
+from tftrain.fields import ConfigError, Problem, field_problems, flag, sections, with_absolute_paths
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.layer_split import split_layers
 from tftrain.log import LEVELS
@@ -25,12 +25,12 @@ class DataConfig:
     """Where the examples come from and how they become batches."""
 
     data_dir: str | None = flag(
-        None, "Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary."
+        None, "Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary.", path=True
     )
     train_files: str | None = flag(
-        None, "Glob of TFRecords in the original BERT pre-training format, instead of data_dir."
+        None, "Glob of TFRecords in the original BERT pre-training format, instead of data_dir.", path=True
     )
-    eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.")
+    eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.", path=True)
     synthetic_data: bool = flag(False, "Train on random token ids instead of records, for benchmarks.")
     max_seq_length: int | None = flag(
         None, "Tokens of an example; by default as in the data, 128 if synthetic.", minimum=8
@@ -410,7 +410,7 @@ class TrainConfig:
         return stages and parallel.pipeline_schedule == "zero_bubble" and parallel.tensor_parallel_size > 1
 
     def resolve(self, ranks: int) -> "TrainConfig":
-        """Returns this configuration with the batch sizes and the warm-up filled in.
+        """Returns this configuration with the batch sizes and the warm-up filled in, and with absolute paths.
 
         Args:
             ranks: the number of all ranks.
@@ -425,6 +425,8 @@ class TrainConfig:
         warmup = self.run.max_steps // 10 if warmup is None else warmup
         return dataclasses.replace(
             self,
+            data=with_absolute_paths(self.data),
+            fine_tuning=with_absolute_paths(self.fine_tuning),
             batch=self.batch.resolve(self.parallel.data_parallel_size(ranks)),
             optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup),
         )

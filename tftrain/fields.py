@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,7 +45,18 @@ class ConfigError(ValueError):
         self.problems = problems
 
 
-def flag(default: Any, help: str, *, choices=None, minimum=None, maximum=None, above=None, below=None) -> Any:
+def flag(
+    default: Any,
+    help: str,
+    *,
+    choices=None,
+    minimum=None,
+    maximum=None,
+    above=None,
+    below=None,
+    implementation: str | None = None,
+    path: bool = False,
+) -> Any:
     """Declares a dataclass field that is also a flag.
 
     Args:
@@ -54,9 +66,26 @@ def flag(default: Any, help: str, *, choices=None, minimum=None, maximum=None, a
         choices: the allowed values, if there are only a few.
         minimum, maximum: inclusive bounds of a number.
         above, below: exclusive bounds of a number.
+        implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
+        path: whether the value is a path or a glob, see `with_absolute_paths`.
     """
     limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
-    return dataclasses.field(default=default, metadata={"help": help, **limits})
+    kinds = {"implementation": implementation, "path": path}
+    return dataclasses.field(default=default, metadata={"help": help, **limits, **kinds})
+
+
+def implementations(config: Any) -> dict[str, str]:
+    """Returns the flags of a dataclass that only choose an implementation, each with its value for plain TensorFlow."""
+    plain = {field.name: field.metadata.get("implementation") for field in dataclasses.fields(config)}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+def with_absolute_paths(section: Config) -> Config:
+    """Returns a copy of a dataclass whose paths hold in any working folder."""
+    paths = [field.name for field in dataclasses.fields(section) if field.metadata.get("path")]
+    return dataclasses.replace(
+        section, **{name: os.path.abspath(value) for name in paths if (value := getattr(section, name))}
+    )
 
 
 def flag_name(field: dataclasses.Field) -> str:

@@ -12,9 +12,11 @@ class FineTuningConfig:
     """Fine-tuning: labelled files, and what decides about the best checkpoint; for every --task but pretraining."""
 
     train_file: str | None = flag(
-        None, "Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering."
+        None,
+        "Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering.",
+        path=True,
     )
-    eval_file: str | None = flag(None, "Held-out examples, in the same format.")
+    eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
     text_column: str | None = flag(
         None, "Name or number (from 0) of the column of the text; by default text or sentence."
     )
@@ -27,9 +29,11 @@ class FineTuningConfig:
         "Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric.",
         choices=GLUE_TASKS,
     )
-    glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.")
+    glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True)
     tokenizer_dir: str | None = flag(
-        None, "Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights."
+        None,
+        "Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights.",
+        path=True,
     )
     doc_stride: int = flag(128, "Tokens between the windows of a long context of question_answering.", minimum=1)
     max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tftrain.config import ModelConfig
 from tftrain.data import tokenizer_model
 from tftrain.data.normalization import cut_spaceless
+from tftrain.fields import implementations
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
@@ -24,7 +25,6 @@ from tftrain.formats.weights import Weights
 from tftrain.labelled.preflight import DEFAULT_LENGTHS
 from tftrain.model.bert import BertClassifier, BertPretrainer
 from tftrain.model.gpt import Gpt
-from tftrain.model.implementations import FLAGS
 from tftrain.model.transformer import Transformer
 from tftrain.model_source import ModelSource
 
@@ -86,8 +86,8 @@ def load(source: ModelSource, dtype: str = "float32") -> TrainedModel:
 
 def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
     """Builds the model of weights for inference; see `load`."""
-    plain = {**dict.fromkeys(FLAGS, "reference"), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = dataclasses.replace(weights.model, **plain)
+    without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = dataclasses.replace(weights.model, **implementations(ModelConfig), **without_dropout)
     if config.is_fine_tuned and weights.missing:
         raise FormatError(
             f"{weights.path}: no {' and no '.join(weights.missing)}, which a model for {config.task} has; expected "
@@ -110,7 +110,8 @@ def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = (
         FormatError: something is missing; the message names the flag.
     """
     if model.tokenizer is None:
-        raise FormatError(f"{source.shown}: no tokenizer is beside the weights; name its folder with --tokenizer_dir")
+        folders = ", ".join(registry.tokenizer_folders(source.place))
+        raise FormatError(f"{source.shown}: no tokenizer in any of {folders}; name its folder with --tokenizer_dir")
     if lacking := [head for head in heads if head in model.missing]:
         raise FormatError(
             f"{source.shown}: it has no {' and no '.join(lacking)}; expected weights with that head, such as "

@@ -73,6 +73,7 @@ class ModelConfig:
         "auto",
         "LayerNorm by the fused op or by plain TensorFlow; auto: fused where the op is built and takes the model.",
         choices=IMPLEMENTATIONS,
+        implementation="reference",
     )
     ln_dtype: str = flag(
         "compute",
@@ -85,22 +86,26 @@ class ModelConfig:
         "nothing of sequence length x sequence length. cudnn: the same by cuDNN; on GPUs, under XLA, in fp16 "
         "and bf16, without dropout of probabilities.",
         choices=("softmax", "flash", "cudnn"),
+        implementation="softmax",
     )
     attn_softmax_impl: str = flag(
         "auto",
         "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as "
         "for ln_impl. attn_impl=flash and cudnn do without.",
         choices=IMPLEMENTATIONS,
+        implementation="reference",
     )
     gelu_impl: str = flag(
         "auto",
         "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl.",
         choices=IMPLEMENTATIONS,
+        implementation="reference",
     )
     dropout_add_impl: str = flag(
         "auto",
         "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl.",
         choices=IMPLEMENTATIONS,
+        implementation="reference",
     )
     use_bias_in_keys: bool = flag(
         True, "Add a bias in the key projection; it cancels in the softmax and costs a little."

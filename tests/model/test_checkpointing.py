@@ -15,10 +15,11 @@ from tests.train.test_step import BASE, SAMPLES, batches, trained
 from tftrain.config import ComputeConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
+from tftrain.model.implementations import FLAGS
 from tftrain.parallel_config import BatchConfig
 from tftrain.run import LOW_MEMORY_XLA
 
-FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
+FUSED = dict.fromkeys(FLAGS, "fused")
 VARIANTS = {
     "post-gelu": PLAIN,
     "post-erf": {**PLAIN, "gelu_form": "erf"},
@@ -117,6 +118,7 @@ import tensorflow as tf
 from tensorflow.compiler.xla.service import hlo_pb2
 from tests.model.samples import *
 from tftrain.model.checkpointing import Checkpointing
+from tftrain.model.implementations import FLAGS
 dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 64}
 config = small_config(num_hidden_layers=4, **sizes, **dropout)

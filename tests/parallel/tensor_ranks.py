@@ -16,6 +16,7 @@ from tests.model.samples import half_unit, loss_sums, small_batch, small_config,
 from tftrain.config import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.checkpointing import Checkpointing
+from tftrain.model.implementations import FLAGS
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
@@ -24,7 +25,7 @@ from tftrain.parallel.start import start
 from tftrain.parallel.tensor import TensorRanks
 
 SEED, SAMPLES, VOCAB = 1, 6, 59  # words that no number of ranks divides
-FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
+FUSED = dict.fromkeys(FLAGS, "fused")
 PRE = {"activation": "geglu", "norm_position": "pre", "gelu_form": "erf"}
 WIDE = {"hidden_size": 2560, "num_attention_heads": 40, "intermediate_size": 1280, "initializer_range": 0.02}
 # See tests/model/test_precision.py: about 50 results are rounded forward, and as many backward.

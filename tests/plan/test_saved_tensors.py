@@ -5,6 +5,7 @@ import pytest
 from tests.plan.workloads import BERT
 from tftrain.config import ModelConfig
 from tftrain.plan import bert
+from tftrain.plan.workload import LEVERS
 
 ALIASES = ("Reshape", "Identity", "IdentityN", "StopGradient")
 SAMPLES, LENGTH, WIDTH, HEADS = 3, 32, 64, 4
@@ -27,7 +28,7 @@ ITEM = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2)}
 def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dtype, activation, rate):
     flash = implementation == "flash"  # beside the other fused ops
     implementation = "fused" if flash else implementation
-    impl = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), implementation)
+    impl = dict.fromkeys(LEVERS.values(), implementation)
     config = ModelConfig(
         hidden_size=WIDTH,
         num_attention_heads=HEADS,

@@ -7,14 +7,14 @@ import pytest
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
-from tftrain.fields import sections
+from tftrain.fields import implementations, sections
 from tftrain.saving import resume_compatibility
 
 DATA = {"the vocabulary": "101 tokens with SHA-256 0123", "manifest.json of the data": "SHA-256 4567"}
 SAVED = TrainConfig()
 # Every flag that may change without a word: where, how fast, and on how many ranks the same is computed.
 FREE = {
-    *("ln_impl", "attn_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"),
+    *implementations(SAVED.model),
     *("data_dir", "train_files", "eval_files", "data_readers"),
     *("micro_batch_size", "grad_accum_steps", "fit_micro_batch"),
     *("tensor_parallel_size", "sequence_parallel", "split_opt_state", "split_grad_accum", "state_split_strategy"),

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
+from tftrain.model.implementations import FLAGS
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
@@ -27,7 +28,7 @@ from tftrain.train.step import TrainStep
 
 STEPS, SAMPLES, ACCUMULATE = 20, 16, 4
 LAMB = "reference_lamb"
-FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
+FUSED = dict.fromkeys(FLAGS, "fused")
 # The key biases' gradients are nothing but roundings, which Adam turns into steps of full length. The vocabulary of 67
 # divides by nothing.
 MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_hidden_layers=1, num_attention_heads=4)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.train.test_step import BASE, accumulating, assert_same_weights, norms, trained
+from tftrain.model.implementations import FLAGS
 
-FUSED = dict.fromkeys(("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl"), "fused")
+FUSED = dict.fromkeys(FLAGS, "fused")
 
 
 def with_changes(config, optimizer="reference_lamb", compute=(), **model):

@@ -1,7 +1,9 @@
 """Reads a checkpoint: each rank reads the pieces that it needs, whatever the layout of the ranks that wrote it.
 
 Reading is one pass: a block of a file is read, hashed, and copied to its destination while it is in the processor's
-cache. The elements must not be used before all ranks have found all files good.
+cache. No element is returned from a file whose digest was not checked: ranks that share a checkpoint call `verify`, and
+must not use an element before all of them have found their files good; otherwise `read` checks each file when it is
+first needed.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,6 +21,7 @@ from tftrain.checkpoint.source import Source
 # Some threads wait for the disk while others hash; reading and hashing release Python's global lock.
 READING_THREADS = 12
 BLOCK_BYTES = memory.LARGE_PAGE_BYTES
+DIGEST = "xxh3_128"  # of `shard.DIGESTS`: detects damage faster than disks read
 
 
 class Reader:
@@ -43,13 +46,14 @@ class Reader:
         self.digest = manifest.digest(content)
         self.tensors = self.manifest.tensors()
         self._read_ahead: dict[Piece, np.ndarray] = {}
+        self._unchecked = set(self.manifest.files)
 
     def verify(
         self,
         rank: int = 0,
         ranks: int = 1,
         wanted: Mapping[Piece, np.ndarray] | None = None,
-        digest: str = "xxh3_128",
+        digest: str = DIGEST,
     ) -> None:
         """Checks the digest of this rank's share of the files, and reads pieces in the same pass.
 
@@ -64,6 +68,7 @@ class Reader:
         """
         checked = share(self.manifest.files, rank, ranks)
         self._read_ahead = self._fetch(wanted or {}, checked, digest, alone=ranks == 1)
+        self._unchecked.clear()  # The other ranks check the other files.
 
     def read(self, wanted: Piece) -> np.ndarray:
         """Returns the elements of a piece in its stored shape, from whatever pieces are in the files.
@@ -71,7 +76,7 @@ class Reader:
         A piece that `verify` has read is returned from the memory given there. Another piece is read from the files.
 
         Raises:
-            CheckpointError: the checkpoint has no such tensor, or a shard can't be read.
+            CheckpointError: the checkpoint has no such tensor, or a file with a piece of it is missing or damaged.
         """
         expected, found = (wanted.dtype, wanted.whole), self.tensors.get(wanted.name)
         if found != expected:
@@ -79,7 +84,9 @@ class Reader:
             raise CheckpointError(f"{self.path}: {wanted.name} {state}, expected {_described(expected)}")
         flat = self._read_ahead.get(wanted)
         if flat is None:
-            flat = self._fetch(memory.arrays([wanted]))[wanted]
+            unchecked = self._unchecked.intersection(self.manifest.files.holders(wanted))
+            flat = self._fetch(memory.arrays([wanted]), unchecked, DIGEST)[wanted]
+            self._unchecked -= unchecked
         return flat.reshape(wanted.stored_shape)
 
     def _fetch(

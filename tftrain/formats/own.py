@@ -27,7 +27,7 @@ from tftrain.formats.weights import Weights
 from tftrain.parallel.state_layout import MASTER
 from tftrain.plan.variables import variables
 
-TOKENIZER_FOLDER = "tokenizer"  # of a run that was fine-tuned, in its output folder
+TOKENIZER_FOLDER = "tokenizer"  # in the output folder of a run
 
 
 class OwnWeights(Weights):
@@ -119,14 +119,24 @@ def _fine_tuning(config: dict, path: str) -> tuple[FineTuningConfig | None, int 
 
 
 def _tokenizer(path: Path, run: Any) -> Tokenizer | None:
-    """Returns the tokenizer beside the weights, or that of the data that they were trained on, if it is still there."""
-    for place in (path, path.parent.parent / TOKENIZER_FOLDER):
-        if found := tokenizer.read(place):
-            return found
+    """Returns the tokenizer of the first of `_tokenizer_folders` that has one."""
+    beside, in_run, *of_run = _tokenizer_folders(path, run)
+    return tokenizer.read(Path(beside)) or tokenizer.read(Path(in_run)) or next(map(tokenizer_of, of_run), None)
+
+
+def tokenizer_folders(path: Path) -> list[str]:
+    """Returns the folders in which the tokenizer of a checkpoint, or of a run, is looked for."""
+    path = find(path)
+    return _tokenizer_folders(path, manifest.read(path).run)
+
+
+def _tokenizer_folders(path: Path, run: Any) -> list[str]:
+    """Returns the folder of the weights, that of the run's own tokenizer, and that of its data."""
     config = run.get("config")
     data = config.get("data") if isinstance(config, dict) else None
     data_dir = data.get("data_dir") if isinstance(data, dict) else None
-    return of_data(data_dir) if isinstance(data_dir, str) and Path(data_dir, manifest.NAME).is_file() else None
+    beside = [str(path), str(path.parent.parent / TOKENIZER_FOLDER)]
+    return [*beside, data_dir] if isinstance(data_dir, str) else beside
 
 
 def tokenizer_of(path: str) -> Tokenizer | None:

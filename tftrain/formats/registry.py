@@ -44,6 +44,11 @@ def model_of(place: Place) -> tuple[ModelConfig, Tokenizer | None]:
     return _module(place.format).read_model(Path(place.path))
 
 
+def tokenizer_folders(place: Place) -> list[str]:
+    """Returns the folders in which the tokenizer of a model is looked for, for messages."""
+    return _module("tftrain").tokenizer_folders(Path(place.path)) if place.format == "tftrain" else [place.path]
+
+
 def write_weights(place: Place, weights: Weights, architecture: str | None = None) -> list[str]:
     """Writes a model into an empty folder.
 

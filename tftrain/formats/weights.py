@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from tftrain.config import ModelConfig
+from tftrain.fields import implementations
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link
@@ -18,12 +19,8 @@ from tftrain.plan.variables import Variable, variables
 HEADS = ("masked_lm", "pooler", "next_sentence", "classifier")
 # What changes neither a variable nor an output: it says how a model computes, or how it is trained.
 FREE_FLAGS = (
-    "ln_impl",
+    *implementations(ModelConfig),
     "ln_dtype",
-    "attn_impl",
-    "attn_softmax_impl",
-    "gelu_impl",
-    "dropout_add_impl",
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "initializer_range",

@@ -1,7 +1,9 @@
-"""The tokenizer of a fine-tuning run: the one that its weights were trained with."""
+"""The tokenizer that a run carries in its folder: that of its data, or that of its initial weights."""
 
+import shutil
 from pathlib import Path
 
+from tftrain.complete_folder import complete_folder
 from tftrain.config import TrainConfig
 from tftrain.convert_config import parse_place
 from tftrain.data.errors import DataError
@@ -15,15 +17,25 @@ def written_folder(config: TrainConfig) -> Path:
     return Path(config.run.output_dir or "") / own.TOKENIZER_FOLDER
 
 
-def write_tokenizer(config: TrainConfig) -> None:
-    """Writes the tokenizer of a run into its folder, if there is none yet."""
+def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
+    """Writes the tokenizer of a run into its folder; a resumed run has it there already.
+
+    Nothing is written for records and synthetic data without a tokenizer.
+    """
     folder = written_folder(config)
-    if not folder.is_dir():
-        found = tokenizer_of(config)
-        partial = folder.with_name(f".{folder.name}_partial")
-        partial.mkdir(parents=True, exist_ok=True)
-        tokenizer.write(partial, found)
-        partial.rename(folder)
+    if resumed and folder.is_dir():
+        return
+    if config.model.is_fine_tuned:
+        own_tokenizer = tokenizer_of(config)
+    elif config.data.data_dir:
+        own_tokenizer = own.of_data(config.data.data_dir)
+    else:
+        initial = config.run.init_checkpoint
+        own_tokenizer = registry.model_of(parse_place(initial))[1] if initial else None
+    shutil.rmtree(folder, ignore_errors=True)  # Of a run that was started over, perhaps on another vocabulary.
+    if own_tokenizer:
+        with complete_folder(folder) as partial:
+            tokenizer.write(partial, own_tokenizer)
 
 
 def tokenizer_of(config: TrainConfig) -> Tokenizer:

@@ -9,11 +9,13 @@ import dataclasses
 import tensorflow as tf
 
 from tftrain.config import ModelConfig
+from tftrain.fields import implementations
 from tftrain.ops.cudnn_attention import check
 from tftrain.ops.dtypes import STORAGE
 from tftrain.ops.library import MissingLibraryError, unavailable_reason
 
-FLAGS = ("ln_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
+# Those with the value `auto`; attn_impl is always named.
+FLAGS = tuple(name for name in implementations(ModelConfig) if getattr(ModelConfig, name) == "auto")
 
 
 def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> ModelConfig:

@@ -16,10 +16,9 @@ from typing import Any
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
-from tftrain.fields import Problem, sections
+from tftrain.fields import Problem, implementations, sections
 
 _FORMATS = ("ln_dtype", "precision", "grad_accum_dtype", "hvd_fp16_compression")
-_IMPLEMENTATIONS = ("ln_impl", "attn_impl", "attn_softmax_impl", "gelu_impl", "dropout_add_impl")
 _LENGTH = ("max_steps", "warmup_steps")
 _OF_EXAMPLES = (
     *("max_seq_length", "max_predictions_per_seq", "seq_length_buckets"),
@@ -36,7 +35,7 @@ VOCABULARY = "the vocabulary"
 
 def kinds(config: TrainConfig) -> dict[str, str]:
     """Returns `fixed`, `named` or `logged` for every flag of such a kind."""
-    found = {name: "fixed" for name in _names(config.model) if name not in _IMPLEMENTATIONS}
+    found = {name: "fixed" for name in _names(config.model) if name not in implementations(config.model)}
     found |= dict.fromkeys(_names(config.optimizer), "named")
     found |= dict.fromkeys(_AFTER_THE_START, "named")
     found |= dict.fromkeys(("global_batch_size", "batch_rampup"), "named")

@@ -81,8 +81,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         if best and best.is_exhausted:
             logger.info(f"nothing to do: --early_stopping={config.fine_tuning.early_stopping}: {best.words()}")
             return ExitCode.DONE
-        if config.model.is_fine_tuned and mesh.is_chief:
-            write_tokenizer(config)
+        if mesh.is_chief:
+            write_tokenizer(config, resumed is not None)
     health = Health(settings, mesh, run.task.mean_values, run.optimizer.culprit_name, reporter.spike)
     step = TrainStep(run)
     trace = PipelineTrace(run, step.clock) if step.clock else None

@@ -1,0 +1,99 @@
+"""A run that was trained with every lever goes through every program, which needs none of the levers."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.bad_inputs import programs
+from tests.data.conftest import corpus, prepare_config
+from tests.distributed import run_ranks
+from tftrain.convert_config import Place
+from tftrain.data.preparation import prepare
+from tftrain.fields import implementations
+from tftrain.formats import registry
+from tftrain.model_config import ModelConfig
+
+__all__ = ["corpus", "prepare_config"]
+
+SMALL = (
+    "--num_hidden_layers=2",
+    "--hidden_size=32",
+    "--num_attention_heads=2",
+    "--micro_batch_size=2",
+    "--max_steps=2",
+)
+LEVERS = (
+    *(
+        "--ln_impl=fused",
+        "--gelu_impl=fused",
+        "--dropout_add_impl=fused",
+        "--attn_impl=flash",
+        "--optimizer=fused_lamb",
+    ),
+    *("--precision=bf16", "--ln_dtype=fp32", "--grad_accum_steps=2", "--grad_accum_dtype=bf16", "--deterministic"),
+    *("--activation_checkpointing=selective", "--hvd_fp16_compression", "--memory_optimization=none"),
+)
+LAYOUTS = {
+    "bert": ("--tensor_parallel_size=2", "--sequence_parallel"),
+    "gpt": ("--model_family=gpt", "--pipeline_parallel_size=2", "--pipeline_schedule=zero_bubble"),
+}
+# What a server does: TensorFlow alone.
+BARE = """
+import json, sys
+sys.modules.update(dict.fromkeys(["tftrain", "tensorflow_text", "tf_keras"]))
+import tensorflow as tf
+signatures = tf.saved_model.load(sys.argv[1]).signatures
+ids = tf.constant([[2, 7, 9, 3]])
+inputs = {"input_ids": ids, "input_mask": tf.ones_like(ids), "token_type_ids": tf.zeros_like(ids)}
+encode = signatures["encode"]
+names = encode.structured_input_signature[1]
+print(json.dumps(encode(**{name: inputs[name] for name in names})["hidden_states"].numpy().tolist()))
+"""
+
+
+# The short form is bert's.
+@pytest.fixture(scope="module", params=["bert", pytest.param("gpt", marks=pytest.mark.nightly)])
+def trained(request, prepare_config, tmp_path_factory):
+    """The folder of a run on two ranks, and its data."""
+    folder, data = (tmp_path_factory.mktemp(request.param) / name for name in ("run", "data"))
+    prepare(prepare_config(data, objective="masked" if request.param == "bert" else "causal"))
+    given = (*SMALL, *LEVERS, *LAYOUTS[request.param], f"--data_dir={data}", f"--output_dir={folder}")
+    run_ranks(2, ["-m", "tftrain.run", *given])
+    return folder, data
+
+
+def done(program, arguments):
+    code, lines = programs.outcome(program, arguments, 0, {})
+    assert code == 0, lines
+
+
+@pytest.mark.slow
+@pytest.mark.multirank
+def test_it_is_evaluated_resumed_and_taken_as_initial_weights(trained, tmp_path):
+    folder, data = trained
+    done("started", f"--mode=evaluate --output_dir={folder}")
+    done(
+        "started",
+        f"--init_checkpoint=tftrain:{folder} --data_dir={data} {' '.join(SMALL[-2:])} --output_dir={tmp_path}",
+    )
+    plain = implementations(ModelConfig) | {"tensor_parallel_size": 1, "pipeline_parallel_size": 1}
+    plain |= {"sequence_parallel": "false", "pipeline_schedule": "1f1b", "optimizer": "reference_lamb"}
+    given = " ".join(f"--{name}={value}" for name, value in plain.items())
+    done("started", f"--output_dir={folder} --max_steps=3 {given}")
+
+
+@pytest.mark.slow
+@pytest.mark.multirank
+def test_it_is_predicted_exported_and_converted_without_its_levers(trained, tmp_path):
+    folder, _ = trained
+    done("predict", f"--output_dir={folder} [MASK]")
+    done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
+    done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
+    command = [sys.executable, "-I", "-c", BARE, str(tmp_path / "out/1")]
+    served = json.loads(subprocess.run(command, check=True, timeout=200, capture_output=True, text=True).stdout)
+    weights = registry.open_weights(Place("hf", str(tmp_path / "hf")))
+    assert np.shape(served) == (1, 4, weights.model.hidden_size)
+    assert np.isfinite(served).all()
