@@ -61,12 +61,13 @@ class TrainedModel(NamedTuple):
         return _longest(self.config)
 
 
-def load(source: ModelSource, dtype: str = "float32") -> TrainedModel:
+def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> TrainedModel:
     """Loads a model.
 
     Args:
         source: which one.
         dtype: of variables and activations.
+        embeds: whether an encoder is to give the vectors of texts, as if it had been trained for --task=embedding.
 
     Raises:
         FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
@@ -81,6 +82,8 @@ def load(source: ModelSource, dtype: str = "float32") -> TrainedModel:
         raise FormatError(
             f"{source.shown}: the tokenizer has {tokens} tokens, the model {rows}; name its own with --tokenizer_dir"
         )
+    if embeds and not weights.model.is_decoder:
+        weights.model = dataclasses.replace(weights.model, task="embedding", labels=())
     return with_weights(weights, dtype)
 
 
@@ -115,7 +118,7 @@ def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = (
     if lacking := [head for head in heads if head in model.missing]:
         raise FormatError(
             f"{source.shown}: it has no {' and no '.join(lacking)}; expected weights with that head, such as "
-            "BertForPreTraining or BertForMaskedLM of hf"
+            "BertForPreTraining or BertForMaskedLM of hf, or --embedding=mean for the vectors of texts"
         )
     check_tokens(model, source)
 

@@ -78,7 +78,7 @@ def predict(config: PredictConfig, texts: Sequence[str]) -> None:
     from tftrain import inference
 
     settings = config.predict
-    model = inference.load(config.source)
+    model = inference.load(config.source, embeds=settings.embedding is not None)
     for note in model.notes:
         logger.warning(note)
     run = (of_task if model.config.is_fine_tuned else of_tokens)(model, config)
@@ -110,12 +110,13 @@ def of_tokens(model, config: PredictConfig) -> Run:
 
     settings, is_decoder = config.predict, model.config.is_decoder
     inference.require(model, config.source, () if is_decoder else ("masked_lm",))
-    refuse(config, "max_seq_length", "is not fine-tuned; expected nothing")
-    refuse(config, "null_score_threshold", "is not fine-tuned; expected nothing")
+    refuse(config, "max_seq_length", "is not fine-tuned; remove this flag")
+    refuse(config, "null_score_threshold", "is not fine-tuned; remove this flag")
     if is_decoder:
+        refuse(config, "embedding", "is a decoder; remove this flag")
         run = candidates.NextTokens(model, settings.top_k, settings.max_new_tokens)
     else:
-        refuse(config, "max_new_tokens", "is an encoder; expected 0, or a decoder")
+        refuse(config, "max_new_tokens", "is an encoder; remove this flag")
         run = candidates.MaskedTokens(model, settings.top_k)
     encode, show = (
         inference.TextEncoder(model),
@@ -136,14 +137,14 @@ def of_task(model, config: PredictConfig) -> Run:
 
     settings, task = config.predict, model.config.task
     inference.require(model, config.source)
-    refuse(config, "max_new_tokens", "is an encoder; expected 0, or a decoder")
+    refuse(config, "max_new_tokens", "is an encoder; remove this flag")
     if task != "question_answering":
-        refuse(config, "null_score_threshold", f"is for {task}; expected nothing, or a model for question_answering")
+        refuse(config, "null_score_threshold", f"is for {task}, not question_answering; remove this flag")
     length = settings.max_seq_length or model.max_seq_length
     if length > model.longest:
         raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
     reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.top_k)
-    run = task_predictions.TaskPredictions(model, reader, settings.batch_size)
+    run = task_predictions.TaskPredictions(model, reader, settings.batch_size, settings.embedding or "mean")
     flag = "--input_file=" if settings.input_file not in (None, STANDARD_INPUT) else ""
 
     def predict_batch(batch):

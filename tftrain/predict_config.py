@@ -29,6 +29,12 @@ class PredictFlags:
         minimum=1,
         maximum=1000,
     )
+    embedding: str | None = flag(
+        None,
+        "The vector of each text, of length 1, instead of what the model was trained for; of a pair the cosine. mean: "
+        "of the hidden states of its tokens; cls: that of [CLS]. For every encoder.",
+        choices=("mean", "cls"),
+    )
     batch_size: int = flag(32, "Texts that the model reads at once.", minimum=1, maximum=65536)
     max_new_tokens: int = flag(
         0,

@@ -19,7 +19,7 @@ from tftrain.labelled.encoding import Encoded, Encoder, Sequences
 from tftrain.labelled.examples import TextExample
 from tftrain.labelled.scorers import ClassScorer, EntityScorer, MultiLabelScorer, NumberScorer, PairScorer
 from tftrain.labelled.squad_answers import AnswerScorer
-from tftrain.model.heads import mean_embeddings
+from tftrain.model.heads import embeddings
 
 # Between both texts of a pair, or a question and its context.
 SEPARATOR = "\t"
@@ -242,8 +242,15 @@ def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: fl
 class TaskPredictions:
     """Predicts what a model was fine-tuned for."""
 
-    def __init__(self, model: TrainedModel, reader: Reader, batch_size: int):
-        """Traces nothing yet; `batch_size` is the number of sequences that the model reads at once."""
+    def __init__(self, model: TrainedModel, reader: Reader, batch_size: int, pooling: str = "mean"):
+        """Traces nothing yet.
+
+        Args:
+            model: fine-tuned, with a tokenizer.
+            reader: of the model's task.
+            batch_size: sequences that the model reads at once.
+            pooling: of a model for embedding, see `embeddings`.
+        """
         network, is_embedding = model.network, model.config.task == "embedding"
         self._reader, self._batch_size = reader, batch_size
 
@@ -251,7 +258,7 @@ class TaskPredictions:
         def run(ids, mask, segments):
             batch = encoder_batch(ids, mask, segments)
             outputs = network.task_outputs(batch)
-            return tf.cast(mean_embeddings(outputs, mask) if is_embedding else outputs, tf.float32)
+            return tf.cast(embeddings(outputs, mask, pooling) if is_embedding else outputs, tf.float32)
 
         self._run, self._is_of_tokens = run, model.config.task in ("token_classification", "question_answering")
 

@@ -6,6 +6,7 @@
 Weights are wide enough that a wrong order, a missing bias or another GeLU shows in the outputs.
 """
 
+import json
 import shutil
 from pathlib import Path
 
@@ -33,6 +34,7 @@ NORMS = ("LayerNorm", "ln_", ".ln.")
 
 
 def main() -> None:
+    defaults()
     torch.manual_seed(7)
     bert("hf_bert", transformers.BertForPreTraining, "gelu")
     bert("hf_bert_masked_lm", transformers.BertForMaskedLM, "gelu_new")
@@ -43,6 +45,13 @@ def main() -> None:
     bert("hf_bert_classes", transformers.BertForSequenceClassification, "gelu", **labels)
     bert("hf_bert_tokens", transformers.BertForTokenClassification, "gelu", **labels)
     bert("hf_bert_answers", transformers.BertForQuestionAnswering, "gelu")
+
+
+def defaults() -> None:
+    """Writes the fields of a configuration that states none."""
+    classes = (transformers.BertConfig, transformers.MegatronBertConfig, transformers.GPT2Config)
+    values = {each.model_type: {**each().to_dict(), "transformers_version": None} for each in classes}
+    (FOLDER / "transformers_defaults.json").write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
 
 
 def randomize(model: torch.nn.Module) -> None:

@@ -13,7 +13,7 @@ from tests.formats.models import DATA, outputs
 from tftrain import convert
 from tftrain.config import ModelConfig
 from tftrain.convert_config import Place
-from tftrain.formats import registry, tf_checkpoint
+from tftrain.formats import hugging_face_config, registry, tf1, tf_checkpoint
 from tftrain.formats.completed import CompletedWeights
 from tftrain.formats.object_based import VALUE
 from tftrain.formats.registry import open_weights
@@ -205,15 +205,33 @@ def damaged(folder, how):
             {"model_type": "roberta"},
             "model_type is 'roberta'; expected one of bert, megatron-bert, gpt2",
         ),
-        "another activation": ({"hidden_act": "relu"}, "its activation is 'relu'"),
+        "another activation": ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         "relative positions": ({"position_embedding_type": "relative_key"}, "this project has only 'absolute'"),
         "a size that is a word": ({"hidden_size": "many"}, "hidden_size is 'many'; expected a whole number"),
         "heads that do not divide": ({"num_attention_heads": 7}, "hidden_size"),
-        "no layers": ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
+        "no layers": ({"num_hidden_layers": None}, "num_hidden_layers is None; expected a whole number"),
     }
     change, message = changes[how]
     (folder / "config.json").write_text(json.dumps(config | change))
     return message
+
+
+LIBRARY = json.loads((DATA / "transformers_defaults.json").read_text())
+
+
+@pytest.mark.parametrize("left_out", sorted(hugging_face_config.FIELDS["bert"]))
+@pytest.mark.parametrize("kind", LIBRARY)
+def test_a_field_that_is_left_out_has_the_default_of_its_library(kind, left_out):
+    whole = hugging_face_config.model_config(LIBRARY[kind], "config.json")
+    name, _ = hugging_face_config.FIELDS[kind].get(left_out, (None, None))
+    some = {key: value for key, value in LIBRARY[kind].items() if key != name}
+    assert hugging_face_config.model_config(some, "config.json") == whole
+    assert hugging_face_config.model_config({"model_type": kind}, "config.json") == whole
+
+
+def test_the_original_bert_has_defaults_of_its_own():
+    model = tf1.model_config({"vocab_size": 100}, "bert_config.json")
+    assert (model.type_vocab_size, model.gelu_form, model.layer_norm_epsilon) == (16, "tanh", 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from typing import Any
 
 from tftrain.config import ModelConfig
 from tftrain.formats.errors import FormatError
-from tftrain.formats.weights import listed
 
-KINDS = ("bert", "megatron-bert", "gpt2")  # of model_type
 _MAX_FIELD = 1 << 24
 
 # What transformers calls the forms of the GeLU.
@@ -19,19 +17,45 @@ _GELU_FORMS = {
     "gelu_python": "erf",
 }
 _GELU_NAMES = {"bert": {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}, "gpt": {"erf": "gelu", "tanh": "gelu_new"}}
-# Our field, theirs in a BERT and in a GPT-2.
-_FIELDS = {
-    "vocab_size": ("vocab_size", "vocab_size"),
-    "hidden_size": ("hidden_size", "n_embd"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layer"),
-    "num_attention_heads": ("num_attention_heads", "n_head"),
-    "intermediate_size": ("intermediate_size", "n_inner"),
-    "max_position_embeddings": ("max_position_embeddings", "n_positions"),
-    "type_vocab_size": ("type_vocab_size", None),
-    "hidden_dropout_prob": ("hidden_dropout_prob", "resid_pdrop"),
-    "attention_probs_dropout_prob": ("attention_probs_dropout_prob", "attn_pdrop"),
-    "initializer_range": ("initializer_range", "initializer_range"),
-    "layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon"),
+# For each model_type our fields, each with theirs and the value that it has where a config.json leaves it out: the
+# defaults of BertConfig, MegatronBertConfig and GPT2Config in transformers. None: 4 times the hidden size.
+_BERT = {
+    "vocab_size": ("vocab_size", 30522),
+    "hidden_size": ("hidden_size", 768),
+    "num_hidden_layers": ("num_hidden_layers", 12),
+    "num_attention_heads": ("num_attention_heads", 12),
+    "intermediate_size": ("intermediate_size", 3072),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+    "type_vocab_size": ("type_vocab_size", 2),
+    "hidden_dropout_prob": ("hidden_dropout_prob", 0.1),
+    "attention_probs_dropout_prob": ("attention_probs_dropout_prob", 0.1),
+    "initializer_range": ("initializer_range", 0.02),
+    "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
+    "gelu_form": ("hidden_act", "gelu"),
+}
+FIELDS = {
+    "bert": _BERT,
+    "megatron-bert": {
+        **_BERT,
+        "vocab_size": ("vocab_size", 29056),
+        "hidden_size": ("hidden_size", 1024),
+        "num_hidden_layers": ("num_hidden_layers", 24),
+        "num_attention_heads": ("num_attention_heads", 16),
+        "intermediate_size": ("intermediate_size", 4096),
+    },
+    "gpt2": {
+        "vocab_size": ("vocab_size", 50257),
+        "hidden_size": ("n_embd", 768),
+        "num_hidden_layers": ("n_layer", 12),
+        "num_attention_heads": ("n_head", 12),
+        "intermediate_size": ("n_inner", None),
+        "max_position_embeddings": ("n_positions", 1024),
+        "hidden_dropout_prob": ("resid_pdrop", 0.1),
+        "attention_probs_dropout_prob": ("attn_pdrop", 0.1),
+        "initializer_range": ("initializer_range", 0.02),
+        "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
+        "gelu_form": ("activation_function", "gelu_new"),
+    },
 }
 # The classes for fine-tuned tasks: the ends of their names.
 ARCHITECTURES = {
@@ -65,30 +89,26 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     Raises:
         FormatError: it is not a model that this project has; the message names the field.
     """
-    found = config.get("model_type")
-    if found not in KINDS:
-        raise FormatError(f"{path}: model_type is {found!r}; expected one of {', '.join(KINDS)}")
-    family = "gpt" if found == "gpt2" else "bert"
+    kind = config.get("model_type")
+    if kind not in FIELDS:
+        raise FormatError(f"{path}: model_type is {kind!r}; expected one of {', '.join(FIELDS)}")
     for name, value in _FIXED.items():
         if config.get(name, value) != value:
             raise FormatError(f"{path}: {name} is {config[name]!r}; this project has only {value!r}")
-    column = 1 if family == "gpt" else 0
     values = {}
-    for ours, names in _FIELDS.items():
-        if (name := names[column]) and config.get(name) is not None:
-            values[ours] = _number(config, name, type(getattr(ModelConfig, ours)), path)
-    activation = config.get("activation_function" if family == "gpt" else "hidden_act", _GELU_NAMES[family]["erf"])
-    if activation not in _GELU_FORMS:
-        raise FormatError(f"{path}: its activation is {activation!r}; expected one of {', '.join(_GELU_FORMS)}")
-    missing = [_FIELDS[name][column] for name in _SIZES if name not in values]
-    if missing:
-        raise FormatError(f"{path}: {listed(missing)} missing")
+    for ours, (theirs, default) in FIELDS[kind].items():
+        value = config.get(theirs, default)
+        if ours == "gelu_form":
+            if value not in _GELU_FORMS:
+                raise FormatError(f"{path}: {theirs} is {value!r}; expected one of {', '.join(_GELU_FORMS)}")
+            values[ours] = _GELU_FORMS[value]
+        elif value is not None or default is not None:
+            values[ours] = _number(theirs, value, type(getattr(ModelConfig, ours)), path)
     if values["hidden_size"] % values["num_attention_heads"]:
-        heads = f"{_FIELDS['num_attention_heads'][column]}={values['num_attention_heads']}"
-        raise FormatError(f"{path}: {_FIELDS['hidden_size'][column]}={values['hidden_size']} is no multiple of {heads}")
-    position = "post" if found == "bert" else "pre"
-    values |= _task(config, path)
-    return ModelConfig(model_family=family, norm_position=position, gelu_form=_GELU_FORMS[activation], **values)
+        width, heads = (f"{FIELDS[kind][name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))
+        raise FormatError(f"{path}: {width} is no multiple of {heads}")
+    family, position = "gpt" if kind == "gpt2" else "bert", "post" if kind == "bert" else "pre"
+    return ModelConfig(model_family=family, norm_position=position, **values, **_task(config, path))
 
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
@@ -113,11 +133,7 @@ def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
     return {"task": task, "labels": () if task == "regression" else found}
 
 
-_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-
-
-def _number(config: dict[str, Any], name: str, kind: type, path: str) -> int | float:
-    value = config[name]
+def _number(name: str, value: Any, kind: type, path: str) -> int | float:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if kind is float and (is_whole or isinstance(value, float)) and 0 <= value < 1:
         return float(value)
@@ -154,12 +170,11 @@ def kind(model: ModelConfig) -> str:
 
 def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:
     """Returns the content of config.json."""
-    column = 1 if model.is_decoder else 0
-    values = {names[column]: getattr(model, ours) for ours, names in _FIELDS.items() if names[column]}
-    values["n_inner" if column else "intermediate_size"] = model.feed_forward_size
-    gelu = _GELU_NAMES[model.model_family][model.gelu_form]
-    values["activation_function" if column else "hidden_act"] = gelu
-    if column:
+    fields = FIELDS[kind(model)]
+    values = {theirs: getattr(model, ours) for ours, (theirs, _) in fields.items()}
+    values[fields["intermediate_size"][0]] = model.feed_forward_size
+    values[fields["gelu_form"][0]] = _GELU_NAMES[model.model_family][model.gelu_form]
+    if model.is_decoder:
         values["embd_pdrop"] = model.hidden_dropout_prob
     else:
         values["pad_token_id"] = 0

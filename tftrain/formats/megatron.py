@@ -78,6 +78,9 @@ _FIELDS = {
     "attention_probs_dropout_prob": "attention_dropout",
     "initializer_range": "init_method_std",
 }
+# Fields that need not be there: Megatron-LM's defaults are those of transformers, or 4 x hidden_size.
+_DEFAULTS = ("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+_EPSILON = 1e-5  # Megatron-LM's default
 _NOTE = (
     "Megatron-LM's head for masked words has the exact GeLU and its blocks the tanh approximation; this project has "
     "one form for both, and predictions of masked words differ a little"
@@ -142,9 +145,13 @@ def _model(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise FormatError(f"{path}: checkpoint_version is {content.get('checkpoint_version')!r}; expected {_VERSION}")
     config = {theirs: args[theirs] for theirs in _FIELDS.values() if args.get(theirs) is not None}
     rows = args.get("padded_vocab_size")
-    same = {"vocab_size": args.get("vocab_size") or rows, "layer_norm_eps": args.get("layernorm_epsilon")}
-    same["layer_norm_eps"] = same["layer_norm_eps"] or args.get("norm_epsilon")
+    required = [theirs for ours, theirs in _FIELDS.items() if ours not in _DEFAULTS]
+    if missing := [theirs for theirs in (*required, "padded_vocab_size") if args.get(theirs) is None]:
+        raise FormatError(f"{path}: its args have no {', '.join(missing)}")
+    epsilon = args.get("layernorm_epsilon") or args.get("norm_epsilon") or _EPSILON
+    same = {"vocab_size": args.get("vocab_size") or rows, "layer_norm_eps": epsilon}
     renamed = {ours: config[theirs] for ours, theirs in _FIELDS.items() if theirs in config}
+    renamed.setdefault("intermediate_size", 4 * args["hidden_size"])
     act = "gelu_pytorch_tanh" if args.get("bias_gelu_fusion") or args.get("openai_gelu") else "gelu"
     found = {"model_type": "megatron-bert", "hidden_act": act, **renamed, **same}
     return hugging_face_config.model_config(found, str(path)), {**args, "padded_vocab_size": rows}

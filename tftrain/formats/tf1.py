@@ -21,6 +21,8 @@ from tftrain.plan.variables import Variable, variables
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 _EPSILON = 1e-12
+# The defaults of BertConfig in google-research/bert are those of transformers but for this one.
+_TOKEN_TYPES = 16
 # What the optimizer of the original BERT keeps beside each variable.
 _SLOTS = ("/adam_m", "/adam_v")
 
@@ -83,7 +85,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     act = config.get("hidden_act", "gelu")
     if act != "gelu":
         raise FormatError(f"{path}: hidden_act is {act!r}; expected 'gelu'")
-    found = hugging_face_config.model_config({"model_type": "bert", **config}, path)
+    found = hugging_face_config.model_config({"model_type": "bert", "type_vocab_size": _TOKEN_TYPES, **config}, path)
     return dataclasses.replace(found, gelu_form="tanh", layer_norm_epsilon=_EPSILON)
 
 

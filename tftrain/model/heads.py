@@ -107,8 +107,16 @@ def pick(x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     return tf.reshape(picked, [-1, dimension(positions, 1), hidden])
 
 
-def mean_embeddings(hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Maps hidden states [b, S, H] to their normalized means over tokens, [b, H]; `mask` [b, S] is 0 for padding."""
+def embeddings(hidden: tf.Tensor, mask: tf.Tensor, pooling: str = "mean") -> tf.Tensor:
+    """Maps hidden states [b, S, H] to vectors of length 1, [b, H].
+
+    Args:
+        hidden: of the last block.
+        mask: [b, S], 0 for padding.
+        pooling: mean, over the tokens; or cls, the first token.
+    """
+    if pooling == "cls":
+        return tf.math.l2_normalize(hidden[:, 0], axis=-1)
     weights = tf.cast(mask, hidden.dtype)[:, :, tf.newaxis]
     mean = tf.reduce_sum(hidden * weights, axis=1) / tf.maximum(tf.reduce_sum(weights, axis=1), 1)
     return tf.math.l2_normalize(mean, axis=-1)

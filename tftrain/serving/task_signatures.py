@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tftrain.inference import encoder_batch
-from tftrain.model.heads import mean_embeddings
+from tftrain.model.heads import embeddings
 from tftrain.serving.answer_graph import AnswerGraph
 from tftrain.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
 
@@ -69,7 +69,7 @@ def answer_text(source: Source) -> Signature | None:
 
 def embed(source: Source) -> Signature | None:
     """Token ids to vectors of length 1, [n, H]: what the task compares."""
-    return _on_ids(source, lambda hidden, mask: {"embedding": mean_embeddings(hidden, mask)}, "embedding")
+    return _on_ids(source, lambda hidden, mask: {"embedding": embeddings(hidden, mask)}, "embedding")
 
 
 BUILDERS: dict[str, Builder] = {

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tftrain.data.source import ExampleSource
 from tftrain.labelled import scorers
 from tftrain.labelled.scorer import Scorer
-from tftrain.model.heads import mean_embeddings
+from tftrain.model.heads import embeddings
 from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.fine_tuning import FineTuning
@@ -63,7 +63,7 @@ class SentenceEmbedding(FineTuning):
     def _embeddings(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the normalized means of hidden states [2 b, S, H]: [b, 2, H]."""
         mask = tf.reshape(batch["input_mask"], [-1, self._config.data.max_seq_length])
-        return tf.reshape(mean_embeddings(outputs, mask), [-1, 2, self._config.model.hidden_size])
+        return tf.reshape(embeddings(outputs, mask), [-1, 2, self._config.model.hidden_size])
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the embeddings of both texts, fp32 [b, 2, H]."""
