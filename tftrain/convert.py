@@ -5,58 +5,27 @@ Nothing is rounded, and nothing is invented unless `--init_missing` says so. doc
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import flags, log
+from tftrain import program
 from tftrain.complete_folder import complete_folder
 from tftrain.convert_config import ConvertConfig, Place, parse_place
-from tftrain.exit_codes import RunError
-from tftrain.fields import ConfigError
 
 logger = logging.getLogger("tftrain.convert")
 
-PROGRAM = "python -m tftrain.convert"
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
-
 
 def main(argv: Sequence[str]) -> int:
-    """Converts what the command line says.
-
-    Args:
-        argv: the name of the program and its flags.
-
-    Returns:
-        The exit status.
-    """
-    log.configure(program="convert")
-    try:
-        config, problems, _ = flags.read(ConvertConfig, [PROGRAM, *argv[1:]])
-        misread = {problem.flag for problem in problems}
-        problems += [problem for problem in config.problems() if problem.flag not in misread]
-        if problems:
-            raise ConfigError(problems)
-    except ConfigError as error:
-        flags.refuse("convert", error)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        convert(config)
-    except RunError as error:
-        logger.error(error)
-        return EXIT_FAILED
-    except OSError as error:
-        named = f"{error.filename}: " if error.filename else ""
-        logger.error(f"--to={config.to}: {named}{error.strerror or error}; nothing was written")
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        logger.error("interrupted; nothing was written")
-        return EXIT_INTERRUPTED
-    return 0
+    """Converts what the command line says; returns the exit code."""
+    return program.main(
+        "convert",
+        ConvertConfig,
+        convert,
+        argv,
+        target=lambda config: f"--to={config.to}: nothing was written",
+        interrupted="; nothing was written",
+    )
 
 
 def convert(config: ConvertConfig) -> None:
@@ -65,6 +34,7 @@ def convert(config: ConvertConfig) -> None:
     Raises:
         FormatError, CheckpointError, OSError: the message names the file or the flag.
     """
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from tqdm import tqdm
 
     from tftrain.formats import registry

@@ -5,23 +5,17 @@ A SavedModel needs only TensorFlow, an ONNX file only a runtime of ONNX; docs/ex
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import flags, log
+from tftrain import program
 from tftrain.complete_folder import complete_folder
 from tftrain.exit_codes import RunError
 from tftrain.export_config import ExportConfig
-from tftrain.fields import ConfigError
-from tftrain.files import reason
 
 logger = logging.getLogger("tftrain.export")
 
-PROGRAM = "python -m tftrain.export"
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 # TensorFlow Serving takes the folder with the largest number as the version to serve.
 VERSION = "1"
 WITH_TEXT_OPS = "text"
@@ -30,39 +24,15 @@ LABELS = "labels.txt"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exports what the command line says.
-
-    Args:
-        argv: the name of the program and its flags.
-
-    Returns:
-        The exit status.
-    """
-    log.configure(program="export")
-    try:
-        config, problems, _ = flags.read(ExportConfig, [PROGRAM, *argv[1:]])
-        misread = {problem.flag for problem in problems}
-        problems += [problem for problem in config.problems() if problem.flag not in misread]
-        if problems:
-            raise ConfigError(problems)
-    except ConfigError as error:
-        flags.refuse("export", error)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        export(config)
-    except RunError as error:
-        logger.error(error)
-        return EXIT_FAILED
-    except OSError as error:
-        named = f"{error.filename}: " if error.filename else ""
-        logger.error(f"--to={config.export.to}: {named}{reason(error)}; nothing was written")
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        logger.error("interrupted; nothing was written")
-        return EXIT_INTERRUPTED
-    return 0
+    """Exports what the command line says; returns the exit code."""
+    return program.main(
+        "export",
+        ExportConfig,
+        export,
+        argv,
+        target=lambda config: f"--to={config.export.to}: nothing was written",
+        interrupted="; nothing was written",
+    )
 
 
 def export(config: ExportConfig) -> None:
@@ -71,6 +41,7 @@ def export(config: ExportConfig) -> None:
     Raises:
         RunError, OSError: the message names the file or the flag.
     """
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from tftrain import inference
     from tftrain.formats import tokenizer
     from tftrain.serving import report

@@ -7,64 +7,33 @@ docs/predict.md describes the output.
 
 import json
 import logging
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tftrain import flags, log, prediction_text
+from tftrain import prediction_text, program
 from tftrain.exit_codes import RunError
-from tftrain.fields import ConfigError
 from tftrain.files import reason
 from tftrain.predict_config import STANDARD_INPUT, PredictConfig
 
 logger = logging.getLogger("tftrain.predict")
 
-PROGRAM = "python -m tftrain.predict"
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 # A file of texts that all have the same fault gives so many warnings, and their number at the end.
 MAX_WARNINGS = 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Predicts what the command line says.
-
-    Args:
-        argv: the name of the program, its flags and the texts.
-
-    Returns:
-        The exit status.
-    """
-    log.configure(program="predict", stream="stderr")
+    """Predicts what the command line says; returns the exit code."""
     texts: list[str] = []
-    try:
-        config, problems, _ = flags.read(PredictConfig, [PROGRAM, *argv[1:]], texts)
-        misread = {problem.flag for problem in problems}
-        problems += [problem for problem in config.problems(len(texts)) if problem.flag not in misread]
-        if problems:
-            raise ConfigError(problems)
-    except ConfigError as error:
-        flags.refuse("predict", error)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        predict(config, texts)
-    except RunError as error:
-        logger.error(error)
-        return EXIT_FAILED
-    except BrokenPipeError:  # The reader has enough.
-        log.detach("stdout")
-        return EXIT_FAILED
-    except OSError as error:
-        logger.error(f"{error.filename or 'standard output'}: {reason(error)}")
-        log.detach("stdout")
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        logger.error("interrupted")
-        return EXIT_INTERRUPTED
-    return 0
+    return program.main(
+        "predict",
+        PredictConfig,
+        lambda config: predict(config, texts),
+        argv,
+        target=lambda _: "standard output",
+        problems_of=lambda config: config.problems(len(texts)),
+        arguments=texts,
+        stream="stderr",
+    )
 
 
 def predict(config: PredictConfig, texts: Sequence[str]) -> None:

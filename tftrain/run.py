@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 
-from tftrain import determinism, devices, environment, flags, huge_pages, log
+from tftrain import determinism, devices, environment, files, flags, huge_pages, log
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
@@ -170,7 +170,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
             cause = determinism.error_of_op(error)
         if cause is None:
             raise
-        logger.error(cause)
+        file = f"{cause.filename}: " if isinstance(cause, OSError) and cause.filename else ""
+        logger.error(f"{file}{files.reason(cause)}" if isinstance(cause, OSError) else cause)
         code = getattr(cause, "exit_code", ExitCode.FAILED)
     except KeyboardInterrupt:
         code = ExitCode.SIGNALLED + signal.SIGINT

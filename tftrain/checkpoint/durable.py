@@ -15,12 +15,20 @@ def flush(path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes a small file and flushes it; after a crash, the file is complete or does not exist."""
+    """Writes a small file and flushes it; after a crash or on a full disk, the file is complete or does not exist.
+
+    Raises:
+        OSError: it can't be written; the error names the file.
+    """
     temporary = path.with_name(f".{path.name}.new")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     temporary.replace(path)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from tftrain import devices
+from tftrain.checkpoint import durable
 from tftrain.config import TrainConfig
 from tftrain.data.source import ExampleSource
 from tftrain.environment import versions
@@ -293,4 +294,4 @@ def write_config(config: TrainConfig, mesh: Mesh) -> None:
     }
     path = Path(config.run.output_dir) / "config.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(about, indent=1) + "\n")
+    durable.write(path, (json.dumps(about, indent=1) + "\n").encode())

@@ -6,7 +6,7 @@ A builder takes a `Source` and returns a `Signature`, or None if the model lacks
 import tensorflow as tf
 
 from tftrain.inference import MASK, TrainedModel, encoder_batch, most_probable
-from tftrain.model.heads import mean_embeddings
+from tftrain.model import heads
 from tftrain.serving import task_signatures
 from tftrain.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
 
@@ -72,7 +72,7 @@ def embeddings(source: Source) -> Signature | None:
         mean = tf.reduce_sum(hidden * weights, axis=1) / tf.reduce_sum(weights, axis=1)
         outputs = {"cls": hidden[:, 0], "mean": mean} | ({"pooled": fp32(pooled)} if has_pooler else {})
         return outputs | (
-            {"embedding": mean_embeddings(hidden, mask)} if source.model.config.task == "embedding" else {}
+            {"embedding": heads.embeddings(hidden, mask)} if source.model.config.task == "embedding" else {}
         )
 
     return Signature(run, TEXT)

@@ -1,0 +1,88 @@
+"""The frame of a program: flags in, one call, an exit code out, and one line for whatever goes wrong."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tftrain import flags, log
+from tftrain.exit_codes import ExitCode, RunError
+from tftrain.fields import ConfigError, Problem
+from tftrain.files import reason
+
+
+def main(
+    name: str,
+    config_class: type,
+    work: Callable[..., object],
+    argv: Sequence[str],
+    *,
+    target: Callable[[Any], str],
+    interrupted: str = "",
+    problems_of: Callable[..., list[Problem]] | None = None,
+    arguments: list[str] | None = None,
+    stream: str = "stdout",
+) -> int:
+    """Runs a program that needs no other rank.
+
+    Args:
+        name: of its module, after "tftrain.".
+        config_class: of its flags.
+        work: what it does, given the configuration.
+        argv: the program's name and its arguments.
+        target: returns what the configuration writes to, for the message of a file that can't be written.
+        interrupted: what is left after an interrupt, for its message.
+        problems_of: returns every reason to refuse a configuration; by default its method `problems`.
+        arguments: takes the arguments that are no flags, for a program that has such.
+        stream: of the log, see `log.configure`.
+
+    Returns:
+        The exit code. WRONG_FLAGS ends the process instead.
+    """
+    log.configure(program=name, stream=stream)
+    logger = logging.getLogger(f"tftrain.{name}")
+    try:
+        config, problems, _ = flags.read(config_class, [f"python -m tftrain.{name}", *argv[1:]], arguments)
+        misread = {problem.flag for problem in problems}
+        found = problems_of(config) if problems_of else config.problems()
+        if problems := [*problems, *(problem for problem in found if problem.flag not in misread)]:
+            raise ConfigError(problems)
+    except ConfigError as error:
+        flags.refuse(name, error)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        work(config)
+    except RunError as error:
+        logger.error(error)
+        return error.exit_code
+    except BrokenPipeError:  # The reader of standard output has enough.
+        log.detach("stdout")
+        return ExitCode.FAILED
+    except OSError as error:
+        file = f"{error.filename}: " if error.filename else ""
+        logger.error(f"{target(config)}: {file}{reason(error)}")
+        log.detach("stdout")
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        logger.error(f"interrupted{interrupted}")
+        return ExitCode.SIGNALLED + signal.SIGINT
+    except Exception as error:
+        if not is_full_disk(error):
+            raise
+        logger.error(f"{target(config)}: {os.strerror(28)}")
+        return ExitCode.FAILED
+    return ExitCode.DONE
+
+
+def is_full_disk(error: Exception) -> bool:
+    """Whether TensorFlow could not write a file for want of space; it has no OSError for that."""
+    tensorflow = sys.modules.get("tensorflow")
+    return (
+        tensorflow is not None
+        and isinstance(error, tensorflow.errors.ResourceExhaustedError)
+        and "No space left on device" in str(error)
+    )
