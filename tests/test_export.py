@@ -13,7 +13,7 @@ from tests.formats.models import DATA
 from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
 from tftrain import candidates, export, inference
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.serving import saved_model, signatures
+from tftrain.serving import comparison, saved_model, signatures
 from tftrain.serving.signatures import Signature, Source
 from tftrain.serving.text_graph import TextGraph
 
@@ -244,3 +244,28 @@ def test_a_failure_leaves_nothing(capsys, tmp_path, monkeypatch):
     assert text.splitlines()[-1].endswith("No space left on device; nothing was written")
     assert text.splitlines()[-1].startswith(f"export: --to={tmp_path / 'out'}: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_is_compared_on_text_of_up_to_512_tokens(capsys, tmp_path):
+    text = exported(capsys, tmp_path / "own", f"--init_checkpoint={BERT}")
+    assert (
+        "compared with the model in fp32, on 8 sequences of up to 20 tokens of text:" in text
+    )  # the model's positions
+    (tmp_path / "words.txt").write_text("a bed sings " * 100)
+    text = exported(capsys, tmp_path / "given", f"--init_checkpoint={BERT}", f"--text_file={tmp_path / 'words.txt'}")
+    assert f"of up to 20 tokens of text ({tmp_path / 'words.txt'}):" in text
+    (tmp_path / "empty.txt").write_text("\n")
+    code, text = run(capsys, f"--init_checkpoint={BERT}", f"--text_file={tmp_path / 'empty.txt'}", f"--to={tmp_path}/x")
+    assert (code, text.splitlines()[-1][-29:]) == (1, "empty.txt: empty; expected a text"[-29:])
+
+
+def test_the_sequences_of_a_comparison_are_the_text_in_order():
+    def encode(texts):
+        ids = np.array([int(word) for text in texts for word in text.split()], np.int32)
+        return [inference.Sample(ids[:600], np.zeros(0, np.int64), max(len(ids) - 600, 0), 0, 0)]
+
+    found = comparison.of_text(" ".join(map(str, range(2000))), encode, longest=4000)
+    assert [len(each) for each in found] == [512, 512, 512, 464]
+    np.testing.assert_array_equal(np.concatenate(found), np.arange(2000))
+    batch = comparison.batch_of(found, ["input_ids", "input_mask"])
+    np.testing.assert_array_equal(batch["input_mask"].sum(1), [512, 384, 256, 116])

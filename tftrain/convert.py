@@ -23,8 +23,8 @@ def main(argv: Sequence[str]) -> int:
         ConvertConfig,
         convert,
         argv,
-        target=lambda config: f"--to={config.to}: nothing was written",
-        interrupted="; nothing was written",
+        target=lambda config: f"--to={config.to}",
+        left="; nothing was written",
     )
 
 

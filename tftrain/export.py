@@ -30,8 +30,8 @@ def main(argv: Sequence[str]) -> int:
         ExportConfig,
         export,
         argv,
-        target=lambda config: f"--to={config.export.to}: nothing was written",
-        interrupted="; nothing was written",
+        target=lambda config: f"--to={config.export.to}",
+        left="; nothing was written",
     )
 
 
@@ -90,9 +90,9 @@ def check_threshold(config: ExportConfig, task: str, has_ops: bool) -> None:
     if threshold is None:
         return
     if task != "question_answering":
-        what = f"is for {task}; expected nothing, or a model for question_answering"
+        what = f"is for {task}, not question_answering; remove this flag"
     elif not has_ops:
-        what = "has no signature on text, for want of a tokenizer; expected nothing, or --tokenizer_dir"
+        what = "has no tokenizer, so no signature takes text; name one with --tokenizer_dir, or remove this flag"
     else:
         return
     raise ExportError(f"--null_score_threshold={threshold}: {config.source.shown} {what}")

@@ -26,6 +26,11 @@ class ExportFlags:
         "scale for each channel, and the model computes in fp32.",
         choices=("fp32", "bf16", "int8"),
     )
+    text_file: str | None = flag(
+        None,
+        "UTF-8 text on which the export is compared with the model in fp32; by default the documentation strings of "
+        "tftrain, in English.",
+    )
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(
         None,
@@ -39,9 +44,11 @@ class ExportFlags:
         expected = "expected a folder that does not exist yet, or an empty one"
         if not self.to or (Path(self.to).exists() and (not Path(self.to).is_dir() or any(Path(self.to).iterdir()))):
             found.append(Problem("to", self.to, expected))
+        if self.text_file and not Path(self.text_file).is_file():
+            found.append(Problem("text_file", self.text_file, "no such file; expected a UTF-8 text"))
         if self.format == "onnx":
             if self.null_score_threshold is not None:
-                expected = "expected nothing with --format=onnx, which has no signature on text"
+                expected = "remove this flag: --format=onnx has no signature on text"
                 found.append(Problem("null_score_threshold", self.null_score_threshold, expected))
             if self.variant in ("bf16", "int8"):
                 found.append(Problem("variant", self.variant, "expected fp32 with --format=onnx"))

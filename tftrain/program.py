@@ -1,5 +1,6 @@
 """The frame of a program: flags in, one call, an exit code out, and one line for whatever goes wrong."""
 
+import errno
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ def main(
     argv: Sequence[str],
     *,
     target: Callable[[Any], str],
-    interrupted: str = "",
+    left: str = "",
     problems_of: Callable[..., list[Problem]] | None = None,
     arguments: list[str] | None = None,
     stream: str = "stdout",
@@ -32,8 +33,8 @@ def main(
         config_class: of its flags.
         work: what it does, given the configuration.
         argv: the program's name and its arguments.
-        target: returns what the configuration writes to, for the message of a file that can't be written.
-        interrupted: what is left after an interrupt, for its message.
+        target: returns the flag with what the program writes to, for the message of a file that can't be written.
+        left: what a failure or an interrupt leaves, as the end of its message.
         problems_of: returns every reason to refuse a configuration; by default its method `problems`.
         arguments: takes the arguments that are no flags, for a program that has such.
         stream: of the log, see `log.configure`.
@@ -64,16 +65,16 @@ def main(
         return ExitCode.FAILED
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
-        logger.error(f"{target(config)}: {file}{reason(error)}")
+        logger.error(f"{target(config)}: {file}{reason(error)}{left}")
         log.detach("stdout")
         return ExitCode.FAILED
     except KeyboardInterrupt:
-        logger.error(f"interrupted{interrupted}")
+        logger.error(f"interrupted{left}")
         return ExitCode.SIGNALLED + signal.SIGINT
     except Exception as error:
         if not is_full_disk(error):
             raise
-        logger.error(f"{target(config)}: {os.strerror(28)}")
+        logger.error(f"{target(config)}: {os.strerror(errno.ENOSPC)}{left}")
         return ExitCode.FAILED
     return ExitCode.DONE
 

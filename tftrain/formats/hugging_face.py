@@ -13,7 +13,7 @@ import numpy as np
 
 from tftrain.config import ModelConfig
 from tftrain.formats import safetensors_file, tokenizer, torch_file
-from tftrain.formats.errors import FormatError
+from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.hugging_face_config import ARCHITECTURES, config_json, kind, model_config, require
 from tftrain.formats.links import Link, Names, same, side_by_side, transposed
 from tftrain.formats.safetensors_file import SafetensorsFile
@@ -164,7 +164,7 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
             f"{folder / pickle}: a pickle, which can run any code when it is loaded; expected {WEIGHTS}: write the "
             "model again with save_pretrained of a current version of transformers, or allow it with --allow_pickle"
         )
-    raise FormatError(f"{folder / WEIGHTS}: no such file; expected a folder that save_pretrained has written")
+    raise MissingFileError(f"{folder / WEIGHTS}: no such file; expected a folder that save_pretrained has written")
 
 
 def links_of(model: ModelConfig) -> list[Link]:

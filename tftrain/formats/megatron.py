@@ -14,7 +14,7 @@ import numpy as np
 
 from tftrain.config import ModelConfig
 from tftrain.formats import hugging_face_config, tokenizer, torch_file
-from tftrain.formats.errors import FormatError
+from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.links import Link, Names, by_heads, transposed
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import Namespace, Placeholder, Record, Tensor, TorchFile
@@ -131,7 +131,7 @@ def _file(folder: Path) -> Path:
         )
     path = folder / "mp_rank_00" / FILE
     if not path.is_file():
-        raise FormatError(f"{folder}: {_EXPECTED}")
+        raise MissingFileError(f"{folder}: {_EXPECTED}")
     return path
 
 

@@ -21,7 +21,7 @@ from tftrain.environment import versions
 from tftrain.files import read_small
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.formats import tokenizer
-from tftrain.formats.errors import FormatError
+from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
 from tftrain.parallel.state_layout import MASTER
@@ -90,7 +90,9 @@ def find(path: Path) -> Path:
         return best
     if found := folder.find(path):
         return found[-1]
-    raise FormatError(f"{path}: no checkpoint; expected the folder of one, or the --output_dir of a run that has one")
+    raise MissingFileError(
+        f"{path}: no checkpoint; expected the folder of one, or the --output_dir of a run that has one"
+    )
 
 
 def _model(config: Any, path: str) -> ModelConfig:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tftrain.formats.errors import FormatError
+from tftrain.formats.errors import FormatError, MissingFileError
 
 # Small tensors share a data file of about so many bytes.
 FILE_BYTES = 2**26
@@ -33,7 +33,7 @@ class TfCheckpoint:
         """
         self.path = prefix
         if not prefix.with_name(f"{prefix.name}.index").is_file():
-            raise FormatError(f"{prefix}.index: no such file; expected a checkpoint of TensorFlow")
+            raise MissingFileError(f"{prefix}.index: no such file; expected a checkpoint of TensorFlow")
         try:
             self._reader = tf.train.load_checkpoint(str(prefix))
             self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}

@@ -8,7 +8,7 @@ from tftrain import strict_json
 from tftrain.data.errors import DataError
 from tftrain.data.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 from tftrain.files import read_small, reason
-from tftrain.formats.errors import FormatError
+from tftrain.formats.errors import FormatError, MissingFileError
 
 VOCAB, SETTINGS = "vocab.txt", "tokenizer_config.json"
 MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json"}
@@ -141,5 +141,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _bytes(path: Path) -> bytes:
     try:
         return read_small(str(path), MAX_BYTES)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"{path}: {reason(error)}") from error
     except OSError as error:
         raise FormatError(f"{path}: {reason(error)}") from error

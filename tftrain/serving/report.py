@@ -5,10 +5,14 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from tftrain.data import builtin_corpus
 from tftrain.export_config import ExportFlags
-from tftrain.inference import TrainedModel
+from tftrain.formats.errors import FormatError
+from tftrain.inference import TextEncoder, TrainedModel
 from tftrain.serving import comparison as measured
 from tftrain.serving import signatures as table
+
+_FILES = 100  # of this package, with more text than a comparison takes
 
 
 def signatures(made: Mapping[str, table.Signature], settings: ExportFlags) -> list[str]:
@@ -41,8 +45,12 @@ def comparison(
     source = table.Source(original, None, settings.top_k)
     own = {name: _of_arrays(signature) for name, signature in table.signatures(source).items()}
     inputs = [spec.name for spec in table.encode(source).inputs]
-    tokens = len(original.tokenizer.vocabulary) if original.tokenizer else original.config.vocab_size
-    batch = measured.samples(inputs, tokens, original.longest)
+    if original.tokenizer:
+        text = _text(settings.text_file)
+        sequences, tokens = measured.of_text(text, TextEncoder(original), original.longest), "tokens of text"
+    else:
+        sequences, tokens = measured.random(original.config.vocab_size, original.longest), "random tokens"
+    batch = measured.batch_of(sequences, inputs)
     result = measured.compare([(own[name], function) for name, function in exported.items()], batch)
     errors = [
         f"largest difference of {name}: {error:.2e} (largest value: {result.largest[name]:.2f})"
@@ -58,12 +66,31 @@ def comparison(
     weights = 4e-6 * sum(variable.shape.num_elements() for variable in original.network.named_variables().values())
     speeds = measured.sequences_per_second([own["encode"], exported["encode"]], batch)
     rows, length = batch["input_ids"].shape
+    source_of_text = f" ({settings.text_file})" if settings.text_file and original.tokenizer else ""
     return [
-        f"compared with the model in fp32, on {rows} sequences of up to {length} random tokens:",
+        f"compared with the model in fp32, on {rows} sequences of up to {length} {tokens}{source_of_text}:",
         *errors,
         f"size: {measured.megabytes(folder):.1f} MB; the weights in fp32: {weights:.1f} MB",
         f"encode: {speeds[1]:.0f} sequences/s; the model in fp32, in this process: {speeds[0]:.0f} sequences/s",
     ]
+
+
+def _text(path: str | None) -> str:
+    """Returns a text to compare on: that of a file, or else the documentation strings of this package.
+
+    Raises:
+        FormatError: the file is not UTF-8, or empty.
+    """
+    if path is None:
+        files = sorted(Path(__file__).parents[1].rglob("*.py"))[:_FILES]
+        return "\n".join(paragraph for file in files for paragraph in builtin_corpus.extract(str(file)))
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"--text_file={path}: byte {error.start}: not UTF-8") from error
+    if not text.strip():
+        raise FormatError(f"--text_file={path}: empty; expected a text")
+    return text
 
 
 def _of_arrays(signature: table.Signature) -> Callable:
