@@ -51,8 +51,9 @@ class ModelConfig:
     max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
     position_embedding: str = flag(
         "learned",
-        "How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864); "
-        "alibi: scores fall with the distance (arXiv 2108.12409). The last two are for gpt.",
+        "How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the "
+        "first half of a head with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance (arXiv "
+        "2108.12409), for any number of heads. The last two are for gpt.",
         choices=("learned", "rotary", "alibi"),
     )
     type_vocab_size: int = flag(2, "Token types (segments) of bert.", minimum=1)

@@ -118,7 +118,10 @@ class AdamW(UpdateRule, name="adamw"):
 
 
 class Lamb(AdamW, name="lamb"):
-    """LAMB (arXiv 1904.00962): AdamW's direction, scaled in each tensor by its trust ratio |w| / |u|."""
+    """LAMB (arXiv 1904.00962): AdamW's direction, scaled in each tensor by its trust ratio |w| / |u|.
+
+    Queries, keys and values are three tensors, each with a ratio of its own.
+    """
 
     adapts_layers = True
 
