@@ -1,12 +1,14 @@
 """Every flagfile parses, and the named sizes are what they are named after."""
 
+import dataclasses
+
 import pytest
 
 from tests.distributed import ROOT
 from tftrain import flags
+from tftrain.architecture.describe import describe
 from tftrain.config import TrainConfig
 from tftrain.fields import field_problems, sections
-from tftrain.plan import parameters
 from tftrain.prepare_config import PrepareConfig
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
@@ -24,4 +26,4 @@ def test_flagfile_parses_and_is_within_bounds(path):
 @pytest.mark.parametrize(("name", "weights"), SIZES.items())
 def test_named_sizes_have_their_known_number_of_weights(name, weights):
     config = flags.parse(TrainConfig, ["program", f"--flagfile={ROOT / 'configs' / name}.flags"])
-    assert parameters.count(config.model, 30522).total == weights
+    assert describe(dataclasses.replace(config.model, vocab_size=30522)).parameters == weights

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from tftrain.families import FAMILIES, Family
 from tftrain.fields import flag
 
-FAMILIES = ("bert", "gpt")
 TASKS = (
     "pretraining",
     "classification",
@@ -27,7 +27,7 @@ class ModelConfig:
     model_family: str = flag(
         "bert",
         "bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token.",
-        choices=FAMILIES,
+        choices=tuple(FAMILIES),
     )
     task: str = flag(
         "pretraining",
@@ -117,9 +117,14 @@ class ModelConfig:
     layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every LayerNorm.", above=0)
 
     @property
+    def family(self) -> Family:
+        """The family; that of BERT for a name that is refused."""
+        return FAMILIES.get(self.model_family, FAMILIES["bert"])
+
+    @property
     def is_decoder(self) -> bool:
         """Whether each token attends only to itself and to those before it, and the model predicts the next one."""
-        return self.model_family == "gpt"
+        return self.family.objective == "causal"
 
     @property
     def is_fine_tuned(self) -> bool:
@@ -140,25 +145,25 @@ class ModelConfig:
     @property
     def objective(self) -> str:
         """What the family trains on: "masked" or "causal", as `--objective` of tftrain.prepare."""
-        return "causal" if self.is_decoder else "masked"
+        return self.family.objective
 
     @property
     def is_pre_norm(self) -> bool:
         """Whether each sub-layer has its LayerNorm in front."""
-        return self.is_decoder if self.norm_position == "auto" else self.norm_position == "pre"
+        return self.family.pre_norm if self.norm_position == "auto" else self.norm_position == "pre"
 
     @property
     def residual_init_scale(self) -> float:
         """Factor of the initial standard deviation of the projections that write to the residual stream.
 
-        In a decoder it is 1 / sqrt(2 layers), as in GPT-2, so that their sum does not grow with the depth.
+        In a GPT it is 1 / sqrt(2 layers), as in GPT-2, so that their sum does not grow with the depth.
         """
-        return (2 * self.num_hidden_layers) ** -0.5 if self.is_decoder else 1.0
+        return (2 * self.num_hidden_layers) ** -0.5 if self.family.scales_residual else 1.0
 
     @property
     def has_token_types(self) -> bool:
         """Whether the embedding has a table of token types."""
-        return not self.is_decoder
+        return self.family.token_types
 
     @property
     def feed_forward_size(self) -> int:

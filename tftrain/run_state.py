@@ -13,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain import devices
+from tftrain.architecture.describe import pretrained
+from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
@@ -26,7 +28,6 @@ from tftrain.optim.schedule import run_length
 from tftrain.optim.state import MASTER
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.plan.flops import head_in_layers
 from tftrain.tasks import make_task
 
 STEP = "optimizer/step"
@@ -257,5 +258,5 @@ def division_of(config: TrainConfig) -> tuple[int, ...]:
     if parallel.pipeline_parallel_size == 1:
         return (model.num_hidden_layers,)
     sizes = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
-    head = head_in_layers(model, model.vocab_size, data.max_seq_length, data.max_predictions_per_seq)
+    head = head_in_layers(pretrained(model), data.max_seq_length, data.max_predictions_per_seq or 0)
     return split_layers(model.num_hidden_layers, *sizes, parallel.pipeline_split, head)

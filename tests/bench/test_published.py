@@ -137,23 +137,26 @@ def test_full_scale_changes_nothing_but_ranks_and_stages(ranks):
             given = case.published.row.workload
             for field in ("hidden", "heads", "inner", "vocab", "seq", "positions", "micro_batch", "micro_batches"):
                 assert getattr(case.work, field) == getattr(given, field), (case.published.row.name, field)
-            assert abs(case.work.layers - given.layers) < case.work.pp * case.work.chunks
+            assert abs(case.work.model.layers - given.model.layers) < case.work.pp * case.work.chunks
 
 
 def test_scaled_rows_keep_head_size_and_the_differences_of_their_table(cases):
     def sizes(*names):
-        return [(cases[name].work.layers, cases[name].work.hidden, cases[name].work.micro_batch) for name in names]
+        return [
+            (cases[name].work.model.layers, cases[name].work.model.width, cases[name].work.micro_batch)
+            for name in names
+        ]
 
     for case in cases.values():
         given, work = case.published.row.workload, case.work
-        assert work.hidden * given.heads == given.hidden * work.heads
-        assert work.heads % work.tp == 0
-        assert work.inner == 4 * work.hidden
+        assert work.model.width * given.model.attention_heads == given.model.width * work.model.attention_heads
+        assert work.model.attention_heads % work.tp == 0
+        assert work.model.inner == 4 * work.model.width
     # 14400 wide with heads of 150: a sixteenth is 900.
     assert [size[1:] for size in sizes("gpt_topology/01", "gpt_topology/09")] == [(900, 1), (900, 1)]
     assert [size[2] for size in sizes(*(f"gpt_topology_mbs/0{n}" for n in range(1, 5)))] == [1, 2, 4, 8]
     assert [size[2] for size in sizes("deeper/01", "deeper/02", "deeper/05")] == [1, 4, 3]
-    assert {cases[f"gpt_heads/{n:02}"].work.hidden for n in range(1, 7)} == {1792}
+    assert {cases[f"gpt_heads/{n:02}"].work.model.width for n in range(1, 7)} == {1792}
 
 
 def workload(**changes):
@@ -200,7 +203,7 @@ def test_auto_is_the_largest_power_that_fits_memory_and_time():
         assert 1 / 64 < found < 1
         larger = [scale.scaled(work, scale.of_table(2 * found, works, 4), 4) for work in works]
         fits = [scale.work_fits(work, short) for work in larger]
-        quick = [3 * 2 * work.layers * 12 * work.hidden**2 * work.seq * work.global_batch for work in larger]
+        quick = [3 * 2 * work.model.layers * 12 * work.model.width**2 * work.seq * work.global_batch for work in larger]
         assert not all(fits) or max(quick) > 0.3 * scale.budget(short)
     assert scale.choose("full", works, machine(gb=1), 4).factor == 1
     assert scale.choose("0.5", works, machine(gb=1), 4).factor == 0.5

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tftrain.architecture.describe import describe
+from tftrain.architecture.flops import forward, step
 from tftrain.config import ModelConfig
-from tftrain.plan.flops import forward_flops, step_flops
 
 
 def products(model, v, s, p):
@@ -21,21 +22,24 @@ def products(model, v, s, p):
 @pytest.mark.parametrize("activation", ["gelu", "geglu"])
 def test_equals_the_sum_over_the_products_of_a_forward_pass(activation):
     model = ModelConfig(
-        num_hidden_layers=3, hidden_size=24, num_attention_heads=4, intermediate_size=40, activation=activation
+        vocab_size=101,
+        num_hidden_layers=3,
+        hidden_size=24,
+        num_attention_heads=4,
+        intermediate_size=40,
+        activation=activation,
     )
     expected = sum(2 * rows * inner * columns for rows, inner, columns in products(model, 101, 19, 5))
-    assert forward_flops(model, 101, 19, 5).total == expected
-    assert step_flops(model, 101, 19, 5, 7) == 3 * 7 * expected
+    assert forward(describe(model), 19, 5).total == expected
+    assert step(describe(model), 19, 5, 7) == 3 * 7 * expected
 
 
 def test_a_step_of_bert_base_is_about_six_operations_a_weight_and_token():
     # 6 N D (arXiv 2001.08361) holds where attention's own products and the head over few positions are small:
     # N is the weights of the blocks. At S = 128 attention adds 4 S^2 H / (24 S H^2) = 2.8 %, the head 4.4 %.
-    model = ModelConfig()
-    found = forward_flops(model, 30522, 128, 20)
-    blocks = found.attention_projections + found.attention_products + found.feed_forward
-    assert blocks / (2 * 128 * 84_934_656) == pytest.approx(1 + 128 / (6 * 768), rel=1e-12)
-    assert step_flops(model, 30522, 128, 20, 1) == pytest.approx(6 * 128 * 84_934_656 * 1.07, rel=0.01)
+    model = describe(ModelConfig(vocab_size=30522))
+    assert forward(model, 128, 20).blocks / (2 * 128 * 84_934_656) == pytest.approx(1 + 128 / (6 * 768), rel=1e-12)
+    assert step(model, 128, 20, 1) == pytest.approx(6 * 128 * 84_934_656 * 1.07, rel=0.01)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "geglu"])
@@ -44,6 +48,7 @@ def test_equals_the_products_in_the_graph_of_the_model(activation):
     from tftrain.model.bert import BertPretrainer
 
     config = ModelConfig(
+        vocab_size=61,
         num_hidden_layers=2,
         hidden_size=32,
         num_attention_heads=4,
@@ -60,7 +65,7 @@ def test_equals_the_products_in_the_graph_of_the_model(activation):
     graph = tf.function(lambda batch: model(batch, dropout=None), autograph=False).get_concrete_function(batch).graph
     # The model looks token types up by a product with one-hot rows; a look-up is not work of the model.
     look_up = 2 * samples * length * config.type_vocab_size * config.hidden_size
-    assert graph_flops(graph) - look_up == samples * forward_flops(config, 61, length, predictions).total
+    assert graph_flops(graph) - look_up == samples * forward(describe(config), length, predictions).total
 
 
 def graph_flops(graph):

@@ -1,15 +1,13 @@
 """The count of weights against published totals and against lists of shapes written out by hand."""
 
-import dataclasses
 import subprocess
 import sys
 from math import prod
 
 import pytest
 
+from tftrain.architecture.describe import configuration, describe, pretrained
 from tftrain.config import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
-from tftrain.plan import parameters
-from tftrain.plan.variables import variables as plan_variables
 from tftrain.plan.workload import from_config
 
 BASE, LARGE = {}, {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
@@ -24,9 +22,10 @@ BASE, LARGE = {}, {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_
     ],
 )
 def test_published_totals(sizes, encoder, total):
-    found = parameters.count(ModelConfig(**sizes), 30522)
-    assert found.total - found.mlm_head - found.nsp_head == encoder
-    assert found.total == total
+    found = describe(ModelConfig(**sizes, vocab_size=30522))
+    heads = {"masked_lm", "next_sentence"}
+    assert sum(each.size for each in found.variables() if each.name.split("/")[0] not in heads) == encoder
+    assert found.parameters == total
 
 
 def shapes(layers, h, i, v, positions, types, pre, geglu, key_bias):
@@ -47,7 +46,7 @@ def shapes(layers, h, i, v, positions, types, pre, geglu, key_bias):
 
 def listed(model):
     """Name and shape of every variable without building the model, in the order of the model."""
-    return {each.name: each.shape for each in plan_variables(model, 31)}
+    return {each.name: each.shape for each in describe(model).variables()}
 
 
 @pytest.mark.parametrize("pre", [False, True])
@@ -55,6 +54,7 @@ def listed(model):
 @pytest.mark.parametrize("key_bias", [False, True])
 def test_every_variant_equals_the_sum_of_its_tensors(pre, geglu, key_bias):
     model = ModelConfig(
+        vocab_size=101,
         num_hidden_layers=3,
         hidden_size=20,
         num_attention_heads=4,
@@ -66,7 +66,7 @@ def test_every_variant_equals_the_sum_of_its_tensors(pre, geglu, key_bias):
         use_bias_in_keys=key_bias,
     )
     expected = sum(prod(shape) for shape in shapes(3, 20, 28, 101, 17, 5, pre, geglu, key_bias))
-    assert parameters.count(model, 101).total == expected
+    assert describe(model).parameters == expected
 
 
 @pytest.mark.parametrize("pre", [False, True])
@@ -76,6 +76,7 @@ def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
     from tftrain.model.bert import BertPretrainer
 
     model = ModelConfig(
+        vocab_size=31,
         num_hidden_layers=2,
         hidden_size=16,
         num_attention_heads=2,
@@ -89,10 +90,11 @@ def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
     )
     variables = BertPretrainer(model, 31, "float32", 1).named_variables()
     assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
-    found = parameters.count(model, 31)
-    assert found.total == sum(variable.shape.num_elements() for variable in variables.values())
+    found = describe(model)
+    assert found.parameters == sum(variable.shape.num_elements() for variable in variables.values())
     layers = sum(variable.shape.num_elements() for name, variable in variables.items() if name.startswith("layer_"))
-    assert found.layers == layers
+    assert found.layers * found.block_weights.total == layers
+    assert describe(configuration(found)) == pretrained(model)
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
@@ -101,6 +103,7 @@ def test_a_decoder_has_the_variables_that_are_counted_and_planned(positions):
 
     model = ModelConfig(
         model_family="gpt",
+        vocab_size=31,
         num_hidden_layers=2,
         hidden_size=16,
         num_attention_heads=2,
@@ -112,16 +115,19 @@ def test_a_decoder_has_the_variables_that_are_counted_and_planned(positions):
     variables = Gpt(model, 31, "float32", 1).named_variables()
     assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
     held = sum(variable.shape.num_elements() for variable in variables.values())
-    assert parameters.count(model, 31).total == held
+    assert describe(model).parameters == held
+    assert describe(configuration(describe(model))) == describe(model)
     config = TrainConfig(
-        dataclasses.replace(model, vocab_size=31),
+        model,
         DataConfig(synthetic_data=True, max_seq_length=12),
         batch=BatchConfig(2),
         run=RunConfig(output_dir="unused"),
     )
-    assert parameters.of_workload(from_config(config.resolve(1), 1)) == held
+    assert from_config(config.resolve(1), 1).model.parameters == held
 
 
 def test_counting_loads_no_tensorflow():
-    program = "import sys, tftrain.plan.parameters, tftrain.plan.flops; sys.exit('tensorflow' in sys.modules)"
+    program = (
+        "import sys, tftrain.architecture.describe, tftrain.architecture.flops; sys.exit('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.plan.workloads import BERT, GPT, workloads
-from tftrain.plan import decoder, encoder, inventory, memory, parameters
+from tests.plan.workloads import BERT, GPT, resized, workloads
+from tftrain.plan import decoder, encoder, inventory, memory
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
 
@@ -16,8 +16,8 @@ BARE = Constants(reserve_gb=0.0, fragmentation=0.0, state_slack=0.0)
 @pytest.mark.parametrize("heads", [12, 16])
 def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
     # arXiv 2205.05198, equation 2: s b h (10 + 24 / t + 5 a s / (h t)) bytes in 16 bits with dropout.
-    work = GPT.replaced(tp=tp, heads=heads)
-    s, b, h = work.seq, work.micro_batch, work.hidden
+    work = resized(GPT, num_attention_heads=heads).replaced(tp=tp)
+    s, b, h = work.seq, work.micro_batch, work.model.width
     expected = s * b * h * (10 + 24 / tp + 5 * heads * s / (h * tp))
     assert decoder.block(work).saved_bytes() == pytest.approx(expected, rel=1e-12)
 
@@ -25,31 +25,31 @@ def test_a_fused_block_keeps_what_korthikanti_et_al_count(tp, heads):
 def test_selective_checkpointing_keeps_what_korthikanti_et_al_count():
     # Their equation 6 without sequence parallelism: s b h (10 + 24 / t).
     work = GPT.replaced(tp=2)
-    expected = work.seq * work.micro_batch * work.hidden * (10 + 24 / 2)
+    expected = work.seq * work.micro_batch * work.model.width * (10 + 24 / 2)
     assert decoder.block(work).saved_bytes(core=False) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("tp", [2, 8])
 def test_sequence_parallelism_divides_all_that_a_block_keeps(tp):
     # Their equations 4 and 6 with sequence parallelism: s b h (34 + 5 a s / h) / t, and 34 s b h / t.
-    work = GPT.replaced(tp=tp, heads=16, sequence_parallel=True)
-    s, b, h = work.seq, work.micro_batch, work.hidden
+    work = resized(GPT, num_attention_heads=16).replaced(tp=tp, sequence_parallel=True)
+    s, b, h = work.seq, work.micro_batch, work.model.width
     assert decoder.block(work).saved_bytes() == pytest.approx(s * b * h * (34 + 5 * 16 * s / h) / tp, rel=1e-12)
     assert decoder.block(work).saved_bytes(core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
 
 
 def test_the_last_stage_of_this_project_has_the_word_table_without_state():
-    work = BERT.replaced(family="tftrain", pp=4, dp=1)
-    table = work.vocab * work.hidden
+    work = BERT.replaced(trainer="tftrain", pp=4, dp=1)
+    table = work.model.vocab * work.model.width
     block, _, head = inventory.parts(work)
-    assert inventory.weights(work, 3) == work.layers / 4 * block.weights + head.weights + table
+    assert inventory.weights(work, 3) == work.model.layers / 4 * block.weights + head.weights + table
     assert inventory.copied_weights(work, 3) == table
     assert inventory.copied_weights(work, 0) == inventory.copied_weights(work, 1) == 0
     assert inventory.copied_weights(work.replaced(pp=1), 0) == 0
 
 
 def test_unequal_stages_have_their_own_layers():
-    work = BERT.replaced(family="tftrain", pp=2, division=(3, 9))
+    work = BERT.replaced(trainer="tftrain", pp=2, division=(3, 9))
     assert [work.layers_of(stage) for stage in range(2)] == [3, 9]
     block = inventory.parts(work).block.weights
     even = work.replaced(division=())
@@ -57,7 +57,7 @@ def test_unequal_stages_have_their_own_layers():
 
 
 def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
-    work = GPT.replaced(heads=12, tp=2, micro_batch=1)  # 6 score matrices a rank
+    work = resized(GPT, num_attention_heads=12).replaced(tp=2, micro_batch=1)  # 6 score matrices a rank
     scores = 6 * work.seq**2 * work.item
     plain = decoder.block(work.replaced(fused=work.fused - {"softmax"}))
     assert decoder.block(work) == plain
@@ -67,7 +67,9 @@ def test_scores_that_do_not_come_in_fours_go_through_the_plain_softmax():
 
 
 def test_an_encoder_block_keeps_its_tensors_by_hand():
-    work = BERT.replaced(hidden_dropout=False, attention_dropout=False, precision="bf16", key_bias=False)
+    work = resized(BERT, use_bias_in_keys=False).replaced(
+        hidden_dropout=False, attention_dropout=False, precision="bf16"
+    )
     tokens = work.micro_batch * work.seq
     stream, wide, scores = 2 * tokens * 768, 2 * tokens * 3072, 2 * work.micro_batch * 12 * 128**2
     # Input, q, k, v, context, two inputs of norms, input of the wide layer; before and behind GeLU; probabilities.
@@ -96,7 +98,7 @@ def test_state_is_divided_as_zero_says(precision, stage, bytes_a_weight):
     work = GPT.replaced(dp=8, zero_stage=stage, precision=precision)
     found = memory.estimate(work, BARE)
     state = found.weights + found.master_weights + found.moments + found.gradients + found.temporaries
-    assert state == pytest.approx(bytes_a_weight * parameters.of_workload(work), rel=1e-6)
+    assert state == pytest.approx(bytes_a_weight * work.model.parameters, rel=1e-6)
 
 
 def test_a_fused_optimizer_spares_its_temporaries():
@@ -105,8 +107,8 @@ def test_a_fused_optimizer_spares_its_temporaries():
 
 
 def test_backward_ends_with_two_summands_of_the_tables_gradient():
-    work = BERT.replaced(family="tftrain", checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
-    assert memory.estimate(work, BARE).activations == 2 * 4 * work.vocab * work.hidden
+    work = BERT.replaced(trainer="tftrain", checkpointing="full", micro_batch=1, global_batch=1, precision="fp32")
+    assert memory.estimate(work, BARE).activations == 2 * 4 * work.model.vocab * work.model.width
     tensors = dict(memory.estimate(work.replaced(checkpointing="none", micro_batch=16, global_batch=16), BARE).tensors)
     assert "block's input" in tensors
     assert not any("summands" in name for name in tensors)
@@ -114,19 +116,19 @@ def test_backward_ends_with_two_summands_of_the_tables_gradient():
 
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_the_first_stage_has_as_many_micro_batches_under_way_as_there_are_stages(count):
-    work = GPT.replaced(pp=4, global_batch=4 * count, checkpointing="full", vocab=128)
+    work = resized(GPT, vocab_size=128).replaced(pp=4, global_batch=4 * count, checkpointing="full")
     tensors = dict(memory.estimate(work, BARE).tensors)
-    entry = work.micro_batch * work.seq * work.hidden * 2
+    entry = work.micro_batch * work.seq * work.model.width * 2
     assert tensors["inputs of blocks"] == 3 * min(4, count) * entry
 
 
 def test_the_last_stage_counts_where_its_logits_outweigh_the_first():
-    tensors = dict(memory.estimate(GPT.replaced(pp=2, vocab=10**6), BARE).tensors)
+    tensors = dict(memory.estimate(resized(GPT, vocab_size=10**6).replaced(pp=2), BARE).tensors)
     assert tensors["head: logits and probabilities"] == 4 * 1024 * 10**6 * (2 + 4)
 
 
 def test_masked_words_have_logits_in_chunks():
-    work = BERT.replaced(family="tftrain", precision="bf16", micro_batch=8, predictions=20)
+    work = BERT.replaced(trainer="tftrain", precision="bf16", micro_batch=8, predictions=20)
 
     def head(work):
         return {saved.name: saved.size for saved in inventory.parts(work).head.saved}
@@ -137,7 +139,7 @@ def test_masked_words_have_logits_in_chunks():
     many = work.replaced(micro_batch=64)
     assert head(many)[name] == (2 + 8) * 256 * 30522  # 1,280 rows in five chunks
     assert head(many)[table] == 4 * 30522 * 768
-    assert head(many.replaced(vocab=250_880))[name] == (2 + 8) * 33 * 250_880  # 39 chunks
+    assert head(resized(many, vocab_size=250_880))[name] == (2 + 8) * 33 * 250_880  # 39 chunks
 
 
 def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
@@ -150,7 +152,7 @@ def test_the_owner_of_the_embedding_is_the_fullest_where_layers_have_owners():
 
 @pytest.mark.parametrize("strategy", ["naive", "greedy:4"])
 def test_an_owner_of_whole_tensors_receives_sums_and_not_the_tensors_of_all_ranks(strategy):
-    work = BERT.replaced(family="tftrain", zero_stage=1)
+    work = BERT.replaced(trainer="tftrain", zero_stage=1)
     for ranks in (8, 64):
         even = memory.estimate(work.replaced(dp=ranks), BARE)
         owners = memory.estimate(work.replaced(dp=ranks, split_strategy=strategy), BARE)
@@ -189,11 +191,12 @@ def test_checkpointing_never_takes_more_than_half_as_much_again_of_a_block(work)
     assert full <= selective <= none
 
 
-@pytest.mark.parametrize("family", ["megatron", "tftrain"])
+@pytest.mark.parametrize("trainer", ["megatron", "tftrain"])
 @pytest.mark.parametrize(("gated", "key_bias"), [(False, False), (False, True), (True, False)])
-def test_weights_of_one_rank_are_exactly_the_models(family, gated, key_bias):
-    work = (GPT if family == "megatron" else BERT).replaced(family=family, gated=gated, key_bias=key_bias)
-    assert inventory.weights(work) == parameters.of_workload(work)
+def test_weights_of_one_rank_are_exactly_the_models(trainer, gated, key_bias):
+    flags = {"activation": "geglu" if gated else "gelu", "use_bias_in_keys": key_bias}
+    work = resized(GPT if trainer == "megatron" else BERT, **flags).replaced(trainer=trainer)
+    assert inventory.weights(work) == work.model.parameters
 
 
 @given(workloads())
@@ -201,4 +204,4 @@ def test_weights_of_all_ranks_are_the_models_and_their_copies(work):
     whole = work.replaced(tp=1, pp=1)
     count = inventory.weights(whole)
     # Norms and biases of whole width, which every tensor parallel rank has, are less than a hundredth.
-    assert count == pytest.approx(parameters.of_workload(whole), rel=1e-3)
+    assert count == pytest.approx(whole.model.parameters, rel=1e-3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.plan.workloads import BERT, GPT, workloads
+from tests.plan.workloads import BERT, GPT, resized, workloads
 from tftrain.plan import inventory, timing
 from tftrain.plan.cluster import A100
 from tftrain.plan.system import Constants
@@ -44,43 +44,45 @@ def test_transfers_share_the_network_of_their_node():
 @pytest.mark.parametrize("count", [4, 16, 64])
 def test_the_bubble_is_stages_less_one_by_micro_batches(count):
     # arXiv 2104.04473, section 2.2.1, where blocks are all there is.
-    work = GPT.replaced(pp=4, vocab=8, global_batch=4 * count, tp=1)
+    work = resized(GPT, vocab_size=8).replaced(pp=4, global_batch=4 * count, tp=1)
     found = timing.step(work, dataclasses.replace(A100, network_gbs=1e9, network_latency=0.0), INSTANT)
     passes = found.products + found.kernels
     assert found.bubble / passes == pytest.approx(3 / count, rel=0.03)
 
 
 def test_whole_checkpointing_adds_one_forward_pass_of_the_blocks():
-    work = GPT.replaced(hidden=2048, inner=8192, heads=16)
+    work = resized(GPT, hidden_size=2048, intermediate_size=8192, num_attention_heads=16)
     plain, full = (timing.step(work.replaced(checkpointing=mode), A100, INSTANT) for mode in ("none", "full"))
     block = timing.passes(inventory.parts(work).block, work, A100, INSTANT)
-    assert full.total - plain.total == pytest.approx(work.micro_batches * work.layers * block.forward.total)
+    assert full.total - plain.total == pytest.approx(work.micro_batches * work.model.layers * block.forward.total)
 
 
 def test_whole_checkpointing_launches_every_block_again():
-    work = GPT.replaced(hidden=8192, inner=32768, heads=64, checkpointing="full")  # the device is slower than the host
+    work = resized(GPT, hidden_size=8192, intermediate_size=32768, num_attention_heads=64).replaced(
+        checkpointing="full"
+    )  # the device is slower than the host
     launching = dataclasses.replace(INSTANT, launch_us=1.0)
     more = timing.step(work, A100, launching).total - timing.step(work, A100, INSTANT).total
     launches = sum(kernel.launches[0] for kernel in inventory.parts(work).block.kernels)
-    assert more == pytest.approx(work.micro_batches * work.layers * launches * 1e-6)
+    assert more == pytest.approx(work.micro_batches * work.model.layers * launches * 1e-6)
 
 
 def test_the_host_counts_where_it_is_slower_than_the_device():
     slow = dataclasses.replace(INSTANT, launch_us=1e4)
     found = timing.step(BERT, A100, slow)
     launches = sum(sum(kernel.launches) for kernel in inventory.parts(BERT).block.kernels)
-    assert found.products + found.kernels + found.host > BERT.micro_batches * BERT.layers * launches * 1e-2
+    assert found.products + found.kernels + found.host > BERT.micro_batches * BERT.model.layers * launches * 1e-2
     assert timing.step(BERT, A100, INSTANT).host == 0
 
 
-OURS = BERT.replaced(family="tftrain", precision="fp32", micro_batch=4, global_batch=16, dp=2)
+OURS = BERT.replaced(trainer="tftrain", precision="fp32", micro_batch=4, global_batch=16, dp=2)
 
 
-@pytest.mark.parametrize(("family", "share"), [("tftrain", 1 / 2 + 1 / 2), ("encoder", 1 + 1 / 2)])
-def test_this_projects_owners_get_their_part_of_the_sum_alone(family, share):
+@pytest.mark.parametrize(("trainer", "share"), [("tftrain", 1 / 2 + 1 / 2), ("encoder", 1 + 1 / 2)])
+def test_this_projects_owners_get_their_part_of_the_sum_alone(trainer, share):
     # Half of a sum's traffic brings each its part, and half brings the new weights back.
     whole, divided = (
-        timing.step(OURS.replaced(family=family, zero_stage=stage), SLOW, INSTANT).gradient_sums for stage in (0, 1)
+        timing.step(OURS.replaced(trainer=trainer, zero_stage=stage), SLOW, INSTANT).gradient_sums for stage in (0, 1)
     )
     assert divided == pytest.approx(share * whole)
 

@@ -2,16 +2,18 @@
 
 import pytest
 
+from tests.plan.workloads import GPT as LARGE
+from tests.plan.workloads import resized
+from tftrain.architecture import flops
+from tftrain.architecture.describe import describe
 from tftrain.config import ModelConfig
-from tftrain.plan import flops
 from tftrain.plan.published import rows
-from tftrain.plan.reported_flops import of_sample, reported
-from tftrain.plan.workload import Workload
+from tftrain.plan.reported_flops import reported
 
-GPT = Workload(
-    family="megatron", causal=True, layers=3, hidden=16, heads=2, inner=64, vocab=50, seq=8, positions=8, predictions=8,
-    micro_batch=1, global_batch=5,
-)  # fmt: skip
+SIZES = {"num_hidden_layers": 3, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 64}
+GPT = resized(LARGE, **SIZES, vocab_size=50, max_position_embeddings=8).replaced(
+    seq=8, predictions=8, micro_batch=1, global_batch=5
+)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +51,10 @@ def test_a_cpu_node_counts_by_the_corrected_formula():
 def test_a_decoder_is_the_sum_of_its_products():
     products = [(8, 16, 48), (8, 16, 16), (8, 16, 64), (8, 64, 16), *[(8, 8, 8), (8, 8, 8)] * 2]
     block = sum(2 * rows * inner * columns for rows, inner, columns in products)
-    assert of_sample(GPT) == 3 * block + 2 * 8 * 16 * 50
-    assert reported(GPT, "exact") == 3 * 5 * of_sample(GPT)
+    assert reported(GPT, "exact") == 3 * 5 * (3 * block + 2 * 8 * 16 * 50)
 
 
 def test_an_encoder_counts_as_the_model_of_this_project():
-    model = ModelConfig(num_hidden_layers=3, hidden_size=16, num_attention_heads=2)
-    encoder = GPT.replaced(causal=False, predictions=2)
-    assert of_sample(encoder) == flops.forward_flops(model, 50, 8, 2).total
+    model = describe(ModelConfig(**SIZES, vocab_size=50))
+    encoder = GPT.replaced(model=model, predictions=2)
+    assert reported(encoder, "exact") == 3 * 5 * flops.forward(model, 8, 2).total

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.plan.workloads import BERT
+from tests.plan.workloads import BERT, resized
 from tftrain.config import ModelConfig
 from tftrain.plan import bert
 from tftrain.plan.workload import LEVERS
@@ -39,15 +39,12 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
         **impl,
     )
     fused = {"ln", "softmax", "gelu", "dropout_add", *(["flash"] if flash else [])}
-    work = BERT.replaced(
-        family="tftrain",
-        hidden=WIDTH,
-        heads=HEADS,
-        inner=4 * WIDTH,
+    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 4 * WIDTH}
+    work = resized(BERT, **sizes, activation=activation).replaced(
+        trainer="tftrain",
         seq=LENGTH,
         micro_batch=SAMPLES,
         precision=ITEM[dtype][0],
-        gated=activation == "geglu",
         fused=frozenset(fused if implementation == "fused" else ()),
         hidden_dropout=rate > 0,
         attention_dropout=rate > 0,

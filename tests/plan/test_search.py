@@ -3,15 +3,19 @@
 import itertools
 import time
 
-from tests.plan.workloads import BERT, GPT
+from tests.plan.workloads import BERT, GPT, resized
 from tftrain.plan.cluster import A100
 from tftrain.plan.forecast import forecast
 from tftrain.plan.search import Constraints, candidates, search
 from tftrain.plan.system import systems
 
+SMALL = {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512, "intermediate_size": 2048}
+
 
 def test_every_division_that_multiplies_out_is_a_candidate():
-    work = GPT.replaced(layers=6, heads=8, hidden=512, inner=2048, global_batch=24)
+    work = resized(GPT, num_hidden_layers=6, num_attention_heads=8, hidden_size=512, intermediate_size=2048).replaced(
+        global_batch=24
+    )
     found = {(each.dp, each.tp, each.pp, each.micro_batch) for each in candidates(work, A100, 2)}
     expected = set()
     for dp, tp, pp, micro in itertools.product(range(1, 17), range(1, 17), range(1, 7), range(1, 25)):
@@ -29,7 +33,9 @@ def test_every_zero_stage_is_tried_where_it_does_something():
 
 
 def test_what_is_given_of_a_division_holds_and_the_rest_is_free():
-    work = GPT.replaced(layers=6, heads=8, hidden=512, inner=2048, global_batch=24)
+    work = resized(GPT, num_hidden_layers=6, num_attention_heads=8, hidden_size=512, intermediate_size=2048).replaced(
+        global_batch=24
+    )
     every = set(candidates(work, A100, 2))
     for given in ({"tp": 4}, {"pp": 2, "dp": 4}, {"micro_batch": 2}, {"micro_batches": 3}, {"checkpointing": "full"},
                   {"zero_stage": 1, "tp": 2}):  # fmt: skip
@@ -60,7 +66,7 @@ def test_every_batch_of_a_ramp_divides():
 
 
 def test_the_fastest_that_fits_comes_first():
-    work = GPT.replaced(layers=24, hidden=4096, heads=32, inner=16384)
+    work = resized(GPT, num_hidden_layers=24, hidden_size=4096, num_attention_heads=32, intermediate_size=16384)
     constants = systems()["megatron"]
     found = search(work, A100, constants, 4, top=7)
     plans = [forecast(each, A100, constants) for each in candidates(work, A100, 4)]

@@ -1,20 +1,18 @@
 """Workloads for tests."""
 
+import dataclasses
+
 from hypothesis import strategies as some
 
+from tftrain.architecture.describe import configuration, describe
+from tftrain.model_config import ModelConfig
 from tftrain.plan.workload import Workload
 
 FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})
 GPT = Workload(
-    family="megatron",
-    causal=True,
-    layers=12,
-    hidden=768,
-    heads=12,
-    inner=3072,
-    vocab=51200,
+    trainer="megatron",
+    model=describe(ModelConfig(model_family="gpt", vocab_size=51200, max_position_embeddings=1024)),
     seq=1024,
-    positions=1024,
     predictions=1024,
     micro_batch=4,
     global_batch=64,
@@ -23,7 +21,12 @@ GPT = Workload(
     hidden_dropout=True,
     attention_dropout=True,
 )
-BERT = GPT.replaced(family="encoder", causal=False, vocab=30522, seq=128, positions=512, predictions=20)
+BERT = GPT.replaced(trainer="encoder", model=describe(ModelConfig(vocab_size=30522)), seq=128, predictions=20)
+
+
+def resized(work, **flags):
+    """Returns a workload whose model has other values of some flags."""
+    return work.replaced(model=describe(dataclasses.replace(configuration(work.model), **flags)))
 
 
 @some.composite
@@ -33,11 +36,8 @@ def workloads(draw):
     hidden = heads * draw(some.sampled_from([32, 64, 72, 128]))
     micro, dp, several = draw(some.integers(1, 4)), draw(some.sampled_from([1, 2, 8])), draw(some.integers(1, 4))
     causal = draw(some.booleans())
-    return draw(some.sampled_from([GPT] if causal else [BERT])).replaced(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        inner=4 * hidden,
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+    return resized(GPT if causal else BERT, **sizes, intermediate_size=4 * hidden).replaced(
         seq=draw(some.sampled_from([128, 512])),
         micro_batch=micro,
         global_batch=micro * dp * several,

@@ -3,9 +3,10 @@
 import pytest
 from tensorflow.python.eager import context
 
+from tests.plan.workloads import resized
+from tftrain.architecture.flops import step
 from tftrain.config import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.plan import forecast
-from tftrain.plan.flops import step_flops
 from tftrain.plan.workload import from_config
 from tftrain.report import product_time
 
@@ -26,9 +27,9 @@ def workload(steps=1, **model):
 @pytest.mark.parametrize("model", [{}, {"activation": "geglu"}, {"model_family": "gpt"}])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_operations_of_the_listed_products_are_those_of_the_formula(model, steps):
-    config, work = workload(steps, **model)
+    _, work = workload(steps, **model)
     found = sum(product.flops * (forward + 2 * backward) for product, forward, backward in forecast.step_products(work))
-    assert found == step_flops(config.model, work.vocab, LENGTH, PREDICTIONS, SAMPLES)
+    assert found == step(work.model, LENGTH, PREDICTIONS, SAMPLES)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -44,7 +45,7 @@ def test_every_pass_of_every_product_counts_as_often_as_it_runs(monkeypatch, pre
         return 2.0 * product.shape.num_elements() * inner
 
     monkeypatch.setattr(product_time, "_seconds", operations)
-    expected = step_flops(ModelConfig(**SIZES), work.vocab, LENGTH, PREDICTIONS, SAMPLES)
+    expected = step(work.model, LENGTH, PREDICTIONS, SAMPLES)
     assert product_time.measure(work.replaced(precision=precision)) == pytest.approx(expected, rel=1e-12)
     scores_and_context = 3 * 2 * 2 * SAMPLES * LENGTH**2 * SIZES["hidden_size"] * SIZES["num_hidden_layers"]
     assert product_time.measure(work, attending=0.25) == pytest.approx(expected - 0.75 * scores_and_context, rel=1e-12)
@@ -68,4 +69,4 @@ def test_the_graph_that_is_timed_has_every_product(transposed):
 
 def test_a_measurement_takes_time():
     _, work = workload()
-    assert 0 < product_time.measure(work.replaced(layers=1)) < 60
+    assert 0 < product_time.measure(resized(work, num_hidden_layers=1)) < 60

@@ -6,11 +6,12 @@ import tensorflow as tf
 
 from tests.model.samples import assert_close, dropout_key, loss_sums, rows, small_batch, small_config, small_model
 from tests.test_run import configured
+from tftrain.architecture.describe import describe
+from tftrain.architecture.flops import step
 from tftrain.data import pipeline
 from tftrain.model.bert import Comparison
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
-from tftrain.plan.flops import step_flops
 from tftrain.tasks import make_task
 from tftrain.tasks.bert_pretraining import BertPretraining, LossSums, pretraining_loss_sums
 from tftrain.tasks.task import Contents
@@ -146,7 +147,7 @@ def test_the_contents_of_a_batch_are_its_examples_and_tokens():
     batch = whole | {"input_mask": tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])}
     packed = batch | {"sequence_weights": tf.constant([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])}
     model = configured("--global_batch_size=4", "--output_dir=unused").model
-    operations = step_flops(model, task.vocab_size, seq_length=5, predictions=3, samples=2)
+    operations = step(describe(model), tokens=5, predictions=3, samples=2)
     assert task.contents(batch) == Contents(samples=2, tokens=8, positions=10, flops=operations)
     assert task.contents(packed) == Contents(samples=5, tokens=8, positions=10, flops=operations)
     assert task.contents(whole) == Contents(samples=2, tokens=10, positions=10, flops=operations)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tftrain.architecture.describe import describe
 from tftrain.config import ModelConfig
 from tftrain.formats import safetensors_file, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
@@ -20,7 +21,6 @@ from tftrain.formats.safetensors_file import SafetensorsFile
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, part_of
-from tftrain.plan.variables import variables
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -173,9 +173,9 @@ def links_of(model: ModelConfig) -> list[Link]:
         names = _MEGATRON_BERT if model.is_pre_norm else _BERT
         if model.task == "question_answering":
             names = names._replace(scopes={**names.scopes, "classifier": "qa_outputs"})
-        return [names.link(each) for each in variables(model, model.vocab_size)]
+        return [names.link(each) for each in describe(model).variables()]
     links, waiting = [], {}
-    for each in variables(model, model.vocab_size):
+    for each in describe(model).variables():
         scope, _, leaf = each.name.rpartition("/")
         if scope.endswith(("/query", "/key", "/value")):
             waiting.setdefault(leaf, []).append(each)

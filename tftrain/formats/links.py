@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.plan.variables import Variable
+from tftrain.architecture.parts import Variable
 
 Arrays = Sequence[np.ndarray]
 

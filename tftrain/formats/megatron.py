@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tftrain.architecture.describe import describe
+from tftrain.architecture.parts import Variable
 from tftrain.config import ModelConfig
 from tftrain.formats import hugging_face_config, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
@@ -19,7 +21,6 @@ from tftrain.formats.links import Link, Names, by_heads, transposed
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import Namespace, Placeholder, Record, Tensor, TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors
-from tftrain.plan.variables import Variable, variables
 
 FILE = "model_optim_rng.pt"
 LATEST = "latest_checkpointed_iteration.txt"
@@ -181,7 +182,7 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
 def links_of(model: ModelConfig, rows: int) -> list[Link]:
     """Returns the link of every tensor of a model; the word table and its bias have so many rows."""
     links, waiting = [], {}
-    for each in variables(model, model.vocab_size):
+    for each in describe(model).variables():
         scope, _, leaf = each.name.rpartition("/")
         if each.name == "embeddings/word":
             links.append(_padded("embedding.word_embeddings.weight", each, rows))

@@ -5,13 +5,13 @@ Its layers have numbers: four for the embedding, one for each block, and the poo
 
 from pathlib import Path
 
+from tftrain.architecture.describe import describe
 from tftrain.config import ModelConfig
 from tftrain.formats import object_based, tf1
 from tftrain.formats.links import Link, Names, same, split_layer
 from tftrain.formats.object_based import VALUE, Library
 from tftrain.formats.tf_models import by_head
 from tftrain.formats.weights import Weights, part_of
-from tftrain.plan.variables import variables
 
 read_model = tf1.read_model
 
@@ -44,7 +44,7 @@ _NAMES = Names(
 
 def _links(model: ModelConfig, parts: set[str]) -> list[Link]:
     found = []
-    for each in variables(model, model.vocab_size):
+    for each in describe(model).variables():
         if part_of(each.name) == "pooler":
             leaf, number = each.name.rpartition("/")[2], _FIRST_BLOCK + model.num_hidden_layers
             found.append(same(f"encoder/{_LAYER}{number}/{leaf}{VALUE}", each))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tftrain.architecture.describe import describe
 from tftrain.checkpoint import durable, folder, manifest, save, scores, shard
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import Piece
@@ -25,7 +26,6 @@ from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
 from tftrain.parallel.state_layout import MASTER
-from tftrain.plan.variables import variables
 
 TOKENIZER_FOLDER = "tokenizer"  # in the output folder of a run
 
@@ -49,7 +49,7 @@ class OwnWeights(Weights):
         self.model, self.tokenizer = _model(run.get("config"), self.path), _tokenizer(path, run)
         if self.model.is_fine_tuned:
             self.fine_tuning, self.max_seq_length = _fine_tuning(run["config"], self.path)
-        every = {each.name: each.shape for each in variables(self.model, self.model.vocab_size)}
+        every = {each.name: each.shape for each in describe(self.model).variables()}
         prefix = f"{MASTER}/"
         found = {
             name.removeprefix(prefix): each[1] for name, each in self._reader.tensors.items() if name.startswith(prefix)

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from tftrain.architecture.describe import describe
+from tftrain.architecture.parts import Variable
 from tftrain.config import ModelConfig
 from tftrain.formats import hugging_face_config, tokenizer
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link, Names, same, transposed
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors
-from tftrain.plan.variables import Variable, variables
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 _EPSILON = 1e-12
@@ -91,7 +92,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
 
 def links_of(model: ModelConfig) -> list[Link]:
     """Returns the link of every tensor of a model with all its heads."""
-    return [_NAMES.link(each) for each in variables(model, model.vocab_size)]
+    return [_NAMES.link(each) for each in describe(model).variables()]
 
 
 def write(folder: Path, weights: Weights, architecture: str | None = None) -> list[str]:

@@ -6,12 +6,13 @@ encoder has a pooler of its own as well, which the pre-training model does not u
 
 from pathlib import Path
 
+from tftrain.architecture.describe import describe
+from tftrain.architecture.parts import Variable
 from tftrain.config import ModelConfig
 from tftrain.formats import object_based, tf1
 from tftrain.formats.links import Link, Names, reshaped, same
 from tftrain.formats.object_based import VALUE, Library
 from tftrain.formats.weights import Weights, part_of
-from tftrain.plan.variables import Variable, variables
 
 read_model = tf1.read_model
 
@@ -52,7 +53,7 @@ def by_head(link: Link, variable: Variable, model: ModelConfig) -> Link:
 
 def _links(model: ModelConfig, parts: set[str]) -> list[Link]:
     found = []
-    for each in variables(model, model.vocab_size):
+    for each in describe(model).variables():
         if part_of(each.name) == "pooler":
             leaf = each.name.rpartition("/")[2]
             places = [

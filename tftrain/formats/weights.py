@@ -7,13 +7,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tftrain.architecture.describe import describe
+from tftrain.architecture.parts import Variable
 from tftrain.config import ModelConfig
 from tftrain.fields import implementations
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.plan.variables import Variable, variables
 
 # The parts of an encoder that files may lack, by the first part of a variable's name.
 HEADS = ("masked_lm", "pooler", "next_sentence", "classifier")
@@ -90,7 +91,7 @@ class LinkedWeights(Weights):
         """
         self.path, self.model, self.tokenizer = path, model, tokenizer
         self._links = {name: link for link in links for name in link.ours}
-        every = variables(model, model.vocab_size)
+        every = describe(model).variables()
         self.shapes = {each.name: each.shape for each in every if each.name in self._links}
         self._read, self._last = read, ("", {})
 
@@ -162,13 +163,13 @@ def part_of(name: str) -> str:
 
 def heads_of(model: ModelConfig) -> tuple[str, ...]:
     """Returns the heads that a model has beside the tied output layer."""
-    has = {part_of(each.name) for each in variables(model, model.vocab_size)}
+    has = {part_of(each.name) for each in describe(model).variables()}
     return tuple(head for head in HEADS if head in has)
 
 
 def needed(model: ModelConfig, heads: Collection[str]) -> list[Variable]:
     """Returns the variables of a model with some of its heads only."""
-    return [each for each in variables(model, model.vocab_size) if part_of(each.name) in ("", *heads)]
+    return [each for each in describe(model).variables() if part_of(each.name) in ("", *heads)]
 
 
 def check_tensors(
@@ -215,7 +216,7 @@ def listed(names: Collection[str]) -> str:
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
-def describe(model: ModelConfig) -> dict[str, Any]:
+def structure(model: ModelConfig) -> dict[str, Any]:
     """Returns the flags of a model that decide its variables and outputs."""
     fields = model.__dataclass_fields__
     return {name: getattr(model, name) for name in fields if name not in FREE_FLAGS}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tftrain import flags
 from tftrain.fields import ConfigError, Problem
-from tftrain.plan import cluster_file, levers, machine, parameters, report
+from tftrain.plan import cluster_file, levers, machine, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.config import PlanConfig, search_request, workload
 from tftrain.plan.forecast import forecast
@@ -157,7 +157,7 @@ def print_plan(config: PlanConfig) -> int:
     suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
     tokens, steps, given = work.global_batch * work.seq, config.run.max_steps, config.plan
     real = report.Rows(given.examples_per_row, given.utilisation)
-    print(report.text(plan, parameters.of_workload(work), steps, tokens, suggestions, real), end="")
+    print(report.text(plan, work.model.parameters, steps, tokens, suggestions, real), end="")
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
 
 

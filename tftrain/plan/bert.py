@@ -23,18 +23,18 @@ def block(work: Workload) -> Part:
 def embedding(work: Workload) -> Part:
     """Returns the inventory of the embeddings; the table's gradient sums those of logits and look-ups."""
     part = encoder.embedding(work)
-    return _accumulated(part._replace(summands=2 * work.item * work.vocab * work.hidden / work.tp), work)
+    return _accumulated(part._replace(summands=2 * work.item * work.model.word.size / work.tp), work)
 
 
 def head(work: Workload) -> Part:
     """Returns the inventory of the two heads; the logits of the masked words are in chunks of rows."""
-    part, words = encoder.head(work), round(work.vocab / work.tp)
+    part, words, width = encoder.head(work), round(work.model.vocab / work.tp), work.model.width
     rows = work.micro_batch * work.predictions
-    chunk = rows_of_chunk(rows, words, work.hidden)
+    chunk = rows_of_chunk(rows, words, width)
     saved = [*part.saved[:-1], SavedTensor("logits and probabilities of a chunk", (work.item + 8.0) * chunk * words)]
     if chunk < rows:
-        saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * work.hidden))
-    products = (*part.products, Product("next sentence", work.micro_batch, 2, work.hidden))
+        saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * width))
+    products = (*part.products, Product("next sentence", work.micro_batch, 2, width))
     return _accumulated(part._replace(products=products, saved=tuple(saved)), work)
 
 
@@ -48,9 +48,9 @@ def _accumulated(part: Part, work: Workload) -> Part:
 
 def _saved(work: Workload) -> list[SavedTensor]:
     tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
-    numbers, wide = tokens * work.hidden, tokens * work.inner / t
+    numbers, wide, heads = tokens * work.model.width, tokens * work.model.inner / t, work.model.attention_heads / t
     numbers_of_rank = numbers / work.stream_ranks
-    u, v, scores = numbers * item, numbers_of_rank * item, work.micro_batch * work.heads / t * work.seq**2
+    u, v, scores = numbers * item, numbers_of_rank * item, work.micro_batch * heads * work.seq**2
     saved = [
         SavedTensor("block's input", v),
         SavedTensor("queries, keys and values", 3 * u / t),
@@ -85,6 +85,6 @@ def _feed_forward(work: Workload, wide: float) -> list[SavedTensor]:
     saved = [SavedTensor("input of gelu", size), SavedTensor("input of the narrow layer", wide * work.item)]
     if not fused and work.grappler not in encoder.RECOMPUTING:
         saved.append(SavedTensor("factors of gelu", 2 * size))
-    if work.gated:
+    if work.model.block.feed_forward.gate:
         saved.append(SavedTensor("gate", size if fused else 2 * size))
     return saved

@@ -7,6 +7,8 @@ sums. Sizes are those of one rank and one micro-batch.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tftrain.plan.workload import Workload
+
 
 class Product(NamedTuple):
     """`batch` matrix products [m, k] x [k, n]; backward computes two products, each with the same number of operations.
@@ -83,3 +85,26 @@ class Part(NamedTuple):
 def total(numbers: Iterable[float]) -> float:
     """Returns the sum, as a float."""
     return float(sum(numbers))
+
+
+def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
+    """Returns the products of one block on one tensor parallel rank and one micro-batch.
+
+    Args:
+        work: the workload.
+        joined: whether queries, keys and values are one product.
+    """
+    attention, feed_forward = work.model.block.attention, work.model.block.feed_forward
+    tokens, t = work.micro_batch * work.seq, work.tp
+    first = (attention.query, attention.key, attention.value)
+    widths = [sum(each.outputs for each in first)] if joined else [each.outputs for each in first]
+    batch = max(1, round(work.micro_batch * attention.heads / t))
+    output, down, width = attention.output, feed_forward.down, work.model.width
+    return (
+        *[Product("queries, keys, values", tokens, outputs // t, width) for outputs in widths],
+        Product("scores", work.seq, work.seq, attention.head_size, batch, core=True),
+        Product("context", work.seq, attention.head_size, work.seq, batch, core=True),
+        Product("attention output", tokens, output.outputs, output.inputs // t),
+        *[Product("wide", tokens, each.outputs // t, each.inputs) for each in feed_forward.wide],
+        Product("narrow", tokens, down.outputs, down.inputs // t),
+    )

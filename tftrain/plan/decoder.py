@@ -6,8 +6,7 @@ u is a tensor of the residual stream (tokens x hidden), v what a rank has of it,
 scores. With sequence parallelism v is a part of u, and a block saves s b h (34 + 5 a s / h) / t bytes.
 """
 
-from tftrain.plan import parameters
-from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block
 from tftrain.plan.workload import Workload
 
 LOGIT_FORWARD = 38  # bytes moved for each logit: cast to fp32, maximum, difference, exponential, sum, quotient
@@ -16,27 +15,18 @@ LOGIT_BACKWARD = 22  # copy of the probabilities, product with the loss's gradie
 
 def block(work: Workload) -> Part:
     """Returns the inventory of one block on one tensor parallel rank."""
-    tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
-    width, inner, heads = work.hidden, work.inner, work.heads / t
-    u = tokens * width * item
-    d, wide, v = u / t, tokens * inner * item / t, u / work.stream_ranks
-    scores = work.micro_batch * heads * work.seq**2 * item
+    tokens, item, t, model = work.micro_batch * work.seq, work.item, work.tp, work.model
+    u = tokens * model.width * item
+    d, wide, v = u / t, tokens * model.inner * item / t, u / work.stream_ranks
+    scores = work.micro_batch * model.attention_heads / t * work.seq**2 * item
     mask = 1 / item  # a mask's byte for each element
-    head_size, batch = width // work.heads, max(1, round(work.micro_batch * heads))
-    wides = 2 if work.gated else 1
-    products = (
-        Product("queries, keys, values", tokens, 3 * width // t, width),
-        Product("scores", work.seq, work.seq, head_size, batch, core=True),
-        Product("context", work.seq, head_size, work.seq, batch, core=True),
-        Product("attention output", tokens, width, width // t),
-        *[Product("wide", tokens, inner // t, width)] * wides,
-        Product("narrow", tokens, width, inner // t),
-    )
+    wides, products = len(model.block.feed_forward.wide), products_of_block(work, joined=True)
+    batch = next(each.batch for each in products if each.core)
     # Megatron's kernel takes score matrices in fours; other numbers fall back to plain ops.
     fused_softmax = "softmax" in work.fused and batch % 4 == 0
     softmax = (2, 3, (1, 1)) if fused_softmax else (10, 12, (5, 5))
     gelu = (2, 3) if "gelu" in work.fused else (16, 24)
-    weights = parameters.of_block(work).of_rank(t)
+    weights = model.block_weights.of_rank(t)
     kernels = [
         Kernel("norms", 4 * v, 6 * v, (2, 4)),
         Kernel("residual adds", 6 * v, 4 * v, (2, 4)),
@@ -90,23 +80,23 @@ def sums_of_block(work: Workload, u: float) -> tuple[tuple[float, ...], tuple[fl
 def embedding(work: Workload) -> Part:
     """Returns the inventory of the embedding: look-ups, their sum, dropout; the table's gradient is dense."""
     tokens, item = work.micro_batch * work.seq, work.item
-    u, table = tokens * work.hidden * item, work.vocab * work.hidden / work.tp
+    u, table = tokens * work.model.width * item, work.model.word.size / work.tp
     kernels = (
         Kernel("look-ups and dropout", 8 * u, 6 * u, (6, 8)),
         Kernel("table's gradient", 0, 4 * item * table, (0, 2)),
     )
     mask = (SavedTensor("dropout mask", u / item / work.stream_ranks),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
-    return Part((), kernels, mask, u, sums, parameters.of_embeddings(work).of_rank(work.tp))
+    return Part((), kernels, mask, u, sums, work.model.embedding_weights.of_rank(work.tp))
 
 
 def head(work: Workload) -> Part:
     """Returns the inventory of the output: last norm, logits of every token, and their cross-entropy in fp32."""
     tokens, item = work.micro_batch * work.seq, work.item
-    u, logits = tokens * work.hidden * item, tokens * work.vocab / work.tp
+    u, logits = tokens * work.model.width * item, tokens * work.model.vocab / work.tp
     v = u / work.stream_ranks
-    table = work.vocab * work.hidden / work.tp
-    products = (Product("logits", tokens, work.vocab // work.tp, work.hidden),)
+    table = work.model.word.size / work.tp
+    products = (Product("logits", tokens, work.model.vocab // work.tp, work.model.width),)
     kernels = (
         Kernel("last norm", 2 * v, 3 * v, (1, 2)),
         Kernel("cross-entropy", LOGIT_FORWARD * logits, LOGIT_BACKWARD * logits, (25, 8)),
@@ -116,4 +106,4 @@ def head(work: Workload) -> Part:
     saved = (SavedTensor("input of the last norm", 2 * v), SavedTensor("logits and probabilities", (item + 4) * logits))
     small = 4.0 * tokens
     sums = ((small, small, small), (u,)) if work.tp > 1 else ((), ())
-    return Part(products, kernels, saved, u, sums, parameters.of_head(work).of_rank(work.tp))
+    return Part(products, kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))

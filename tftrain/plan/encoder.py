@@ -8,8 +8,7 @@ wide layer.
 
 from typing import NamedTuple
 
-from tftrain.plan import parameters
-from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block
 from tftrain.plan.decoder import sums_of_block
 from tftrain.plan.workload import Workload
 
@@ -56,24 +55,13 @@ LAUNCHES = {True: (16, 32), False: (60, 90)}  # of a block's kernels, by whether
 
 def block(work: Workload) -> Part:
     """Returns the inventory of one block on one tensor parallel rank."""
-    tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
-    width, inner = work.hidden, work.inner
-    u = tokens * width * item
-    d, w, v = u / t, tokens * inner * item / t, u / work.stream_ranks
-    s = 0.0 if "flash" in work.fused else work.micro_batch * work.heads / t * work.seq**2 * item
-    head_size, batch = width // work.heads, max(1, round(work.micro_batch * work.heads / t))
-    wide_products = [Product("wide", tokens, inner // t, width)] * (2 if work.gated else 1)
-    products = (
-        *[Product("queries, keys, values", tokens, width // t, width)] * 3,
-        Product("scores", work.seq, work.seq, head_size, batch, core=True),
-        Product("context", work.seq, head_size, work.seq, batch, core=True),
-        Product("attention output", tokens, width, width // t),
-        *wide_products,
-        Product("narrow", tokens, width, inner // t),
-    )
-    wides = len(wide_products)
-    # The published trainer's key projection is counted with its bias in every row, as when constants were fitted.
-    weights = parameters.of_block(work if work.family == "tftrain" else work.replaced(key_bias=True)).of_rank(t)
+    tokens, item, t, model = work.micro_batch * work.seq, work.item, work.tp, work.model
+    u = tokens * model.width * item
+    d, w, v = u / t, tokens * model.inner * item / t, u / work.stream_ranks
+    s = 0.0 if "flash" in work.fused else work.micro_batch * model.attention_heads / t * work.seq**2 * item
+    wides, weights = len(model.block.feed_forward.wide), model.block_weights.of_rank(t)
+    if work.trainer == "encoder" and not model.block.attention.key.bias:
+        weights += model.width / t  # of the keys: counted in every row, as when constants were fitted
     kernels = [
         _kernel("norms", NORM.passes(work, "ln"), 2 * v),
         _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * v),
@@ -90,11 +78,12 @@ def block(work: Workload) -> Part:
         kernels.append(_kernel("attention dropout", DROPOUT.passes(work, "softmax"), s, core=True))
     if work.hidden_dropout:
         kernels.append(_kernel("hidden dropout", DROPOUT.passes(work, "dropout_add"), 2 * v))
-    return Part(products, tuple(kernels), tuple(_saved(work, u, d, w, s)), v, sums_of_block(work, u), weights)
+    saved = tuple(_saved(work, u, d, w, s))
+    return Part(products_of_block(work, joined=False), tuple(kernels), saved, v, sums_of_block(work, u), weights)
 
 
 def _saved(work: Workload, u: float, d: float, w: float, s: float) -> list[SavedTensor]:
-    wides = 2 if work.gated else 1
+    wides = len(work.model.block.feed_forward.wide)
     saved = [
         SavedTensor("block's input", u),
         SavedTensor("queries, keys and values", 3 * d),
@@ -127,8 +116,8 @@ def _kernel(name: str, passes: tuple[float, float], size: float, core: bool = Fa
 
 def embedding(work: Workload) -> Part:
     """Returns the inventory of the embeddings: look-ups, their sum and its norm; the table's gradient is dense."""
-    u = work.micro_batch * work.seq * work.hidden * work.item
-    table = work.vocab * work.hidden / work.tp
+    u = work.micro_batch * work.seq * work.model.width * work.item
+    table = work.model.word.size / work.tp
     kernels = (
         _kernel("look-ups and norm", (8, 10), u),
         Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)),
@@ -136,16 +125,16 @@ def embedding(work: Workload) -> Part:
     masks = (SavedTensor("dropout mask", u),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
     saved = (SavedTensor("input of the norm", u), *masks)
-    return Part((), kernels, saved, u, sums, parameters.of_embeddings(work).of_rank(work.tp))
+    return Part((), kernels, saved, u, sums, work.model.embedding_weights.of_rank(work.tp))
 
 
 def head(work: Workload) -> Part:
     """Returns the inventory of the two heads: logits of the masked positions, in fp32, and the pooler."""
-    rows, width = work.micro_batch * work.predictions, work.hidden
-    logits, picked = rows * work.vocab / work.tp, rows * width * work.item
+    rows, width, words = work.micro_batch * work.predictions, work.model.width, work.model.vocab
+    logits, picked = rows * words / work.tp, rows * width * work.item
     products = (
         Product("transform", rows, width, width),
-        Product("logits", rows, work.vocab // work.tp, width),
+        Product("logits", rows, words // work.tp, width),
         Product("pooler", work.micro_batch, width, width),
     )
     kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
@@ -154,4 +143,4 @@ def head(work: Workload) -> Part:
         SavedTensor("logits and probabilities", (work.item + 8) * logits),
     )
     sums = ((4.0 * rows,) * 2, (picked,)) if work.tp > 1 else ((), ())
-    return Part(products, kernels, saved, picked, sums, parameters.of_head(work).of_rank(work.tp))
+    return Part(products, kernels, saved, picked, sums, work.model.output_weights.of_rank(work.tp))

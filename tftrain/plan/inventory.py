@@ -1,4 +1,4 @@
-"""The inventories of a workload's model by its family, cached by the fields that they depend on."""
+"""The inventories of a workload's model, cached by the fields that they depend on."""
 
 import functools
 from typing import NamedTuple
@@ -7,7 +7,13 @@ from tftrain.plan import bert, decoder, encoder, gpt
 from tftrain.plan.blocks import Part
 from tftrain.plan.workload import Workload
 
-FAMILIES = {"megatron": decoder, "encoder": encoder, "tftrain": bert, "tftrain_gpt": gpt}
+# By the trainer and whether the model is a decoder.
+INVENTORIES = {
+    ("megatron", True): decoder,
+    ("encoder", False): encoder,
+    ("tftrain", False): bert,
+    ("tftrain", True): gpt,
+}
 
 
 class Parts(NamedTuple):
@@ -32,7 +38,6 @@ def one_block(work: Workload) -> Workload:
         schedule="1f1b",
         chunks=1,
         division=(),
-        layers=1,
         global_batch=work.micro_batch,
         zero_stage=0,
         split_strategy="even",
@@ -42,8 +47,8 @@ def one_block(work: Workload) -> Workload:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _parts(work: Workload) -> Parts:
-    family = FAMILIES[work.family]
-    return Parts(family.block(work), family.embedding(work), family.head(work))
+    own = INVENTORIES[work.trainer, work.model.causal]
+    return Parts(own.block(work), own.embedding(work), own.head(work))
 
 
 def weights(work: Workload, stage: int = 0) -> float:
@@ -63,5 +68,5 @@ def weights(work: Workload, stage: int = 0) -> float:
 
 def copied_weights(work: Workload, stage: int) -> float:
     """Returns the weights of a stage whose state another stage has: the word table of this project's last stage."""
-    is_copy = work.family.startswith("tftrain") and 0 < stage == work.pp - 1
-    return work.vocab * work.hidden / work.tp if is_copy else 0.0
+    is_copy = work.trainer == "tftrain" and 0 < stage == work.pp - 1
+    return work.model.word.size / work.tp if is_copy else 0.0

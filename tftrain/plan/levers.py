@@ -97,7 +97,7 @@ def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Chan
         yield {**dict.fromkeys(LEVERS.values(), "fused"), "optimizer": f"fused_{rule}"}
     if work.precision == "fp32":
         yield {"precision": "bf16"}
-    by_stage = work.causal or config.plan.zero_stage is not None
+    by_stage = work.model.causal or config.plan.zero_stage is not None
     for stage in zero_stages(work.dp, work.pp):
         # tftrain.run has no ZeRO-3.
         if stage > work.zero_stage and (by_stage or stage < 3):

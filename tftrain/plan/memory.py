@@ -90,7 +90,7 @@ def _stage(work: Workload, one: Workload, constants: Constants, stage: int) -> M
     tensors, activations = (*tensors, *held), activations + _bytes(held)
     half = work.precision != "fp32"
     # In this project, the update of a rank without data parallel ones reads 16-bit gradients as they are.
-    widened = half and not (work.family.startswith("tftrain") and work.dp == 1)
+    widened = half and not (work.trainer == "tftrain" and work.dp == 1)
     # Every data parallel rank writes a share of undivided state.
     written = owned if work.zero_stage else with_state / work.dp
     # With an accumulation buffer, ZeRO-2 divides that buffer; the gradients of one micro-batch are whole.
@@ -119,12 +119,12 @@ def _held_by_stages(work: Workload, one: Workload, stage: int) -> list[tuple[str
     activations, recomputed ones as well, is what runs needed. Backward in halves keeps the gradients of all products'
     outputs until the second half.
     """
-    if work.pp == 1 or not work.family.startswith("tftrain"):
+    if work.pp == 1 or work.trainer != "tftrain":
         return []
     block, layers = inventory.parts(one).block, work.layers_of(stage)
     whole = _bytes(_saved(one.replaced(checkpointing="none"), block, layers, 1))
     if work.sequence_parallel:  # The inputs of both halves of a block and the gradients of both sums, gathered.
-        whole += layers * 4 * work.micro_batch * work.seq * work.hidden * work.item
+        whole += layers * 4 * work.micro_batch * work.seq * work.model.width * work.item
     found = [("activations of a part until its backward ends", whole / 2)]
     if work.schedule == "zero_bubble":
         outputs = sum(each.m * each.n * each.batch for each in block.products if not each.core) * work.item
@@ -185,7 +185,7 @@ def _buffers(work: Workload, weights: float, owned: float) -> float:
     """
     if work.dp == 1:
         return 0.0
-    has_owners = work.family.startswith("tftrain") and work.zero_stage and work.split_strategy != "even"
+    has_owners = work.trainer == "tftrain" and work.zero_stage and work.split_strategy != "even"
     return min(weights, BUCKET) * ITEM_BYTES[work.wire] + (4 * min(owned, BUCKET) if has_owners else 0.0)
 
 
@@ -196,8 +196,8 @@ def _fullest_owner(work: Workload, weights: float) -> float:
     equal parts, or one of them only the largest tensor.
     """
     if work.split_strategy == "naive":
-        others = -(-(work.layers + 1) // work.dp) - 1
+        others = -(-(work.model.layers + 1) // work.dp) - 1
         block, embedding, _ = inventory.parts(work)
         return embedding.weights + others * block.weights
     owners = int(work.split_strategy.partition(":")[2])
-    return max(work.vocab * work.hidden / work.tp, weights / owners)
+    return max(work.model.word.size / work.tp, weights / owners)

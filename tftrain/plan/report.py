@@ -47,9 +47,10 @@ def text(
         suggestions: levers that make it fit, if it does not.
         rows: of the data; unless each is one example without padding, the report has real rates too.
     """
-    work = plan.work
+    work, model = plan.work, plan.work.model
     lines = [
-        f"{work.layers} x {work.hidden}, {work.heads} heads, {work.vocab} words, {work.seq} tokens; {work.precision}",
+        f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, "
+        f"{work.seq} tokens; {work.precision}",
         division(work) + f" on {plan.cluster.name}",
         "",
         f"{'parameters':32}{parameters:>18,}",

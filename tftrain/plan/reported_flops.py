@@ -1,19 +1,7 @@
 """The floating point operations of a workload, counted exactly and by the formulas of training logs."""
 
-from tftrain.plan import flops
+from tftrain.architecture import flops
 from tftrain.plan.workload import Workload
-
-
-def of_sample(work: Workload) -> int:
-    """Returns the operations of one forward pass over one sample of a workload, counted exactly.
-
-    A decoder predicts every token and has neither pooler nor the dense layer before the logits. Its causal mask saves
-    nothing: the products are those of whole matrices.
-    """
-    found = flops.forward_of_sizes(
-        work.layers, work.hidden, work.inner, work.gated, work.vocab, work.seq, predictions=work.predictions
-    )
-    return found.total - (found.pooler + found.mlm_transform if work.causal else 0)
 
 
 def reported(work: Workload, formula: str) -> float:
@@ -30,8 +18,9 @@ def reported(work: Workload, formula: str) -> float:
         Floating point operations of the whole job.
     """
     if formula == "exact":
-        return 3 * work.global_batch * of_sample(work)
-    plain = 96 * work.global_batch * work.seq * work.layers * work.hidden**2
+        return flops.step(work.model, work.seq, work.predictions, work.global_batch)
+    layers, width = work.model.layers, work.model.width
+    plain = 96 * work.global_batch * work.seq * layers * width**2
     if formula == "old":
         return plain
-    return plain * (1 + work.seq / (6 * work.hidden) + work.vocab / (16 * work.layers * work.hidden))
+    return plain * (1 + work.seq / (6 * width) + work.model.vocab / (16 * layers * width))

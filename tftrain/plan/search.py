@@ -102,12 +102,12 @@ def candidates(
     Args:
         work, cluster, max_nodes, ramp, constraints: as for `search`.
     """
-    batches = (work.global_batch, *ramp)
+    batches, model = (work.global_batch, *ramp), work.model
     owners = int(work.split_strategy.partition(":")[2] or 1)
     for tp in _divisors(cluster.per_node):
-        if work.heads % tp or work.inner % tp or not constraints.allows(tp=tp):
+        if model.attention_heads % tp or model.inner % tp or not constraints.allows(tp=tp):
             continue
-        for pp in _divisors(work.layers // work.chunks) if work.layers % work.chunks == 0 else ():
+        for pp in _divisors(model.layers // work.chunks) if model.layers % work.chunks == 0 else ():
             for dp in range(owners, max_nodes * cluster.per_node // (tp * pp) + 1):
                 whole = tp * pp * dp % cluster.per_node == 0
                 if not whole or any(batch % dp for batch in batches) or not constraints.allows(pp=pp, dp=dp):
@@ -120,9 +120,8 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
     stages = [stage for stage in zero_stages(work.dp, work.pp) if constraints.allows(zero_stage=stage)]
     modes = [mode for mode in CHECKPOINTING if constraints.allows(checkpointing=mode)]
     for size in _divisors(math.gcd(*shares), MAX_MICRO_BATCH):
-        aligned = (
-            not work.causal or "softmax" not in work.fused or work.heads // work.tp * size % FUSED_SOFTMAX_UNIT == 0
-        )
+        heads = work.model.attention_heads // work.tp * size
+        aligned = not work.model.causal or "softmax" not in work.fused or heads % FUSED_SOFTMAX_UNIT == 0
         if any(schedule_problems(work.schedule, work.pp, share // size, work.chunks) for share in shares):
             continue
         if not aligned or not constraints.allows(micro_batch=size, micro_batches=shares[0] // size):

@@ -185,7 +185,7 @@ def _pipeline_time(work: Workload, cluster: Cluster, constants: Constants) -> co
         parts[0] += embedding[kind]
         parts[-1] += head[kind]
         kinds.append(tuple(tuple(parts[stage :: work.pp]) for stage in range(work.pp)))
-    one = transfer(work.micro_batch * work.seq * work.hidden * work.item, cluster)
+    one = transfer(work.micro_batch * work.seq * work.model.width * work.item, cluster)
     durations = Durations(*kinds, constants.transfer * one)
     return cost.step_time(work.schedule, work.pp, round(work.micro_batches), work.chunks, durations)
 
@@ -226,7 +226,7 @@ def _step(work, cluster, constants, passed: cost.StepTime | None) -> StepTime:
 def _slowest(work, block, embedding, head) -> tuple[float, _PartSeconds]:
     """Returns the layers of the slowest pipeline stage, and the seconds of what it has beside them."""
     if work.pp == 1:
-        return work.layers, embedding.plus(head)
+        return work.model.layers, embedding.plus(head)
     # An inner stage has neither end, but it may have more layers.
     inner = max(map(work.layers_of, range(1, work.pp - 1)), default=0.0)
     found = (work.layers_of(0), embedding), (work.layers_of(work.pp - 1), head), (inner, _PartSeconds(0, 0, 0, 0))
@@ -289,7 +289,7 @@ def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Ra
     if work.zero_stage == 2:  # every micro-batch is reduced to the owners
         return work.micro_batches * each / 2 + gathered
     if work.zero_stage:  # this project reduces to the owners; others reduce whole gradients
-        return (each / 2 if work.family.startswith("tftrain") else each) + gathered
+        return (each / 2 if work.trainer == "tftrain" else each) + gathered
     return each
 
 

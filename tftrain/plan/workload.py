@@ -4,10 +4,12 @@ import dataclasses
 from typing import NamedTuple
 
 from tftrain import data_sizes
+from tftrain.architecture.architecture import Architecture
+from tftrain.architecture.describe import pretrained
+from tftrain.architecture.flops import head_in_layers
 from tftrain.config import OptimizerConfig, TrainConfig
 from tftrain.layer_split import split_layers
 from tftrain.number_formats import ITEM_BYTES
-from tftrain.plan.flops import head_in_layers
 
 LEVERS = {
     "ln": "ln_impl",
@@ -23,14 +25,10 @@ class Workload(NamedTuple):
     """A training job.
 
     Attributes:
-        family: the code that runs it and decides the saved tensors: megatron, encoder (a published trainer) or tftrain.
-        causal: true for a decoder that predicts every token, false for an encoder that predicts masked ones.
-        layers, hidden, heads, inner, vocab: sizes of the model; `inner` is the feed-forward width.
+        trainer: the code that runs it and decides the saved tensors: megatron, tftrain, or encoder, a published one.
+        model: what is trained.
         seq: tokens of a sample.
-        positions: rows of the position embedding.
         predictions: positions of a sample that have logits.
-        gated: whether the feed-forward layer has a second projection (GeGLU).
-        key_bias: whether the key projection has a bias.
         precision: fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights.
         micro_batch, global_batch: samples of a forward pass on one model replica, and of an update.
         dp, tp, pp: data, tensor and pipeline parallel ranks.
@@ -51,15 +49,9 @@ class Workload(NamedTuple):
         grappler: the value of the flag memory_optimization where it has an effect, else none.
     """
 
-    family: str
-    causal: bool
-    layers: int
-    hidden: int
-    heads: int
-    inner: int
-    vocab: int
+    trainer: str
+    model: Architecture
     seq: int
-    positions: int
     predictions: int
     micro_batch: int
     global_batch: int
@@ -75,8 +67,6 @@ class Workload(NamedTuple):
     split_strategy: str = "even"
     checkpointing: str = "none"
     fused: frozenset[str] = frozenset()
-    gated: bool = False
-    key_bias: bool = True
     hidden_dropout: bool = False
     attention_dropout: bool = False
     accumulation: str = ""
@@ -93,13 +83,13 @@ class Workload(NamedTuple):
 
     def layers_of(self, stage: int) -> float:
         """Returns the layers of a pipeline stage."""
-        return float(sum(self.division[stage :: self.pp])) if self.division else self.layers / self.pp
+        return float(sum(self.division[stage :: self.pp])) if self.division else self.model.layers / self.pp
 
     @property
     def layers_of_parts(self) -> tuple[float, ...]:
         """Layers of each part of the pipeline: part number chunk * stages + stage."""
         parts = self.pp * self.chunks
-        return self.division or (self.layers / parts,) * parts
+        return self.division or (self.model.layers / parts,) * parts
 
     @property
     def stream_ranks(self) -> int:
@@ -181,19 +171,16 @@ def from_config(
     # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
     sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
     jit = config.compiles(gpu)
-    is_decoder = causal or model.is_decoder
+    if causal and not model.is_decoder:
+        model = dataclasses.replace(model, model_family="gpt")
+    architecture = pretrained(dataclasses.replace(model, vocab_size=vocab))
+    predictions = seq if architecture.causal else predictions
     pp = parallel.pipeline_parallel_size if pp is None else pp
     return Workload(
-        family="megatron" if causal else "tftrain_gpt" if is_decoder else "tftrain",
-        causal=is_decoder,
-        layers=model.num_hidden_layers,
-        hidden=model.hidden_size,
-        heads=model.num_attention_heads,
-        inner=model.feed_forward_size,
-        vocab=vocab,
+        trainer="megatron" if causal else "tftrain",
+        model=architecture,
         seq=seq,
-        positions=model.max_position_embeddings if model.position_embedding == "learned" else 0,
-        predictions=seq if is_decoder else predictions,
+        predictions=predictions,
         micro_batch=batch.micro_batch_size,
         global_batch=batch.global_batch_size,
         precision=compute.precision,
@@ -203,13 +190,11 @@ def from_config(
         schedule=parallel.pipeline_schedule,
         chunks=parallel.virtual_pipeline_size,
         sequence_parallel=parallel.sequence_parallel,
-        division=_division(config, pp, head_in_layers(model, vocab, seq, predictions)),
+        division=_division(config, pp, head_in_layers(architecture, seq, predictions)),
         zero_stage=zero_stage if dp > 1 else 0,  # One rank splits nothing.
         split_strategy=parallel.state_split_strategy,
         checkpointing=compute.activation_checkpointing,
         fused=fused_ops(config),
-        gated=model.activation == "geglu",
-        key_bias=model.use_bias_in_keys,
         hidden_dropout=model.hidden_dropout_prob > 0,
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=sums,

@@ -14,7 +14,7 @@ from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
 from tftrain.formats.own import of_data
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.formats.weights import Weights, WeightsWithout, describe, heads_of
+from tftrain.formats.weights import Weights, WeightsWithout, heads_of, structure
 from tftrain.labelled.preflight import with_glue
 
 NEW_HEAD = "classifier"
@@ -43,7 +43,7 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
         model, tokenizer = registry.model_of(place)
     except (FormatError, CheckpointError) as error:
         return config, [Problem("init_checkpoint", settings.init_checkpoint, str(error))]
-    values = describe(model)
+    values = structure(model)
     has_task = config.model.is_fine_tuned or "task" in given
     if (has_task and config.model.task != model.task) or config.model.labels:
         values = {name: value for name, value in values.items() if name not in ("task", "labels")}

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tftrain.architecture import flops
+from tftrain.architecture.describe import describe
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
 from tftrain.model.bert import BertPretrainer, Comparison
 from tftrain.ops.dropout import DropoutKey
-from tftrain.plan import flops
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
 
@@ -60,7 +61,7 @@ class BertPretraining(TransformerTask):
     def batch_flops(self, batch: Batch) -> float:
         """Returns the operations of a batch, which may be shorter than the longest one."""
         length, slots = batch["input_ids"].shape[1], batch["masked_lm_positions"].shape[1]
-        return flops.step_flops(self._config.model, self.vocab_size, length, slots, self.batch_size(batch))
+        return flops.step(describe(self._config.model), length, slots, self.batch_size(batch))
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the weights of the masked words and of the sentence pairs, fp32 [2]."""

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from tftrain.architecture import flops
+from tftrain.architecture.describe import describe
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource
 from tftrain.labelled import splits
 from tftrain.model.bert import BertClassifier
 from tftrain.ops.dropout import DropoutKey
-from tftrain.plan import flops
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
 
@@ -58,7 +59,7 @@ class FineTuning(TransformerTask):
     def step_flops(self, samples: int) -> int:
         """Returns the operations of forward and backward over so many samples, without those of the head."""
         model, length = self._config.model, self._config.data.max_seq_length
-        return flops.encoder_step_flops(model, length, samples)
+        return 3 * samples * flops.forward(describe(model), length, 0).blocks
 
     @abc.abstractmethod
     def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:

@@ -6,6 +6,8 @@ from typing import ClassVar
 import tensorflow as tf
 
 from tftrain import devices
+from tftrain.architecture import flops
+from tftrain.architecture.describe import describe, pretrained
 from tftrain.checkpoint.piece import Piece
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.manifest import read_manifest
@@ -18,7 +20,6 @@ from tftrain.number_formats import DTYPES
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.tensor import TensorRanks
-from tftrain.plan import flops, parameters
 from tftrain.tasks.task import Batch, Task
 
 
@@ -145,9 +146,8 @@ class TransformerTask(Task):
     def step_flops(self, samples: int) -> int:
         """Returns the floating point operations of forward and backward over so many samples."""
         data = self._config.data
-        return flops.step_flops(
-            self._config.model, self.vocab_size, data.max_seq_length, data.max_predictions_per_seq, samples
-        )
+        model = pretrained(self._config.model)
+        return flops.step(model, data.max_seq_length, data.max_predictions_per_seq or 0, samples)
 
     def description(self) -> tuple[str, ...]:
         """Returns the sizes of the model, in words for the log."""
@@ -156,7 +156,7 @@ class TransformerTask(Task):
             f"{model.num_hidden_layers} layers x {model.hidden_size}",
             f"{model.num_attention_heads} heads",
             f"vocabulary of {self.vocab_size}",
-            f"{parameters.count(model, self.vocab_size).total / 1e6:.1f}M parameters",
+            f"{describe(model).parameters / 1e6:.1f}M parameters",
         )
 
     def implementations(self) -> str:

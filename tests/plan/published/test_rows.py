@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.plan.workloads import resized
 from tftrain.fields import ConfigError
 from tftrain.plan.published import compare, encoder_format, rows
 
@@ -25,7 +26,7 @@ def test_every_line_of_every_table_is_a_row(reference):
 
 def test_a_held_out_row_has_a_workload_and_no_figures(reference):
     row = reference["gpt_heads/05"]
-    assert row.workload.heads == 128
+    assert row.workload.model.attention_heads == 128
     assert row.workload.ranks == 8 * row.nodes == 384
     assert not row.reference.ran
     assert row.reference_seconds is None
@@ -44,7 +45,7 @@ def test_out_of_memory_is_not_a_figure(reference):
 
 def test_levers_become_the_workload(reference):
     work = reference["large_other/17"].workload
-    assert (work.layers, work.hidden, work.heads, work.micro_batch) == (24, 1024, 16, 32)
+    assert (work.model.layers, work.model.width, work.model.attention_heads, work.micro_batch) == (24, 1024, 16, 32)
     assert work.fused == {"gelu", "optimizer"}
     assert (work.dp, work.tp, work.zero_stage, work.accumulation) == (2, 4, 2, "fp16")
     # A later value of a lever overrides an earlier one.
@@ -194,7 +195,7 @@ def test_every_lever_that_the_planner_knows_is_read():
 
     plain = work("")
     assert work("activation_checkpointing=full") == plain.replaced(checkpointing="full")
-    assert work("activation=geglu") == plain.replaced(gated=True)
+    assert work("activation=geglu") == resized(plain, activation="geglu")
     assert work("split_grad_accum=true") == plain.replaced(zero_stage=2)
     assert work("split_opt_state=false") == plain.replaced(zero_stage=0)
     assert work("optimizer=fused_adamw") == plain

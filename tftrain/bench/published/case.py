@@ -34,7 +34,8 @@ class Case(NamedTuple):
     def sizes(self) -> str:
         """The sizes of the run in words."""
         work = self.work
-        model = f"{work.layers} x {work.hidden} with {work.heads} heads, {work.vocab} words"
+        sizes = work.model
+        model = f"{sizes.layers} x {sizes.width} with {sizes.attention_heads} heads, {sizes.vocab} words"
         batch = f"{work.micro_batch} x {work.seq} tokens x {round(work.micro_batches)}"
         return f"{model}; {batch}; dp {work.dp} x tp {work.tp} x pp {work.pp}"
 

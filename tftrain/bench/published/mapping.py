@@ -1,9 +1,15 @@
 """The flags of `tftrain.run` for a published row, and a note on what the flags cannot express."""
 
+from tftrain.architecture.describe import configuration
 from tftrain.bench.published.rows import Published
 from tftrain.plan.workload import LEVERS, Workload, reference_optimizer
 
 DROPOUT = 0.1
+# The flags that say what model it is.
+STRUCTURE = (
+    *("model_family", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *("max_position_embeddings", "norm_position", "activation", "use_bias_in_keys"),
+)
 DECODER_OPTIMIZER, ENCODER_OPTIMIZER = "fused_adamw", "lamb"
 
 
@@ -14,20 +20,11 @@ def run_flags(work: Workload, published: Published) -> list[str]:
         work: its scaled workload; `tftrain.plan.workload.from_config` returns the same workload from these flags.
         published: the row, for levers that a workload does not have.
     """
-    levers, decoder = published.levers, published.row.workload.causal
+    levers, model, decoder = published.levers, configuration(work.model), work.model.causal
     optimizer = levers.get("optimizer", DECODER_OPTIMIZER if decoder else ENCODER_OPTIMIZER)
     values = {
-        "model_family": "gpt" if decoder else "bert",
-        "num_hidden_layers": work.layers,
-        "hidden_size": work.hidden,
-        "num_attention_heads": work.heads,
-        "intermediate_size": work.inner,
-        "vocab_size": work.vocab,
+        **{name: getattr(model, name) for name in STRUCTURE},
         "max_seq_length": work.seq,
-        "max_position_embeddings": work.positions,
-        "norm_position": "pre" if decoder else "post",
-        "activation": "geglu" if work.gated else "gelu",
-        "use_bias_in_keys": work.key_bias,
         "hidden_dropout_prob": DROPOUT if work.hidden_dropout else 0,
         "attention_probs_dropout_prob": DROPOUT if work.attention_dropout else 0,
         **{lever: "fused" if op in work.fused else "reference" for op, lever in LEVERS.items()},
@@ -63,8 +60,8 @@ def note(published: Published, work: Workload) -> str:
         work: its scaled workload.
     """
     whole = published.row.workload
-    found = [] if whole.causal else _encoder(published, work)
-    if whole.causal and whole.ranks != work.ranks:
+    found = [] if whole.model.causal else _encoder(published, work)
+    if whole.model.causal and whole.ranks != work.ranks:
         own, other = (f"dp {each.dp} x tp {each.tp} x pp {each.pp}" for each in (work, whole))
         found.append(f"{own} for {other}: {whole.ranks / work.ranks:.4g} times as many ranks there")
     if whole.dp > 1 and work.dp == 1:

@@ -35,9 +35,10 @@ class Published(NamedTuple):
     def settings(self) -> dict[str, str]:
         """The settings in which rows of a table differ: sizes, division and levers."""
         work = self.row.workload
-        found = {"layers": work.layers, "hidden": work.hidden, "heads": work.heads, "seq": work.seq}
+        model = work.model
+        found = {"layers": model.layers, "hidden": model.width, "heads": model.attention_heads, "seq": work.seq}
         found |= {"dp": work.dp, "tp": work.tp, "pp": work.pp, "micro_batch": work.micro_batch}
-        if work.causal:
+        if work.model.causal:
             found |= {"global_batch": work.global_batch, "zero_stage": work.zero_stage}
             found |= {"precision": work.precision, "activation_checkpointing": work.checkpointing}
         else:

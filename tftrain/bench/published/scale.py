@@ -7,10 +7,12 @@ they become shorter. The vocabulary shrinks with layers and width together, so t
 the weights.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tftrain.architecture.describe import configuration, describe
 from tftrain.bench.published.local_machine import LocalMachine
 from tftrain.plan import memory, reported_flops
 from tftrain.plan.workload import Workload
@@ -49,9 +51,9 @@ def _share(value: float) -> str:
 
 def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     """Returns the scale of a table with these rows for a factor and a number of ranks."""
-    layers = max(factor, max(_parts(work, ranks) / work.layers for work in works))
+    layers = max(factor, max(_parts(work, ranks) / work.model.layers for work in works))
     heads = math.lcm(*(division(work, ranks)[1] for work in works))
-    width = max(factor, heads / min(work.heads for work in works))
+    width = max(factor, heads / min(work.model.attention_heads for work in works))
     micro_batch = max(factor, 1 / min(work.micro_batch for work in works))
     tokens = max(factor / micro_batch, SHORTEST / min(work.seq for work in works))
     return Scale(factor, layers, min(1.0, width), micro_batch, tokens, heads)
@@ -96,11 +98,12 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
     dp, tp, pp = division(work, ranks)
     chunks = work.chunks if pp > 1 else 1
     parts = pp * chunks
-    heads = work.heads
+    model = work.model
+    heads = model.attention_heads
     if scale.factor < 1:
-        heads = max(1, _nearest(work.heads * scale.width / scale.heads)) * scale.heads
-    hidden = heads * (work.hidden // work.heads)
-    words = max(FEWEST_WORDS, _nearest(work.vocab * scale.layers * scale.width))
+        heads = max(1, _nearest(model.attention_heads * scale.width / scale.heads)) * scale.heads
+    hidden = heads * model.block.attention.head_size
+    words = max(FEWEST_WORDS, _nearest(model.vocab * scale.layers * scale.width))
     seq = 8 * max(1, _nearest(work.seq * scale.tokens / 8))
     micro_batch = max(1, _nearest(work.micro_batch * scale.micro_batch))
     micro_batches = round(work.micro_batches)
@@ -109,14 +112,19 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
     if chunks > 1:
         micro_batches = pp * max(1, micro_batches // pp)  # which the interleaved schedule needs
     return work.replaced(
-        family="tftrain_gpt" if work.causal else "tftrain",
-        layers=parts * max(1, _nearest(work.layers * scale.layers / parts)),
-        hidden=hidden,
-        heads=heads,
-        inner=work.inner // work.hidden * hidden,
-        vocab=min(work.vocab, words),
+        trainer="tftrain",
+        model=describe(
+            dataclasses.replace(
+                configuration(model),
+                num_hidden_layers=parts * max(1, _nearest(model.layers * scale.layers / parts)),
+                hidden_size=hidden,
+                num_attention_heads=heads,
+                intermediate_size=model.inner // model.width * hidden,
+                vocab_size=min(model.vocab, words),
+            )
+        ),
         seq=seq,
-        predictions=seq if work.causal else math.ceil(0.15 * seq),
+        predictions=seq if model.causal else math.ceil(0.15 * seq),
         micro_batch=micro_batch,
         global_batch=micro_batch * micro_batches * dp,
         dp=dp,

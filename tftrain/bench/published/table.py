@@ -189,7 +189,7 @@ def _change(value: float | str | None, base: float | str | None) -> float | None
 
 
 def _table(name: str, published: Sequence[Published]) -> Table:
-    kind = "a decoder" if published[-1].row.workload.causal else "an encoder"
+    kind = "a decoder" if published[-1].row.workload.model.causal else "an encoder"
     own = [each for each in published if each.row.table == name]
     about = f"published rows of {kind} on {own[0].row.cluster}, each against {published[0].row.name}"
     return Table(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain import data_sizes
+from tftrain.architecture.describe import describe
 from tftrain.checkpoint import announcement, manifest, piece, save, shard
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.piece import DTYPES, Piece
@@ -28,7 +29,6 @@ from tftrain.parallel.launcher import Launch
 from tftrain.parallel.layout import BUCKET_BYTES, Bucket, layout, pack
 from tftrain.parallel.state_layout import StateLayout, bucket_kinds, bucket_loads, held_piece, renamed
 from tftrain.plan import inventory
-from tftrain.plan.variables import variables
 from tftrain.plan.workload import from_config
 
 SLOTS = ("adam_m", "adam_v")
@@ -94,7 +94,8 @@ class Simulation:
             dataclasses.replace(config, batch=config.batch.resolve(self.data_ranks)), self.data_ranks
         )
         self._wire = 2 if config.compute.hvd_fp16_compression else 4
-        weights = variables(model, data_sizes.synthetic(config.data, model.vocab_size).vocab_size)
+        vocab_size = data_sizes.synthetic(config.data, model.vocab_size).vocab_size
+        weights = describe(dataclasses.replace(model, vocab_size=vocab_size)).variables()
         wide = "fp32" if model.ln_dtype == "fp32" else config.compute.precision
         self._dtypes = [wide if weight.is_norm else config.compute.precision for weight in weights]
         self.pieces: list[dict[str, Piece]] = []
@@ -264,7 +265,7 @@ class Simulation:
         """Returns the bytes of each sum over the tensor parallel ranks in a micro-batch, as the planner lists them."""
         parts = inventory.parts(self._work)
         forward_and_backward = [(*part.sums[0], *part.sums[1]) for part in parts]
-        times = parts._replace(block=self._work.layers, embedding=1, head=1)
+        times = parts._replace(block=self._work.model.layers, embedding=1, head=1)
         return [size for sizes, count in zip(forward_and_backward, times, strict=True) for size in sizes * count]
 
     def step_bytes(self) -> tuple[int, int]:

@@ -88,7 +88,7 @@ def read(cells: CsvRow) -> Row:
         "global_batch_size": micro_batch * steps * dp,
     }
     workload = from_config(changed(config, batch), dp).replaced(
-        family="encoder",
+        trainer="encoder",
         predictions=round(MASKED_SHARE * seq),
         grappler=config.compute.memory_optimization,  # had an effect in rows compiled by XLA too
     )

@@ -5,6 +5,8 @@ Values that a format does not state are filled in here, with the reason beside t
 
 from collections.abc import Callable
 
+from tftrain.architecture.describe import describe
+from tftrain.model_config import ModelConfig
 from tftrain.number_formats import ITEM_BYTES
 from tftrain.plan.published import encoder_format
 from tftrain.plan.published.csv_row import CsvRow
@@ -23,15 +25,18 @@ PER_NODE = 8
 def _decoder(cells: CsvRow, vocab: int, precision: str, checkpointing: str, zero_stage: int) -> Workload:
     hidden, seq = cells.whole("hidden"), cells.whole("seq_len")
     return Workload(
-        family="megatron",
-        causal=True,
-        layers=cells.whole("layers"),
-        hidden=hidden,
-        heads=cells.whole("heads"),
-        inner=4 * hidden,
-        vocab=vocab,
+        trainer="megatron",
+        model=describe(
+            ModelConfig(
+                model_family="gpt",
+                num_hidden_layers=cells.whole("layers"),
+                hidden_size=hidden,
+                num_attention_heads=cells.whole("heads"),
+                vocab_size=vocab,
+                max_position_embeddings=seq,
+            )
+        ),
         seq=seq,
-        positions=seq,
         predictions=seq,
         precision=precision,
         micro_batch=cells.whole("micro_batch"),

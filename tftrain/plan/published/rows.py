@@ -92,8 +92,9 @@ def _row(columns: list[str], cells: list[str], read: Callable[[CsvRow], Row]) ->
         raise ValueError(f"expected {len(columns)} cells, as there are columns, not {len(cells)}")
     row = read(CsvRow(dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))))
     work = row.workload
-    if work.hidden % work.heads:
-        raise ValueError(f"heads={work.heads}: expected a divisor of hidden={work.hidden}")
+    width, heads = work.model.width, work.model.attention_heads
+    if width % heads:
+        raise ValueError(f"heads={heads}: expected a divisor of hidden={width}")
     if work.global_batch < work.dp * work.micro_batch:
         whole = f"micro_batch={work.micro_batch} on each of dp={work.dp}"
         raise ValueError(f"global_batch={work.global_batch}: expected at least {whole}")

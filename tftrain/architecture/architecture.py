@@ -1,0 +1,112 @@
+"""A whole model as data: embedding, blocks, heads; its variables, its number of weights and its FLOPs."""
+
+import functools
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from tftrain.architecture import parts
+from tftrain.architecture.parts import Block, Head, Named, Norm, Table, Variable, Weights
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A transformer.
+
+    Attributes:
+        word: the token embedding.
+        tables: the other tables of the embedding, by name.
+        embedding_norm: behind their sum, or None.
+        block: each of `layers` blocks.
+        final_norm: behind the last block, or None.
+        heads: the output heads beside the output layer.
+        tied: whether the token embedding is the output layer too: logits over the vocabulary are products with it.
+        causal: whether a token attends only to itself and those before it, and every token is predicted.
+    """
+
+    word: Table
+    tables: tuple[Named, ...]
+    embedding_norm: Norm | None
+    block: Block
+    layers: int
+    final_norm: Norm | None
+    heads: tuple[Head, ...]
+    tied: bool
+    causal: bool
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """The planner looks architectures up millions of times."""
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def width(self) -> int:
+        """Width of the residual stream."""
+        return self.word.width
+
+    @property
+    def vocab(self) -> int:
+        """Rows of the token embedding."""
+        return self.word.rows
+
+    @property
+    def attention_heads(self) -> int:
+        """Attention heads of a block."""
+        return self.block.attention.heads
+
+    @property
+    def inner(self) -> int:
+        """Width of the feed-forward layer."""
+        return self.block.feed_forward.up.outputs
+
+    @property
+    def positions(self) -> int:
+        """Rows of the position embedding; 0 without."""
+        return next((table.rows for name, table in self.tables if name == "position"), 0)
+
+    def embedding_variables(self) -> Iterator[Variable]:
+        """Yields the variables of the embedding."""
+        yield from self.word.variables("embeddings/word")
+        for name, table in self.tables:
+            yield from table.variables(f"embeddings/{name}")
+        if self.embedding_norm:
+            yield from self.embedding_norm.variables("embeddings/norm")
+
+    def output_variables(self) -> Iterator[Variable]:
+        """Yields the variables behind the blocks: the final norm and the heads."""
+        if self.final_norm:
+            yield from self.final_norm.variables("final_norm")
+        for head in self.heads:
+            for name, leaf in head.parts():
+                yield from leaf.variables(name)
+
+    def variables(self) -> list[Variable]:
+        """Returns all variables, in the order in which a model has them."""
+        found = list(self.embedding_variables())
+        for layer in range(self.layers):
+            found += self.block.variables(f"layer_{layer:02d}")
+        return [*found, *self.output_variables()]
+
+    @functools.cached_property
+    def embedding_weights(self) -> Weights:
+        """Numbers of weights of the embedding."""
+        return parts.weights(self.embedding_variables())
+
+    @functools.cached_property
+    def block_weights(self) -> Weights:
+        """Numbers of weights of one block."""
+        return parts.weights(self.block.variables(""))
+
+    @functools.cached_property
+    def output_weights(self) -> Weights:
+        """Numbers of weights behind the blocks."""
+        return parts.weights(self.output_variables())
+
+    @property
+    def parameters(self) -> int:
+        """All weights that are trained."""
+        counts = (self.embedding_weights, self.output_weights)
+        return sum(map(operator.attrgetter("total"), counts)) + self.layers * self.block_weights.total

@@ -1,0 +1,92 @@
+"""The architecture that a configuration names."""
+
+import dataclasses
+import functools
+
+from tftrain.architecture.architecture import Architecture
+from tftrain.architecture.parts import Attention, Bias, Block, Dense, FeedForward, Head, Named, Norm, Table
+from tftrain.model_config import ModelConfig
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def describe(model: ModelConfig) -> Architecture:
+    """Returns the architecture of a configuration with a `vocab_size`."""
+    width, norm = model.hidden_size, Norm(model.hidden_size)
+    tables: list[Named] = []
+    if model.position_embedding == "learned":
+        tables.append(("position", Table(model.max_position_embeddings, width)))
+    if model.has_token_types:
+        tables.append(("token_type", Table(model.type_vocab_size, width)))
+    return Architecture(
+        word=Table(model.vocab_size, width, divided=True),
+        tables=tuple(tables),
+        embedding_norm=None if model.is_pre_norm else norm,
+        block=Block(_attention(model), norm, _feed_forward(model), norm, model.is_pre_norm),
+        layers=model.num_hidden_layers,
+        final_norm=norm if model.is_pre_norm else None,
+        heads=tuple(_heads(model)),
+        tied=not model.is_fine_tuned,
+        causal=model.is_decoder,
+    )
+
+
+def pretrained(model: ModelConfig) -> Architecture:
+    """Returns the architecture of a configuration with the heads of pre-training, whatever its task."""
+    return describe(dataclasses.replace(model, task="pretraining", labels=()))
+
+
+def configuration(architecture: Architecture) -> ModelConfig:
+    """Returns a configuration that `describe` makes a pre-trained architecture of."""
+    attention, feed_forward = architecture.block.attention, architecture.block.feed_forward
+    rows = {name: table.rows for name, table in architecture.tables}
+    return ModelConfig(
+        model_family="gpt" if architecture.causal else "bert",
+        vocab_size=architecture.vocab,
+        num_hidden_layers=architecture.layers,
+        hidden_size=architecture.width,
+        num_attention_heads=attention.heads,
+        intermediate_size=architecture.inner,
+        max_position_embeddings=rows.get("position", ModelConfig.max_position_embeddings),
+        position_embedding=attention.positions,
+        type_vocab_size=rows.get("token_type", ModelConfig.type_vocab_size),
+        norm_position="pre" if architecture.block.pre_norm else "post",
+        activation="geglu" if feed_forward.gate else "gelu",
+        use_bias_in_keys=attention.key.bias,
+    )
+
+
+def _attention(model: ModelConfig) -> Attention:
+    width, unit = model.hidden_size, model.head_size
+    plain = Dense(width, width, divided="outputs", unit=unit)
+    return Attention(
+        query=plain,
+        key=dataclasses.replace(plain, bias=model.use_bias_in_keys),
+        value=plain,
+        output=Dense(width, width, divided="inputs", unit=unit),
+        heads=model.num_attention_heads,
+        positions=model.position_embedding,
+    )
+
+
+def _feed_forward(model: ModelConfig) -> FeedForward:
+    width, inner = model.hidden_size, model.feed_forward_size
+    wide = Dense(width, inner, divided="outputs")
+    return FeedForward(wide, Dense(inner, width, divided="inputs"), wide if model.activation == "geglu" else None)
+
+
+def _heads(model: ModelConfig) -> list[Head]:
+    """Returns BERT's heads: masked words and the next sentence, or the classifier of a task."""
+    width, found = model.hidden_size, []
+    if model.is_decoder:
+        return found
+    if not model.is_fine_tuned:
+        leaves = (("transform", Dense(width, width)), ("norm", Norm(width)), ("bias", Bias(model.vocab_size)))
+        found.append(Head("masked_lm", leaves, "predictions"))
+    if model.has_pooler:
+        found.append(Head("pooler", (("", Dense(width, width)),), "sample"))
+    if not model.is_fine_tuned:
+        found.append(Head("next_sentence", (("", Dense(width, 2)),), "sample"))
+    elif model.outputs:
+        rows = "sample" if model.has_pooler else "tokens"
+        found.append(Head("classifier", (("", Dense(width, model.outputs)),), rows))
+    return found

@@ -1,0 +1,82 @@
+"""The floating point operations of a step: its matrix products, counted exactly, a multiply and an add as two.
+
+Everything else (norms, softmax, GeLU, dropout, look-ups, the optimizer) is not counted, as in the TFLOPs of training
+logs. Recomputation is not counted either: it is the cost of a lever, not work of the model.
+"""
+
+from typing import NamedTuple
+
+from tftrain.architecture.architecture import Architecture
+from tftrain.architecture.parts import Dense
+
+
+class ForwardFlops(NamedTuple):
+    """Operations of one forward pass over one sample; the fields add up to `total`."""
+
+    attention_projections: int  # queries, keys, values and output of all layers
+    attention_products: int  # scores and weighted values of all layers
+    feed_forward: int  # of all layers
+    heads: int  # the dense layers of the heads
+    logits: int  # products with the token embedding
+
+    @property
+    def blocks(self) -> int:
+        """The products of all layers."""
+        return self.attention_projections + self.attention_products + self.feed_forward
+
+    @property
+    def total(self) -> int:
+        """All matrix products."""
+        return sum(self)
+
+
+def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
+    """Counts the matrix products of one forward pass over one sample.
+
+    A BERT of L layers, H = hidden_size, I = feed_forward_size, S tokens, P masked positions and V words has
+    L * (8 S H^2 + 4 S^2 H + 4 S H I) + 2 H^2 + 4 H + 2 P H (H + V); with GeGLU 6 S H I instead of 4 S H I. A causal
+    mask saves nothing: the products are those of whole matrices.
+
+    Args:
+        model: the description.
+        tokens: of a sample, S.
+        predictions: masked positions of a sample, P, with padding, which is computed too; a decoder predicts every
+            token.
+    """
+    attention, feed_forward = model.block.attention, model.block.feed_forward
+    rows = {"predictions": tokens if model.causal else predictions, "sample": 1, "tokens": tokens}
+    return ForwardFlops(
+        attention_projections=model.layers * sum(_product(tokens, leaf) for _, leaf in attention.parts()),
+        attention_products=model.layers * 2 * 2 * tokens**2 * attention.query.outputs,
+        feed_forward=model.layers * sum(_product(tokens, leaf) for _, leaf in feed_forward.parts()),
+        heads=sum(
+            _product(rows[head.rows], leaf)
+            for head in model.heads
+            for _, leaf in head.parts()
+            if isinstance(leaf, Dense)
+        ),
+        logits=2 * rows["predictions"] * model.width * model.vocab if model.tied else 0,
+    )
+
+
+def _product(rows: int, dense: Dense) -> int:
+    return 2 * rows * dense.inputs * dense.outputs
+
+
+def head_in_layers(model: Architecture, tokens: int, predictions: int) -> float:
+    """Returns the operations of the heads and the output layer over those of one layer, see `forward`."""
+    found = forward(model, tokens, predictions)
+    return (found.heads + found.logits) / found.blocks * model.layers
+
+
+def step(model: Architecture, tokens: int, predictions: int, samples: int) -> int:
+    """Returns the operations of a training step: 3 x forward, as each product has two in the backward pass.
+
+    Args:
+        model, tokens, predictions: as for `forward`.
+        samples: samples of the step, such as the global batch size.
+
+    Returns:
+        Floating point operations; divide by seconds and 1e12 for TFLOPs.
+    """
+    return 3 * samples * forward(model, tokens, predictions).total

@@ -1,0 +1,229 @@
+"""The parts of a transformer as data: shapes, names of variables, and what tensor parallel ranks divide.
+
+Names look like `layer_00/attention/query/kernel`. A part yields its variables, and what it is made of, in the order in
+which `tftrain.model` makes them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+
+class Variable(NamedTuple):
+    """A variable.
+
+    Attributes:
+        name: its global name.
+        shape: of the whole variable.
+        axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
+        unit: number of neighbouring elements along the axis that stay on one rank.
+        is_norm: whether `ln_dtype` says its dtype.
+        decays: whether it has weight decay, and a trust ratio of its own where the update rule adapts layers; biases
+            and the parameters of norms have neither.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axis: int | None = None
+    unit: int = 1
+    is_norm: bool = False
+    decays: bool = True
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the whole variable."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """An affine map of the last axis, y = x W + b.
+
+    Attributes:
+        inputs, outputs: widths over all ranks.
+        bias: whether there is b.
+        divided: what tensor parallel ranks divide: "outputs", with the bias; or "inputs", so that each rank computes
+            its part of a sum, to which the bias is added once; None: nothing.
+        unit: number of neighbouring inputs or outputs that stay on one rank.
+    """
+
+    inputs: int
+    outputs: int
+    bias: bool = True
+    divided: str | None = None
+    unit: int = 1
+
+    def variables(self, name: str) -> Iterator[Variable]:
+        """Yields the kernel, [inputs, outputs], and the bias."""
+        by_outputs = self.divided == "outputs"
+        axis = {"outputs": 1, "inputs": 0, None: None}[self.divided]
+        yield Variable(f"{name}/kernel", (self.inputs, self.outputs), axis, self.unit)
+        if self.bias:
+            unit = self.unit if by_outputs else 1
+            yield Variable(f"{name}/bias", (self.outputs,), 0 if by_outputs else None, unit, decays=False)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A LayerNorm over `width` elements, with scale and shift."""
+
+    width: int
+
+    def variables(self, name: str) -> Iterator[Variable]:
+        """Yields gamma and beta, [width]."""
+        for leaf in ("gamma", "beta"):
+            yield Variable(f"{name}/{leaf}", (self.width,), is_norm=True, decays=False)
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding of `rows` vectors; tensor parallel ranks may divide the rows."""
+
+    rows: int
+    width: int
+    divided: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.rows * self.width
+
+    def variables(self, name: str) -> Iterator[Variable]:
+        """Yields the table, [rows, width]."""
+        yield Variable(name, (self.rows, self.width), 0 if self.divided else None)
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A bias of its own, [size], such as that of logits; tensor parallel ranks divide it."""
+
+    size: int
+
+    def variables(self, name: str) -> Iterator[Variable]:
+        """Yields the bias."""
+        yield Variable(name, (self.size,), 0, decays=False)
+
+
+Leaf = Dense | Norm | Table | Bias
+Named = tuple[str, Leaf]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Multi-head self-attention.
+
+    Attributes:
+        query, key, value, output: the projections.
+        heads: number of attention heads.
+        positions: how it knows positions by itself: "rotary" or "alibi"; "learned": it does not.
+    """
+
+    query: Dense
+    key: Dense
+    value: Dense
+    output: Dense
+    heads: int
+    positions: str = "learned"
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head."""
+        return self.query.outputs // self.heads
+
+    def parts(self) -> Iterator[Named]:
+        """Yields the projections with their names."""
+        yield from {"query": self.query, "key": self.key, "value": self.value, "output": self.output}.items()
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """activation(x W_up) W_down; gated: (activation(x W_gate) * (x W_up)) W_down."""
+
+    up: Dense
+    down: Dense
+    gate: Dense | None = None
+
+    @property
+    def wide(self) -> tuple[Dense, ...]:
+        """The projections to the wide layer, in their order."""
+        return (self.up,) if self.gate is None else (self.gate, self.up)
+
+    def parts(self) -> Iterator[Named]:
+        """Yields the projections with their names."""
+        names = ("up",) if self.gate is None else ("gate", "up")
+        yield from zip(names, self.wide, strict=True)
+        yield "down", self.down
+
+
+@dataclass(frozen=True)
+class Block:
+    """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add."""
+
+    attention: Attention
+    attention_norm: Norm
+    feed_forward: FeedForward
+    feed_forward_norm: Norm
+    pre_norm: bool
+
+    def parts(self) -> Iterator[Named]:
+        """Yields all leaves with their names."""
+        for name, part, norm in (
+            ("attention", self.attention, self.attention_norm),
+            ("feed_forward", self.feed_forward, self.feed_forward_norm),
+        ):
+            for leaf_name, leaf in part.parts():
+                yield f"{name}/{leaf_name}", leaf
+            yield f"{name}/norm", norm
+
+    def variables(self, name: str) -> Iterator[Variable]:
+        """Yields the variables of one block."""
+        for leaf_name, leaf in self.parts():
+            yield from leaf.variables(f"{name}/{leaf_name}")
+
+
+class Head(NamedTuple):
+    """An output head.
+
+    Attributes:
+        name: of its variables.
+        leaves: its layers with their names within the head; a head that is one layer has one with the name "".
+        rows: what it reads: the "predictions" of a sample (masked tokens, or all), or the "sample" as one vector.
+    """
+
+    name: str
+    leaves: tuple[Named, ...]
+    rows: str
+
+    def parts(self) -> Iterator[Named]:
+        """Yields the layers with their global names."""
+        for name, leaf in self.leaves:
+            yield f"{self.name}/{name}" if name else self.name, leaf
+
+
+class Weights(NamedTuple):
+    """Numbers of weights.
+
+    Attributes:
+        divided: weights that tensor parallel ranks divide among themselves.
+        whole: weights of which every tensor parallel rank has a copy.
+    """
+
+    divided: int
+    whole: int
+
+    @property
+    def total(self) -> int:
+        """The weights of the model."""
+        return self.divided + self.whole
+
+    def of_rank(self, tp: int) -> float:
+        """Returns the weights that one of `tp` tensor parallel ranks holds."""
+        return self.divided / tp + self.whole
+
+
+def weights(variables: Iterator[Variable]) -> Weights:
+    """Counts the weights of variables."""
+    found = list(variables)
+    divided = sum(each.size for each in found if each.axis is not None)
+    return Weights(divided, sum(each.size for each in found) - divided)
