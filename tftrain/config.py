@@ -148,7 +148,9 @@ class RunConfig:
     eval_every: int = flag(
         0, "Steps between evaluations on the held-out split; 0: only at the end; -1: never.", minimum=-1
     )
-    eval_batches: int = flag(0, "Number of global batches in an evaluation; 0: the whole held-out split.", minimum=0)
+    eval_examples: int = flag(
+        0, "Number of held-out examples in an evaluation, the first ones of the split; 0: all.", minimum=0
+    )
     checkpoint_every: int = flag(
         0, "Steps between checkpoints, beside checkpoint_minutes; 0: no checkpoints by steps.", minimum=0
     )

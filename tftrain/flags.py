@@ -18,7 +18,7 @@ from absl import flags
 
 from tftrain import flagfile
 from tftrain.fields import ConfigError, Problem, flag_name, sections
-from tftrain.suggestions import suggest
+from tftrain.suggestions import REPLACED, suggest
 
 Config = TypeVar("Config")
 
@@ -205,5 +205,7 @@ def _unknown(arg: str, known: Collection[str]) -> Problem:
     name, equals, value = arg.lstrip("-").partition("=")
     if not arg.startswith("-") or not name:
         return Problem("", arg, "stray argument; every argument is --flag=value")
+    if name in REPLACED and REPLACED[name][0] in known:
+        return Problem(name, value if equals else None, f"no such flag any more; {REPLACED[name][1]}")
     meant = " or ".join(f"--{flag}" for flag in suggest(name, known))
     return Problem(name, value if equals else None, f"no such flag{f'; did you mean {meant}?' if meant else ''}")

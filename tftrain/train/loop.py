@@ -228,7 +228,8 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
     """Returns the result of an evaluation in words: titles and values."""
     loss, *others = [mean for mean in task.means if mean.in_evaluation]
     value = result.means[loss.name]
-    found = {"held-out examples": f"{result.examples}", loss.title: f"{value:.4f}"}
+    part = "" if result.examples == result.split_examples else f" of {result.split_examples}"
+    found = {"held-out examples": f"{result.examples}{part}", loss.title: f"{value:.4f}"}
     if result.unigram_nats is not None:
         perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
         found |= {
