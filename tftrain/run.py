@@ -159,6 +159,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
             if launch.size > 1:
                 peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer)
             rank_checks.before_start(config, ranks)
+        if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
+            logger.warning(note)
         train = seeds.train if config.fine_tuning.seeds > 1 else loop.train
         code = {"train": train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
