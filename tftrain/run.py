@@ -44,8 +44,13 @@ LINGER_SECONDS = 30.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
-def main(argv: list[str]) -> int:
-    """Runs what the command line says and returns the exit code."""
+def main(argv: list[str], forked: bool = False) -> int:
+    """Runs what the command line says and returns the exit code.
+
+    Args:
+        argv: the program's name and its flags.
+        forked: whether `tftrain.rank_server` has forked this process.
+    """
     launch = launch_from_environment()
     log.configure(launch.rank, host=host_of(launch))
     try:
@@ -59,7 +64,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError(completed.explain(problems))
         log.configure(launch.rank, config.run.log_level, host=host_of(launch))
         config = with_sizes(config.resolve(launch.size))
-        if problems := memory_limit.problems(config, launch):
+        if problems := memory_limit.problems(config, launch, forked):
             raise ConfigError(problems)
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
