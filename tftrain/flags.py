@@ -108,9 +108,13 @@ def print_help(text: str) -> NoReturn:
 
 
 def help_text(config_class: type, program: str) -> str:
-    """Returns the help: the flags by section, each with its default, its allowed values and its description."""
-    lines = [f"usage: {program} [--flagfile=FILE ...] [--flag=value ...]"]
-    for section in sections(config_class()):
+    """Returns the help: the flags by section, each with its default, its allowed values and its description.
+
+    The sections that the class adds to those of its base class come first.
+    """
+    lines, config = [f"usage: {program} [--flagfile=FILE ...] [--flag=value ...]"], config_class()
+    own = [getattr(config, name) for name in vars(config_class)["__annotations__"]]
+    for section in sorted(sections(config), key=lambda section: section not in own):
         lines += ["", (section.__doc__ or "").strip().split("\n")[0]]
         for field in dataclasses.fields(section):
             choices = field.metadata["choices"]
