@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 
 from tftrain import determinism, devices, environment, flags, huge_pages, log
 from tftrain.checkpoint import folder, manifest
@@ -41,6 +42,8 @@ logger = logging.getLogger("tftrain.run")
 
 # A supervisor starts a new child when the chief of the last ranks may still be ending, perhaps on another host.
 LINGER_SECONDS = 30.0
+# The chief prints an error that all ranks raise. A launcher ends all ranks as soon as one has failed.
+CHIEF_PRINT_SECONDS = 1.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
@@ -177,8 +180,12 @@ def run(config: TrainConfig, launch: Launch) -> int:
             cause = determinism.error_of_op(error)
         if cause is None:
             raise
-        logger.error(cause)
         code = getattr(cause, "exit_code", ExitCode.FAILED)
+        if launch.rank == 0 or not getattr(cause, "on_all_ranks", False):
+            logger.error(cause)
+        else:
+            own_codes.append(int(code))
+            time.sleep(CHIEF_PRINT_SECONDS)
     except KeyboardInterrupt:
         code = ExitCode.SIGNALLED + signal.SIGINT
     finally:
