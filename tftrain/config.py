@@ -141,7 +141,7 @@ class RunConfig:
     )
     trace_pipeline: bool = flag(
         False,
-        "Draw when each pipeline stage computed what, beside the plan of the schedule: OUTPUT_DIR/pipeline.png, and "
+        "Draw when each pipeline stage computed what, above the plan of the schedule: OUTPUT_DIR/pipeline.png, and "
         "pipeline.json for chrome://tracing.",
     )
     log_level: str = flag("info", "Least important messages to show.", choices=LEVELS)
