@@ -19,8 +19,12 @@ def test_a_conversion_is_silent(tmp_path, capfd):
 
 
 def test_what_a_conversion_that_fails_has_said_is_shown(capfd):
-    with pytest.raises(ValueError), onnx_file._native_log_on_failure():
-        os.write(2, b"a reason in C++\n")
-        raise ValueError
+    def fail():
+        with onnx_file._native_log_on_failure():
+            os.write(2, b"a reason in C++\n")
+            raise ValueError("the graph")
+
+    with pytest.raises(ValueError, match="the graph"):
+        fail()
     os.write(2, b"after it\n")
     assert capfd.readouterr().err == "a reason in C++\nafter it\n"
