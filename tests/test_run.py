@@ -30,7 +30,7 @@ SMALL = (
     "--max_seq_length=16",
     "--learning_rate=0.01",
     "--log_every=1",
-    "--eval_batches=16",
+    "--eval_examples=128",
 )
 
 
@@ -121,6 +121,7 @@ def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(
 def test_evaluate_prints_what_the_run_recorded(whole, capsys):
     loop.evaluate(configured(f"--output_dir={whole}", "--global_batch_size=8", "--mode=evaluate"), Mesh())
     output = capsys.readouterr().out
+    assert re.search(r"^held-out examples +128 of 1024$", output, re.MULTILINE)
     _, held_out = rows(whole)
     assert (
         f"{held_out[-1]['eval_mlm_loss']:.4f} nats (perplexity {math.exp(held_out[-1]['eval_mlm_loss']):.2f})" in output

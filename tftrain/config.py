@@ -141,14 +141,16 @@ class RunConfig:
     )
     trace_pipeline: bool = flag(
         False,
-        "Draw when each pipeline stage computed what, beside the plan of the schedule: OUTPUT_DIR/pipeline.png, and "
+        "Draw when each pipeline stage computed what, above the plan of the schedule: OUTPUT_DIR/pipeline.png, and "
         "pipeline.json for chrome://tracing.",
     )
     log_level: str = flag("info", "Least important messages to show.", choices=LEVELS)
     eval_every: int = flag(
         0, "Steps between evaluations on the held-out split; 0: only at the end; -1: never.", minimum=-1
     )
-    eval_batches: int = flag(0, "Number of global batches in an evaluation; 0: the whole held-out split.", minimum=0)
+    eval_examples: int = flag(
+        0, "Number of held-out examples in an evaluation, the first ones of the split; 0: all.", minimum=0
+    )
     checkpoint_every: int = flag(
         0, "Steps between checkpoints, beside checkpoint_minutes; 0: no checkpoints by steps.", minimum=0
     )

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,24 @@ from tftrain.units import GB, MIB
 def has_driver() -> bool:
     """Whether NVIDIA's driver is loaded; needs no TensorFlow."""
     return os.path.exists("/dev/nvidiactl")
+
+
+def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
+    """Returns a line for the log if this host has an NVIDIA GPU that TensorFlow does not find, else "".
+
+    Args:
+        environ: of this process; CUDA_VISIBLE_DEVICES may hide the GPUs on purpose.
+        root: the folder of /dev and /proc.
+    """
+    if environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or gpus():
+        return ""
+    for pattern in ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*"):
+        for path in sorted(root.glob(pattern)):
+            return (
+                f"this host has an NVIDIA GPU ({path}) that TensorFlow does not find: the run is on the CPU; "
+                "`make setup GPU=1` installs what the GPU needs, CUDA_VISIBLE_DEVICES=-1 hides it"
+            )
+    return ""
 
 
 def gpu_memory_gb(kind: Literal["free", "total"]) -> list[float]:

@@ -23,15 +23,18 @@ class RunError(RuntimeError):
 
     Attributes:
         exit_code: of the process, set by each subclass.
+        on_all_ranks: whether every rank raises it with the same message, so that only the chief prints it.
     """
 
     exit_code = ExitCode.FAILED
+    on_all_ranks = False
 
 
 class NotFiniteError(RunError):
     """Losses, gradients or weights are not finite, so that going on makes no sense; on all ranks alike."""
 
     exit_code = ExitCode.NOT_FINITE
+    on_all_ranks = True
 
     def __init__(self, what: str):
         """Adds to `what` was not finite, and in which step, what to do."""

@@ -18,7 +18,7 @@ from absl import flags
 
 from tftrain import flagfile
 from tftrain.fields import ConfigError, Problem, flag_name, sections
-from tftrain.suggestions import suggest
+from tftrain.suggestions import REPLACED, suggest
 
 Config = TypeVar("Config")
 
@@ -108,9 +108,13 @@ def print_help(text: str) -> NoReturn:
 
 
 def help_text(config_class: type, program: str) -> str:
-    """Returns the help: the flags by section, each with its default, its allowed values and its description."""
-    lines = [f"usage: {program} [--flagfile=FILE ...] [--flag=value ...]"]
-    for section in sections(config_class()):
+    """Returns the help: the flags by section, each with its default, its allowed values and its description.
+
+    The sections that the class adds to those of its base class come first.
+    """
+    lines, config = [f"usage: {program} [--flagfile=FILE ...] [--flag=value ...]"], config_class()
+    own = [getattr(config, name) for name in vars(config_class)["__annotations__"]]
+    for section in sorted(sections(config), key=lambda section: section not in own):
         lines += ["", (section.__doc__ or "").strip().split("\n")[0]]
         for field in dataclasses.fields(section):
             choices = field.metadata["choices"]
@@ -205,5 +209,7 @@ def _unknown(arg: str, known: Collection[str]) -> Problem:
     name, equals, value = arg.lstrip("-").partition("=")
     if not arg.startswith("-") or not name:
         return Problem("", arg, "stray argument; every argument is --flag=value")
+    if name in REPLACED and REPLACED[name][0] in known:
+        return Problem(name, value if equals else None, f"no such flag any more; {REPLACED[name][1]}")
     meant = " or ".join(f"--{flag}" for flag in suggest(name, known))
     return Problem(name, value if equals else None, f"no such flag{f'; did you mean {meant}?' if meant else ''}")

@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> None:
         config = checkpoint_flags.with_flags_of_checkpoint(config, given).config
     run.prepare_process(config, may_restart=True)
     load_modules()
-    forking.fork_ranks(lambda: run.main(["tftrain.run", *argv[1:]]))
+    forking.fork_ranks(lambda: run.main(["tftrain.run", *argv[1:]], forked=True))
 
 
 def load_modules() -> None:

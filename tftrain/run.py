@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 
 from tftrain import determinism, devices, environment, files, flags, huge_pages, log
 from tftrain.checkpoint import folder, manifest
@@ -41,11 +42,18 @@ logger = logging.getLogger("tftrain.run")
 
 # A supervisor starts a new child when the chief of the last ranks may still be ending, perhaps on another host.
 LINGER_SECONDS = 30.0
+# The chief prints an error that all ranks raise. A launcher ends all ranks as soon as one has failed.
+CHIEF_PRINT_SECONDS = 1.0
 LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
-def main(argv: list[str]) -> int:
-    """Runs what the command line says and returns the exit code."""
+def main(argv: list[str], forked: bool = False) -> int:
+    """Runs what the command line says and returns the exit code.
+
+    Args:
+        argv: the program's name and its flags.
+        forked: whether `tftrain.rank_server` has forked this process.
+    """
     launch = launch_from_environment()
     log.configure(launch.rank, host=host_of(launch))
     try:
@@ -59,7 +67,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError(completed.explain(problems))
         log.configure(launch.rank, config.run.log_level, host=host_of(launch))
         config = with_sizes(config.resolve(launch.size))
-        if problems := memory_limit.problems(config, launch):
+        if problems := memory_limit.problems(config, launch, forked):
             raise ConfigError(problems)
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
@@ -159,6 +167,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
             if launch.size > 1:
                 peer_failure.on_forgotten_collective(lambda: bool(ranks.pending.unfinished()), end_after_peer)
             rank_checks.before_start(config, ranks)
+        if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
+            logger.warning(note)
         train = seeds.train if config.fine_tuning.seeds > 1 else loop.train
         code = {"train": train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
@@ -170,9 +180,13 @@ def run(config: TrainConfig, launch: Launch) -> int:
             cause = determinism.error_of_op(error)
         if cause is None:
             raise
-        file = f"{cause.filename}: " if isinstance(cause, OSError) and cause.filename else ""
-        logger.error(f"{file}{files.reason(cause)}" if isinstance(cause, OSError) else cause)
         code = getattr(cause, "exit_code", ExitCode.FAILED)
+        if launch.rank == 0 or not getattr(cause, "on_all_ranks", False):
+            file = f"{cause.filename}: " if isinstance(cause, OSError) and cause.filename else ""
+            logger.error(f"{file}{files.reason(cause)}" if isinstance(cause, OSError) else cause)
+        else:
+            own_codes.append(int(code))
+            time.sleep(CHIEF_PRINT_SECONDS)
     except KeyboardInterrupt:
         code = ExitCode.SIGNALLED + signal.SIGINT
     finally:

@@ -65,6 +65,7 @@ class Evaluation(NamedTuple):
         means: by name, see `Task.mean_values`; cross-entropies in nats.
         unigram_nats: entropy of the split's token frequencies, nats; None if the task does not predict tokens.
         examples: how many were evaluated.
+        split_examples: how many the split has.
         scores: of the task's scorer, by name.
         outputs: what the task predicts for each example, fp32 [examples, ...]; None without a scorer.
     """
@@ -72,6 +73,7 @@ class Evaluation(NamedTuple):
     means: dict[str, float]
     unigram_nats: float | None
     examples: int
+    split_examples: int
     scores: Mapping[str, float] = MappingProxyType({})
     outputs: np.ndarray | None = None
 

@@ -120,6 +120,13 @@ HABITS = {
     "randomseed": ("seed",),
     "opt": ("optimizer",),
 }
+# Flags of earlier versions: the flag in their place, and what to write.
+REPLACED = {
+    "eval_batches": (
+        "eval_examples",
+        "give --eval_examples, the number of batches times --global_batch_size; 0 or no flag: all held-out examples",
+    ),
+}
 # Below this similarity (difflib's ratio), a name that is merely spelled alike is no suggestion.
 _ALIKE = 0.84
 # Shorter names are too often another word, such as model beside mode.

@@ -27,7 +27,6 @@ COMMON = REFERENCE | {
     "max_steps": STEPS,
     "log_every": 1,
     "eval_every": MIDDLE,
-    "eval_batches": 2,
     "checkpoint_every": MIDDLE,
     "cpu_threads": 1,
     "seed": 7,

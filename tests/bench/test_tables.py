@@ -1,5 +1,6 @@
 """Every table is data that the program can show and choose from."""
 
+import re
 import subprocess
 import sys
 
@@ -51,12 +52,21 @@ def test_rows_are_chosen_by_globs_in_the_tables_order():
     assert chosen == [*peers, "text_512/tftrain/fp32"]
 
 
-def test_the_listing_names_every_table_and_row(capsys):
+def test_the_listing_has_a_line_for_each_table_and_that_of_one_table_its_rows(capsys):
     assert program.main(["bench", "--list"]) == 0
-    listed = capsys.readouterr().out
-    for table in TABLES.values():
-        assert f"\n{table.name}: " in f"\n{listed}"
-        assert all(f"\n  {row.name}\n" in listed for row in table.rows)
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == len(TABLES) + 1
+    for line, table in zip(listed, TABLES.values(), strict=False):
+        assert re.fullmatch(rf"{table.name} +{len(table.rows)} rows  {re.escape(table.about)}", line)
+    assert program.main(["bench", "--list=kernels"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[2:] == [f"  {row.name}" for row in TABLES["kernels"].rows]
+
+
+def test_the_listing_of_a_table_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        program.main(["bench", "--list=kernel"])
+    assert "--list=kernel: expected one of kernels, peers" in capsys.readouterr().err
 
 
 def test_an_unknown_table_is_refused_with_the_names_of_those_there_are():

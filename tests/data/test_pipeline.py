@@ -198,12 +198,14 @@ def test_evaluation_covers_every_example_once_in_order_over_three_ranks(prepared
     assert texts == [tuple(record["input_ids"]) for record in records_of(prepared, "eval")]
 
 
-def test_evaluation_masks_alike_every_time_and_stops_when_told(prepared):
+def test_evaluation_has_the_same_examples_and_masks_whatever_the_batch(prepared):
     data = DataConfig(data_dir=prepared)
-    one = joined(eval_batches(source_of(data, "eval"), data, 4, 0, 4, max_batches=2))
-    other = joined(eval_batches(source_of(data, "eval"), data, 2, 0, 2, max_batches=4))
-    assert len(one["input_ids"]) == 8
-    same(one, other)
+    found = [joined(eval_batches(source_of(data, "eval"), data, size, 0, size, max_rows=7)) for size in (4, 3, 7)]
+    assert [len(each["input_ids"]) for each in found] == [8, 9, 7]
+    real = [{name: value[each["example_weights"] > 0] for name, value in each.items()} for each in found]
+    assert len(real[0]["input_ids"]) == 7
+    same(real[0], real[1])
+    same(real[0], real[2])
 
 
 def copy_of(folder, tmp_path):

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tftrain import flags
+from tftrain.config import TrainConfig
 from tftrain.plan.__main__ import main
 from tftrain.plan.cluster import CLUSTERS
+from tftrain.plan.config import PlanConfig
 from tftrain.plan.system import systems
 
 BERT = ("--num_hidden_layers=24", "--hidden_size=1024", "--num_attention_heads=16", "--micro_batch_size=32")
@@ -271,3 +274,11 @@ def test_the_program_answers_in_under_a_second_and_loads_no_tensorflow_and_no_nu
         "assert time.process_time() < 1, time.process_time()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_help_begins_with_the_flags_of_the_planner_and_goes_on_with_those_of_the_model():
+    lines = flags.help_text(PlanConfig, "python -m tftrain.plan").splitlines()
+    assert lines[2] == "The planner's own flags: the job, the machine, the format."
+    assert lines[3].startswith("  --cluster=")
+    of_run = flags.help_text(TrainConfig, "python -m tftrain.plan").splitlines()
+    assert lines[-len(of_run) + 1 :] == of_run[1:]

@@ -86,5 +86,5 @@ sys.exit(run.main(["tftrain.run", *{settings}, "--tensor_parallel_size=2"]))
         # Both hold the same samples, so that no rank is to blame.
         expected = "--max_nan_steps=2 steps in a row were not finite; in step 5 the loss was not."
         assert f"tftrain.run: rank 0: {expected}" in ranks.output(0)
-        assert "tftrain.run: rank 1: --max_nan_steps=2 steps in a row" in ranks.output(1)
+        assert expected not in ranks.output(1), "the chief says it for all"
     assert [row["nan_steps"] for row in rows(tmp_path)[0]][:5] == [0, 0, 0, 1, 2]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tftrain import devices, flags
+from tftrain import devices, flags, rank_server, run
 from tftrain.config import TrainConfig
 from tftrain.parallel.launcher import Launch
 from tftrain.report import memory_limit
@@ -10,10 +10,10 @@ from tftrain.report import memory_limit
 ALONE = Launch()
 
 
-def found(*args, launch=ALONE):
+def found(*args, launch=ALONE, forked=False):
     given = ["run", "--synthetic_data", "--vocab_size=30522", "--output_dir=out", *args]
     config = flags.parse(TrainConfig, given).resolve(launch.size)
-    return [str(problem) for problem in memory_limit.problems(config, launch)]
+    return [str(problem) for problem in memory_limit.problems(config, launch, forked)]
 
 
 @pytest.fixture
@@ -57,6 +57,27 @@ def test_the_ranks_of_a_host_share_its_memory(host_gb):
     assert "this machine has, for each of 2 ranks, 2.8 GB" in line
 
 
+TINY = ("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--max_seq_length=16")
+HOST_OF_64 = Launch(0, 64, 0, 64)
+
+
+def test_forked_ranks_share_what_tensorflow_holds(host_gb):
+    assert found(*TINY, launch=HOST_OF_64, forked=True) == []
+    (line,) = found(*TINY, launch=HOST_OF_64)
+    assert "expected --fork_ranks, with which the ranks share 0.7 GB, smaller sizes" in line
+
+
+def test_forked_ranks_that_need_too_much_are_refused_with_what_each_needs(host_gb):
+    (line,) = found(launch=HOST_OF_64, forked=True)
+    assert "beside 0.7 GB that forked ranks share, this machine has, for each of 64 ranks, 0.4 GB" in line
+    assert "--fork_ranks" not in line
+    (line,) = found(launch=HOST_OF_64)
+    assert "--fork_ranks" not in line, "forked ranks would not fit either"
+    alone = float(line.split("needs ")[1].split()[0])
+    (line,) = found(launch=HOST_OF_64, forked=True)
+    assert float(line.split("needs ")[1].split()[0]) == pytest.approx(alone - 0.65, abs=0.1)
+
+
 def test_a_plan_a_little_above_the_memory_is_left_to_the_run(host_gb):
     host_gb(1.0)
     (line,) = found()
@@ -79,3 +100,18 @@ def test_a_gpu_is_compared_by_its_own_memory(monkeypatch):
 
 def test_the_memory_of_the_host_is_known():
     assert 0.1 < devices.host_memory_gb() < 1e5
+
+
+def test_the_process_that_forks_the_ranks_counts_them_as_forked(host_gb, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(run, "prepare_process", lambda *_, **__: None)
+    monkeypatch.setattr(run, "run", lambda config, launch: 7)
+    monkeypatch.setattr(run, "launch_from_environment", lambda: HOST_OF_64)
+    monkeypatch.setattr(rank_server, "load_modules", lambda: None)
+    codes = []
+    monkeypatch.setattr(rank_server.forking, "fork_ranks", lambda of_rank: codes.append(of_rank()))
+    args = [*TINY, "--synthetic_data", "--vocab_size=101", f"--output_dir={tmp_path}", "--global_batch_size=64"]
+    rank_server.main(["tftrain.rank_server", *args])
+    assert codes == [7]
+    with pytest.raises(SystemExit):
+        run.main(["tftrain.run", *args])
+    assert "--check_memory=true: a rank needs 0.9 GB" in capsys.readouterr().err

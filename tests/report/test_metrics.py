@@ -20,6 +20,7 @@ from tftrain.report import rows
 from tftrain.report.metrics import MetricsWriter, read_rows
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.tasks.bert_pretraining import BertPretraining
+from tftrain.tasks.gpt_pretraining import GptPretraining
 
 MEANS = BertPretraining.means
 
@@ -199,7 +200,8 @@ def test_a_step_has_one_short_line_and_its_whole_line_in_a_file(tmp_path, capsys
     writer = MetricsWriter(tmp_path, 1200, MEANS)
     writer.train(row(25, skipped_steps=0), seconds_left=587.5)
     writer.close()
-    short = "step   25/1200  loss 7.5000  lr 1.0e-04  64.0 samples/s  1.25 GB  eta 0:09:48"
+    losses = "loss 7.5000 (lm 6.875 nsp 0.625)"
+    short = f"step   25/1200  {losses}  lr 1.0e-04  64.0 samples/s  8110 tok/s  1.25 GB  eta 0:09:48"
     shown = capsys.readouterr().out
     assert re.fullmatch(rf"\d\d:\d\d:\d\d  {re.escape(short)}\n", shown)
     whole = (tmp_path / "log.txt").read_text()
@@ -210,19 +212,29 @@ def test_a_step_has_one_short_line_and_its_whole_line_in_a_file(tmp_path, capsys
 @pytest.mark.parametrize(
     "line",
     [
-        rows.short_train_line(row(10**6, loss=-10.5, samples_per_sec=123456.7, peak_memory_gb=139), 10**6, math.nan),
-        rows.short_train_line(row(999, samples_per_sec=9999.9, skipped_steps=0), 10**6, 1e8),
+        rows.short_train_line(row(10**4, skipped_steps=0, peak_memory_gb=139), 10**4, MEANS, math.nan),
+        rows.short_train_line(
+            row(999, samples_per_sec=9999.9, real_tokens_per_sec=1e8, skipped_steps=0), 10**4, MEANS, 3599
+        ),
+        rows.short_train_line(row(10**6, means={"lm_loss": 7.5}), 10**6, GptPretraining.means, 1e8),
         rows.short_eval_line(evaluation(10**6), 10**6, MEANS),
         rows.short_spike_line(SpikeRow(10**6, 10.5, 99.9, 1234.5, -99.9), 10**6),
     ],
 )
-def test_a_short_line_fits_into_100_columns_behind_the_time_of_day(line):
-    assert len(f"12:34:56  {line}") <= 100
+def test_a_short_line_takes_about_120_columns_behind_the_time_of_day(line):
+    assert len(f"12:34:56  {line}") <= 124
     assert "\n" not in line
 
 
 def test_skipped_steps_are_named_in_the_short_line():
-    assert rows.short_train_line(row(), 100, 45).endswith("  eta 0:00:45  skipped 2")
+    assert rows.short_train_line(row(), 100, MEANS, 45).endswith("  eta 0:00:45  skipped 2")
+
+
+def test_short_lines_have_the_parts_of_a_loss_only_where_there_are_several():
+    assert " eval lm 5.5000 " in rows.short_eval_line(evaluation(), 100, MEANS)
+    found = row(means={"lm_loss": 7.5}), EvalRow(10, {"eval_lm_loss": 5.5, "eval_lm_accuracy": 0.25}, 6.25)
+    assert " loss 7.5000  lr " in rows.short_train_line(found[0], 100, GptPretraining.means, 45)
+    assert " eval loss 5.5000 " in rows.short_eval_line(found[1], 100, GptPretraining.means)
 
 
 @pytest.mark.parametrize(
@@ -375,3 +387,20 @@ def test_peak_memory_counts_what_was_held_in_gb_of_1e9_bytes():
     held = np.ones(int((before + 0.2) * 1e9), np.uint8)
     assert devices.peak_memory_gb() - before > 0.15
     del held
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (4.25, "4.2"),
+        (371.14, "371"),
+        (8110.4, "8110"),
+        (47501, "47.5k"),
+        (123456, "123k"),
+        (1e7, "10.0M"),
+        (math.nan, "-"),
+    ],
+)
+def test_a_rate_is_short(value, words):
+    line = rows.short_train_line(row(samples_per_sec=value), 100, MEANS, 45)
+    assert f"  {words} samples/s  " in line

@@ -1,12 +1,13 @@
-"""The loss curve."""
+"""The loss curve and the confusion matrix."""
 
 import json
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
-from tftrain.report.plot import TRAIN, loss_curve, smoothed
+from tftrain.report.plot import TRAIN, confusion_matrix, loss_curve, smoothed
 from tftrain.tasks.bert_pretraining import BertPretraining
 
 LOSS = BertPretraining.means[0]
@@ -61,3 +62,28 @@ def test_smoothing_does_not_lag_behind_a_falling_loss_and_damps_noise():
     noise = np.random.default_rng(0).normal(size=4000)
     # The mean of n independent values has 1 / n of their variance; here n = 401, over some ten independent windows.
     assert np.std(smoothed(tuple(noise))[200:-200]) == pytest.approx(np.sqrt(1 / 401), rel=0.5)
+
+
+def test_a_confusion_is_normalised_by_row_and_tells_right_from_wrong(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    confusion_matrix(["common", "rare"], np.array([[197, 3], [8, 1]]), tmp_path / "confusion.png")
+    axes, bar = figures[0].axes
+    assert axes.get_title(loc="left") == "209 held-out examples, 94.7% right"
+    assert bar.get_ylabel() == "share of the label's examples"
+    assert [each.get_text() for each in axes.get_yticklabels()] == ["common (200)", "rare (9)"]
+    assert [each.get_text() for each in axes.texts] == ["197\n98%", "3\n2%", "8\n89%", "1\n11%"]
+    colours = axes.images[0].cmap(axes.images[0].norm(axes.images[0].get_array()))
+    (right, _), (wrong, _) = colours
+    assert right[2] > right[0], "197 right of 200 is blue"
+    assert wrong[0] > wrong[2], "8 wrong of 9 is red"
+
+
+@pytest.mark.parametrize(("count", "named", "counted"), [(20, 20, 20), (21, 21, 0), (41, None, 0)])
+def test_a_confusion_of_many_classes_has_fewer_words(tmp_path, monkeypatch, count, named, counted):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    confusion_matrix([f"class{number}" for number in range(count)], 5 * np.eye(count, dtype=int), tmp_path / "x.png")
+    axes = figures[0].axes[0]
+    assert len(axes.texts) == counted
+    assert ("class1 (5)" in [each.get_text() for each in axes.get_yticklabels()]) == (named is not None)

@@ -188,3 +188,23 @@ def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path, args
     config, _, _ = flags.read(TrainConfig, ["run", "--synthetic_data", f"--output_dir={tmp_path}", *args])
     (problem,) = run.all_problems(config, [], Launch(0, 1, 0, 1))
     assert line in str(problem)
+
+
+def test_an_evaluation_takes_all_held_out_examples_whatever_the_run_took(output_dir):
+    part = "--eval_examples=3"
+    run_of_part = flags.parse(TrainConfig, ["run", *FIRST, part, f"--output_dir={output_dir}"]).resolve(2)
+    write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", dataclasses.asdict(run_of_part))
+    assert continued(output_dir).run.eval_examples == 3
+    assert continued(output_dir, "--mode=evaluate").run.eval_examples == 0
+    assert continued(output_dir, "--mode=evaluate", part).run.eval_examples == 3
+
+
+def test_the_eval_batches_of_an_older_run_become_as_many_examples(output_dir):
+    config = flags.parse(TrainConfig, ["run", *FIRST, f"--output_dir={output_dir}"]).resolve(2)
+    saved = json.loads(json.dumps(dataclasses.asdict(config)))
+    del saved["run"]["eval_examples"]
+    saved["run"]["eval_batches"] = 4
+    write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", saved)
+    found = continued(output_dir)
+    assert found.run.eval_examples == 4 * 12
+    assert run.all_problems(found, [], Launch(0, 2, 0, 2)) == []

@@ -21,7 +21,7 @@ FREE = {
     *("pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size", "pipeline_split"),
     *("jit_compile", "deterministic", "activation_checkpointing", "memory_optimization", "suppress_grappler"),
     *("enable_resource_variables", "sparse_as_dense", "cpu_threads", "huge_pages", "device_peak_tflops"),
-    *("mode", "output_dir", "log_every", "log_format", "trace_pipeline", "log_level", "eval_every", "eval_batches"),
+    *("mode", "output_dir", "log_every", "log_format", "trace_pipeline", "log_level", "eval_every", "eval_examples"),
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_async", "keep_last", "keep_every", "max_failed_saves"),
     *("resume", "resume_check", "change_on_resume", "init_checkpoint", "init_missing"),
     *("start_timeout_seconds", "step_timeout_seconds", "save_timeout_seconds", "exit_timeout_seconds"),

@@ -302,8 +302,23 @@ def test_a_damaged_checkpoint_that_is_named_is_refused(trained, tmp_path):
 def test_if_all_are_damaged_nobody_starts_over_unasked(trained, tmp_path):
     for path in copied(trained, tmp_path):
         flip(path / "shard_00000_000.safetensors")
-    with pytest.raises(CheckpointError, match=r"none of its 2 checkpoints .*--resume=none"):
+    with pytest.raises(CheckpointError, match=r"none of its 2 checkpoints .*--resume=none") as caught:
         loop.train(configured(*settings(tmp_path)), Mesh())
+    assert "shard_00000" not in str(caught.value), "the warnings have said why"
+    with pytest.raises(CheckpointError, match=r"none of its 2 checkpoints .*expected another --output_dir") as caught:
+        loop.evaluate(configured(*settings(tmp_path), "--mode=evaluate"), Mesh())
+    assert "--resume=none" not in str(caught.value)
+
+
+@pytest.mark.multirank
+def test_why_a_resume_is_refused_is_printed_once_and_every_rank_ends(trained, tmp_path):
+    copied(trained, tmp_path)
+    args = ["-m", "tftrain.run", *SMALL, *settings(tmp_path), "--decay_power=2"]
+    with started_ranks(2, args) as started:
+        assert started.codes([0, 1], 60) == [ExitCode.FAILED] * 2
+        output = started.output()
+    assert output.count("--decay_power=2.0, saved with 1.0") == 1
+    assert "rank 1" not in output
 
 
 def test_another_recipe_must_be_asked_for_and_a_longer_run_is_told_of(trained, tmp_path, capsys):
@@ -312,7 +327,10 @@ def test_another_recipe_must_be_asked_for_and_a_longer_run_is_told_of(trained, t
     with pytest.raises(CheckpointError, match=r"--decay_power=2.0, saved with 1.0; .*--change_on_resume=decay_power"):
         loop.train(configured(*longer, "--decay_power=2"), Mesh())
     loop.train(configured(*longer), Mesh())
-    assert "resuming with --max_steps=5, saved with 4" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "resuming with --max_steps=5, saved with 4" in output
+    # Linear decay without warm-up, from 0.01: 3 of 4 updates before the last one, then 4 of 5.
+    assert "learning rate 2.5e-03 at step 4 -> 2.0e-03: the schedule is stretched to 5 steps" in output
     assert len(losses(tmp_path)) == 5
 
 

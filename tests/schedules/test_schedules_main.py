@@ -71,7 +71,7 @@ def test_measured_events_are_drawn_and_traced_alike(tmp_path):
     assert step_time(MEASURED) == 2.0
     assert idle_times(MEASURED) == [1.0, 1.5]
     assert bubble_share(MEASURED) == 2.5 / 4
-    picture.draw(MEASURED, tmp_path / "measured.png", "measured", "s")
+    picture.draw({"measured": MEASURED}, tmp_path / "measured.png", "s")
     assert imread(tmp_path / "measured.png").mean() > 0.8  # a light background
     found = [event for event in trace.trace_events(MEASURED, 1e6) if event["ph"] == "X"]
     assert [(event["tid"], event["name"], event["ts"], event["dur"]) for event in found] == [
@@ -83,5 +83,5 @@ def test_measured_events_are_drawn_and_traced_alike(tmp_path):
 
 def test_equal_events_give_equal_pictures(tmp_path):
     for name in ("a.png", "b.png"):
-        picture.draw(MEASURED, tmp_path / name, "measured")
+        picture.draw({"measured": MEASURED}, tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()

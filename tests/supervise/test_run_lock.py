@@ -101,6 +101,6 @@ def test_a_second_run_is_refused_on_every_rank_and_the_first_goes_on(tmp_path):
             assert second.codes([0, 1], 60) == [ExitCode.WRONG_FLAGS] * 2
             holder = f"process {first.processes[0].pid} on host {platform.node()}, started 20"
             assert f"--output_dir={tmp_path}: another run writes there: {holder}" in second.output(0)
-        run_ranks(1, [*args, "--mode=evaluate", "--eval_batches=1"])  # Reading is allowed.
+        run_ranks(1, [*args, "--mode=evaluate", "--eval_examples=1"])  # Reading is allowed.
         assert not list(folder.checkpoint_folder(tmp_path).glob("set_aside*"))
         assert [process.poll() for process in first.processes] == [None, None]

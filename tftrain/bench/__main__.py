@@ -1,4 +1,4 @@
-"""Measures the rows of a benchmark table: `python -m tftrain.bench --table=NAME`, or `--list`.
+"""Measures the rows of a benchmark table: `python -m tftrain.bench --table=NAME`, or `--list[=NAME]`.
 
 The report goes to stdout and to OUTPUT_DIR, progress to stderr. Exit codes: 0 all rows were measured, 1 a row failed
 (stderr has the reason; the other rows were measured), 2 wrong flags, 130 interrupted from the keyboard (`--resume`
@@ -24,6 +24,7 @@ logger = logging.getLogger("tftrain.bench")
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+EVERY = "all"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,11 +38,13 @@ def main(argv: Sequence[str]) -> int:
     """
     log.configure(program="tftrain.bench", stream="stderr")
     try:
-        config = flags.parse(BenchConfig, ["python -m tftrain.bench", *argv[1:]])
+        args = [f"--list={EVERY}" if arg == "--list" else arg for arg in argv[1:]]
+        config = flags.parse(BenchConfig, ["python -m tftrain.bench", *args])
         if problems := config.problems():
             raise ConfigError(problems)
         if config.list:
-            print(listing(config.table), end="")
+            tables = named(config.list, "list") if config.list != EVERY else named(config.table)
+            print(listing(tables), end="")
             return 0
         every = chosen(config)
     except ConfigError as error:
@@ -112,25 +115,28 @@ def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
     return found
 
 
-def named(name: str | None) -> list[Table]:
-    """Returns the table of that name; all tables for "all" and for None.
+def named(name: str | None, flag: str = "table") -> list[Table]:
+    """Returns the table that a flag names; all tables for "all" and for None.
 
     Raises:
         ConfigError: the table does not exist.
     """
-    if name in (None, "all"):
+    if name in (None, EVERY):
         return list(TABLES.values())
     if name not in TABLES:
-        raise ConfigError([Problem("table", name, f"expected one of {', '.join(TABLES)}, or all")])
+        raise ConfigError([Problem(flag, name, f"expected one of {', '.join(TABLES)}, or all")])
     return [TABLES[name]]
 
 
-def listing(name: str | None) -> str:
-    """Returns the tables that `named` returns, with their columns and rows."""
-    lines = []
-    for table in named(name):
-        lines += [f"{table.name}: {table.about}", f"  columns: {', '.join(column.name for column in table.columns)}"]
-        lines += [f"  {row.name}" for row in table.rows]
+def listing(tables: list[Table]) -> str:
+    """Returns a line for each of several tables, or the columns and rows of one."""
+    if len(tables) > 1:
+        width = max(len(table.name) for table in tables)
+        lines = [f"{table.name:{width}}  {len(table.rows):4} rows  {table.about}" for table in tables]
+        return "\n".join([*lines, "--list=NAME prints the columns and rows of a table"]) + "\n"
+    (table,) = tables
+    lines = [f"{table.name}: {table.about}", f"  columns: {', '.join(column.name for column in table.columns)}"]
+    lines += [f"  {row.name}" for row in table.rows]
     return "\n".join(lines) + "\n"
 
 

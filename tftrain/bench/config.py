@@ -12,7 +12,7 @@ FORMATS = ("csv", "md", "json")
 class BenchConfig:
     """The rows to measure, the number of measurements, and the files of the report."""
 
-    list: bool = flag(False, "Print the tables and their rows instead of measuring.")
+    list: str | None = flag(None, "Print the tables instead of measuring; with =NAME, the rows of that table.")
     table: str | None = flag(None, "The table to measure, or all; --list names them.")
     rows: str = flag("*", "Glob of row names, or several globs separated by commas.")
     steps: int | None = flag(

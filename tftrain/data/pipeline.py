@@ -93,7 +93,7 @@ def eval_batches(
     global_batch_size: int,
     start: int,
     stop: int,
-    max_batches: int = 0,
+    max_rows: int = 0,
 ) -> tf.data.Dataset:
     """Returns this rank's part of one pass over the held-out examples, in file order.
 
@@ -104,16 +104,16 @@ def eval_batches(
         data: data_readers is the number of threads that read and decode.
         global_batch_size: examples of one batch over all ranks.
         start, stop: this rank's examples of each batch; n = stop - start.
-        max_batches: maximum number of batches; 0 for all examples.
+        max_rows: number of the first rows to read, however batches divide them; 0 for all.
 
     Returns:
         A dataset with the features of `ExampleSource.batch` and example_weights float32 [n]. Padding examples have
         example_weights 0 and, if there are masks, masked_lm_weights 0.
     """
     total = source.num_examples
+    if max_rows:
+        total = min(total, max_rows)
     batches = -(-total // global_batch_size)
-    if max_batches:
-        batches = min(batches, max_batches)
 
     def order(samples: np.ndarray) -> np.ndarray:
         return np.minimum(samples, total - 1)

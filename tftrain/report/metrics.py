@@ -163,7 +163,7 @@ class MetricsWriter:
         self._write(row, "train/")
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {row.loss:.3f}", refresh=False)
-        short = rows.short_train_line(row, self.max_steps, seconds_left)
+        short = rows.short_train_line(row, self.max_steps, self._means, seconds_left)
         self._show(short, rows.train_line(row, self.max_steps, self._means))
 
     def evaluation(self, row: EvalRow) -> None:

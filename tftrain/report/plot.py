@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from tftrain.report.metrics import read_rows
 from tftrain.tasks.task import Mean
 
-MOST_NAMED_CLASSES = 40
+MOST_NAMED_CLASSES, MOST_COUNTED_CLASSES = 40, 20
 TRAIN, HELD_OUT, ENTROPY = "#3b6ea8", "#c8553d", "#555555"
 
 
@@ -101,6 +101,8 @@ def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence
 def confusion_matrix(labels: Sequence[str], counts: np.ndarray, png_path: str | Path) -> None:
     """Draws how many examples of each class (row) were taken for each (column).
 
+    Colours are shares of a row, blue for right and red for wrong: a class of 9 examples counts as much as one of 200.
+
     Args:
         labels: the classes.
         counts: int [classes, classes].
@@ -109,21 +111,29 @@ def confusion_matrix(labels: Sequence[str], counts: np.ndarray, png_path: str | 
     Raises:
         OSError: it can't be written.
     """
-    size = min(4 + 0.35 * len(labels), 20)
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    size = min(4 + 0.5 * len(labels), 20)
+    figure = Figure(figsize=(size + 2, size), layout="constrained")
     axes = figure.add_subplot()
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    totals = counts.sum(1)
+    shares = counts / np.maximum(totals, 1)[:, None]
+    signed = np.where(np.eye(len(labels), dtype=bool), shares, -shares)
+    bar = figure.colorbar(axes.imshow(signed, cmap="RdBu", vmin=-1, vmax=1), ax=axes, ticks=[-1, -0.5, 0, 0.5, 1])
+    bar.ax.set_yticklabels(["100% wrong", "50% wrong", "0%", "50% right", "100% right"])
+    bar.set_label("share of the label's examples")
     if len(labels) <= MOST_NAMED_CLASSES:
         ticks = range(len(labels))
         axes.set_xticks(ticks, labels, rotation=90)
-        axes.set_yticks(ticks, labels)
+        axes.set_yticks(ticks, [f"{label} ({total})" for label, total in zip(labels, totals, strict=True)])
+    if len(labels) <= MOST_COUNTED_CLASSES:
         for row, column in np.argwhere(counts):
-            color = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=color, fontsize=8)
+            color = "white" if shares[row, column] > 0.6 else "black"
+            words = f"{counts[row, column]}\n{shares[row, column]:.0%}"
+            axes.text(column, row, words, ha="center", va="center", color=color, fontsize=8)
+    right = counts.trace() / max(counts.sum(), 1)
+    axes.set_title(f"{counts.sum()} held-out examples, {right:.1%} right", loc="left", fontsize=12, fontweight="bold")
     axes.set_xlabel("prediction")
-    axes.set_ylabel("label")
-    figure.savefig(png_path, dpi=160, format="png")
+    axes.set_ylabel("label (examples)")
+    figure.savefig(png_path, dpi=160, format="png", bbox_inches="tight")
 
 
 def points(rows: list[dict], name: str) -> list[tuple[int, float]]:

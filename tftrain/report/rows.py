@@ -1,6 +1,6 @@
 """The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them.
 
-Each row has two lines: a short one for a terminal, which with the time of day in front of it takes at most 100 columns,
+Each row has two lines: a short one for a terminal, which with the time of day in front of it takes about 120 columns,
 and a whole one in the manner of Megatron-LM.
 """
 
@@ -217,13 +217,18 @@ def spike_line(row: SpikeRow, max_steps: int) -> str:
     )
 
 
-def short_train_line(row: TrainRow, max_steps: int, seconds_left: float) -> str:
-    """Returns the short line of a training step; skipped steps are named once there are some."""
+def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
+    """Returns the short line of a training step; skipped steps are named once there are some.
+
+    If the loss is the sum of several of the task's `means`, these stand behind it.
+    """
+    losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss]
     parts = [
         _short_step(row.step, max_steps),
-        f"loss {row.loss:.4f}",
+        f"loss {row.loss:.4f}" + (f" ({' '.join(losses)})" if len(losses) > 1 else ""),
         f"lr {row.learning_rate:.1e}",
         f"{_rate(row.samples_per_sec)} samples/s",
+        f"{_rate(row.real_tokens_per_sec)} tok/s",
         f"{row.peak_memory_gb:.{2 if row.peak_memory_gb < 100 else 0}f} GB",
         f"eta {duration(seconds_left)}",
     ]
@@ -233,10 +238,11 @@ def short_train_line(row: TrainRow, max_steps: int, seconds_left: float) -> str:
 def short_eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
     """Returns the short line of an evaluation; `means` are the task's."""
     loss, *others = [mean for mean in means if mean.in_evaluation]
+    single = sum(mean.is_loss for mean in means) == 1
     return "  ".join(
         (
             _short_step(row.step, max_steps, with_total=False),
-            f"eval loss {row.means[f'eval_{loss.name}']:.4f}",
+            f"eval {'loss' if single else loss.short_label} {row.means[f'eval_{loss.name}']:.4f}",
             *([] if row.eval_unigram_nats is None else [f"unigram {row.eval_unigram_nats:.4f}"]),
             *(f"{mean.label} {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
             *(f"{name.removeprefix('eval_')} {score:.4f}" for name, score in row.scores.items()),
@@ -256,10 +262,11 @@ def short_spike_line(row: SpikeRow, max_steps: int) -> str:
 
 
 def _rate(value: float) -> str:
-    """Returns a rate with at most five digits, and a dash if it is not known."""
+    """Returns a rate with at least three digits, in thousands (k) or millions (M), and a dash if it is not known."""
     if not math.isfinite(value):
         return "-"
-    return f"{value / 1000:.0f}k" if value >= 100_000 else f"{value:.{1 if value < 10_000 else 0}f}"
+    size, unit = next(each for each in ((1e6, "M"), (1e3, "k"), (1, "")) if value >= 9.995 * each[0] or each[0] == 1)
+    return f"{value / size:.{0 if value >= 100 * size else 1}f}{unit}"
 
 
 def _short_step(step: int, max_steps: int, with_total: bool = True) -> str:

@@ -12,6 +12,7 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 """
 
 import dataclasses
+import math
 import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ _OF_A_HOST = {"cpu_threads", "huge_pages", "data_readers", "machine_file", "devi
 _DERIVED = {"grad_accum_steps", "fit_micro_batch"}
 _SOURCES = {"data_dir", "train_files", "eval_files", "synthetic_data"}
 _SIZES_OF_DATA = {"max_seq_length", "max_predictions_per_seq"}
-_TO_EVALUATE = {"precision", "micro_batch_size", "eval_batches"}
+_TO_EVALUATE = {"precision", "micro_batch_size"}
 
 
 class Completed(NamedTuple):
@@ -137,7 +138,19 @@ def _saved(path: Path) -> dict[str, Any]:
         sections = manifest.read(path).run.get("config")
     except (CheckpointError, OSError):
         return {}
-    return sections if isinstance(sections, dict) else {}
+    return _with_eval_examples(sections) if isinstance(sections, dict) else {}
+
+
+def _with_eval_examples(sections: dict[str, Any]) -> dict[str, Any]:
+    """Returns the flags of a run; for those of older versions, `eval_examples` in the place of `eval_batches`."""
+    run, batch = sections.get("run"), sections.get("batch")
+    sizes = [
+        part.get(name) if isinstance(part, dict) else None
+        for part, name in ((run, "eval_batches"), (batch, "global_batch_size"))
+    ]
+    if not all(isinstance(size, int) for size in sizes):
+        return sections
+    return sections | {"run": run | {"eval_examples": math.prod(sizes)}}
 
 
 def _has_default_warmup(saved: Mapping[str, Any]) -> bool:

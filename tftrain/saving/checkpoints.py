@@ -7,11 +7,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from tftrain.checkpoint import folder
-from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.environment import versions
 from tftrain.labelled.preflight import identity
+from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.run_state import Run
 from tftrain.saving import resume, resume_compatibility
 from tftrain.saving.saves import Saves
@@ -48,7 +51,7 @@ class Checkpoints:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
             run.load(reader)
-            for line in changes:
+            for line in changes + self._learning_rate_changes(reader.manifest.run.get("schedule")):
                 logger.info(line)
         if run.mesh.is_chief:
             folder.sweep(settings.output_dir)
@@ -120,6 +123,31 @@ class Checkpoints:
         """The identity of the run's data."""
         return identity(self._run.config)
 
+    def _learning_rate_changes(self, saved: Any) -> list[str]:
+        """Returns a line on the learning rate if this run is of another length than the one that saved the state.
+
+        Args:
+            saved: the schedule in the manifest, see `manifest_metadata`; only known to be JSON.
+        """
+        config, run = self._run.config, self._run
+        now = {"max_steps": config.run.max_steps, "warmup_steps": config.optimizer.warmup_steps}
+        before = {name: saved.get(name) for name in now} if isinstance(saved, dict) else now
+        if before == now or not all(isinstance(number, int) for number in before.values()):
+            return []
+        length, done = before["max_steps"], int(run.optimizer.step)
+        older = dataclasses.replace(
+            config,
+            run=dataclasses.replace(config.run, max_steps=length),
+            optimizer=dataclasses.replace(config.optimizer, warmup_steps=before["warmup_steps"]),
+        )
+        rates = [
+            float(learning_rate(each.optimizer, run_length(each), tf.constant(step, tf.int64)))
+            for each, step in ((older, max(done - 1, 0)), (config, done))
+        ]
+        change = "stretched" if config.run.max_steps > length else "shortened"
+        what = f"{change} to {config.run.max_steps} steps" if config.run.max_steps != length else "of another warm-up"
+        return [f"learning rate {rates[0]:.1e} at step {done} -> {rates[1]:.1e}: the schedule is {what}"]
+
     def _check_tensors(self, reader: Reader) -> None:
         """Refuses a checkpoint that holds other tensors than this run's state."""
         expected = self._run.tensor_shapes()
@@ -134,4 +162,4 @@ class Checkpoints:
         ]
         if differing:
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-            raise CheckpointError(f"{reader.path}: not this model's: {'; '.join(differing[:3])}{more}")
+            raise AgreedCheckpointError(f"{reader.path}: not this model's: {'; '.join(differing[:3])}{more}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tftrain.checkpoint import folder, manifest
-from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.errors import AgreedCheckpointError, CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.config import RunConfig
@@ -41,7 +41,7 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
             problem = f"{checkpoints}: can't be written to: {error.strerror}"
     (problem, *_) = collectives.gather_texts(mesh.world, problem, "shared.made")
     if problem:
-        raise CheckpointError(problem)
+        raise AgreedCheckpointError(problem)
     end = time.monotonic() + VISIBLE_SECONDS
     while not token.exists() and time.monotonic() < end:
         time.sleep(0.1)
@@ -50,7 +50,7 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
         token.unlink(missing_ok=True)
     if blind.size:
         ranks = ", ".join(map(str, blind[:8])) + (f" and {blind.size - 8} more" if blind.size > 8 else "")
-        raise CheckpointError(
+        raise AgreedCheckpointError(
             f"--output_dir={output_dir}: rank 0 writes files there that these ranks do not see: {ranks}; every rank "
             "writes its part of a checkpoint: name a folder on a file system that all hosts share"
         )
@@ -76,7 +76,7 @@ def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[
     if config.resume != "auto":
         reader, problem = _checked(Path(config.resume), mesh, restore_buffers(), config.resume_check)
         if problem:
-            raise CheckpointError(
+            raise AgreedCheckpointError(
                 f"--resume={config.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
             )
         return reader
@@ -92,9 +92,11 @@ def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[
         if mesh.is_chief:
             logger.warning(f"this checkpoint can't be used: {problem}")
     if names:
-        raise CheckpointError(
-            f"{folder.checkpoint_folder(config.output_dir)}: none of its {len(names)} checkpoints can be used; the "
-            f"oldest: {problem}; --resume=none starts over and moves them aside"
+        advice = "--resume=none starts over and moves them aside"
+        if config.mode == "evaluate":
+            advice = "expected another --output_dir, or --resume with the folder of a good checkpoint"
+        raise AgreedCheckpointError(
+            f"{folder.checkpoint_folder(config.output_dir)}: none of its {len(names)} checkpoints can be used; {advice}"
         )
     return None
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.config import TrainConfig
 from tftrain.fields import Problem, implementations, sections
 
@@ -100,7 +100,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
         if named:
             names = ",".join(name for name, _ in named)
             advice.append(f"leave out {names} to go on as before, or add --change_on_resume={names} if that is meant")
-        raise CheckpointError(f"{path}: not a checkpoint of this configuration: {listed}; {'; '.join(advice)}")
+        raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {listed}; {'; '.join(advice)}")
     return logged
 
 
@@ -125,7 +125,7 @@ def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, 
         differing.append(f"{VOCABULARY}: {here}, saved with {before}")
     if differing:
         advice = "leave the model's flags out, they are in the checkpoint, or choose another checkpoint with --resume"
-        raise CheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}; {advice}")
+        raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}; {advice}")
 
 
 def _names(section: Any) -> list[str]:
@@ -149,7 +149,7 @@ def _flags(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Returns the flags of the run that wrote a checkpoint, all sections together; defaults for newer flags."""
     config = run.get("config")
     if not isinstance(config, dict) or not all(isinstance(section, dict) for section in config.values()):
-        raise CheckpointError(f"{path}: its manifest has no configuration")
+        raise AgreedCheckpointError(f"{path}: its manifest has no configuration")
     saved = {name: _listed(value) for section in config.values() for name, value in section.items()}
     return {name: value for name, value in _all(TrainConfig()).items() if name in _NEWER} | saved
 

@@ -87,7 +87,7 @@ def write(table: Table, events: Sequence[Event], output: str) -> None:
     """
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
-        picture.draw(events, Path(f"{output}.png"), title(table))
+        picture.draw({title(table): events}, Path(f"{output}.png"))
         trace.write(events, Path(f"{output}.json"), UNIT_US)
     except OSError as error:
         expected = f"expected a path to write to: {error.strerror or error}"

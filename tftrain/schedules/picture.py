@@ -1,6 +1,6 @@
 """The picture of a schedule, planned or measured: a row for each stage, a box for each computation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tftrain.schedules.simulation import Event, computations, step_time
@@ -23,15 +23,15 @@ WIDTH, INCHES_A_STAGE, MARGINS, BOX = 11.0, 0.36, 1.0, 0.9
 POINTS_AN_INCH, LARGEST_FONT, SMALLEST_FONT = 72, 9.0, 4.0
 
 
-def draw(events: Sequence[Event], path: Path, title: str, unit: str = "") -> None:
+def draw(panels: Mapping[str, Sequence[Event]], path: Path, unit: str = "") -> None:
     """Draws when each stage computes what; the number in a box is the micro-batch.
 
     Boxes of later chunks of a stage have lighter colours. A box that is too narrow has no number.
 
     Args:
-        events: as simulated or as measured; transfers are not drawn.
+        panels: title -> events, as simulated or as measured; one below the other, on one time axis. Transfers are not
+            drawn.
         path: the png to write, 1650 pixels wide.
-        title: the first line.
         unit: of time, for the axis.
 
     Raises:
@@ -40,12 +40,29 @@ def draw(events: Sequence[Event], path: Path, title: str, unit: str = "") -> Non
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    computed = computations(events)
-    stages, chunks = (1 + max(each) for each in zip(*((e.stage, e.action.chunk) for e in computed), strict=True))
-    begin, total = min(event.start for event in computed), step_time(events)
-    figure = Figure(figsize=(WIDTH, MARGINS + INCHES_A_STAGE * stages), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    axes.barh(range(stages), total, BOX, color=IDLE)
+    computed = {title: computations(events) for title, events in panels.items()}
+    shown = [event for events in computed.values() for event in events]
+    stages, chunks = (1 + max(each) for each in zip(*((e.stage, e.action.chunk) for e in shown), strict=True))
+    width = max(map(step_time, panels.values()))
+    height = len(panels) * (MARGINS + INCHES_A_STAGE * stages)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
+    every = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for axes, (title, events) in zip(every, computed.items(), strict=True):
+        _draw_panel(axes, events, stages, chunks, width)
+        axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    every[-1].set_xlabel(f"time ({unit})" if unit else "time")
+    kinds = [kind for kind in COLOURS if any(event.action.kind is kind for event in shown)]
+    handles = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in kinds] + [Patch(color=IDLE, label="idle")]
+    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(handles)}
+    every[0].legend(handles=handles, frameon=False, fontsize=9, borderaxespad=0.2, handlelength=1.2, **place)
+    # Without the version of matplotlib, equal pictures are equal files.
+    figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
+
+
+def _draw_panel(axes, computed: Sequence[Event], stages: int, chunks: int, total: float) -> None:
+    """Draws computations on an axis that ends after `total` units of time."""
+    begin, end_of_step = min(event.start for event in computed), max(event.end for event in computed)
+    axes.barh(range(stages), end_of_step - begin, BOX, color=IDLE)
     for stage, action, start, end in computed:
         colour = _lighter(COLOURS[action.kind], action.chunk / max(chunks, 2))
         axes.barh(stage, end - start, BOX, left=start - begin, color=colour, edgecolor=EDGE, linewidth=0.7)
@@ -60,14 +77,6 @@ def draw(events: Sequence[Event], path: Path, title: str, unit: str = "") -> Non
     axes.set_yticks(range(stages), [f"stage {stage}" for stage in range(stages)])
     axes.tick_params(left=False)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(f"time ({unit})" if unit else "time")
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    kinds = [kind for kind in COLOURS if any(event.action.kind is kind for event in computed)]
-    handles = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in kinds] + [Patch(color=IDLE, label="idle")]
-    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(handles)}
-    axes.legend(handles=handles, frameon=False, fontsize=9, borderaxespad=0.2, handlelength=1.2, **place)
-    # Without the version of matplotlib, equal pictures are equal files.
-    figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
 
 
 def _lighter(colour: str, share: float) -> str:

@@ -45,6 +45,11 @@ class Mean(NamedTuple):
     in_training: bool = True
     in_evaluation: bool = True
 
+    @property
+    def short_label(self) -> str:
+        """The label of a loss without that word, for a line with several of them."""
+        return self.label.removesuffix(" loss")
+
 
 class Contents(NamedTuple):
     """What the rows of a batch hold.

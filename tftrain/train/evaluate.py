@@ -1,5 +1,7 @@
 """Evaluates the held-out split: the task's means and scores, and the unigram entropy of the text's tokens.
 
+The examples are the same for every micro-batch, number of ranks and global batch: `--eval_examples` of them, or all.
+
 A score, such as F1, is computed from the predictions for all examples, which every rank gathers. So it does not depend
 on the number of ranks.
 
@@ -7,6 +9,7 @@ The unigram entropy is the lowest loss of a model that knows only how frequent e
 the model has learned from context.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -56,10 +59,9 @@ class HeldOut:
         # stages takes one at a time.
         mesh = self._mesh
         samples = self._config.batch.micro_batch_size * mesh.data.size * mesh.pipeline_parallel_size
-        limit = self._config.run.eval_batches * self._config.batch.global_batch_size // samples
         share = self._mesh.data.share(samples)
         sums, counts, outputs = np.zeros(len(self._task.sums)), np.zeros(self._task.vocab_size), []
-        for batch in pipeline.eval_batches(self._source, self._config.data, samples, *share, limit):
+        for batch in pipeline.eval_batches(self._source, self._config.data, samples, *share, self._rows()):
             before_batch()
             of_batch, predicted = self._forward(batch)
             sums += of_batch.numpy()
@@ -75,11 +77,16 @@ class HeldOut:
         total = collectives.all_reduce(mesh.pipeline, tf.constant(total), "evaluation").numpy()
         examples = int(total[self._task.sums.index("examples")])
         unigram = entropy(counts) if counts.any() else None
-        result = Evaluation(self._task.mean_values(total), unigram, examples)
+        result = Evaluation(self._task.mean_values(total), unigram, examples, self._source.real_examples)
         if self.scorer is None:
             return result
         gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[:examples]
         return result._replace(scores=self.scorer.scores(gathered), outputs=gathered)
+
+    def _rows(self) -> int:
+        """Returns how many rows of the split hold `eval_examples`, about so many if they are packed; 0: all."""
+        wanted, source = self._config.run.eval_examples, self._source
+        return math.ceil(wanted * source.num_examples / source.real_examples)
 
     def _of_batch(self, batch):
         found = self._task.compute(batch)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tftrain import devices, log
-from tftrain.checkpoint.errors import CheckpointError
+from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.config import TrainConfig
 from tftrain.data import pipeline
 from tftrain.data.source import ExampleSource
@@ -150,10 +150,12 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                 break
         with watchdog.limit("the last checkpoint", "save_timeout_seconds"):
             checkpoints.finish()
-    if stop:
-        return ExitCode.STOPPED
-    with watchdog.limit("drawing the loss curve", "exit_timeout_seconds"):
+    code = ExitCode.STOPPED if stop else ExitCode.STALLED
+    with watchdog.limit("drawing the loss curve", "exit_timeout_seconds", code):
         reporter.close()
+    if stop:
+        logger.info(f"stopped after step {number}, and the state is saved: start the same command again to continue")
+        return ExitCode.STOPPED
     if best:
         logger.info(best.words())
     if health.problem:
@@ -228,7 +230,8 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
     """Returns the result of an evaluation in words: titles and values."""
     loss, *others = [mean for mean in task.means if mean.in_evaluation]
     value = result.means[loss.name]
-    found = {"held-out examples": f"{result.examples}", loss.title: f"{value:.4f}"}
+    part = "" if result.examples == result.split_examples else f" of {result.split_examples}"
+    found = {"held-out examples": f"{result.examples}{part}", loss.title: f"{value:.4f}"}
     if result.unigram_nats is not None:
         perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
         found |= {
@@ -262,7 +265,7 @@ def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tu
     reader = resume.choose(config.run, mesh, buffers)
     if reader is None:
         output_dir = f"--output_dir={config.run.output_dir}"
-        raise CheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
+        raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
     resume_compatibility.check_model(config, identity(config), reader.manifest.run, reader.path)
     load_weights(named, task.pieces, reader)
     return task, reader.path, reader.manifest.step

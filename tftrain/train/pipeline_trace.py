@@ -20,7 +20,7 @@ MEASURED, PLANNED = "pipeline", "pipeline_planned"
 
 
 class PipelineTrace:
-    """Writes pipeline.png and pipeline.json, and pipeline_planned.png and .json, once in a run."""
+    """Writes pipeline.png with both schedules, pipeline.json and pipeline_planned.json, once in a run."""
 
     def __init__(self, run: Run, clock: StageClock):
         """Writes nothing yet.
@@ -39,12 +39,15 @@ class PipelineTrace:
         table = schedule_of(self._run.config, 1 + max(event.action.micro_batch for event in events))
         planned = simulation.simulate(table, durations(events, table))
         folder, words = Path(self._run.config.run.output_dir), []
-        for name, title, found in ((MEASURED, "as measured", events), (PLANNED, "as planned", planned)):
-            try:
-                picture.draw(found, folder / f"{name}.png", f"{table.schedule}, {title}", "s")
-                trace.write(found, folder / f"{name}.json", SECONDS_US)
-            except OSError as error:
-                logger.warning(f"can't write {folder / name}: {error.strerror or error}")
+        schedules = {"as measured": events, "as planned": planned}
+        panels = {f"{table.schedule}, {title}": found for title, found in schedules.items()}
+        try:
+            picture.draw(panels, folder / f"{MEASURED}.png", "s")
+            trace.write(events, folder / f"{MEASURED}.json", SECONDS_US)
+            trace.write(planned, folder / f"{PLANNED}.json", SECONDS_US)
+        except OSError as error:
+            logger.warning(f"can't write {folder / MEASURED}: {error.strerror or error}")
+        for title, found in schedules.items():
             seconds, bubble = simulation.step_time(found), simulation.bubble_share(found)
             words.append(f"{1e3 * seconds:.1f} ms with a bubble of {100 * bubble:.1f}% {title}")
         logger.info(f"pipeline: {', '.join(words)}; see {folder / MEASURED}.png")
