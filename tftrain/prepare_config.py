@@ -70,7 +70,13 @@ class PrepareConfig:
     vocab_size: int | None = flag(
         None, "Tokens of the learned vocabulary; by default 30522.", minimum=64, maximum=1 << 20
     )
-    lower_case: bool | None = flag(None, "Lower-case the text and strip its accents; by default true, with bpe false.")
+    lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.")
+    strip_accents: str = flag(
+        "auto",
+        "Strip the nonspacing marks of letters (é to e), in every script. auto: where the text is lower-cased and, "
+        "for a new vocabulary, in Latin script with hardly any marks; or what is recorded beside --vocab_file.",
+        choices=("auto", "true", "false"),
+    )
     normalization: str | None = flag(
         None,
         "What words are: bert as the original BERT and its vocabularies have it, nfkc with NFKC case folding; by "
@@ -131,6 +137,17 @@ class PrepareConfig:
         return self.tokenizer_type != "bpe" if self.lower_case is None else self.lower_case
 
     @property
+    def strips_accents(self) -> bool | None:
+        """Whether accents are stripped; None: the text decides, or what is recorded beside `vocab_file`."""
+        if self.tokenizer_type != "wordpiece":
+            return False
+        if self.strip_accents != "auto":
+            return self.strip_accents == "true"
+        if self.resolved_normalization == "nfkc" or not self.resolved_lower_case:
+            return self.resolved_lower_case
+        return None
+
+    @property
     def examples_per_row(self) -> int:
         """Examples of a row at most."""
         return 1 if self.packing == "none" else self.max_sequences_per_pack or _DEFAULT_SEQUENCES_PER_PACK
@@ -152,6 +169,14 @@ class PrepareConfig:
         if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
             expected = "expected nfkc or nothing with tokenizer_type=sentencepiece, whose models normalize the text"
             found.append(Problem("normalization", self.normalization, expected))
+        if self.strip_accents != "auto":
+            if self.tokenizer_type != "wordpiece":
+                expected = f"remove this flag: tokenizer_type={self.tokenizer_type} strips no accents"
+                found.append(Problem("strip_accents", self.strip_accents, expected))
+            elif self.resolved_normalization == "nfkc" and self.strips_accents != self.resolved_lower_case:
+                expected = f"expected {str(self.resolved_lower_case).lower()}: normalization=nfkc strips accents if it "
+                expected += "lower-cases; or remove this flag, or use normalization=bert"
+                found.append(Problem("strip_accents", self.strip_accents, expected))
         if self.tokenizer_type != "bpe":
             return found
         if self.objective == "masked":

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tftrain.data import accents
 from tftrain.data.errors import DataError
 from tftrain.data.objective import Objective
 from tftrain.prepare_config import PrepareConfig
@@ -25,6 +26,7 @@ class Accounting(NamedTuple):
 
     Attributes:
         unknown_words: characters and words that became [UNK], from a sample of the text.
+        lost_marks: letters that lost a mark, as `accents.losses` counts them.
         documents: number of documents that are not empty after duplicates are dropped.
         tokens_read: number of tokens of the whole text.
         tokens_in_examples: tokens of the text that occur in an example. A token counts once.
@@ -34,10 +36,12 @@ class Accounting(NamedTuple):
         examples: number of examples.
         records: number of records that hold them.
         details: what the objective counts as well, by name.
+        letters: number of letters; 0 for a tokenizer that never strips accents.
         shown: some examples, as lines for a terminal.
     """
 
     unknown_words: Counter
+    lost_marks: Counter
     documents: int = 0
     tokens_read: int = 0
     tokens_in_examples: int = 0
@@ -46,6 +50,7 @@ class Accounting(NamedTuple):
     examples: int = 0
     records: int = 0
     details: Mapping[str, int] = MappingProxyType({})
+    letters: int = 0
     shown: Sequence[Sequence[str]] = ()
 
     @property
@@ -67,12 +72,10 @@ class Accounting(NamedTuple):
 def total(parts: Iterable[Accounting]) -> Accounting:
     """Returns the accounting of several texts together."""
     columns = dict(zip(Accounting._fields, zip(*parts, strict=True), strict=True))
-    words = sum(columns.pop("unknown_words"), Counter())
+    counters = {name: sum(columns.pop(name), Counter()) for name in ("unknown_words", "lost_marks")}
     shown = [example for examples in columns.pop("shown") for example in examples][:_EXAMPLES_SHOWN]
     named = {name: _by_name(columns.pop(name)) for name in ("tokens_dropped", "details")}
-    return Accounting(
-        **{name: sum(counts) for name, counts in columns.items()}, **named, unknown_words=words, shown=shown
-    )
+    return Accounting(**{name: sum(counts) for name, counts in columns.items()}, **named, **counters, shown=shown)
 
 
 def _by_name(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -97,6 +100,7 @@ def check(accounting: Accounting, config: PrepareConfig, objective: Objective) -
         raise DataError(f"--min_tokens_used={config.min_tokens_used}: {unused}; {remedy}, or use a smaller share")
     if share < _FEW_TOKENS_USED:
         logger.warning(f"only {unused}; {remedy}")
+    _warn_of_lost_marks(accounting, config)
     if accounting.unk_share > _MANY_UNKNOWN:
         words = [word[:_LONGEST_WORD] for word, _ in accounting.unknown_words.most_common(_UNKNOWN_SHOWN)]
         logger.warning(
@@ -109,6 +113,21 @@ def check(accounting: Accounting, config: PrepareConfig, objective: Objective) -
         )
 
 
+def _warn_of_lost_marks(accounting: Accounting, config: PrepareConfig) -> None:
+    lost = accounting.lost_marks
+    if lost.total() <= accents.FEW * accounting.letters:
+        return
+    remedy = "use --strip_accents=false"
+    if config.resolved_normalization == "nfkc":
+        remedy = "use --normalization=bert --strip_accents=false"
+    if config.vocab_file:
+        remedy += ", if the vocabulary was made so, or learn one without --vocab_file"
+    logger.warning(
+        f"{lost.total() / accounting.letters:.2%} of the letters lose a mark, such as {accents.shown(lost)}: words "
+        f"that differ in it become one; {remedy}"
+    )
+
+
 def table(accounting: Accounting, objective: Objective) -> list[str]:
     """Returns lines for a terminal: where the tokens are, and some examples."""
     rows = [("tokens in examples", accounting.tokens_in_examples)]
@@ -117,11 +136,19 @@ def table(accounting: Accounting, objective: Objective) -> list[str]:
         row("tokens read", accounting.tokens_read),
         *(row(f"  {name}", count, accounting.tokens_read) for name, count in rows),
         row("[UNK] in examples", accounting.unknown_tokens, accounting.tokens_in_examples),
+        *_letters(accounting),
         row("examples", accounting.examples),
         *objective.rows(accounting),
     ]
     width = shutil.get_terminal_size((100, 24)).columns
     return lines + [line[:width] for example in accounting.shown for line in example]
+
+
+def _letters(accounting: Accounting) -> list[str]:
+    if not accounting.letters:
+        return []
+    lost = accounting.lost_marks
+    return [f"{row('letters that lose a mark', lost.total(), accounting.letters)} {accents.shown(lost)}".rstrip()]
 
 
 def row(name: str, count: int, whole: int | None = None) -> str:

@@ -59,6 +59,8 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     vocab_sha256: str
     tokenizer_file: str | None
     lower_case: bool
+    # Manifests without this field are of preparations that stripped accents where they lower-cased.
+    strip_accents: bool | None = None
     # As for the objective.
     normalization: Literal["bert", "nfkc", "none"] = "nfkc"
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
@@ -86,6 +88,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
         vocab_size, vocab_sha256: number of tokens and SHA-256 (hexadecimal) of the vocabulary.
         tokenizer_file: the name of the sentencepiece model, or of the byte-level BPE, in the folder; or None.
         lower_case: whether the text was lower-cased.
+        strip_accents: whether nonspacing marks were stripped; None: if the text was lower-cased.
         normalization: "bert" or "nfkc", as `tokenization.word_splitter` describes them; "none" for "bpe".
         max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP]; or the number of tokens
             of a sequence, whose record has one more.

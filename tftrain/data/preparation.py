@@ -110,6 +110,7 @@ def _write(
         vocab_sha256=manifest.file_sha256(os.path.join(work, VOCAB_FILE)),
         tokenizer_file=model_file,
         lower_case=config.resolved_lower_case,
+        strip_accents=tokenizer.strip_accents,
         normalization=config.resolved_normalization,
         max_seq_length=config.max_seq_length,
         max_predictions_per_seq=objective.predictions(config),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tftrain.data import accents
 from tftrain.data.accounting import Accounting
 from tftrain.data.objective import Objective
 from tftrain.data.objectives import objective_of
@@ -54,7 +55,10 @@ def count_chunk(task: CountTask) -> Counter:
         for document in task.spool.read(task.chunk)
         for passage in objective.passages(document.paragraphs, config.tokenizer_type)
     ]
-    return count_words(passages, config.tokenizer_type, config.resolved_lower_case, config.resolved_normalization)
+    # The counts decide whether accents are stripped.
+    return count_words(
+        passages, config.tokenizer_type, config.resolved_lower_case, config.resolved_normalization, strip_accents=False
+    )
 
 
 def write_shard(task: ShardTask) -> Accounting:
@@ -95,10 +99,13 @@ def _tokenize(
     text = TokenizedText.join([list(islice(remaining, len(document))) for document in kept])
     duplicates = tokenize([text for document in documents for text in objective.passages(document.duplicates, kind)])
     duplicate_tokens, unknown = sum(map(len, duplicates)), task.tokenizer.vocabulary.unknown_id
+    letters = accents.count_letters(passages) if kind == "wordpiece" else Counter()
     accounting = Accounting(
         documents=len(text.documents) - 1,
         tokens_read=len(text.tokens) + duplicate_tokens,
         tokens_dropped={"duplicate_paragraph": duplicate_tokens},
+        letters=letters.total(),
+        lost_marks=accents.losses(letters) if task.tokenizer.strip_accents else Counter(),
         unknown_words=Counter() if unknown is None else count_unknown_words(passages, ids, tokenize, unknown),
     )
     return text, accounting
