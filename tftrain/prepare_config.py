@@ -115,6 +115,12 @@ class PrepareConfig:
         None, "Examples of a row with packing=greedy at most; by default 3.", minimum=2, maximum=64
     )
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
+    heldout_window: int = flag(
+        13,
+        "Cut out of the held-out split each sequence of so many tokens that training has too; 0: cut nothing.",
+        minimum=0,
+        maximum=1024,
+    )
     shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", minimum=0.01, maximum=1e5)
     num_workers: int | None = flag(
         None, "Processes; by default one a core. The output is the same for any.", minimum=1, maximum=1024

@@ -14,6 +14,8 @@ from tftrain.prepare_config import PrepareConfig
 
 logger = logging.getLogger(__name__)
 
+# Reasons for which tokens are dropped on purpose.
+DUPLICATE, IN_TRAINING = "duplicate_paragraph", "shared_with_training"
 _EXAMPLES_SHOWN = 3
 _FEW_TOKENS_USED = 0.95
 _MANY_UNKNOWN = 0.01
@@ -31,11 +33,15 @@ class Accounting(NamedTuple):
         tokens_read: number of tokens of the whole text.
         tokens_in_examples: tokens of the text that occur in an example. A token counts once.
         tokens_dropped: numbers of the other tokens, by reason. With `tokens_in_examples` they add up to `tokens_read`.
-            The reason "duplicate_paragraph" is that of paragraphs that occur earlier in the corpus.
+            The reason DUPLICATE is that of paragraphs that occur earlier in the corpus, IN_TRAINING that of held-out
+            text that training has too.
         unknown_tokens: how many of `tokens_in_examples` are [UNK].
         examples: number of examples.
         records: number of records that hold them.
         details: what the objective counts as well, by name.
+        windows: number of windows of `heldout_window` tokens in the held-out split; 0 if nothing is cut.
+        shared_windows: how many of them training has.
+        shared_windows_left: how many of those are left.
         letters: number of letters; 0 for a tokenizer that never strips accents.
         shown: some examples, as lines for a terminal.
     """
@@ -50,18 +56,21 @@ class Accounting(NamedTuple):
     examples: int = 0
     records: int = 0
     details: Mapping[str, int] = MappingProxyType({})
+    windows: int = 0
+    shared_windows: int = 0
+    shared_windows_left: int = 0
     letters: int = 0
     shown: Sequence[Sequence[str]] = ()
 
     @property
-    def tokens_without_duplicates(self) -> int:
-        """Tokens of the text without duplicate paragraphs."""
-        return self.tokens_read - self.tokens_dropped.get("duplicate_paragraph", 0)
+    def tokens_wanted(self) -> int:
+        """Tokens of the text without those that are dropped on purpose."""
+        return self.tokens_read - sum(self.tokens_dropped.get(reason, 0) for reason in (DUPLICATE, IN_TRAINING))
 
     @property
     def share_used(self) -> float:
-        """Share of the tokens in examples, without duplicates; 1 if all text is duplicate."""
-        return self.tokens_in_examples / max(1, self.tokens_without_duplicates)
+        """Share of the wanted tokens that are in examples."""
+        return self.tokens_in_examples / max(1, self.tokens_wanted)
 
     @property
     def unk_share(self) -> float:
@@ -95,7 +104,7 @@ def check(accounting: Accounting, config: PrepareConfig, objective: Objective) -
     """
     share = accounting.share_used
     reason, remedy = objective.unused(accounting, config)
-    unused = f"{share:.1%} of {accounting.tokens_without_duplicates:,} tokens are in examples, because {reason}"
+    unused = f"{share:.1%} of {accounting.tokens_wanted:,} tokens are in examples, because {reason}"
     if share < config.min_tokens_used:
         raise DataError(f"--min_tokens_used={config.min_tokens_used}: {unused}; {remedy}, or use a smaller share")
     if share < _FEW_TOKENS_USED:
@@ -128,7 +137,7 @@ def _warn_of_lost_marks(accounting: Accounting, config: PrepareConfig) -> None:
     )
 
 
-def table(accounting: Accounting, objective: Objective) -> list[str]:
+def table(accounting: Accounting, config: PrepareConfig, objective: Objective) -> list[str]:
     """Returns lines for a terminal: where the tokens are, and some examples."""
     rows = [("tokens in examples", accounting.tokens_in_examples)]
     rows += [(f"dropped: {reason.replace('_', ' ')}", count) for reason, count in accounting.tokens_dropped.items()]
@@ -139,9 +148,20 @@ def table(accounting: Accounting, objective: Objective) -> list[str]:
         *_letters(accounting),
         row("examples", accounting.examples),
         *objective.rows(accounting),
+        *_windows(accounting, config),
     ]
     width = shutil.get_terminal_size((100, 24)).columns
     return lines + [line[:width] for example in accounting.shown for line in example]
+
+
+def _windows(accounting: Accounting, config: PrepareConfig) -> list[str]:
+    if not accounting.windows:
+        return []
+    return [
+        row(f"held-out windows of {config.heldout_window} tokens", accounting.windows),
+        row("  that training has too", accounting.shared_windows, accounting.windows),
+        row("  of them after the cut", accounting.shared_windows_left, accounting.windows),
+    ]
 
 
 def _letters(accounting: Accounting) -> list[str]:

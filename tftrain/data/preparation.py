@@ -8,6 +8,9 @@ not change.
 import logging
 import os
 import shutil
+from collections.abc import Iterable
+
+import numpy as np
 
 from tftrain.data import accounting, corpus_chunks, input_files, manifest, output_folder, tokenizer_model
 from tftrain.data.accounting import Accounting
@@ -78,7 +81,7 @@ def _write(
         shards.ShardTask(spool, chunk, config, tokenizer, os.path.join(work, f"{chunk.split}-{chunk.number}"))
         for chunk in chunks
     ]
-    results = list(workers.run("write records", shards.write_shard, tasks))
+    results = _write_shards(config, work, tasks, workers)
     for warning in objective.warnings([result.documents for result in results], config):
         logger.warning(warning)
     tokens = _account(config, objective, chunks, results)
@@ -125,6 +128,29 @@ def _write(
     )
 
 
+def _write_shards(config: PrepareConfig, work: str, tasks: list, workers: Workers) -> list[Accounting]:
+    """Writes all shards, the training ones first, and returns their accountings in the order of `tasks`."""
+    from tftrain.data import shards
+
+    if not (config.heldout_window and config.eval_fraction):
+        return [accounting for accounting, _ in workers.run("write records", shards.write_shard, tasks)]
+    training, held_out = ([task for task in tasks if task.chunk.split == split] for split in ("train", "eval"))
+    windows = _save_union(work, "held-out", workers.run("hash held-out text", shards.hash_windows, held_out))
+    training = [task._replace(windows=windows) for task in training]
+    results = list(workers.run("write records", shards.write_shard, training))
+    windows = _save_union(work, "shared", (found for _, found in results))
+    held_out = [task._replace(windows=windows) for task in held_out]
+    results += workers.run("write held-out records", shards.write_shard, held_out)
+    return [accounting for accounting, _ in results]
+
+
+def _save_union(work: str, name: str, hashes: Iterable[np.ndarray]) -> str:
+    """Writes the different ones of some hashes to a file, ascending, and returns its path."""
+    path = os.path.join(work, f"{name}-windows.npy")
+    np.save(path, np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes])))
+    return path
+
+
 def _account(config: PrepareConfig, objective: Objective, chunks: list[Chunk], results: list[Accounting]) -> Accounting:
     """Logs the accounting of the whole text and returns it.
 
@@ -132,14 +158,20 @@ def _account(config: PrepareConfig, objective: Objective, chunks: list[Chunk], r
         DataError: too little of the text is in examples, or a split has none.
     """
     whole = accounting.total(results)
-    for line in accounting.table(whole, objective):
+    for line in accounting.table(whole, config, objective):
         logger.info(line)
     accounting.check(whole, config, objective)
     for split, name in (("train", "training"), ("eval", "held-out")):
         examples = sum(result.examples for chunk, result in zip(chunks, results, strict=True) if chunk.split == split)
         if not examples and (split == "train" or config.eval_fraction):
+            cut = whole.tokens_dropped.get(accounting.IN_TRAINING) if split == "eval" else 0
             raise DataError(
                 f"{corpus_chunks.source(config)}: the {name} split has no example; expected "
                 f"{objective.smallest_text(config)}"
+                + (
+                    f"; {cut:,} of its tokens are cut out, as training has them: --heldout_window=0 keeps them"
+                    if cut
+                    else ""
+                )
             )
     return whole
