@@ -28,6 +28,9 @@ class PrepareConfig:
     input_files: tuple[str, ...] = flag(
         (), "UTF-8 text files, plain or .gz: files, folders and globs; with commas, or the flag several times."
     )
+    skip_unreadable: bool = flag(
+        False, "Leave out files, folders and links that can't be read, and count them in the manifest."
+    )
     builtin_corpus: bool = flag(
         False, "Use the English documentation inside a fixed list of installed Python packages."
     )

@@ -10,11 +10,13 @@ import os
 import shutil
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 
 from tftrain.data import accounting, corpus_chunks, input_files, manifest, output_folder, tokenizer_model
 from tftrain.data.accounting import Accounting
 from tftrain.data.errors import DataError
+from tftrain.data.input_files import InputFiles
 from tftrain.data.manifest import Manifest, Shard
 from tftrain.data.objective import Objective
 from tftrain.data.objectives import objective_of
@@ -44,7 +46,9 @@ def prepare(config: PrepareConfig) -> Manifest:
     output_folder.check(config)
     objective = objective_of(config.objective)
     tokenizer_from_file = tokenizer_model.read(config)
-    inputs = [] if config.builtin_corpus else input_files.list_files(config.input_files)
+    inputs = InputFiles([], 0)
+    if not config.builtin_corpus:
+        inputs = input_files.list_files(config.input_files, config.skip_unreadable)
     work = os.path.join(config.output_dir, output_folder.UNFINISHED)
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)
@@ -53,9 +57,11 @@ def prepare(config: PrepareConfig) -> Manifest:
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
             smallest_chunk = objective.smallest_chunk(config)
-            spool, documents = corpus_chunks.read_corpus(config, work, inputs, workers, smallest_chunk)
+            spool, documents = corpus_chunks.read_corpus(config, work, inputs.paths, workers, smallest_chunk)
             tokenizer = tokenizer_from_file or tokenizer_model.learn(config, objective, spool, workers)
             new_manifest = _write(config, objective, work, spool, documents, tokenizer, workers)
+        if config.skip_unreadable:
+            new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=inputs.unreadable)
         output_folder.publish(config, work, new_manifest)
         return new_manifest
     finally:
