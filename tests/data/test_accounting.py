@@ -177,11 +177,13 @@ def test_the_program_refuses_with_1_and_leaves_nothing(tmp_path, capsys):
 def test_total_adds_counts():
     dropped = {"duplicate_paragraph": 1, "other": 0}, {"duplicate_paragraph": 3, "other": 2}
     parts = [
-        Accounting(Counter(a=2), Counter(é=1), 1, 10, 9, dropped[0], 3, details={"pairs": 2}),
-        Accounting(Counter(a=1, b=5), Counter(é=2), 2, 20, 15, dropped[1], 0, details={"pairs": 5}),
+        Accounting(Counter(a=2), Counter(é=1), Counter({9: 1}), 1, 10, 9, dropped[0], 3, details={"pairs": 2}),
+        Accounting(Counter(a=1, b=5), Counter(é=2), Counter({9: 2}), 2, 20, 15, dropped[1], 0, details={"pairs": 5}),
     ]
     whole = total(parts)
     dropped, details = {"duplicate_paragraph": 4, "other": 2}, {"pairs": 7}
-    assert whole == Accounting(Counter(a=3, b=5), Counter(é=3), 3, 30, 24, dropped, 3, details=details, shown=[])
+    assert whole == Accounting(
+        Counter(a=3, b=5), Counter(é=3), Counter({9: 3}), 3, 30, 24, dropped, 3, details=details, shown=[]
+    )
     assert whole.share_used == 24 / 26
     assert whole.unk_share == 3 / 24

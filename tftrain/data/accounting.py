@@ -29,6 +29,7 @@ class Accounting(NamedTuple):
     Attributes:
         unknown_words: characters and words that became [UNK], from a sample of the text.
         lost_marks: letters that lost a mark, as `accents.losses` counts them.
+        lengths: number of examples of each length in tokens; empty if all fill their records.
         documents: number of documents that are not empty after duplicates are dropped.
         tokens_read: number of tokens of the whole text.
         tokens_in_examples: tokens of the text that occur in an example. A token counts once.
@@ -48,6 +49,7 @@ class Accounting(NamedTuple):
 
     unknown_words: Counter
     lost_marks: Counter
+    lengths: Counter
     documents: int = 0
     tokens_read: int = 0
     tokens_in_examples: int = 0
@@ -81,7 +83,7 @@ class Accounting(NamedTuple):
 def total(parts: Iterable[Accounting]) -> Accounting:
     """Returns the accounting of several texts together."""
     columns = dict(zip(Accounting._fields, zip(*parts, strict=True), strict=True))
-    counters = {name: sum(columns.pop(name), Counter()) for name in ("unknown_words", "lost_marks")}
+    counters = {name: sum(columns.pop(name), Counter()) for name in ("unknown_words", "lost_marks", "lengths")}
     shown = [example for examples in columns.pop("shown") for example in examples][:_EXAMPLES_SHOWN]
     named = {name: _by_name(columns.pop(name)) for name in ("tokens_dropped", "details")}
     return Accounting(**{name: sum(counts) for name, counts in columns.items()}, **named, **counters, shown=shown)

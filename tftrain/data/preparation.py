@@ -13,7 +13,15 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from tftrain.data import accounting, corpus_chunks, input_files, manifest, output_folder, tokenizer_model
+from tftrain.data import (
+    accounting,
+    corpus_chunks,
+    input_files,
+    manifest,
+    output_folder,
+    padding_advice,
+    tokenizer_model,
+)
 from tftrain.data.accounting import Accounting
 from tftrain.data.errors import DataError
 from tftrain.data.input_files import InputFiles
@@ -167,6 +175,8 @@ def _account(config: PrepareConfig, objective: Objective, chunks: list[Chunk], r
     for line in accounting.table(whole, config, objective):
         logger.info(line)
     accounting.check(whole, config, objective)
+    if line := padding_advice.advice(whole.lengths, config):
+        logger.info(line)
     for split, name in (("train", "training"), ("eval", "held-out")):
         examples = sum(result.examples for chunk, result in zip(chunks, results, strict=True) if chunk.split == split)
         if not examples and (split == "train" or config.eval_fraction):

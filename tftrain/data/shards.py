@@ -100,6 +100,7 @@ def write_shard(task: ShardTask) -> tuple[Accounting, np.ndarray]:
         if vocabulary.unknown_id is not None
         else 0,
         details=examples.details(),
+        lengths=examples.lengths(),
     )
     if not len(examples):
         return accounting, found
@@ -141,8 +142,9 @@ def _tokenize(
         documents=len(text.documents) - 1,
         tokens_read=len(text.tokens) + duplicate_tokens,
         tokens_dropped={DUPLICATE: duplicate_tokens},
-        letters=letters.total(),
         lost_marks=accents.losses(letters) if task.tokenizer.strip_accents else Counter(),
+        lengths=Counter(),
+        letters=letters.total(),
         unknown_words=Counter() if unknown is None else count_unknown_words(passages, ids, tokenize, unknown),
     )
     return text, accounting
