@@ -180,6 +180,29 @@ def test_case_follows_the_tokenizer_of_the_model(tmp_path, lower_case):
     assert (sample.masks.tolist(), sample.unknown) == ([4], 0 if lower_case else 2)
 
 
+def test_accents_follow_the_tokenizer_of_the_model(tmp_path):
+    """As in transformers: the settings say it; if they don't, tokenizer.json; or accents follow the case."""
+    folder = shutil.copytree(DATA / "hf_bert", tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer.json").unlink(missing_ok=True)
+
+    def first_token():
+        model = load(f"hf:{folder}")
+        (sample,) = inference.TextEncoder(model)(["\u00c9"])
+        return model.tokenizer.vocabulary.tokens[sample.ids[1]]
+
+    settings = {name: settings[name] for name in settings if name != "strip_accents"} | {"do_lower_case": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert first_token() == "e"
+    normalizer = {"type": "BertNormalizer", "strip_accents": False, "lowercase": True}
+    (folder / "tokenizer.json").write_text(json.dumps({"normalizer": normalizer}))
+    assert first_token() == "[UNK]"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"strip_accents": True}))
+    assert first_token() == "e"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"strip_accents": None}))
+    assert first_token() == "e"
+
+
 class Drawn(Weights):
     """A model whose weights are all drawn, with a tokenizer."""
 

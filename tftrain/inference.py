@@ -174,7 +174,11 @@ class TextEncoder:
         self._is_decoder = model.config.is_decoder
         self._cut_spaceless = tokenizer.vocabulary.tokenizer_type != "bpe"
         self._tokenize = tokenizer_model.build(
-            tokenizer.vocabulary, tokenizer.model, tokenizer.lower_case, tokenizer.normalization
+            tokenizer.vocabulary,
+            tokenizer.model,
+            tokenizer.lower_case,
+            tokenizer.normalization,
+            tokenizer.strip_accents,
         )
         if not self._is_decoder:
             self._cls, self._sep, self._mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))

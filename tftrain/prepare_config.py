@@ -28,6 +28,9 @@ class PrepareConfig:
     input_files: tuple[str, ...] = flag(
         (), "UTF-8 text files, plain or .gz: files, folders and globs; with commas, or the flag several times."
     )
+    skip_unreadable: bool = flag(
+        False, "Leave out files, folders and links that can't be read, and count them in the manifest."
+    )
     builtin_corpus: bool = flag(
         False, "Use the English documentation inside a fixed list of installed Python packages."
     )
@@ -70,7 +73,13 @@ class PrepareConfig:
     vocab_size: int | None = flag(
         None, "Tokens of the learned vocabulary; by default 30522.", minimum=64, maximum=1 << 20
     )
-    lower_case: bool | None = flag(None, "Lower-case the text and strip its accents; by default true, with bpe false.")
+    lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.")
+    strip_accents: str = flag(
+        "auto",
+        "Strip the nonspacing marks of letters (é to e), in every script. auto: where the text is lower-cased and, "
+        "for a new vocabulary, in Latin script with hardly any marks; or what is recorded beside --vocab_file.",
+        choices=("auto", "true", "false"),
+    )
     normalization: str | None = flag(
         None,
         "What words are: bert as the original BERT and its vocabularies have it, nfkc with NFKC case folding; by "
@@ -109,6 +118,12 @@ class PrepareConfig:
         None, "Examples of a row with packing=greedy at most; by default 3.", minimum=2, maximum=64
     )
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
+    heldout_window: int = flag(
+        13,
+        "Cut out of the held-out split each sequence of so many tokens that training has too; 0: cut nothing.",
+        minimum=0,
+        maximum=1024,
+    )
     shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", minimum=0.01, maximum=1e5)
     num_workers: int | None = flag(
         None, "Processes; by default one a core. The output is the same for any.", minimum=1, maximum=1024
@@ -129,6 +144,17 @@ class PrepareConfig:
     def resolved_lower_case(self) -> bool:
         """The value of `lower_case`, or its default."""
         return self.tokenizer_type != "bpe" if self.lower_case is None else self.lower_case
+
+    @property
+    def strips_accents(self) -> bool | None:
+        """Whether accents are stripped; None: the text decides, or what is recorded beside `vocab_file`."""
+        if self.tokenizer_type != "wordpiece":
+            return False
+        if self.strip_accents != "auto":
+            return self.strip_accents == "true"
+        if self.resolved_normalization == "nfkc" or not self.resolved_lower_case:
+            return self.resolved_lower_case
+        return None
 
     @property
     def examples_per_row(self) -> int:
@@ -152,6 +178,14 @@ class PrepareConfig:
         if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
             expected = "expected nfkc or nothing with tokenizer_type=sentencepiece, whose models normalize the text"
             found.append(Problem("normalization", self.normalization, expected))
+        if self.strip_accents != "auto":
+            if self.tokenizer_type != "wordpiece":
+                expected = f"remove this flag: tokenizer_type={self.tokenizer_type} strips no accents"
+                found.append(Problem("strip_accents", self.strip_accents, expected))
+            elif self.resolved_normalization == "nfkc" and self.strips_accents != self.resolved_lower_case:
+                expected = f"expected {str(self.resolved_lower_case).lower()}: normalization=nfkc strips accents if it "
+                expected += "lower-cases; or remove this flag, or use normalization=bert"
+                found.append(Problem("strip_accents", self.strip_accents, expected))
         if self.tokenizer_type != "bpe":
             return found
         if self.objective == "masked":

@@ -100,6 +100,7 @@ def test_no_paragraph_is_in_both_splits(prepare_config, tmp_path):
     vocab = corpora.vocab_file(tmp_path / "vocab", extra=[f"word{number}" for number in range(40)])
     first = len(vocab.read_text().split("\n")) - 41
     changes = {"vocab_file": str(vocab), "eval_fraction": 0.3, "short_seq_prob": 0.0, "max_seq_length": 64}
+    changes["heldout_window"] = 0  # The paragraphs have most of their words in common.
 
     def words_in_both():
         words = [
@@ -174,12 +175,15 @@ def test_the_program_refuses_with_1_and_leaves_nothing(tmp_path, capsys):
 
 
 def test_total_adds_counts():
+    dropped = {"duplicate_paragraph": 1, "other": 0}, {"duplicate_paragraph": 3, "other": 2}
     parts = [
-        Accounting(Counter(a=2), 1, 10, 9, {"duplicate_paragraph": 1, "other": 0}, 3, details={"pairs": 2}),
-        Accounting(Counter(a=1, b=5), 2, 20, 15, {"duplicate_paragraph": 3, "other": 2}, 0, details={"pairs": 5}),
+        Accounting(Counter(a=2), Counter(é=1), Counter({9: 1}), 1, 10, 9, dropped[0], 3, details={"pairs": 2}),
+        Accounting(Counter(a=1, b=5), Counter(é=2), Counter({9: 2}), 2, 20, 15, dropped[1], 0, details={"pairs": 5}),
     ]
     whole = total(parts)
     dropped, details = {"duplicate_paragraph": 4, "other": 2}, {"pairs": 7}
-    assert whole == Accounting(Counter(a=3, b=5), 3, 30, 24, dropped, 3, details=details, shown=[])
+    assert whole == Accounting(
+        Counter(a=3, b=5), Counter(é=3), Counter({9: 3}), 3, 30, 24, dropped, 3, details=details, shown=[]
+    )
     assert whole.share_used == 24 / 26
     assert whole.unk_share == 3 / 24

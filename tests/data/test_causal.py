@@ -112,7 +112,7 @@ def test_manifest_accounts_for_every_token(causal, causal_config, tmp_path, caps
     assert not manifest.lower_case
     text = corpora.text(30) + "\n" + corpora.text(20)
     (tmp_path / "text").write_text(text)
-    made = prepare(causal_config(tmp_path / "out", input_files=str(tmp_path / "text")))
+    made = prepare(causal_config(tmp_path / "out", input_files=str(tmp_path / "text"), heldout_window=0))
     assert made.tokens_read == made.tokens_in_examples + sum(made.tokens_dropped.values())
     assert made.tokens_dropped["duplicate_paragraph"] > 0
     # Fewer than max_seq_length at the end of each shard.

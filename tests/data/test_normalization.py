@@ -20,9 +20,15 @@ BLOCKS += [(0x1100, 0x11FF), (0x1E00, 0x1EFF), (0x2000, 0x206F), (0x3000, 0x30FF
 BLOCKS += [(0xE000, 0xE010), (0xFE00, 0xFFFD), (0x1D150, 0x1D1D0), (0x1F300, 0x1F6FF), (0x2B800, 0x2B940)]
 
 
-def other(lower_case):
+# What --lower_case and --strip_accents may say; None is what lower_case is.
+CASES = [(True, None), (False, None), (True, False), (False, True)]
+
+
+def other(lower_case, strip_accents=None):
     """Returns the words of a text as `tokenizers` has them."""
-    normalizer = Normalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower_case)
+    normalizer = Normalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lower_case
+    )
     split = BertPreTokenizer()
     return lambda text: [word for word, _ in split.pre_tokenize_str(normalizer.normalize_str(text))]
 
@@ -40,10 +46,10 @@ def texts(count, seed=0):
     return made
 
 
-@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize(("lower_case", "strip_accents"), CASES)
 @pytest.mark.parametrize("planes", ["assigned", pytest.param("others", marks=pytest.mark.nightly)])
-def test_every_code_point_is_normalized_as_the_other_implementation_does(lower_case, planes):
-    expected, ours = other(lower_case), BertNormalizer(lower_case)
+def test_every_code_point_is_normalized_as_the_other_implementation_does(lower_case, strip_accents, planes):
+    expected, ours = other(lower_case, strip_accents), BertNormalizer(lower_case, strip_accents)
     assigned = {code for code in CODES if code < 0x31400 or 0xE0000 <= code < 0xE0200 or code & 0xFFFF > 0xFFF0}
     wrong = [
         f"{code:x}"
@@ -55,9 +61,10 @@ def test_every_code_point_is_normalized_as_the_other_implementation_does(lower_c
     assert wrong == []
 
 
-@pytest.mark.parametrize("lower_case", [True, False])
-def test_combining_characters_are_ordered_as_the_other_implementation_does(lower_case):
-    expected, ours, rng = other(lower_case), BertNormalizer(lower_case), random.Random(1)
+@pytest.mark.parametrize(("lower_case", "strip_accents"), CASES)
+def test_combining_characters_are_ordered_as_the_other_implementation_does(lower_case, strip_accents):
+    expected, rng = other(lower_case, strip_accents), random.Random(1)
+    ours = BertNormalizer(lower_case, strip_accents)
     pool = [*COMBINING_CLASSES] * 8 + [*range(0x1D150, 0x1D1D0)] * 4 + [*NONSPACING_MARKS] + [0xAD, 0x41, 0xE9] * 30
     for _ in range(4000):
         text = "".join(chr(rng.choice(pool)) for _ in range(rng.randint(2, 12)))

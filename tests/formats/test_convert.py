@@ -53,6 +53,17 @@ def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path,
     assert {key: first.get(key) for key in sizes} == {key: last.get(key) for key in sizes}
 
 
+@pytest.mark.parametrize("strips", [True, False])
+def test_a_tokenizer_keeps_whether_it_strips_accents(capsys, tmp_path, strips):
+    source = shutil.copytree(DATA / "hf_bert", tmp_path / "source")
+    settings = json.loads((source / "tokenizer_config.json").read_text())
+    (source / "tokenizer_config.json").write_text(json.dumps(settings | {"strip_accents": strips}))
+    converted(capsys, f"hf:{source}", f"tftrain:{tmp_path / 'own'}")
+    converted(capsys, f"tftrain:{tmp_path / 'own'}", f"hf:{tmp_path / 'back'}")
+    settings = json.loads((tmp_path / "back/tokenizer_config.json").read_text())
+    assert (settings["do_lower_case"], settings["strip_accents"]) == (True, strips)
+
+
 def test_the_original_bert_in_between_keeps_the_bits_and_the_tokenizer(capsys, tmp_path):
     source = DATA / "hf_bert_masked_lm"
     converted(capsys, f"hf:{source}", f"tf1:{tmp_path / 'tf1'}")

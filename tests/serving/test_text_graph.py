@@ -33,9 +33,10 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["lower_case", "cased"])
+@pytest.fixture(scope="module", params=[(True,), (False,), (True, False), (False, True)], ids=str)
 def normalizers(request):
-    return BertNormalizer(request.param), CharacterGraph(request.param)
+    """Both normalizers for values of lower_case and, if it differs, strip_accents."""
+    return BertNormalizer(*request.param), CharacterGraph(*request.param)
 
 
 def assert_same_words(normalizers, texts):
@@ -87,6 +88,18 @@ def assert_same_ids(model, texts):
 
 def test_texts_of_an_encoder_become_the_samples_of_prediction():
     assert_same_ids(load(BERT), TEXTS)
+
+
+def test_accents_that_prediction_keeps_are_kept_inside_a_graph():
+    given = load(BERT).tokenizer
+    tokens = (*given.vocabulary.tokens, "\u00e9", "\u304c", "\u30c7\u30fc\u30bf")
+    vocabulary = given.vocabulary.__class__(tokens, "wordpiece")
+    tokenizer = given._replace(vocabulary=vocabulary, strip_accents=False)
+    model = inference.with_weights(Drawn(tokenizer))
+    text = "\u00c9 \u304c \u30c7\u30fc\u30bf"
+    assert_same_ids(model, [text])
+    (sample,) = inference.TextEncoder(model)([text])
+    assert [tokens[number] for number in sample.ids[1:-1]] == list(tokens[-3:])
 
 
 def test_sentencepiece_inside_a_graph_gives_the_samples_of_prediction(sentencepiece):

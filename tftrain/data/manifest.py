@@ -59,6 +59,8 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     vocab_sha256: str
     tokenizer_file: str | None
     lower_case: bool
+    # Manifests without this field are of preparations that stripped accents where they lower-cased.
+    strip_accents: bool | None = None
     # As for the objective.
     normalization: Literal["bert", "nfkc", "none"] = "nfkc"
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
@@ -69,6 +71,7 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tokens_dropped: dict[str, Count] | None
     unk_share: Annotated[float, Meta(ge=0, le=1)] | None
     max_sequences_per_pack: Annotated[int, Meta(ge=2, le=64)] | None = None
+    unreadable_inputs: Count | None = None
     seed: Count
     splits: dict[str, Any]
 
@@ -86,6 +89,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
         vocab_size, vocab_sha256: number of tokens and SHA-256 (hexadecimal) of the vocabulary.
         tokenizer_file: the name of the sentencepiece model, or of the byte-level BPE, in the folder; or None.
         lower_case: whether the text was lower-cased.
+        strip_accents: whether nonspacing marks were stripped; None: if the text was lower-cased.
         normalization: "bert" or "nfkc", as `tokenization.word_splitter` describes them; "none" for "bpe".
         max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP]; or the number of tokens
             of a sequence, whose record has one more.
@@ -96,6 +100,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
         tokens_dropped: numbers of the other tokens, by reason.
         unk_share: share of [UNK] in the tokens in examples.
         max_sequences_per_pack: maximum number of examples in a row, where they are packed; else None.
+        unreadable_inputs: number of files and folders that were left out with --skip_unreadable; None without the flag.
         seed: seed of the preparation.
         splits: the shards of "train" and "eval", in order. "eval" may be empty.
     """
@@ -133,8 +138,9 @@ def write_manifest(manifest: Manifest) -> None:
     path = manifest.path(NAME)
     values = msgspec.to_builtins(manifest)
     content = {"format": FORMAT, **{name: values[name] for name in _Fields.__struct_fields__}}
-    if manifest.max_sequences_per_pack is None:
-        del content["max_sequences_per_pack"]  # Earlier versions read data that is not packed.
+    for name in ("max_sequences_per_pack", "unreadable_inputs"):
+        if content[name] is None:
+            del content[name]
     with contextlib.suppress(FileNotFoundError):
         os.remove(path + ".partial")
     # The mode "x" does not follow a symbolic link.

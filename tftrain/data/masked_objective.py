@@ -1,5 +1,6 @@
 """The objective of BERT: sentence pairs for masked words and the next sentence. `pairs` makes the pairs."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -141,6 +142,9 @@ class _Pairs(Examples):
             _TOKENS: int(self._lengths.sum()),
             _POSITIONS: self.records * self._config.max_seq_length,
         }
+
+    def lengths(self) -> Counter:
+        return Counter(self._lengths.tolist())
 
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
         rows = ([self._example(self._pairs[number]) for number in self._rows[row]] for row in order)

@@ -3,8 +3,8 @@
 The rules are those of BERT's `BasicTokenizer`, character by character as the `tokenizers` package applies them:
     1. Control and format characters, private use, U+0000 and U+FFFD are deleted. Whitespace becomes a space.
     2. An ideograph is a word of its own.
-    3. With `lower_case`, the text is decomposed (NFD), nonspacing marks are deleted, and letters are lower-cased. A
-       capital sigma becomes a medial sigma everywhere.
+    3. With `strip_accents`, the text is decomposed (NFD) and nonspacing marks are deleted. With `lower_case`, letters
+       are lower-cased. A capital sigma becomes a medial sigma everywhere.
     4. Words end at spaces. A punctuation mark is a word of its own.
 
 Every rule but the canonical ordering of NFD looks at one character. So a text is normalized by `str.translate`, whose
@@ -36,10 +36,9 @@ _ORDERED = re.compile(f"[{''.join(map(chr, sorted(COMBINING_CLASSES)))}\U0001d15
 class BertNormalizer:
     """Splits texts into normalized words."""
 
-    def __init__(self, lower_case: bool):
-        """Creates a normalizer. `lower_case` also strips accents."""
-        self._lower_case = lower_case
-        self._table = _Table(lower_case)
+    def __init__(self, lower_case: bool, strip_accents: bool | None = None):
+        """Creates a normalizer. As in `tokenizers`, `strip_accents` None means what `lower_case` is."""
+        self._table = _Table(lower_case, lower_case if strip_accents is None else strip_accents)
 
     def translation(self, code: int) -> str:
         """Returns what becomes of a code point: "" if it is deleted, spaces around it if it is a word of its own."""
@@ -70,13 +69,13 @@ class _Table(dict):
             all texts have none.
     """
 
-    def __init__(self, lower_case: bool):
+    def __init__(self, lower_case: bool, strip_accents: bool):
         super().__init__()
-        self._lower_case, self.needs_order = lower_case, False
+        self._lower_case, self._strip_accents, self.needs_order = lower_case, strip_accents, False
 
     def __missing__(self, code: int) -> str | None:
         self[code] = translated = self._translate(code)
-        self.needs_order |= self._lower_case and _ORDERED.match(chr(code)) is not None
+        self.needs_order |= self._strip_accents and _ORDERED.match(chr(code)) is not None
         return translated
 
     def _translate(self, code: int) -> str | None:
@@ -85,8 +84,10 @@ class _Table(dict):
         if code in WHITESPACE:
             return " "
         text = chr(code)
+        if self._strip_accents:
+            text = "".join(_decomposed(text))
         if self._lower_case:
-            text = "".join(map(_lower, _decomposed(text)))
+            text = "".join(map(_lower, text))
         text = "".join(f" {part} " if ord(part) in PUNCTUATION else part for part in text)
         return f" {text} " if code in IDEOGRAPHS else text
 

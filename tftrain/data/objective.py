@@ -5,6 +5,7 @@ documents, and knows what the log says of them. There is one file for each: `mas
 """
 
 import abc
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,10 @@ class Examples(abc.ABC):
     @abc.abstractmethod
     def details(self) -> dict[str, int]:
         """Returns counts for the log by name. The names are the same for every chunk."""
+
+    def lengths(self) -> Counter:
+        """Returns the number of examples of each length in tokens; none if all fill their records."""
+        return Counter()
 
     @abc.abstractmethod
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:

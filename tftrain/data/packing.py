@@ -45,11 +45,10 @@ def pack(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
         raise ValueError(f"lengths from {lengths.min()} to {lengths.max()}: expected 1 to {row_length} tokens")
     lengths = lengths.astype(np.uint16, copy=False)  # The stable sort of 16 bits is a radix sort.
     counts = np.bincount(lengths, minlength=row_length + 1)
-    tried = [_groups(counts.tolist(), row_length, most, slack) for slack in _SLACKS]
-    groups = min(tried, key=lambda groups: sum(count for _, count in groups))
+    groups = _best_groups(counts.tolist(), row_length, most)
     by_length = np.argsort(lengths, kind="stable")
     taken = (np.cumsum(counts) - counts).tolist()  # where the unused examples of each length begin in `by_length`
-    places = np.full([most, sum(count for _, count in groups)], -1, np.int32)
+    places = np.full([most, _rows(groups)], -1, np.int32)
     begin = 0
     for in_row, count in groups:
         for place, length in enumerate(in_row):
@@ -58,6 +57,19 @@ def pack(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
             places[place, begin : begin + count] = by_length[first : first + count]
         begin += count
     return places.T
+
+
+def row_count(counts: Sequence[int], row_length: int, most: int) -> int:
+    """Returns the number of rows that `pack` makes of examples of which there are `counts[length]` of each length."""
+    return _rows(_best_groups(counts, row_length, most))
+
+
+def _best_groups(counts: Sequence[int], row_length: int, most: int) -> list[_Group]:
+    return min((_groups(counts, row_length, most, slack) for slack in _SLACKS), key=_rows)
+
+
+def _rows(groups: list[_Group]) -> int:
+    return sum(count for _, count in groups)
 
 
 def _groups(counts: Sequence[int], row_length: int, most: int, slack: float) -> list[_Group]:

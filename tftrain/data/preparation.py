@@ -8,10 +8,23 @@ not change.
 import logging
 import os
 import shutil
+from collections.abc import Iterable
 
-from tftrain.data import accounting, corpus_chunks, input_files, manifest, output_folder, tokenizer_model
+import msgspec
+import numpy as np
+
+from tftrain.data import (
+    accounting,
+    corpus_chunks,
+    input_files,
+    manifest,
+    output_folder,
+    padding_advice,
+    tokenizer_model,
+)
 from tftrain.data.accounting import Accounting
 from tftrain.data.errors import DataError
+from tftrain.data.input_files import InputFiles
 from tftrain.data.manifest import Manifest, Shard
 from tftrain.data.objective import Objective
 from tftrain.data.objectives import objective_of
@@ -41,7 +54,9 @@ def prepare(config: PrepareConfig) -> Manifest:
     output_folder.check(config)
     objective = objective_of(config.objective)
     tokenizer_from_file = tokenizer_model.read(config)
-    inputs = [] if config.builtin_corpus else input_files.list_files(config.input_files)
+    inputs = InputFiles([], 0)
+    if not config.builtin_corpus:
+        inputs = input_files.list_files(config.input_files, config.skip_unreadable)
     work = os.path.join(config.output_dir, output_folder.UNFINISHED)
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)
@@ -50,9 +65,11 @@ def prepare(config: PrepareConfig) -> Manifest:
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
             smallest_chunk = objective.smallest_chunk(config)
-            spool, documents = corpus_chunks.read_corpus(config, work, inputs, workers, smallest_chunk)
+            spool, documents = corpus_chunks.read_corpus(config, work, inputs.paths, workers, smallest_chunk)
             tokenizer = tokenizer_from_file or tokenizer_model.learn(config, objective, spool, workers)
             new_manifest = _write(config, objective, work, spool, documents, tokenizer, workers)
+        if config.skip_unreadable:
+            new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=inputs.unreadable)
         output_folder.publish(config, work, new_manifest)
         return new_manifest
     finally:
@@ -78,7 +95,7 @@ def _write(
         shards.ShardTask(spool, chunk, config, tokenizer, os.path.join(work, f"{chunk.split}-{chunk.number}"))
         for chunk in chunks
     ]
-    results = list(workers.run("write records", shards.write_shard, tasks))
+    results = _write_shards(config, work, tasks, workers)
     for warning in objective.warnings([result.documents for result in results], config):
         logger.warning(warning)
     tokens = _account(config, objective, chunks, results)
@@ -110,6 +127,7 @@ def _write(
         vocab_sha256=manifest.file_sha256(os.path.join(work, VOCAB_FILE)),
         tokenizer_file=model_file,
         lower_case=config.resolved_lower_case,
+        strip_accents=tokenizer.strip_accents,
         normalization=config.resolved_normalization,
         max_seq_length=config.max_seq_length,
         max_predictions_per_seq=objective.predictions(config),
@@ -124,6 +142,29 @@ def _write(
     )
 
 
+def _write_shards(config: PrepareConfig, work: str, tasks: list, workers: Workers) -> list[Accounting]:
+    """Writes all shards, the training ones first, and returns their accountings in the order of `tasks`."""
+    from tftrain.data import shards
+
+    if not (config.heldout_window and config.eval_fraction):
+        return [accounting for accounting, _ in workers.run("write records", shards.write_shard, tasks)]
+    training, held_out = ([task for task in tasks if task.chunk.split == split] for split in ("train", "eval"))
+    windows = _save_union(work, "held-out", workers.run("hash held-out text", shards.hash_windows, held_out))
+    training = [task._replace(windows=windows) for task in training]
+    results = list(workers.run("write records", shards.write_shard, training))
+    windows = _save_union(work, "shared", (found for _, found in results))
+    held_out = [task._replace(windows=windows) for task in held_out]
+    results += workers.run("write held-out records", shards.write_shard, held_out)
+    return [accounting for accounting, _ in results]
+
+
+def _save_union(work: str, name: str, hashes: Iterable[np.ndarray]) -> str:
+    """Writes the different ones of some hashes to a file, ascending, and returns its path."""
+    path = os.path.join(work, f"{name}-windows.npy")
+    np.save(path, np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes])))
+    return path
+
+
 def _account(config: PrepareConfig, objective: Objective, chunks: list[Chunk], results: list[Accounting]) -> Accounting:
     """Logs the accounting of the whole text and returns it.
 
@@ -131,14 +172,22 @@ def _account(config: PrepareConfig, objective: Objective, chunks: list[Chunk], r
         DataError: too little of the text is in examples, or a split has none.
     """
     whole = accounting.total(results)
-    for line in accounting.table(whole, objective):
+    for line in accounting.table(whole, config, objective):
         logger.info(line)
     accounting.check(whole, config, objective)
+    if line := padding_advice.advice(whole.lengths, config):
+        logger.info(line)
     for split, name in (("train", "training"), ("eval", "held-out")):
         examples = sum(result.examples for chunk, result in zip(chunks, results, strict=True) if chunk.split == split)
         if not examples and (split == "train" or config.eval_fraction):
+            cut = whole.tokens_dropped.get(accounting.IN_TRAINING) if split == "eval" else 0
             raise DataError(
                 f"{corpus_chunks.source(config)}: the {name} split has no example; expected "
                 f"{objective.smallest_text(config)}"
+                + (
+                    f"; {cut:,} of its tokens are cut out, as training has them: --heldout_window=0 keeps them"
+                    if cut
+                    else ""
+                )
             )
     return whole

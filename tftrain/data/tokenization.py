@@ -24,7 +24,9 @@ _CACHED_WORDS = 1_000_000
 WordSplitter = Callable[[Sequence[str]], list[list[str]]]
 
 
-def word_splitter(tokenizer_type: str, normalization: str, lower_case: bool) -> WordSplitter:
+def word_splitter(
+    tokenizer_type: str, normalization: str, lower_case: bool, strip_accents: bool | None = None
+) -> WordSplitter:
     """Returns the function that splits sentences into words.
 
     Args:
@@ -32,12 +34,13 @@ def word_splitter(tokenizer_type: str, normalization: str, lower_case: bool) -> 
             space, and the sentencepiece model includes its own normalization.
         normalization: of "wordpiece": "bert", or "nfkc" for tensorflow-text's basic tokenizer. Its lower case is
             Unicode's NFKC case folding, and without lower case it does not normalize.
-        lower_case: whether words are lower-cased and lose their accents.
+        lower_case: whether words are lower-cased. With "nfkc" they then lose their accents too.
+        strip_accents: whether words lose their accents with "bert"; None: if they are lower-cased.
     """
     if tokenizer_type == "sentencepiece":
         return lambda sentences: [sentence.split() for sentence in sentences]
     if normalization == "bert":
-        normalizer = BertNormalizer(lower_case)
+        normalizer = BertNormalizer(lower_case, strip_accents)
         return lambda sentences: [normalizer.words(sentence) for sentence in sentences]
     basic = BasicTokenizer(lower_case=lower_case)
 
@@ -51,14 +54,21 @@ def word_splitter(tokenizer_type: str, normalization: str, lower_case: bool) -> 
 class Tokenizer:
     """Turns sentences into token ids, by WordPiece or sentencepiece."""
 
-    def __init__(self, vocabulary: Vocabulary, lower_case: bool, model: bytes | None, normalization: str = "bert"):
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        lower_case: bool,
+        model: bytes | None,
+        normalization: str = "bert",
+        strip_accents: bool | None = None,
+    ):
         """Builds the tokenizer.
 
         Args:
             vocabulary: the tokens by id.
             lower_case: as in `word_splitter`. A sentencepiece model lower-cases the text itself.
             model: the serialized sentencepiece model, or None for WordPiece.
-            normalization: as in `word_splitter`. A sentencepiece model includes its own.
+            normalization, strip_accents: as in `word_splitter`. A sentencepiece model includes its own.
         """
         self._whole = self._split = None
         if model is not None:
@@ -73,7 +83,7 @@ class Tokenizer:
         if normalization == "nfkc":
             self._whole = tf_text.FastBertTokenizer(**pieces, lower_case_nfd_strip_accents=lower_case)
             return
-        self._split = word_splitter("wordpiece", normalization, lower_case)
+        self._split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
         # Its own limit is in bytes.
         longest = LONGEST_WORD * _BYTES_OF_A_CHARACTER
         self._pieces = tf_text.FastWordpieceTokenizer(**pieces, no_pretokenization=True, max_bytes_per_word=longest)
@@ -108,16 +118,31 @@ class Tokenizer:
 
 
 def count_words(
-    sentences: Sequence[str], tokenizer_type: str, lower_case: bool, normalization: str = "bert"
+    sentences: Sequence[str],
+    tokenizer_type: str,
+    lower_case: bool,
+    normalization: str = "bert",
+    strip_accents: bool | None = None,
 ) -> Counter:
     """Counts the words of a text. `word_splitter` describes the arguments."""
-    split, counts = word_splitter(tokenizer_type, normalization, lower_case), Counter()
+    split, counts = word_splitter(tokenizer_type, normalization, lower_case, strip_accents), Counter()
     for part in _parts(sentences):
         counts.update(itertools.chain.from_iterable(split(part)))
     return counts
 
 
-def unreachable_words(vocabulary: Vocabulary, lower_case: bool, normalization: str) -> list[str]:
+def strip_accents(counts: Counter) -> Counter:
+    """Returns the counts that `count_words` gives with accents stripped, given those without; both with "bert"."""
+    split, stripped = BertNormalizer(False, True).words, Counter()
+    for word, count in counts.items():
+        for part in [word] if word.isascii() else split(word):
+            stripped[part] += count
+    return stripped
+
+
+def unreachable_words(
+    vocabulary: Vocabulary, lower_case: bool, normalization: str, strip_accents: bool | None = None
+) -> list[str]:
     """Returns the whole words of a WordPiece vocabulary that no text can give, as normalization changes or splits them.
 
     Special tokens, unused ones and pieces that begin with "##" are not among them.
@@ -127,7 +152,7 @@ def unreachable_words(vocabulary: Vocabulary, lower_case: bool, normalization: s
         for token in vocabulary.tokens
         if not token.startswith(("##", UNUSED_PREFIX)) and token not in SPECIAL_TOKENS
     ]
-    split = word_splitter("wordpiece", normalization, lower_case)
+    split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
     return [token for token, words in zip(whole, split(whole), strict=True) if words != [token]]
 
 

@@ -4,12 +4,15 @@ Each library is loaded when it is needed: byte pairs need no TensorFlow, which t
 """
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from tftrain import strict_json
+from tftrain.data import accents, manifest
 from tftrain.data.alphabet import vocabulary_warnings
 from tftrain.data.errors import DataError
 from tftrain.data.objective import Objective
@@ -23,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_VOCAB_SIZE = 30522
 # Names of the serialized models in the output folder.
+# The file of a tokenizer's settings beside its vocabulary, as `tftrain.formats.tokenizer` and transformers write it.
+SETTINGS = "tokenizer_config.json"
 MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json"}
 
 _DISTINCT_WORDS = 20_000_000
@@ -40,22 +45,36 @@ class TokenizerModel(NamedTuple):
     Attributes:
         vocabulary: the tokens by id.
         model: the serialized model; None for WordPiece, which has none.
+        strip_accents: whether WordPiece's normalization strips accents.
     """
 
     vocabulary: Vocabulary
     model: bytes | None
+    strip_accents: bool = False
 
     def build(self, config: PrepareConfig) -> Tokenize:
         """Returns the tokenizer with the normalization of a configuration."""
-        return build(self.vocabulary, self.model, config.resolved_lower_case, config.resolved_normalization)
+        return build(
+            self.vocabulary,
+            self.model,
+            config.resolved_lower_case,
+            config.resolved_normalization,
+            self.strip_accents,
+        )
 
 
-def build(vocabulary: Vocabulary, model: bytes | None, lower_case: bool, normalization: str) -> Tokenize:
+def build(
+    vocabulary: Vocabulary,
+    model: bytes | None,
+    lower_case: bool,
+    normalization: str,
+    strip_accents: bool | None = None,
+) -> Tokenize:
     """Returns a tokenizer.
 
     Args:
         vocabulary, model: see `TokenizerModel`.
-        lower_case, normalization: as in the manifest of a preparation.
+        lower_case, normalization, strip_accents: as in the manifest of a preparation.
     """
     if vocabulary.tokenizer_type == "bpe":
         from tftrain.data.byte_pairs import BytePairTokenizer
@@ -63,7 +82,7 @@ def build(vocabulary: Vocabulary, model: bytes | None, lower_case: bool, normali
         return BytePairTokenizer(model)
     from tftrain.data.tokenization import Tokenizer
 
-    return Tokenizer(vocabulary, lower_case, model, normalization)
+    return Tokenizer(vocabulary, lower_case, model, normalization, strip_accents)
 
 
 def read(config: PrepareConfig) -> TokenizerModel | None:
@@ -75,7 +94,7 @@ def read(config: PrepareConfig) -> TokenizerModel | None:
     if not config.vocab_file:
         return None
     if config.tokenizer_type == "wordpiece":
-        return TokenizerModel(_read_wordpiece(config), None)
+        return _read_wordpiece(config)
     if config.tokenizer_type == "bpe":
         from tftrain.data.byte_pairs import read_byte_pairs
 
@@ -89,19 +108,43 @@ def read(config: PrepareConfig) -> TokenizerModel | None:
     return TokenizerModel(sentencepiece_vocabulary(model, config.vocab_file), model)
 
 
-def _read_wordpiece(config: PrepareConfig) -> Vocabulary:
-    """Reads a WordPiece vocabulary. Warns if some of its words do not fit --normalization and --lower_case."""
+def _read_wordpiece(config: PrepareConfig) -> TokenizerModel:
+    """Reads a WordPiece vocabulary. Warns if some of its words do not fit the flags of normalization."""
     from tftrain.data.tokenization import unreachable_words
 
     vocabulary = read_vocabulary(config.vocab_file, config.tokenizer_type)
     normalization, lower_case = config.resolved_normalization, config.resolved_lower_case
-    if unreachable := unreachable_words(vocabulary, lower_case, normalization):
+    strips = config.strips_accents
+    if strips is None:
+        recorded = _recorded_beside(config.vocab_file)
+        strips = lower_case if recorded is None else recorded
+    if unreachable := unreachable_words(vocabulary, lower_case, normalization, strips):
         logger.warning(
             f"{config.vocab_file}: {len(unreachable)} whole words of it, such as {', '.join(unreachable[:5])}, never "
-            f"occur with --normalization={normalization} --lower_case={str(lower_case).lower()}, which change or split "
-            "them; use the flags that the vocabulary was made with"
+            f"occur with --normalization={normalization} --lower_case={str(lower_case).lower()} "
+            f"--strip_accents={str(strips).lower()}, which change or split them; use the flags that the vocabulary was "
+            "made with"
         )
-    return vocabulary
+    return TokenizerModel(vocabulary, None, strips)
+
+
+def _recorded_beside(vocab_file: str) -> bool | None:
+    """Returns what the tokenizer's settings or the manifest beside a vocabulary say of accents; None: nothing."""
+    for name in (SETTINGS, manifest.NAME):
+        path = os.path.join(os.path.dirname(vocab_file), name)
+        try:
+            content = strict_json.parse(read_small(path, MAX_BYTES))
+            recorded = content.get("strip_accents") if isinstance(content, dict) else None
+            if not isinstance(recorded, bool | None):
+                raise ValueError(f"strip_accents is {strict_json.shown(recorded)}, no boolean")
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path}: {error}; it says how the text of --vocab_file is normalized: mend it, or give --strip_accents"
+            ) from error
+        return recorded
+    return None
 
 
 def learn(config: PrepareConfig, objective: Objective, spool: Spool, workers: Workers) -> TokenizerModel:
@@ -140,7 +183,7 @@ def _learn_byte_pairs(objective: Objective, spool: Spool, size: int) -> Tokenize
 
 def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> TokenizerModel:
     """Learns a WordPiece vocabulary or a sentencepiece model from the counts of words."""
-    from tftrain.data import shards, vocabulary_learner
+    from tftrain.data import shards, tokenization, vocabulary_learner
 
     tasks = [shards.CountTask(spool, chunk, config) for chunk in spool.chunks() if chunk.split == "train"]
     counts: Counter = Counter()
@@ -148,10 +191,32 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
         counts.update(part)
         if len(counts) > _DISTINCT_WORDS:
             counts = Counter({word: count for word, count in counts.items() if count > 1})
+    strips = _strips(config, counts)
+    if strips and config.resolved_normalization == "bert":
+        counts = tokenization.strip_accents(counts)
     with Stage("learn vocabulary", None) as progress:
         if config.tokenizer_type == "sentencepiece":
             return TokenizerModel(*vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case))
         vocabulary = vocabulary_learner.learn_wordpiece(counts, size, progress.advance)
     for warning in vocabulary_warnings(counts, vocabulary, size):
         logger.warning(warning)
-    return TokenizerModel(vocabulary, None)
+    return TokenizerModel(vocabulary, None, strips)
+
+
+def _strips(config: PrepareConfig, counts: Counter) -> bool:
+    """Whether accents of the words are stripped, by flag or because there are few."""
+    if config.strips_accents is not None:
+        return config.strips_accents
+    letters: Counter = Counter()
+    for word, count in counts.items():
+        for letter in word:
+            letters[letter] += count
+    letters = accents.only_letters(letters)
+    if accents.strips(letters):
+        return True
+    if lost := accents.losses(letters):
+        logger.info(
+            f"accents are kept (--strip_accents): {lost.total() / letters.total():.2%} of the letters would lose a "
+            f"mark, such as {accents.shown(lost)}"
+        )
+    return False

@@ -162,7 +162,7 @@ def of_data(data_dir: str) -> Tokenizer:
         model = read_small(data.path(data.tokenizer_file), tokenizer.MAX_BYTES) if data.tokenizer_file else None
     except (DataError, OSError) as error:
         raise FormatError(f"{data_dir}: {error}") from error
-    return Tokenizer(vocabulary, data.lower_case, data.normalization, model)
+    return Tokenizer(vocabulary, data.lower_case, data.normalization, model, data.strip_accents)
 
 
 def write(path: Path, weights: Weights, architecture: str | None = None) -> list[str]:

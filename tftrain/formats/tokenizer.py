@@ -19,15 +19,17 @@ class Tokenizer(NamedTuple):
 
     Attributes:
         vocabulary: the tokens by id, and the kind.
-        lower_case: whether text is lower-cased, and accents are taken away.
+        lower_case: whether text is lower-cased.
         normalization: "bert", "nfkc" or "none", as in the manifest of a preparation.
         model: the file of a sentencepiece model or of byte-level BPE; None for WordPiece.
+        strip_accents: whether WordPiece strips accents; None: if it lower-cases.
     """
 
     vocabulary: Vocabulary
     lower_case: bool
     normalization: str
     model: bytes | None = None
+    strip_accents: bool | None = None
 
 
 def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
@@ -40,6 +42,7 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
         settings = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": tokenizer.lower_case,
+            "strip_accents": tokenizer.lower_case if tokenizer.strip_accents is None else tokenizer.strip_accents,
             **{f"{word}_token": token for word, token in zip(_WORDS, SPECIAL_TOKENS, strict=True)},
         }
     elif kind == "bpe":
@@ -84,12 +87,18 @@ def read(folder: Path) -> Tokenizer | None:
             vocabulary = _from_tokenizer_json(folder / "tokenizer.json")
     except DataError as error:
         raise FormatError(str(error)) from error
-    lower_case = settings.get("do_lower_case", settings.get("lower_case"))
+    settings = _bert_normalizer(folder / "tokenizer.json") | settings
+    lower_case = settings.get("do_lower_case", settings.get("lower_case", settings.get("lowercase")))
     if lower_case is None:
         lower_case = is_uncased(vocabulary)
+    strip_accents = settings.get("strip_accents")
+    if strip_accents not in (None, True, False):
+        raise FormatError(
+            f"{folder / SETTINGS}: strip_accents is {strict_json.shown(strip_accents)}; expected a boolean"
+        )
     model = _bytes(folder / MODEL_FILES[kind]) if kind in MODEL_FILES else None
     normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
-    return Tokenizer(vocabulary, bool(lower_case), normalization, model)
+    return Tokenizer(vocabulary, bool(lower_case), normalization, model, strip_accents)
 
 
 def is_uncased(vocabulary: Vocabulary) -> bool:
@@ -106,6 +115,12 @@ def _kind(folder: Path) -> str | None:
         return None
     kind = _model_of(folder / "tokenizer.json").get("type")
     return {"WordPiece": "wordpiece", "BPE": "bpe"}.get(kind)
+
+
+def _bert_normalizer(path: Path) -> dict[str, Any]:
+    """Returns the settings of the BertNormalizer in a file of the library `tokenizers`, if there is one."""
+    normalizer = read_json(path).get("normalizer") if path.is_file() else None
+    return normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
 
 
 def _model_of(path: Path) -> dict[str, Any]:

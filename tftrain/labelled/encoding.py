@@ -34,7 +34,11 @@ class Encoder:
         from tftrain.data.tokenization import Tokenizer as TextTokenizer  # it loads TensorFlow.
 
         self.tokenize = TextTokenizer(
-            tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model, tokenizer.normalization
+            tokenizer.vocabulary,
+            tokenizer.lower_case,
+            tokenizer.model,
+            tokenizer.normalization,
+            tokenizer.strip_accents,
         )
         self.max_seq_length, self.cut = max_seq_length, 0
         self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))

@@ -20,13 +20,13 @@ _LAST_LETTER = 0x2FFFF
 class CharacterGraph:
     """Normalizes texts, and splits them into words."""
 
-    def __init__(self, lower_case: bool):
+    def __init__(self, lower_case: bool, strip_accents: bool | None = None):
         """Makes the tables.
 
         Args:
-            lower_case: whether letters are lower-cased and lose their accents.
+            lower_case, strip_accents: as in `BertNormalizer`.
         """
-        starts, kinds, replaced = _tables(lower_case)
+        starts, kinds, replaced = _tables(lower_case, strip_accents)
         self._starts, self._kinds = np.array(starts, np.int32), np.array(kinds, np.int32)
         # Without a replacement the tables have an unused row.
         self._codes = np.array(list(replaced) or [0], np.int32)
@@ -48,9 +48,9 @@ class CharacterGraph:
 
 
 @functools.cache
-def _tables(lower_case: bool) -> tuple[list[int], list[int], dict[int, str]]:
+def _tables(lower_case: bool, strip_accents: bool | None) -> tuple[list[int], list[int], dict[int, str]]:
     """Returns the first code points of ranges, ascending, the kind of each range, and what is replaced by what."""
-    starts, kinds, replaced, normalizer = [0], [-1], {}, BertNormalizer(lower_case)
+    starts, kinds, replaced, normalizer = [0], [-1], {}, BertNormalizer(lower_case, strip_accents)
     beyond = sorted(code for code in DELETED | NONSPACING_MARKS | IDEOGRAPHS if code > _LAST_LETTER)
     following = -1
     for code in [*range(_LAST_LETTER + 1), *beyond]:

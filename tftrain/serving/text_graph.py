@@ -42,7 +42,8 @@ class TextGraph(tf.Module):
             self._tokenizer = _of_tensorflow_text(tokenizer)
             self._tokenize = self._tokenizer.tokenize
         else:
-            characters, self._pieces = CharacterGraph(tokenizer.lower_case), WordPieceGraph(tokenizer.vocabulary)
+            characters = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents)
+            self._pieces = WordPieceGraph(tokenizer.vocabulary)
             self._tokenize = lambda texts: self._pieces(characters.words(texts))
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
