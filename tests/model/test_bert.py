@@ -14,6 +14,7 @@ from tests.model.samples import (
     small_config,
     small_model,
 )
+from tftrain.architecture.describe import describe
 from tftrain.model.attention import SelfAttention
 from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.parameters import Parameters
@@ -55,7 +56,7 @@ def test_a_sample_without_tokens_is_finite_and_leaves_the_others_alone(dtype):
 
 
 def test_attention_without_tokens_gives_zeros_to_its_projection():
-    layer = SelfAttention(Parameters("float32", 1, 0.2), small_config(), 0)
+    layer = SelfAttention(Parameters("float32", 1, 0.2), describe(small_config()).block.attention, small_config(), 0)
     layer.output_projection.bias.assign(tf.range(21.0))
     x = tf.random.stateless_normal([2, 5, 21], [1, 2])
     mask = AttentionMask(tf.constant([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]))

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.plan.workloads import BERT, resized
+from tftrain.architecture.describe import describe
 from tftrain.config import ModelConfig
 from tftrain.plan import bert
 from tftrain.plan.workload import LEVERS
@@ -64,7 +65,7 @@ def saved_bytes(config, dtype):
     from tftrain.model.parameters import Parameters
     from tftrain.ops.dropout import DropoutKey
 
-    block = Block(Parameters(dtype, 1, 0.02), config, 4)
+    block = Block(Parameters(dtype, 1, 0.02), describe(config).block, config, 4)
     sizes = {}
 
     @tf.function(autograph=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from tftrain.architecture import parts
-from tftrain.architecture.parts import Block, Head, Named, Norm, Table, Variable, Weights
+from tftrain.architecture.parts import Block, Head, Leaf, Named, Norm, Table, Variable, Weights
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,10 @@ class Architecture:
     def positions(self) -> int:
         """Rows of the position embedding; 0 without."""
         return next((table.rows for name, table in self.tables if name == "position"), 0)
+
+    def head(self, name: str) -> dict[str, Leaf] | None:
+        """Returns the layers of an output head by their names within it; None if there is no such head."""
+        return next((dict(head.leaves) for head in self.heads if head.name == name), None)
 
     def embedding_variables(self) -> Iterator[Variable]:
         """Yields the variables of the embedding."""

@@ -3,6 +3,7 @@
 import tensorflow as tf
 import tf_keras
 
+from tftrain.architecture import parts
 from tftrain.config import ModelConfig
 from tftrain.model.attention_cores import AttentionMask, core_of
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
@@ -23,15 +24,17 @@ class SelfAttention(tf_keras.layers.Layer):
     def __init__(
         self,
         parameters: Parameters,
+        spec: parts.Attention,
         config: ModelConfig,
         probabilities_site: int,
         checkpointing: Checkpointing = KEEP_ALL,
     ):
-        """Makes the projections `query`, `key`, `value` and `output`, each with a [H, H] kernel over all ranks.
+        """Makes the projections `query`, `key`, `value` and `output`.
 
         Args:
             parameters: makes the variables.
-            config: sizes, the attention core and its dropout, and whether keys have a bias.
+            spec: the projections, the heads and the kind of positions.
+            config: the attention core, its dropout and the initial weights.
             probabilities_site: dropout site of the attention probabilities.
             checkpointing: whether backward recomputes the core.
         """
@@ -39,26 +42,17 @@ class SelfAttention(tf_keras.layers.Layer):
         self.core, self.checkpointing = core_of(config), checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
         self.ranks, self.place = parameters.ranks, parameters.place
-        hidden, self.head_size = config.hidden_size, config.head_size
-        by_heads = {"divided": "outputs", "unit": config.head_size}
-        self.rotary, self.slopes = config.position_embedding == "rotary", None
-        self.query = Dense(parameters.scope("query"), hidden, hidden, **by_heads)
-        self.key = Dense(parameters.scope("key"), hidden, hidden, config.use_bias_in_keys, **by_heads)
-        self.value = Dense(parameters.scope("value"), hidden, hidden, **by_heads)
-        self.output_projection = Dense(
-            parameters.scope("output"),
-            hidden,
-            hidden,
-            divided="inputs",
-            unit=config.head_size,
-            scale=config.residual_init_scale,
-        )
-        self.heads, self.head_range = self.query.kernel.shape[1] // config.head_size, None
-        first = parameters.scope("query").offset("kernel") // config.head_size
+        self.head_size, self.rotary, self.slopes = spec.head_size, spec.positions == "rotary", None
+        self.query = Dense(parameters.scope("query"), spec.query)
+        self.key = Dense(parameters.scope("key"), spec.key)
+        self.value = Dense(parameters.scope("value"), spec.value)
+        self.output_projection = Dense(parameters.scope("output"), spec.output, config.residual_init_scale)
+        self.heads, self.head_range = self.query.kernel.shape[1] // self.head_size, None
+        first = parameters.scope("query").offset("kernel") // self.head_size
         if self.ranks.group.size > 1:
-            self.head_range = AxisRange(first, config.num_attention_heads)
-        if config.position_embedding == "alibi":
-            self.slopes = alibi_slopes(config.num_attention_heads)[first : first + self.heads]
+            self.head_range = AxisRange(first, spec.heads)
+        if spec.positions == "alibi":
+            self.slopes = alibi_slopes(spec.heads)[first : first + self.heads]
         self._attend_as_piece = self.ranks.piece(self._attend)
 
     def call(

@@ -71,10 +71,11 @@ class BertEncoder(Transformer):
 class BertPretrainer(BertEncoder):
     """The encoder with the heads for masked words and the next sentence."""
 
-    def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
-        self.masked_lm = MaskedLMHead(parameters.scope("masked_lm"), config, vocab_size)
-        self.pooler = Pooler(parameters.scope("pooler"), config.hidden_size)
-        self.next_sentence = Classifier(parameters.scope("next_sentence"), config.hidden_size, 2)
+    def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
+        head = self.architecture.head
+        self.masked_lm = MaskedLMHead(parameters.scope("masked_lm"), head("masked_lm"), config)
+        self.pooler = Pooler(parameters.scope("pooler"), head("pooler")[""])
+        self.next_sentence = Classifier(parameters.scope("next_sentence"), head("next_sentence")[""])
 
     def call(
         self,
@@ -120,13 +121,10 @@ class BertPretrainer(BertEncoder):
 class BertClassifier(BertEncoder):
     """The encoder with the head of a fine-tuned task: a classifier of the pooled token, or of every token, or none."""
 
-    ties_output = False
-
-    def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
-        self.pooler = Pooler(parameters.scope("pooler"), config.hidden_size) if config.has_pooler else None
-        self.classifier = None
-        if config.outputs:
-            self.classifier = Classifier(parameters.scope("classifier"), config.hidden_size, config.outputs)
+    def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
+        pooler, classifier = self.architecture.head("pooler"), self.architecture.head("classifier")
+        self.pooler = Pooler(parameters.scope("pooler"), pooler[""]) if pooler else None
+        self.classifier = Classifier(parameters.scope("classifier"), classifier[""]) if classifier else None
         self._dropout_rate = config.hidden_dropout_prob
         self._dropout_site = SITES_PER_BLOCK * (config.num_hidden_layers + 1)
 

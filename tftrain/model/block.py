@@ -3,6 +3,7 @@
 import tensorflow as tf
 import tf_keras
 
+from tftrain.architecture import parts
 from tftrain.config import ModelConfig
 from tftrain.model.attention import SelfAttention
 from tftrain.model.attention_cores import AttentionMask
@@ -24,6 +25,7 @@ class Block(tf_keras.layers.Layer):
     def __init__(
         self,
         parameters: Parameters,
+        spec: parts.Block,
         config: ModelConfig,
         first_site: int,
         checkpointing: Checkpointing = KEEP_ALL,
@@ -32,20 +34,21 @@ class Block(tf_keras.layers.Layer):
 
         Args:
             parameters: makes the variables.
-            config: sizes, the position of the norms and the implementations.
+            spec: the sub-layers and the position of the norms.
+            config: dropout and the implementations.
             first_site: first of the block's SITES_PER_BLOCK dropout sites.
             checkpointing: what backward recomputes.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.pre_norm, self.ranks = config.is_pre_norm, parameters.ranks
+        self.pre_norm, self.ranks = spec.pre_norm, parameters.ranks
         self.dropout_rate = config.hidden_dropout_prob
         self.fused_add = config.dropout_add_impl == "fused"
         self.attention_site, self.feed_forward_site = first_site + 1, first_site + 2
         attention, feed_forward = parameters.scope("attention"), parameters.scope("feed_forward")
-        self.attention = SelfAttention(attention, config, first_site, checkpointing)
-        self.attention_norm = LayerNorm(attention.scope("norm"), config)
-        self.feed_forward = FeedForward(feed_forward, config)
-        self.feed_forward_norm = LayerNorm(feed_forward.scope("norm"), config)
+        self.attention = SelfAttention(attention, spec.attention, config, first_site, checkpointing)
+        self.attention_norm = LayerNorm(attention.scope("norm"), spec.attention_norm, config)
+        self.feed_forward = FeedForward(feed_forward, spec.feed_forward, config)
+        self.feed_forward_norm = LayerNorm(feed_forward.scope("norm"), spec.feed_forward_norm, config)
         self._add_as_piece = parameters.ranks.piece(self._add_and_norm)
 
     def call(self, x: tf.Tensor, mask: AttentionMask, dropout_key: DropoutKey | None) -> tf.Tensor:

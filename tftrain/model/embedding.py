@@ -10,6 +10,7 @@ from collections.abc import Callable
 import tensorflow as tf
 import tf_keras
 
+from tftrain.architecture.architecture import Architecture
 from tftrain.config import ModelConfig
 from tftrain.model.layers import LayerNorm
 from tftrain.model.parameters import Parameters
@@ -20,7 +21,7 @@ from tftrain.parallel.tensor import TensorRanks
 
 
 class Embedding(tf_keras.layers.Layer):
-    """Word + position + token type, then LayerNorm (post-norm models only) and dropout.
+    """Word + position + token type, then LayerNorm if the architecture has one there, and dropout.
 
     Attributes:
         word: [vocab, H], or this rank's rows of it; the output layer shares it.
@@ -29,26 +30,31 @@ class Embedding(tf_keras.layers.Layer):
         longest: the longest sequence, in tokens.
     """
 
-    def __init__(self, parameters: Parameters, config: ModelConfig, word: tf.Variable, dropout_site: int):
-        """Makes the tables of positions and token types, and the norm of a post-norm model.
+    def __init__(
+        self,
+        parameters: Parameters,
+        architecture: Architecture,
+        config: ModelConfig,
+        word: tf.Variable,
+        dropout_site: int,
+    ):
+        """Makes the tables of positions and token types, and the norm.
 
         Args:
             parameters: makes the variables, and has made `word`.
-            config: sizes, the family, the kind of positions, the place of the norms, the hidden dropout.
+            architecture: which tables there are, and whether there is a norm.
+            config: the hidden dropout and the norm's implementation.
             word: the word table.
             dropout_site: dropout site of the sum.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.dropout_rate, self.dropout_site = config.hidden_dropout_prob, dropout_site
-        hidden = config.hidden_size
-        self.word, self.position, self.token_type, self.longest = word, None, None, math.inf
+        self.word, self.longest = word, architecture.positions or math.inf
         self.ranks, self.place, self.first_word = parameters.ranks, parameters.place, parameters.offset("word")
-        if config.position_embedding == "learned":
-            self.longest = config.max_position_embeddings
-            self.position = parameters.normal("position", [self.longest, hidden])
-        if config.has_token_types:
-            self.token_type = parameters.normal("token_type", [config.type_vocab_size, hidden])
-        self.norm = None if config.is_pre_norm else LayerNorm(parameters.scope("norm"), config)
+        tables = {name: parameters.normal(name, [table.rows, table.width]) for name, table in architecture.tables}
+        self.position, self.token_type = tables.get("position"), tables.get("token_type")
+        norm = architecture.embedding_norm
+        self.norm = LayerNorm(parameters.scope("norm"), norm, config) if norm else None
 
     def call(
         self,

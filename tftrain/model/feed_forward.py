@@ -3,6 +3,7 @@
 import tensorflow as tf
 import tf_keras
 
+from tftrain.architecture import parts
 from tftrain.config import ModelConfig
 from tftrain.model.layers import Dense, Entered, enter_dense, leave_dense
 from tftrain.model.parameters import Parameters
@@ -28,23 +29,21 @@ def dense_gelu(dense: Dense, x: tf.Tensor, config: ModelConfig) -> tf.Tensor:
 class FeedForward(tf_keras.layers.Layer):
     """gelu(x W_up) W_down; with GeGLU (Shazeer, arXiv 2002.05202) (gelu(x W_gate) * (x W_up)) W_down."""
 
-    def __init__(self, parameters: Parameters, config: ModelConfig):
-        """Makes the projections `up` and `down`, and `gate` for GeGLU, all with biases.
+    def __init__(self, parameters: Parameters, spec: parts.FeedForward, config: ModelConfig):
+        """Makes the projections `up` and `down`, and `gate` for GeGLU.
 
         Tensor parallel ranks divide the wide layer between `up` and `down`.
 
         Args:
             parameters: makes the variables.
-            config: sizes, the activation and its implementation.
+            spec: the projections.
+            config: the form of the GeLU, its implementation and the initial weights.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.config, self.ranks, self.place = config, parameters.ranks, parameters.place
-        hidden, wide = config.hidden_size, config.feed_forward_size
-        gated = config.activation == "geglu"
-        self.gate = Dense(parameters.scope("gate"), hidden, wide, divided="outputs") if gated else None
-        self.up = Dense(parameters.scope("up"), hidden, wide, divided="outputs")
-        self.down = Dense(parameters.scope("down"), wide, hidden, divided="inputs", scale=config.residual_init_scale)
-
+        self.gate = Dense(parameters.scope("gate"), spec.gate) if spec.gate else None
+        self.up = Dense(parameters.scope("up"), spec.up)
+        self.down = Dense(parameters.scope("down"), spec.down, config.residual_init_scale)
         self._feed_as_piece = self.ranks.piece(self._feed)
 
     def call(self, x: tf.Tensor, with_bias: bool = True) -> tf.Tensor:

@@ -19,7 +19,7 @@ from tftrain.ops.shapes import dimension
 class Gpt(Transformer):
     """The decoder, or a part of it."""
 
-    def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
+    def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
         self.first_word = parameters.scope("embeddings").offset("word")
 
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:

@@ -1,8 +1,11 @@
 """The heads of BERT (Devlin et al., arXiv 1810.04805): masked words, and classifiers of the pooled token or of all."""
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 import tf_keras
 
+from tftrain.architecture import parts
 from tftrain.config import ModelConfig
 from tftrain.model.embedding import lookup
 from tftrain.model.feed_forward import dense_gelu
@@ -17,20 +20,19 @@ from tftrain.parallel.tensor import copy_to_ranks
 class MaskedLMHead(tf_keras.layers.Layer):
     """Logits over the vocabulary at the masked positions: a dense layer, then the word embedding as output layer."""
 
-    def __init__(self, parameters: Parameters, config: ModelConfig, vocab_size: int):
+    def __init__(self, parameters: Parameters, layers: Mapping[str, parts.Leaf], config: ModelConfig):
         """Makes the dense layer `transform`, its `norm`, and the output's `bias`.
 
         Args:
             parameters: makes the variables.
-            config: sizes, the form of the GeLU and the implementations.
-            vocab_size: number of classes, over all ranks.
+            layers: the three, by these names.
+            config: the form of the GeLU and the implementations.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.config, self.group, self.place = config, parameters.ranks.group, parameters.place
-        hidden = config.hidden_size
-        self.transform = Dense(parameters.scope("transform"), hidden, hidden)
-        self.norm = LayerNorm(parameters.scope("norm"), config)
-        self.bias = parameters.zeros("bias", [vocab_size], axis=0)
+        self.transform = Dense(parameters.scope("transform"), layers["transform"])
+        self.norm = LayerNorm(parameters.scope("norm"), layers["norm"], config)
+        self.bias = parameters.zeros("bias", [layers["bias"].size], axis=0)
         self.first_class = parameters.offset("bias")
 
     def call(self, x: tf.Tensor, positions: tf.Tensor, word_table: tf.Tensor) -> tf.Tensor:
@@ -81,10 +83,10 @@ class MaskedLMHead(tf_keras.layers.Layer):
 class Pooler(tf_keras.layers.Layer):
     """A dense layer and tanh over the first token: what classifiers of a whole example read."""
 
-    def __init__(self, parameters: Parameters, hidden_size: int):
-        """Makes the variables; `hidden_size` is the width H of the encoder."""
+    def __init__(self, parameters: Parameters, spec: parts.Dense):
+        """Makes the variables."""
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.dense = Dense(parameters, hidden_size, hidden_size)
+        self.dense = Dense(parameters, spec)
 
     def call(self, x: tf.Tensor, starts: tf.Tensor | None = None) -> tf.Tensor:
         """Maps the encoder's output to the pooled first token.
@@ -125,10 +127,10 @@ def embeddings(hidden: tf.Tensor, mask: tf.Tensor, pooling: str = "mean") -> tf.
 class Classifier(tf_keras.layers.Layer):
     """A dense layer to logits: of the next sentence from the pooled token, or of a fine-tuned task."""
 
-    def __init__(self, parameters: Parameters, hidden_size: int, classes: int):
-        """Makes the variables for inputs of `hidden_size` elements."""
+    def __init__(self, parameters: Parameters, spec: parts.Dense):
+        """Makes the variables."""
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.dense = Dense(parameters, hidden_size, classes)
+        self.dense = Dense(parameters, spec)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Maps [..., H] to logits [..., classes], float32 (float64 for float64)."""

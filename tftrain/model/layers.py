@@ -6,6 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 import tf_keras
 
+from tftrain.architecture import parts
 from tftrain.config import ModelConfig
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import is_deferring, product
@@ -23,35 +24,21 @@ class Dense(tf_keras.layers.Layer):
         bias: [outputs] of this rank, or None.
     """
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        inputs: int,
-        outputs: int,
-        use_bias: bool = True,
-        divided: str | None = None,
-        unit: int = 1,
-        scale: float = 1.0,
-    ):
-        """Makes the variables `kernel` and, if it is used, `bias`.
+    def __init__(self, parameters: Parameters, spec: parts.Dense, scale: float = 1.0):
+        """Makes the variables `kernel` and, if there is one, `bias`.
 
         Args:
             parameters: makes the variables.
-            inputs: width of the input, over all ranks.
-            outputs: width of the output, over all ranks.
-            use_bias: whether a bias is added.
-            divided: the axis that tensor parallel ranks divide. "outputs": each rank computes some outputs, from an
-                input that went through `TensorRanks.enter`. "inputs": each rank has some inputs and computes its part
-                of a sum, without the bias.
-            unit: number of neighbouring inputs or outputs that stay on one rank.
+            spec: widths, bias and division. If outputs are divided, each rank computes some of them, from an input that
+                went through `TensorRanks.enter`; if inputs are, its part of a sum, without the bias.
             scale: factor of the kernel's initial standard deviation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        by_outputs = divided == "outputs"
-        self.place = parameters.place
-        axis = {"outputs": 1, "inputs": 0, None: None}[divided]
-        self.kernel = parameters.normal("kernel", [inputs, outputs], axis, unit, scale)
-        self.bias = parameters.zeros("bias", [outputs], 0 if by_outputs else None, unit) if use_bias else None
+        self.place, self.bias = parameters.place, None
+        kernel, *biases = spec.variables(self.place)
+        self.kernel = parameters.normal("kernel", kernel.shape, kernel.axis, kernel.unit, scale)
+        for bias in biases:
+            self.bias = parameters.zeros("bias", bias.shape, bias.axis, bias.unit)
 
     def call(self, x: tf.Tensor, with_bias: bool = True) -> tf.Tensor:
         """Maps [b, ..., inputs] to [b, ..., outputs] in the layer's dtype.
@@ -121,20 +108,21 @@ def leave_dense(ranks: TensorRanks, y: tf.Tensor, layer: Dense, with_bias: bool)
 class LayerNorm(tf_keras.layers.Layer):
     """Layer normalization (Ba et al., arXiv 1607.06450) with its scale `gamma` and shift `beta`."""
 
-    def __init__(self, parameters: Parameters, config: ModelConfig):
+    def __init__(self, parameters: Parameters, spec: parts.Norm, config: ModelConfig):
         """Makes the variables `gamma` and `beta`.
 
         Args:
             parameters: makes the variables.
-            config: the width H, the epsilon, the variables' dtype and the implementation.
+            spec: the width H.
+            config: the epsilon, the variables' dtype and the implementation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         if config.ln_dtype == "fp32":
             parameters = parameters.in_dtype(wide_dtype(parameters.dtype).name)
-        self.epsilon, width = config.layer_norm_epsilon, config.hidden_size
+        self.epsilon = config.layer_norm_epsilon
         self.normalize = {"fused": layer_norm, "reference": reference_layer_norm}[config.ln_impl]
-        self.gamma = parameters.ones("gamma", [width])
-        self.beta = parameters.zeros("beta", [width])
+        self.gamma = parameters.ones("gamma", [spec.width])
+        self.beta = parameters.zeros("beta", [spec.width])
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes the last axis of [..., H]."""

@@ -9,11 +9,13 @@ has the embedding and the last one the heads; if these are two ranks, both hold 
 """
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 import tf_keras
 
+from tftrain.architecture.describe import describe
 from tftrain.checkpoint.piece import Piece
 from tftrain.config import ModelConfig
 from tftrain.formats.weights import Weights
@@ -34,7 +36,7 @@ class Transformer(tf_keras.Model):
     """Embedding and blocks; all variables exist once a model is constructed. A family adds its heads.
 
     Attributes:
-        ties_output: whether the word table is the output layer too.
+        architecture: of the whole model.
         ranks: the tensor parallel ranks.
         part: the layers that this rank holds.
         word: [vocab, H], or this rank's rows of it; None on a rank with neither embedding nor heads.
@@ -42,8 +44,6 @@ class Transformer(tf_keras.Model):
         blocks: those of the part.
         final_norm: behind the blocks of a pre-norm model, on the rank with the heads.
     """
-
-    ties_output = True
 
     def __init__(
         self,
@@ -73,37 +73,45 @@ class Transformer(tf_keras.Model):
             ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
         """
         super().__init__(dtype=dtype, autocast=False)
-        least, size = min(config.num_attention_heads, config.feed_forward_size, vocab_size), ranks.group.size
+        self.architecture = architecture = describe(dataclasses.replace(config, vocab_size=vocab_size))
+        size = ranks.group.size
+        least = min(architecture.attention_heads, architecture.inner, architecture.vocab)
         if least < size:
             raise ValueError(
                 f"--tensor_parallel_size={size}: expected at most {least}, the least of num_attention_heads, "
                 f"intermediate_size and vocab_size"
             )
         self.ranks = ranks
-        self.part = part = part or whole(config.num_hidden_layers)
+        self.part = part = part or whole(architecture.layers)
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial)
         # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
         self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
         on_tokens = self._parameters.on_tokens()
         self.word = self.embedding = self.final_norm = None
         tables = on_tokens.scope("embeddings")
-        if part.embedding or (part.heads and self.ties_output):
-            is_copy = not part.embedding
-            self.word = tables.normal("word", [vocab_size, config.hidden_size], axis=0, is_copy=is_copy)
+        if part.embedding or (part.heads and architecture.tied):
+            is_copy, table = not part.embedding, architecture.word
+            self.word = tables.normal("word", [table.rows, table.width], axis=0, is_copy=is_copy)
         if part.embedding:
-            self.embedding = Embedding(tables, config, self.word, EMBEDDING_SITE)
+            self.embedding = Embedding(tables, architecture, config, self.word, EMBEDDING_SITE)
         self.blocks = [
-            Block(on_tokens.scope(f"layer_{layer:02d}"), config, SITES_PER_BLOCK * (layer + 1), checkpointing)
+            Block(
+                on_tokens.scope(f"layer_{layer:02d}"),
+                architecture.block,
+                config,
+                SITES_PER_BLOCK * (layer + 1),
+                checkpointing,
+            )
             for layer in part.blocks
         ]
         if part.heads:
-            if config.is_pre_norm:
-                self.final_norm = LayerNorm(on_tokens.scope("final_norm"), config)
-            self._make_heads(self._parameters, config, vocab_size)
+            if norm := architecture.final_norm:
+                self.final_norm = LayerNorm(on_tokens.scope("final_norm"), norm, config)
+            self._make_heads(self._parameters, config)
         self.built = True
 
     @abc.abstractmethod
-    def _make_heads(self, parameters: Parameters, config: ModelConfig, vocab_size: int) -> None:
+    def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
         """Makes the variables of the heads."""
 
     @abc.abstractmethod

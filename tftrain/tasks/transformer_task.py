@@ -70,7 +70,7 @@ class TransformerTask(Task):
     @property
     def shared_variable(self) -> tf.Variable | None:
         """The word table, if it is on two stages and one of them is this rank's."""
-        return self.model.word if self.model.ties_output and self.model.part.shares_table else None
+        return self.model.word if self.model.architecture.tied and self.model.part.shares_table else None
 
     @property
     def dtype(self) -> str:
