@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from tftrain import fine_tuning_config, length_choice
+from tftrain.families import listed
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections, with_absolute_paths
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.layer_split import split_layers
@@ -256,8 +257,8 @@ class TrainConfig:
         if model.num_attention_heads > 0 and model.hidden_size % model.num_attention_heads:
             expected = f"expected a multiple of num_attention_heads={model.num_attention_heads}"
             found.append(Problem("hidden_size", model.hidden_size, expected))
-        if not model.is_decoder and model.position_embedding != "learned":
-            expected = "expected learned, or --model_family=gpt"
+        if model.position_embedding not in model.family.positions and not model.is_decoder:
+            expected = f"expected {' or '.join(model.family.positions)}, or --model_family={listed('causal')}"
             found.append(Problem("position_embedding", model.position_embedding, expected))
         if model.position_embedding == "rotary" and model.head_size % 2:
             expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"

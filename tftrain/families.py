@@ -29,6 +29,6 @@ FAMILIES = {
 }
 
 
-def with_objective(objective: str) -> tuple[str, ...]:
-    """Returns the names of the families that are pre-trained on an objective."""
-    return tuple(name for name, family in FAMILIES.items() if family.objective == objective)
+def listed(objective: str) -> str:
+    """Returns the names of the families that are pre-trained on an objective, for a message."""
+    return " or ".join(name for name, family in FAMILIES.items() if family.objective == objective)

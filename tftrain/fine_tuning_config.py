@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tftrain.families import FAMILIES
 from tftrain.fields import Problem, flag
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
@@ -74,10 +75,10 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
             if value != getattr(defaults, name)
         ]
     found = []
-    if family != "bert":
-        found.append(
-            Problem("task", task, f"expected pretraining with --model_family={family}: only bert is fine-tuned")
-        )
+    if family in FAMILIES and not FAMILIES[family].fine_tuned:
+        able = " and ".join(name for name, each in FAMILIES.items() if each.fine_tuned)
+        expected = f"expected pretraining with --model_family={family}: only {able} is fine-tuned"
+        found.append(Problem("task", task, expected))
     if settings.glue_task and not settings.glue_dir:
         found.append(Problem("glue_dir", None, f"expected the folder with the files of glue_task={settings.glue_task}"))
     if settings.glue_dir and not settings.glue_task:

@@ -5,7 +5,6 @@ that prepares training data.
 """
 
 import dataclasses
-import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -23,12 +22,10 @@ from tftrain.formats.own import tokenizer_of
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
 from tftrain.labelled.preflight import DEFAULT_LENGTHS
-from tftrain.model.bert import BertClassifier, BertPretrainer
-from tftrain.model.gpt import Gpt
+from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
 from tftrain.model_source import ModelSource
 
-FAMILIES: dict[str, type[Transformer]] = {"bert": BertPretrainer, "gpt": Gpt}  # by --model_family
 MASK = "[MASK]"
 # Most tokens of a text for a fine-tuned model of which no run says it, if its positions allow more.
 LONGEST_EXAMPLE = 512
@@ -58,7 +55,7 @@ class TrainedModel(NamedTuple):
     @property
     def longest(self) -> float:
         """Tokens of the longest sequence; infinite without a table of positions."""
-        return _longest(self.config)
+        return self.config.longest_sequence
 
 
 def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> TrainedModel:
@@ -96,14 +93,11 @@ def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
             f"{weights.path}: no {' and no '.join(weights.missing)}, which a model for {config.task} has; expected "
             "weights that were fine-tuned for it"
         )
-    family = BertClassifier if config.is_fine_tuned else FAMILIES[config.model_family]
-    network = family(config, config.vocab_size, dtype, seed=1, initial=weights)
-    length = weights.max_seq_length or int(min(_longest(config), DEFAULT_LENGTHS.get(config.task, LONGEST_EXAMPLE)))
+    network = model_class(config)(config, config.vocab_size, dtype, seed=1, initial=weights)
+    length = weights.max_seq_length or int(
+        min(config.longest_sequence, DEFAULT_LENGTHS.get(config.task, LONGEST_EXAMPLE))
+    )
     return TrainedModel(config, network, weights.tokenizer, weights.missing, weights.notes, weights.fine_tuning, length)
-
-
-def _longest(config: ModelConfig) -> float:
-    return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
 
 
 def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = ()) -> None:

@@ -1,5 +1,6 @@
 """The flags of the model: its family, its task, its sizes, and what its blocks are made of."""
 
+import math
 from dataclasses import dataclass
 
 from tftrain.families import FAMILIES, Family
@@ -164,6 +165,11 @@ class ModelConfig:
     def has_token_types(self) -> bool:
         """Whether the embedding has a table of token types."""
         return self.family.token_types
+
+    @property
+    def longest_sequence(self) -> float:
+        """Most tokens of a sequence; infinite without a table of positions."""
+        return self.max_position_embeddings if self.position_embedding == "learned" else math.inf
 
     @property
     def feed_forward_size(self) -> int:

@@ -2,8 +2,8 @@
 
 import math
 
-from tftrain import length_choice
-from tftrain.config import DataConfig, ModelConfig, TrainConfig
+from tftrain import families, length_choice
+from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.example import decode
 from tftrain.data.gzip_records import first_record
@@ -12,8 +12,6 @@ from tftrain.data.records import match_files
 from tftrain.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, packed_predictions, predictions, synthetic
 from tftrain.fields import Problem, field_problems
 
-# The model families by the objective of their data.
-FAMILIES = {"masked": "bert", "causal": "gpt"}
 # An example has two segments. Their ids are the token types.
 SEGMENTS = 2
 STANDARD_FEATURES = (
@@ -39,7 +37,7 @@ def sizes(config: TrainConfig) -> Sizes:
     if data.data_dir:
         manifest = read_manifest(data.data_dir)
         if manifest.objective != objective:
-            raise DataError(f"--data_dir={data.data_dir}: {other_objective(manifest.objective)}")
+            raise DataError(f"--data_dir={data.data_dir}: {other_objective(config, manifest.objective)}")
         return Sizes(vocab_size or manifest.vocab_size, manifest.max_seq_length, manifest_predictions(manifest, data))
     if vocab_size is None:
         raise DataError("--vocab_size is not given; expected the vocabulary's size, as --train_files do not state it")
@@ -47,12 +45,12 @@ def sizes(config: TrainConfig) -> Sizes:
     return Sizes(vocab_size, length, slots)
 
 
-def other_objective(found: str) -> str:
+def other_objective(config: TrainConfig, found: str) -> str:
     """Returns what is wrong with data of an objective that the model does not train on, and what to do."""
-    wanted = next(objective for objective in FAMILIES if objective != found)
+    family = families.FAMILIES[config.model.model_family]
     return (
-        f"the data was prepared with --objective={found}, but --model_family={FAMILIES[wanted]} trains on "
-        f"--objective={wanted}; prepare the text with that, or use --model_family={FAMILIES[found]}"
+        f"the data was prepared with --objective={found}, but --model_family={config.model.model_family} trains on "
+        f"--objective={family.objective}; prepare the text with that, or use --model_family={families.listed(found)}"
     )
 
 
@@ -84,17 +82,21 @@ def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
     if objective == "causal":
         length = len(features.get("input_ids", ())) - 1
         if length < 1 or "masked_lm_positions" in features:
-            found = "masked_lm_positions, as for --model_family=bert" if length >= 1 else "no two input_ids"
+            found = (
+                f"masked_lm_positions, as for --model_family={families.listed('masked')}"
+                if length >= 1
+                else "no two input_ids"
+            )
             raise DataError(
                 f"{where}: the record has {found}; expected the token ids of a sequence and a label more as input_ids, "
-                "and no masks, for --model_family=gpt"
+                f"and no masks, for --model_family={families.listed('causal')}"
             )
         return length, length
     missing = [name for name in STANDARD_FEATURES if not features.get(name)]
     if missing:
         raise DataError(
             f"{where}: the record lacks {', '.join(missing)}; expected the original BERT pre-training features, or "
-            "tf-models' names of them, for --model_family=bert"
+            f"tf-models' names of them, for --model_family={families.listed('masked')}"
         )
     length, slots = len(features["input_ids"]), len(features["masked_lm_positions"])
     if slots > length:
@@ -126,16 +128,16 @@ def problems(config: TrainConfig) -> list[Problem]:
     except DataError as error:
         return [*faults, Problem("data_dir", data.data_dir, str(error))]
     if manifest.objective != config.model.objective:
-        return [*faults, Problem("data_dir", data.data_dir, other_objective(manifest.objective))]
+        return [*faults, Problem("data_dir", data.data_dir, other_objective(config, manifest.objective))]
     return faults + _prepared_problems(config, manifest)
 
 
 def _mask_problems(data: DataConfig) -> list[Problem]:
     """Returns the flags of masks that are given although the model predicts every token."""
+    masked, causal = families.listed("masked"), families.listed("causal")
+    expected = f"expected only with --model_family={masked}: {causal} predicts every token, without masks"
     return [
-        Problem(
-            name, getattr(data, name), "expected only with --model_family=bert: gpt predicts every token, without masks"
-        )
+        Problem(name, getattr(data, name), expected)
         for name in ("masked_lm_prob", "whole_word_masking")
         if getattr(data, name) != getattr(DataConfig, name)
     ]
@@ -144,7 +146,7 @@ def _mask_problems(data: DataConfig) -> list[Problem]:
 def _synthetic_problems(config: TrainConfig) -> list[Problem]:
     data, faults = config.data, []
     model = config.model
-    if data.max_seq_length is None and _longest(model) < SYNTHETIC_SEQ_LENGTH:
+    if data.max_seq_length is None and model.longest_sequence < SYNTHETIC_SEQ_LENGTH:
         faults.append(
             Problem(
                 "max_position_embeddings",
@@ -264,7 +266,7 @@ def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Prob
         faults.append(
             Problem("max_seq_length", config.data.max_seq_length, f"expected nothing, or the {length} of {origin}")
         )
-    if _longest(config.model) < length:
+    if config.model.longest_sequence < length:
         faults.append(
             Problem(
                 "max_position_embeddings",
@@ -275,16 +277,11 @@ def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Prob
     return faults
 
 
-def _longest(model: ModelConfig) -> float:
-    """Returns the longest sequence that the model can read, in tokens."""
-    return model.max_position_embeddings if model.position_embedding == "learned" else math.inf
-
-
 def _prediction_problems(data: DataConfig, length: int) -> list[Problem]:
     """Returns whether max_predictions_per_seq fits a model that predicts every token of `length`."""
     if data.max_predictions_per_seq in (None, length):
         return []
-    expected = f"expected nothing: --model_family=gpt predicts every one of {length} tokens"
+    expected = f"remove this flag: --model_family={families.listed('causal')} predicts every one of {length} tokens"
     return [Problem("max_predictions_per_seq", data.max_predictions_per_seq, expected)]
 
 

@@ -14,7 +14,7 @@ from tftrain.tasks.token_classification import TokenClassification
 
 __all__ = ["Mean", "Task", "make_task"]
 
-PRETRAINING = {"bert": BertPretraining, "gpt": GptPretraining}  # by --model_family
+PRETRAINING = {"masked": BertPretraining, "causal": GptPretraining}  # by what the family learns
 FINE_TUNING = {  # by --task
     "classification": Classification,
     "multi_label": MultiLabel,
@@ -28,5 +28,5 @@ FINE_TUNING = {  # by --task
 def make_task(config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None) -> Task:
     """Builds the task of a filled-in configuration: this rank's part of the model, with its initial weights."""
     model = config.model
-    task = FINE_TUNING[model.task] if model.is_fine_tuned else PRETRAINING[model.model_family]
+    task = FINE_TUNING[model.task] if model.is_fine_tuned else PRETRAINING[model.objective]
     return task(config, mesh, part, initial)

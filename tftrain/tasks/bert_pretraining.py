@@ -14,7 +14,7 @@ from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
-from tftrain.model.bert import BertPretrainer, Comparison
+from tftrain.model.bert import Comparison
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
@@ -45,7 +45,6 @@ class LossSums(NamedTuple):
 class BertPretraining(TransformerTask):
     """A BERT encoder with its two heads; its sums are `LossSums`."""
 
-    family = BertPretrainer
     sums = LossSums._fields
     means = (
         Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True),

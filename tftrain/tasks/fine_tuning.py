@@ -10,7 +10,6 @@ from tftrain.architecture.describe import describe
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource
 from tftrain.labelled import splits
-from tftrain.model.bert import BertClassifier
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
@@ -26,7 +25,6 @@ class FineTuning(TransformerTask):
     batch of an evaluation has example_weights, float [b], 0 for an example that only fills the batch.
     """
 
-    family = BertClassifier
     sums: ClassVar = ("loss_sum", "weight", "correct", "examples")
     means: ClassVar = (LOSS, ACCURACY)
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
-from tftrain.model.gpt import Gpt
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
@@ -40,7 +39,6 @@ class GptPretraining(TransformerTask):
     evaluation may have example_weights, float [b], 0 for a sample that only fills the batch.
     """
 
-    family = Gpt
     sums = LossSums._fields
     means = (
         Mean("lm_loss", "lm loss", "language-model loss", "lm_sum", "lm_weight", is_loss=True),

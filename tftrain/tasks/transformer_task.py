@@ -1,7 +1,6 @@
 """What the pre-training tasks share: a transformer, or a part of it, on this rank."""
 
 import abc
-from typing import ClassVar
 
 import tensorflow as tf
 
@@ -15,6 +14,7 @@ from tftrain.formats.weights import Weights
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.part import ModelPart, whole
+from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
 from tftrain.number_formats import DTYPES
 from tftrain.ops.dropout import DropoutKey
@@ -27,11 +27,10 @@ class TransformerTask(Task):
     """A task whose model is a `Transformer`.
 
     Attributes:
-        family: the class of the model.
         model: this rank's part of it.
     """
 
-    family: ClassVar[type[Transformer]]
+    model: Transformer
 
     def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None):
         """Builds the model with its initial weights.
@@ -44,7 +43,7 @@ class TransformerTask(Task):
         """
         self._config, gpu = config, devices.has_gpu()
         dtype = DTYPES[config.compute.precision]
-        self.model = self.family(
+        self.model = model_class(config.model)(
             implementations.resolve_implementations(config.model, dtype, gpu),
             config.model.vocab_size,
             dtype,
