@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from tests.model import samples
 from tests.model.samples import PLAIN
 from tftrain.formats.weights import Weights
 from tftrain.model.bert import BertClassifier, BertPretrainer
@@ -33,7 +34,7 @@ def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
         found["logits"] = model.logits(model.hidden_states(batch))
     else:
         batch["masked_lm_positions"] = tf.tile(tf.range(hidden.shape[1])[None], [hidden.shape[0], 1])
-        found |= model(batch)._asdict()
+        found |= samples.outputs(model, batch)._asdict()
         for head in ("mlm", "nsp"):
             found[f"{head}_log_probabilities"] = tf.nn.log_softmax(found[f"{head}_logits"])
     return {name: value.numpy() for name, value in found.items() if value is not None}

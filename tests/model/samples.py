@@ -1,5 +1,7 @@
 """Small models and batches with every trait that can go wrong: odd sizes, padding, unused slots, all weights random."""
 
+from typing import NamedTuple
+
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
@@ -68,6 +70,27 @@ def dropout_key(seed: int = 3, step: int = 5, first_sample: int = 0) -> DropoutK
     return DropoutKey(seed, tf.constant(step, tf.int64), tf.constant(first_sample, tf.int64))
 
 
+class Outputs(NamedTuple):
+    """Logits of the masked words, [b, P, words], and of the next sentence, [b, 2] or [b, E, 2]."""
+
+    mlm_logits: tf.Tensor
+    nsp_logits: tf.Tensor
+
+
+def outputs(
+    model: BertPretrainer, batch: dict, key: DropoutKey | None = None, lookup_table: tf.Tensor | None = None
+) -> Outputs:
+    """Returns what a model predicts for a batch, by the way of training up to the logits."""
+    return heads(model, model.hidden_states(batch, key, lookup_table), batch)
+
+
+def heads(model: BertPretrainer, x: tf.Tensor, batch: dict) -> Outputs:
+    """Maps the residual stream behind the last block to logits."""
+    x = model.output(x)
+    mlm_logits = model.masked_lm(x, batch["masked_lm_positions"], model.word)
+    return Outputs(mlm_logits, model.next_sentence_logits(x, batch))
+
+
 def mean_loss(sums: LossSums) -> tf.Tensor:
     """The loss of a batch on its own."""
     return sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
@@ -75,7 +98,7 @@ def mean_loss(sums: LossSums) -> tf.Tensor:
 
 def loss_sums(model: BertPretrainer, batch: dict, key: DropoutKey | None = None, table: tf.Tensor | None = None):
     """Returns the `LossSums` of a batch."""
-    return pretraining_loss_sums(model.compare(model.hidden_states(batch, key, table), batch), batch)
+    return pretraining_loss_sums(model.loss_terms(model.hidden_states(batch, key, table), batch), batch)
 
 
 def loss_and_gradients(model: BertPretrainer, batch: dict, key: DropoutKey | None = None, scale: float = 1.0):

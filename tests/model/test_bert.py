@@ -8,7 +8,9 @@ from tests.model.samples import (
     VOCAB,
     assert_close,
     dropout_key,
+    heads,
     loss_and_gradients,
+    outputs,
     rows,
     small_batch,
     small_config,
@@ -31,7 +33,7 @@ def test_padding_holds_no_information(dtype):
         "input_ids": batch["input_ids"] * batch["input_mask"] + 7 * padding,
         "segment_ids": batch["segment_ids"] * batch["input_mask"] + padding,
     }
-    for before, after in zip(model(batch), model(changed), strict=True):
+    for before, after in zip(outputs(model, batch), outputs(model, changed), strict=True):
         np.testing.assert_array_equal(before, after)
 
 
@@ -40,7 +42,7 @@ def test_longer_padding_changes_nothing_but_rounding():
     longer = dict(batch)
     for name in ("input_ids", "input_mask", "segment_ids"):
         longer[name] = tf.pad(batch[name], [[0, 0], [0, 16]])
-    for short, long in zip(model(batch), model(longer), strict=True):
+    for short, long in zip(outputs(model, batch), outputs(model, longer), strict=True):
         assert_close(long, short, rtol=1e-5)
 
 
@@ -48,7 +50,7 @@ def test_longer_padding_changes_nothing_but_rounding():
 def test_a_sample_without_tokens_is_finite_and_leaves_the_others_alone(dtype):
     model, batch = small_model(small_config(), dtype), small_batch()
     empty = batch | {"input_mask": batch["input_mask"] * tf.constant([[1], [1], [0], [1], [1]])}
-    before, after = model(batch).mlm_logits.numpy(), model(empty).mlm_logits.numpy()
+    before, after = outputs(model, batch).mlm_logits.numpy(), outputs(model, empty).mlm_logits.numpy()
     np.testing.assert_array_equal(np.delete(before, 2, 0), np.delete(after, 2, 0))
     _, gradients = loss_and_gradients(model, empty)
     assert np.isfinite(after).all()
@@ -66,21 +68,21 @@ def test_attention_without_tokens_gives_zeros_to_its_projection():
 def test_logits_belong_to_the_positions_asked_for():
     model, batch = small_model(small_config()), small_batch(samples=3, length=9)
     everywhere = batch | {"masked_lm_positions": tf.tile(tf.range(9)[None], [3, 1])}
-    full = model(everywhere).mlm_logits  # [3, 9, VOCAB]
+    full = outputs(model, everywhere).mlm_logits  # [3, 9, VOCAB]
     picked = tf.gather(full, batch["masked_lm_positions"], batch_dims=1)
-    assert_close(model(batch).mlm_logits, picked, rtol=1e-5)
+    assert_close(outputs(model, batch).mlm_logits, picked, rtol=1e-5)
 
 
 def test_gradient_of_the_tied_table_is_dense_and_the_sum_of_both_uses():
     model, batch = small_model(small_config()), small_batch()
     word = model.named_variables()["embeddings/word"]
     with tf.GradientTape() as tape:
-        total = tf.reduce_sum(tf.square(model(batch).mlm_logits))
+        total = tf.reduce_sum(tf.square(outputs(model, batch).mlm_logits))
     whole = tape.gradient(total, word)
     table = tf.identity(word)
     with tf.GradientTape() as tape:
         tape.watch(table)
-        total = tf.reduce_sum(tf.square(model(batch, lookup_table=table).mlm_logits))
+        total = tf.reduce_sum(tf.square(outputs(model, batch, lookup_table=table).mlm_logits))
     output, looked_up = tape.gradient(total, [word, table])
     assert isinstance(whole, tf.Tensor)
     assert isinstance(looked_up, tf.IndexedSlices)
@@ -91,9 +93,9 @@ def test_gradient_of_the_tied_table_is_dense_and_the_sum_of_both_uses():
 def test_outputs_with_dropout_do_not_depend_on_the_micro_batch():
     config = small_config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     model, batch = small_model(config), small_batch(samples=6)
-    whole = model(batch, dropout_key(first_sample=10))
+    whole = outputs(model, batch, dropout_key(first_sample=10))
     for first, last in ((0, 1), (1, 4), (4, 6)):
-        part = model(rows(batch, first, last), dropout_key(first_sample=10 + first))
+        part = outputs(model, rows(batch, first, last), dropout_key(first_sample=10 + first))
         assert_close(part.mlm_logits, whole.mlm_logits[first:last], rtol=1e-5)
         assert_close(part.nsp_logits, whole.nsp_logits[first:last], rtol=1e-5)
 
@@ -107,7 +109,7 @@ def test_every_dropout_place_of_the_model_has_a_mask_of_its_own(monkeypatch):
 
     monkeypatch.setattr("tftrain.ops.dropout.keep_mask", record)
     model = small_model(small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2))
-    model(small_batch(), dropout_key())
+    outputs(model, small_batch(), dropout_key())
     assert [rate for _, rate in sites] == [0.1] + 3 * [0.2, 0.1, 0.1]
     assert len({site for site, _ in sites}) == len(sites)
 
@@ -119,24 +121,24 @@ def test_stages_one_after_another_are_the_model(norm_position):
     x = model.embed(batch, key)
     for blocks in ((0,), (1, 2)):
         x = model.run_blocks(x, batch, key, blocks)
-    for staged, whole in zip(model.heads(x, batch), model(batch, key), strict=True):
+    for staged, whole in zip(heads(model, x, batch), outputs(model, batch, key), strict=True):
         np.testing.assert_array_equal(staged, whole)
 
 
 def test_dropout_is_off_without_a_key():
     plain = small_model(small_config())
     dropping = small_model(small_config(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5))
-    np.testing.assert_array_equal(dropping(small_batch()).mlm_logits, plain(small_batch()).mlm_logits)
+    np.testing.assert_array_equal(outputs(dropping, small_batch()).mlm_logits, outputs(plain, small_batch()).mlm_logits)
 
 
 def test_the_number_of_samples_may_be_unknown():
     model, batch = small_model(small_config(hidden_dropout_prob=0.1)), small_batch()
     signature = {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in batch.items()}
-    run = tf.function(lambda batch: model(batch, dropout_key()), input_signature=[signature])
-    assert_close(run(batch).mlm_logits, model(batch, dropout_key()).mlm_logits, rtol=1e-5)
+    run = tf.function(lambda batch: outputs(model, batch, dropout_key()), input_signature=[signature])
+    assert_close(run(batch).mlm_logits, outputs(model, batch, dropout_key()).mlm_logits, rtol=1e-5)
     assert run(rows(batch, 0, 2)).mlm_logits.shape == [2, 4, VOCAB]
 
 
 def test_a_sequence_beyond_the_position_embedding_is_refused():
     with pytest.raises(ValueError, match="--max_position_embeddings=31"):
-        small_model(small_config())(small_batch(length=32))
+        outputs(small_model(small_config()), small_batch(length=32))

@@ -46,7 +46,7 @@ def batch():
 
 
 def total_loss(model, data, key=None):
-    entropy, _ = model.compare(model.hidden_states(data, key), data["labels"])
+    entropy, _ = model.cross_entropy(model.hidden_states(data, key), data["labels"])
     return tf.reduce_sum(entropy)
 
 

@@ -94,7 +94,7 @@ def test_the_loss_of_masked_words_keeps_no_logits_of_all_of_them():
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            loss = tf.reduce_sum(model.compare(x, batch).mlm_entropy)
+            loss = tf.reduce_sum(model.loss_terms(x, batch).mlm_entropy)
         return tape.gradient(loss, [x, *model.masked_lm.trainable_variables, model.word])
 
     traced = step.get_concrete_function(tf.TensorSpec([4, 19, 12]))

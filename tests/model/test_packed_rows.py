@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model.samples import VOCAB, assert_close, loss_and_gradients, small_config, small_model
+from tests.model.samples import VOCAB, assert_close, loss_and_gradients, outputs, small_config, small_model
 from tftrain.data.packing import pack
 from tftrain.model.attention_cores import CORES, AttentionMask
 
@@ -124,7 +124,7 @@ def test_an_example_does_not_change_its_neighbours(core):
         np.testing.assert_array_equal(hidden[real & ~own], hidden_of_other[real & ~own])
         assert (hidden[own] != hidden_of_other[own]).any(-1).all()
 
-        pairs, pairs_of_other = model(batch).nsp_logits.numpy(), model(other).nsp_logits.numpy()
+        pairs, pairs_of_other = outputs(model, batch).nsp_logits.numpy(), outputs(model, other).nsp_logits.numpy()
         mine = np.zeros(pairs.shape[:2], bool)
         mine[row, changed - 1] = True
         np.testing.assert_array_equal(pairs[~mine], pairs_of_other[~mine])

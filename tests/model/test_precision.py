@@ -9,6 +9,7 @@ from tests.model.samples import (
     dropout_key,
     half_unit,
     loss_and_gradients,
+    outputs,
     small_batch,
     small_config,
     small_model,
@@ -35,7 +36,7 @@ def half_and_full(dtype, **changes):
 def test_half_precision_outputs_stay_near_float32(dtype, norm_position):
     half, full = half_and_full(dtype, norm_position=norm_position, **DROPOUT)
     batch, key = small_batch(), dropout_key()
-    actual, expected = half(batch, key), full(batch, key)
+    actual, expected = (outputs(model, batch, key) for model in (half, full))
     for ours, reference in zip(actual, expected, strict=True):
         assert ours.dtype == tf.float32
         assert_close(ours, reference, rtol=0, dtype=dtype, roundings=ROUNDINGS)

@@ -45,6 +45,7 @@ def test_a_step_of_bert_base_is_about_six_operations_a_weight_and_token():
 @pytest.mark.parametrize("activation", ["gelu", "geglu"])
 def test_equals_the_products_in_the_graph_of_the_model(activation):
     tf = pytest.importorskip("tensorflow")
+    from tests.model.samples import outputs
     from tftrain.model.bert import BertPretrainer
 
     config = ModelConfig(
@@ -62,7 +63,8 @@ def test_equals_the_products_in_the_graph_of_the_model(activation):
     samples, length, predictions = 3, 16, 4
     shapes = {"input_ids": length, "input_mask": length, "segment_ids": length, "masked_lm_positions": predictions}
     batch = {name: tf.TensorSpec([samples, width], tf.int32) for name, width in shapes.items()}
-    graph = tf.function(lambda batch: model(batch, dropout=None), autograph=False).get_concrete_function(batch).graph
+    run = tf.function(lambda batch: outputs(model, batch), autograph=False)
+    graph = run.get_concrete_function(batch).graph
     # The model looks token types up by a product with one-hot rows; a look-up is not work of the model.
     look_up = 2 * samples * length * config.type_vocab_size * config.hidden_size
     assert graph_flops(graph) - look_up == samples * forward(describe(config), length, predictions).total

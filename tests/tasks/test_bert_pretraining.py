@@ -9,7 +9,7 @@ from tests.test_run import configured
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
 from tftrain.data import pipeline
-from tftrain.model.bert import Comparison
+from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
@@ -17,10 +17,10 @@ from tftrain.tasks.bert_pretraining import BertPretraining, LossSums, pretrainin
 from tftrain.tasks.task import Contents
 
 
-def comparison(samples=5, predictions=4) -> Comparison:
+def comparison(samples=5, predictions=4) -> LossTerms:
     random = np.random.default_rng(7)
     entropy, correct = random.random((samples, predictions)), random.integers(2, size=(samples, predictions))
-    return Comparison(*(tf.constant(each, tf.float32) for each in (entropy, correct, random.normal(size=(samples, 2)))))
+    return LossTerms(*(tf.constant(each, tf.float32) for each in (entropy, correct, random.normal(size=(samples, 2)))))
 
 
 @pytest.mark.parametrize("example_weights", [None, [1.0, 1.0, 0.0, 1.0, 0.5]])
@@ -48,7 +48,7 @@ def test_sums_equal_numpy(example_weights):
 
 def test_right_predictions_are_counted_right():
     batch = small_batch()
-    right = Comparison(tf.zeros([5, 4]), tf.ones([5, 4]), 10 * tf.one_hot(batch["next_sentence_labels"], 2))
+    right = LossTerms(tf.zeros([5, 4]), tf.ones([5, 4]), 10 * tf.one_hot(batch["next_sentence_labels"], 2))
     sums = pretraining_loss_sums(right, batch)
     assert sums.mlm_correct == sums.mlm_weight
     assert sums.nsp_correct == sums.examples

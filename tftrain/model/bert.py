@@ -18,25 +18,13 @@ from tftrain.ops.dropout import DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.dtypes import wide_dtype
 
 
-class Outputs(NamedTuple):
-    """What the model predicts for a micro-batch, float32 (float64 in a float64 model).
-
-    Attributes:
-        mlm_logits: [b, P, words], for the masked positions; of tensor parallel ranks, each has those of its words.
-        nsp_logits: [b, 2], or [b, E, 2] of rows with up to E examples; class 1 is a random next sentence.
-    """
-
-    mlm_logits: tf.Tensor
-    nsp_logits: tf.Tensor
-
-
-class Comparison(NamedTuple):
+class LossTerms(NamedTuple):
     """What a loss needs of the model's predictions, float32 (float64 in a float64 model).
 
     Attributes:
         mlm_entropy: [b, P], the cross-entropy of the masked words in nats.
         mlm_correct: [b, P], 1 where the label is the best word, else 0; without gradient.
-        nsp_logits: as in `Outputs`.
+        nsp_logits: [b, 2], or [b, E, 2] of rows with up to E examples; class 1 is a random next sentence.
     """
 
     mlm_entropy: tf.Tensor
@@ -56,14 +44,14 @@ class BertEncoder(Transformer):
 
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H], if any; inference."""
-        x = self._output(self.run_blocks(self.embed(batch, None), batch, None))
+        x = self.output(self.run_blocks(self.embed(batch, None), batch, None))
         return x, self._pooled(x)
 
     def _pooled(self, x: tf.Tensor) -> tf.Tensor | None:
         """Maps the encoder's output, [b, S, H], to the pooled first token, [b, H]."""
         return None
 
-    def _output(self, x: tf.Tensor) -> tf.Tensor:
+    def output(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the encoder's output, [b, S, H], of the residual stream behind the last block."""
         return self.ranks.collect(x if self.final_norm is None else self.final_norm(x), "heads")
 
@@ -77,41 +65,21 @@ class BertPretrainer(BertEncoder):
         self.pooler = Pooler(parameters.scope("pooler"), head("pooler")[""])
         self.next_sentence = Classifier(parameters.scope("next_sentence"), head("next_sentence")[""])
 
-    def call(
-        self,
-        batch: Mapping[str, tf.Tensor],
-        dropout: DropoutKey | None = None,
-        lookup_table: tf.Tensor | None = None,
-    ) -> Outputs:
-        """Runs the whole model on a micro-batch.
+    def loss_terms(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> LossTerms:
+        """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to terms of the loss.
+
+        Logits of all masked words do not exist at once.
 
         Args:
-            batch: input_ids, input_mask and segment_ids, int32 [b, S]; masked_lm_positions, int32 [b, P]; if a row has
-                several examples, sequence_ids, position_ids and sequence_starts too, see `data.packed_source`. The
-                model ignores other entries. When a function is traced, b may be unknown, and in inference S and P too.
-            dropout, lookup_table: see `embed`.
-
-        Returns:
-            Outputs.
-
-        Raises:
-            ValueError: the sequence is longer than the position embedding.
+            x: see above.
+            batch: masked_lm_positions and masked_lm_ids, int32 [b, P]; sequence_starts if a row has several examples.
         """
-        return self.heads(self.hidden_states(batch, dropout, lookup_table), batch)
+        x = self.output(x)
+        of_words = self.masked_lm.cross_entropy(x, batch["masked_lm_positions"], batch["masked_lm_ids"], self.word)
+        return LossTerms(*of_words, self.next_sentence_logits(x, batch))
 
-    def heads(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> Outputs:
-        """Maps the residual stream behind the last block, [b, S, H] or this rank's tokens of it, to logits."""
-        x = self._output(x)
-        mlm_logits = self.masked_lm(x, batch["masked_lm_positions"], self.word)  # [b, P, words]
-        return Outputs(mlm_logits, self._next_sentence_logits(x, batch))
-
-    def compare(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> Comparison:
-        """Compares with the labels, masked_lm_ids int32 [b, P], what `heads` predicts; keeps no logits of all words."""
-        x = self._output(x)
-        compared = self.masked_lm.compare(x, batch["masked_lm_positions"], batch["masked_lm_ids"], self.word)
-        return Comparison(*compared, self._next_sentence_logits(x, batch))
-
-    def _next_sentence_logits(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def next_sentence_logits(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Maps the encoder's output, [b, S, H], to logits, [b, 2]; class 1 is a random next sentence."""
         return self.next_sentence(self.pooler(x, batch.get("sequence_starts")))
 
     def _pooled(self, x: tf.Tensor) -> tf.Tensor:
@@ -143,7 +111,7 @@ class BertClassifier(BertEncoder):
             Logits, [b, outputs] or [b, S, outputs]; the encoder's output, [b, S, H], if the task has no classifier.
             float32 (float64 in a float64 model).
         """
-        x = self._output(x)
+        x = self.output(x)
         if self.pooler is not None:
             x = self.pooler(x)
         if self.classifier is None:

@@ -32,8 +32,8 @@ class Gpt(Transformer):
         x = x if self.final_norm is None else self.final_norm(x)
         return self.ranks.collect(x, "encoded"), None
 
-    def compare(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Compares the predictions of all positions with labels.
+    def cross_entropy(self, x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the loss of all positions.
 
         Args:
             x: [b, S, H], the residual stream behind the last block, or this rank's tokens of it.

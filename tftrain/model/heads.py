@@ -49,10 +49,10 @@ class MaskedLMHead(tf_keras.layers.Layer):
         logits = tied_logits(self._rows(x, positions), word_table, self.bias)  # [b * P, words]
         return tf.reshape(logits, [-1, dimension(positions, 1), self.bias.shape[0]])
 
-    def compare(
+    def cross_entropy(
         self, x: tf.Tensor, positions: tf.Tensor, labels: tf.Tensor, word_table: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Compares the predictions at the masked positions with labels, without logits of all of them at once.
+        """Returns the loss at the masked positions, without logits of all of them at once.
 
         Args:
             x, positions, word_table: as for `call`.

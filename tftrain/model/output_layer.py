@@ -71,16 +71,16 @@ def tied_cross_entropy(
         gradients for x, table and bias: the one of x is this rank's part of a sum over the group. The second is 1 where
         the label is the best class, else 0; of classes with equal logits, the lowest is the best.
     """
-    compare = _compare if group.size == 1 else _compare_over_ranks
+    cross_entropy = _cross_entropy if group.size == 1 else _cross_entropy_over_ranks
 
     @tf.custom_gradient
     def compared(x, table, *biases):
-        return compare(_Chunks(x, table, biases, labels - first, rows), labels, first, group, place)
+        return cross_entropy(_Chunks(x, table, biases, labels - first, rows), labels, first, group, place)
 
     return compared(x, table, *([] if bias is None else [bias]))
 
 
-def _compare(chunks, labels, _first, _group, _place):
+def _cross_entropy(chunks, labels, _first, _group, _place):
     """Returns the results of `tied_cross_entropy` and their gradient where one rank has all words."""
 
     def entropies(logits, labels):
@@ -101,7 +101,7 @@ def _compare(chunks, labels, _first, _group, _place):
     return (entropy, tf.cast(winner == labels, chunks.wide)), gradient
 
 
-def _compare_over_ranks(chunks, labels, first, group, place):
+def _cross_entropy_over_ranks(chunks, labels, first, group, place):
     """Returns the results of `tied_cross_entropy` and their gradient where ranks divide the words."""
     words, wide = chunks.words, chunks.wide
 

@@ -14,7 +14,7 @@ from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
 from tftrain.config import DataConfig
 from tftrain.data.source import ExampleSource, open_source
-from tftrain.model.bert import Comparison
+from tftrain.model.bert import LossTerms
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask
@@ -70,14 +70,14 @@ class BertPretraining(TransformerTask):
 
     def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
-        return pretraining_loss_sums(self.model.compare(x, batch), batch)._asdict()
+        return pretraining_loss_sums(self.model.loss_terms(x, batch), batch)._asdict()
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens of a batch's text, see `original_tokens`."""
         return original_tokens(batch)
 
 
-def pretraining_loss_sums(found: Comparison, batch: Batch) -> LossSums:
+def pretraining_loss_sums(found: LossTerms, batch: Batch) -> LossSums:
     """Weights and sums what the model's predictions give.
 
     Args:

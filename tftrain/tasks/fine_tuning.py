@@ -44,7 +44,7 @@ class FineTuning(TransformerTask):
     def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Returns the sums and, for the scorer, the outputs; see `Task.compute`."""
         outputs = self.model.head_outputs(x, dropout)
-        loss, correct = self.compare(outputs, batch)
+        loss, correct = self.loss_terms(outputs, batch)
         weights = tf.cast(self.weights(batch), loss.dtype)
         return {
             "loss_sum": tf.reduce_sum(loss * weights),
@@ -60,7 +60,7 @@ class FineTuning(TransformerTask):
         return 3 * samples * flops.forward(describe(model), length, 0).blocks
 
     @abc.abstractmethod
-    def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns loss and whether the prediction is right for each of the weights: float and bool, or numbers."""
 
     def weights(self, batch: Batch) -> tf.Tensor:

@@ -55,7 +55,7 @@ class GptPretraining(TransformerTask):
 
     def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
         """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
-        entropy, correct = self.model.compare(x, batch["labels"])
+        entropy, correct = self.model.cross_entropy(x, batch["labels"])
         weights = batch.get("example_weights")
         weights = tf.ones_like(entropy[:, 0]) if weights is None else tf.cast(weights, entropy.dtype)
         return LossSums(

@@ -15,7 +15,7 @@ from tftrain.tasks.task import Batch
 class QuestionAnswering(FineTuning):
     """The mean cross-entropy of both ends, in nats. A batch has labels, int32 [b, 2]: the first and the last token."""
 
-    def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the cross-entropy and whether both ends are right, [b]; a token of padding is no end."""
         labels, mask = batch["labels"], batch["input_mask"]
         logits = tf.where(mask[:, None] > 0, tf.transpose(outputs, [0, 2, 1]), outputs.dtype.min / 2)  # [b, 2, S]

@@ -49,7 +49,7 @@ class SentenceEmbedding(FineTuning):
         x = self.model.run_blocks(x, texts, dropout, part.blocks)
         return self.loss_sums(x, batch, dropout) if part.heads else tf.reshape(x, [-1, 2 * tokens, width])
 
-    def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the cross-entropy in nats and whether the partner is the nearest, [b]."""
         first, second = tf.unstack(self._embeddings(outputs, batch), axis=1)
         scores = tf.matmul(first, second, transpose_b=True) / self._config.fine_tuning.temperature  # [b, b]

@@ -14,7 +14,7 @@ from tftrain.tasks.task import Batch
 class Classification(FineTuning):
     """One of several classes; cross-entropy in nats. A batch has labels, int32 [b]."""
 
-    def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the cross-entropy and whether the best class is right, [b]."""
         labels = batch["labels"]
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
@@ -28,7 +28,7 @@ class Classification(FineTuning):
 class MultiLabel(FineTuning):
     """Any number of classes; the cross-entropy of each, in nats, averaged. A batch has labels, float32 [b, classes]."""
 
-    def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the mean cross-entropy and whether all classes are right, [b]."""
         labels = tf.cast(batch["labels"], outputs.dtype)
         entropy = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs), axis=-1)
@@ -44,7 +44,7 @@ class Regression(FineTuning):
 
     means: ClassVar = (LOSS,)
 
-    def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the squared error, [b], and zeros: no prediction is right or wrong."""
         error = outputs[:, 0] - tf.cast(batch["labels"], outputs.dtype)
         return error * error, tf.zeros_like(error)

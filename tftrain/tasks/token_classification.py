@@ -12,7 +12,7 @@ from tftrain.tasks.task import Batch
 class TokenClassification(FineTuning):
     """Cross-entropy of words in nats. A batch has labels, int32 [b, S]: -1 where no word begins."""
 
-    def compare(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the cross-entropy and whether the best class is right, [b, S]."""
         labels = batch["labels"]
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), outputs)
