@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tftrain.bench.errors import MeasureError
 from tftrain.huge_pages import with_huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,12 @@ SHOWN_LINES = 3
 STOP_SECONDS = 30
 
 
-class WorkerError(RuntimeError):
+def with_package(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment in which Python imports this tftrain from any folder."""
+    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))}
+
+
+class WorkerError(MeasureError):
     """The process failed; the message is its exception, or the end of its stderr."""
 
 
@@ -43,7 +49,6 @@ class Worker:
         Raises:
             WorkerError: the interpreter cannot be started.
         """
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         try:
             self._process = subprocess.Popen(
                 [python, "-m", module, json.dumps(settings)],
@@ -52,7 +57,7 @@ class Worker:
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                env={**(environ or with_huge_pages(os.environ)), "PYTHONPATH": path},
+                env=with_package(environ or with_huge_pages(os.environ)),
             )
         except OSError as error:
             raise WorkerError(f"cannot start {python}: {error}") from error
