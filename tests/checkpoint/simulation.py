@@ -119,10 +119,10 @@ class Simulation:
         return StateLayout(self.pieces[tensor_rank], SLOTS, self.buckets[tensor_rank], data_rank, self.data_ranks)
 
     def files_of(self, rank: int) -> dict[str, Written]:
-        """Returns the files that one rank writes, without the right digests."""
+        """Returns the files that one rank writes, without their digests and headers."""
         files = shard.pack(held.piece for held in self.layout_of(rank).saved())
         return {
-            save.file_name(rank, number): Written(shard.file_bytes(pieces), DIGESTS, tuple(pieces))
+            save.file_name(rank, number): Written(sum(each.nbytes for each in pieces), DIGESTS, tuple(pieces))
             for number, pieces in enumerate(files)
         }
 

@@ -20,14 +20,16 @@ from tftrain.bench.errors import MeasureError
 from tftrain.huge_pages import with_huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
+ON_CPU = {"TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
 STDERR_LINES = 40
 SHOWN_LINES = 3
 STOP_SECONDS = 30
 
 
 def with_package(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment in which Python imports this tftrain from any folder."""
-    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))}
+    """Returns an environment in which Python imports this tftrain from any folder, and TensorFlow is quiet."""
+    path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", **environ, "PYTHONPATH": path}
 
 
 class WorkerError(MeasureError):
@@ -44,7 +46,7 @@ class Worker:
             module: a module that calls `serve`, such as `tftrain.bench.kernels.worker`.
             settings: argument of its `build`.
             python: the interpreter.
-            environ: the environment; by default this process's, with huge pages.
+            environ: the environment; by default this process's, with huge pages. The process sees no GPU.
 
         Raises:
             WorkerError: the interpreter cannot be started.
@@ -57,7 +59,7 @@ class Worker:
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                env=with_package(environ or with_huge_pages(os.environ)),
+                env={**with_package(environ or with_huge_pages(os.environ)), **ON_CPU},
             )
         except OSError as error:
             raise WorkerError(f"cannot start {python}: {error}") from error

@@ -3,7 +3,6 @@
 Each row is two runs: one without a log, for the time of a step, and one with it, for its division (`trace.py`).
 """
 
-import shlex
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -76,7 +75,7 @@ def run(row: Row, config: BenchConfig, steps: int, environ: dict[str, str]) -> t
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
         flags = [
             *(*MODEL, *LAYOUTS[settings["layout"]], *QUIET, f"--max_steps={WARM_UP + steps}"),
-            *(f"--output_dir={folder}/run", f"--cpu_threads={config.cpu_threads}", *shlex.split(config.extra_flags)),
+            *(f"--output_dir={folder}/run", *config.run_flags()),
         ]
         output = launch(flags, settings["ranks"], LIMIT_SECONDS, environ=environ, forked_from=2)
         counted = [each for each in read_metrics(folder) if "step_time_s" in each and each["step"] > WARM_UP]

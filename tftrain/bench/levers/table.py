@@ -41,8 +41,7 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
 
 def run_flags(row: Row, model: str, config: BenchConfig) -> list[str]:
     """Returns the flags of a row's run with one of `MODELS`; `extra_flags` override the others."""
-    threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
-    return [*COMMON, *MODELS[model], *shlex.split(row.settings["flags"]), *threads, *shlex.split(config.extra_flags)]
+    return [*COMMON, *MODELS[model], *shlex.split(row.settings["flags"]), *config.run_flags()]
 
 
 def outcome(compared: alternation.Compared, model: str) -> Outcome:

@@ -5,7 +5,6 @@ be compared update by update, and what differs is the time. `buckets` has one ex
 lengths, which are cut.
 """
 
-import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from tempfile import TemporaryDirectory
@@ -107,10 +106,9 @@ def train(row: Row, folder: str, config: BenchConfig) -> Record:
     ranks, manifest = config.np or RANKS, read_manifest(folder)
     share = manifest.examples("train") / manifest.packed_examples("train")
     batch = max(1, round(ROWS * share / ranks))
-    threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
     steps = run.WARM_UP + (config.steps or STEPS)
-    given = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}", *threads]
-    length = [*shlex.split(config.extra_flags), f"--max_steps={steps}"]
+    given = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}"]
+    length = [*config.run_flags(), f"--max_steps={steps}"]
     with TemporaryDirectory(prefix="tftrain_bench_") as output:
         run.launch(
             [*run.QUIET, *FLAGS, *row.settings["flags"], *given, *length, f"--output_dir={output}/run"],

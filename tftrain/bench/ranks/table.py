@@ -1,7 +1,6 @@
 """The rows of table `ranks`: 2 to 64 ranks on this host, each a program of its own or forked from one process."""
 
 import os
-import shlex
 import sys
 import tempfile
 
@@ -60,8 +59,7 @@ def command(row: Row, folder: str, config: BenchConfig) -> list[str]:
         *QUIET,
         *PATIENCE,
         *run,
-        f"--cpu_threads={config.cpu_threads}",
-        *shlex.split(config.extra_flags),
+        *config.run_flags(),
     ]
 
 

@@ -158,12 +158,11 @@ def launch(
         command = [sys.executable, "-m", "tftrain.launch", "-np", str(ranks), "--fork_ranks", *flags]
     elif ranks > 1:
         command = [_horovodrun(), "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})}
     with tempfile.TemporaryFile(mode="w+", errors="replace") as output:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=with_package(quiet),
+            env=with_package({**os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
