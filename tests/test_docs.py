@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.scale.config import ScaleConfig
 from tftrain.config import TrainConfig
 from tftrain.convert_config import ConvertConfig
 from tftrain.export_config import ExportConfig
@@ -64,7 +63,6 @@ def flags_of_programs() -> set[str]:
                 PrepareConfig,
                 PlanConfig,
                 BenchConfig,
-                ScaleConfig,
                 ScheduleConfig,
                 ConvertConfig,
                 PredictConfig,

@@ -79,14 +79,9 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _pieces(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any], int, int | None]]:
-    """Yields the pieces in a manifest of format 3 or 4: tensor, file, block, and start and stop (None: the end)."""
+def _pieces(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any], int, int]]:
+    """Yields the pieces in a manifest: tensor, file, block, start and stop."""
     names = sorted(manifest["files"])
-    if any("pieces" in file for file in manifest["files"].values()):
-        for name in names:
-            for tensor, piece in manifest["files"][name]["pieces"].items():
-                yield tensor, name, piece, *piece.get("stretch", (0, None))
-        return
     for tensor, entry in manifest["tensors"].items():
         for block in entry["blocks"]:
             for file, start, stop, *series in block["pieces"]:

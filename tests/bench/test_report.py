@@ -5,8 +5,9 @@ import json
 import pytest
 
 from tftrain.bench import __main__ as program
+from tftrain.bench.errors import MeasureError
 from tftrain.bench.report import Store, render, spread
-from tftrain.bench.table import Column, Outcome, Row, Table
+from tftrain.bench.table import Outcome, Row, Table, columns, each_row
 from tftrain.bench.tables import TABLES
 
 
@@ -19,7 +20,7 @@ def measure(group, _config, _say):
 
 
 def toy(*rows, measure=measure):
-    return Table("toy", "a toy", (Column("name"), Column("speed", 1)), rows, measure)
+    return Table("toy", "a toy", columns("name speed:1"), rows, measure)
 
 
 PAIR = (Row("a", "first"), Row("b", "second"))
@@ -55,6 +56,30 @@ def test_a_row_that_fails_says_why_and_the_rest_go_on(run):
     assert code == 1
     assert out == "name,speed\ngood,1.2\n"
     assert "bad failed: it broke" in err
+
+
+def test_a_row_that_cannot_be_measured_says_why_and_the_rest_of_its_group_go_on(run):
+    def records(row, _config, _say):
+        if row.name == "bad":
+            raise MeasureError("no process")
+        return [{"name": row.name, "speed": 1.0}]
+
+    code, out, err = run(toy(Row("bad", "one"), Row("good", "one"), measure=each_row(records)))
+    assert (code, out) == (1, "name,speed\ngood,1.0\n")
+    assert "bad failed: no process" in err
+
+
+def test_an_error_of_a_whole_group_is_that_of_the_rows_that_are_left(run):
+    def one_and_an_error(group, _config, _say):
+        yield Outcome(group[0].name, [{"name": group[0].name, "speed": 1.0}])
+        raise MeasureError("no process")
+
+    rows = (Row("a", "one"), Row("b", "one"), Row("c", "one"))
+    code, out, err = run(toy(*rows, measure=one_and_an_error))
+    assert (code, out) == (1, "name,speed\na,1.0\n")
+    assert "b failed: no process" in err
+    assert "c failed: no process" in err
+    assert "a failed" not in err
 
 
 def test_a_missing_figure_is_a_dash():

@@ -1,7 +1,6 @@
 """Whole states for tests: made of what ranks own, or read from checkpoints by another way than the product's."""
 
 import json
-import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from tftrain.checkpoint import manifest, save
+from tftrain.checkpoint import save
 from tftrain.checkpoint.piece import DTYPES, Piece, TensorData, coverage_error
 from tftrain.checkpoint.reader import Reader
 from tftrain.checkpoint.save import Attempt
@@ -70,23 +69,6 @@ def coverage(pieces):
         if piece.size:
             blocks.setdefault((piece.offset, piece.shape), []).append((piece.start, piece.stop))
     return coverage_error(pieces[0].whole, {block: np.array(cuts) for block, cuts in blocks.items()})
-
-
-def as_format_3(path):
-    """Writes the manifest of a checkpoint as earlier versions wrote it, which list the pieces of each file."""
-    found = manifest.read(Path(path))
-    files = {}
-    for name, file in found.files.items():
-        entries = files[name] = {"bytes": file.bytes, **file.digests, "pieces": {}}
-        for piece in file.pieces:
-            entry = entries["pieces"][piece.name] = {}
-            if piece.shape != piece.whole:
-                entry |= {"offset": list(piece.offset), "shape": list(piece.shape)}
-            if piece.size != math.prod(piece.shape):
-                entry["stretch"] = [piece.start, piece.stop]
-    tensors = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in found.tensors().items()}
-    content = {"format_version": 3, "step": found.step, "run": found.run, "tensors": tensors, "files": files}
-    (Path(path) / manifest.NAME).write_text(json.dumps(content, indent=1))
 
 
 def collected(run):

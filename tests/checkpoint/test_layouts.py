@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.checkpoint import states
+from tests.checkpoint import simulation, states
+from tests.checkpoint.simulation import Simulation
 from tests.train.test_step import BASE
-from tftrain.bench.scale import simulation
-from tftrain.bench.scale.simulation import Simulation
 from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader, share
 from tftrain.checkpoint.save import Attempt

@@ -1,11 +1,15 @@
 """What does not fit the data is said before TensorFlow starts, with the flag's name."""
 
 import dataclasses
+import gzip
+import re
 import shutil
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.data import corpora
 from tftrain.config import DataConfig, ModelConfig, RunConfig, TrainConfig
@@ -13,6 +17,7 @@ from tftrain.data.errors import DataError
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.preflight import problems, sizes
 from tftrain.data.preparation import prepare
+from tftrain.data.source import open_source
 from tftrain.data_sizes import predictions
 
 
@@ -54,6 +59,35 @@ def test_sizes_follow_from_standard_records(standard):
     made = config({"vocab_size": 100}, train_files=standard)
     assert sizes(made) == (100, 16, 3)
     assert problems(made) == []
+
+
+def test_records_with_the_names_of_tf_models_give_the_same_batches(tmp_path, standard):
+    names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+    rng = np.random.default_rng(0)
+    examples = [corpora.standard_example(rng)[1] for _ in range(3)]
+    renamed = [corpora.serialize({names.get(key, key): value for key, value in each.items()}) for each in examples]
+    batches = []
+    for path in (standard, corpora.write_tfrecords(tmp_path / "renamed", renamed)):
+        made = config({"vocab_size": 100}, train_files=path)
+        assert problems(made) == []
+        assert sizes(made) == (100, 16, 3)
+        source = open_source(made.data, "train", 100, seed=1)
+        batches.append(source.batch(tf.constant(0, tf.int64), 3, lambda numbers: numbers[::-1]))
+    assert batches[0].keys() == batches[1].keys()
+    for name, values in batches[0].items():
+        np.testing.assert_array_equal(batches[1][name], values, err_msg=name)
+    np.testing.assert_array_equal(batches[1]["input_ids"][2], examples[0]["input_ids"])
+
+
+def test_gzip_records_are_refused(tmp_path, standard):
+    path = tmp_path / "records.gz"
+    path.write_bytes(gzip.compress(Path(standard).read_bytes()))
+    made = config({"vocab_size": 100}, train_files=str(path))
+    line = f"{path}: byte 0: this is gzip, not plain TFRecord; uncompress it first (gunzip)"
+    (found,) = problems(made)
+    assert (found.flag, found.expected) == ("train_files", line)
+    with pytest.raises(DataError, match=re.escape(line)):
+        open_source(made.data, "train", 100, seed=1)
 
 
 def test_sizes_of_synthetic_data():

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.ops.comparison import DTYPES, assert_close, exact, normal, optimized_hlo, ways
-from tftrain.ops.attention_softmax import attention_context
+from tftrain.ops.attention_softmax import attention
 from tftrain.ops.dropout import AxisRange, Dropout, DropoutKey, keep_mask
 from tftrain.ops.flash_attention import flash_attention, reference_flash_attention
 
@@ -97,8 +97,7 @@ def test_context_and_gradients_are_those_of_fp64(batch, length, heads, size, mor
 def test_it_is_the_product_with_the_fused_softmax(causal):
     query, key, value = (normal(seed, [2, 100, 3, 32], "float32") for seed in range(3))
     mask, by_heads = key_mask(2, 100), lambda x: tf.transpose(x, [0, 2, 1, 3])
-    scores = tf.matmul(by_heads(query), by_heads(key), transpose_b=True)
-    expected = by_heads(attention_context(scores, mask, by_heads(value), SCALE, dropout(0.3), causal))
+    expected = by_heads(attention(*map(by_heads, (query, key, value)), mask, SCALE, dropout(0.3), causal))
     actual = flash_attention(query, key, value, mask, SCALE, dropout(0.3), causal)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-6)
 

@@ -17,14 +17,12 @@ ROOT = Path(__file__).parents[2]
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 
-def checkpoint(folder, pieces):
-    """Writes a checkpoint of the tensor `w`: WHOLE, in shards that hold a piece each."""
-    files = {}
-    for number, (entry, values) in enumerate(pieces):
-        name = f"shard_{number:05d}_000.safetensors"
-        save_file({"w": np.ascontiguousarray(values)}, folder / name)
-        files[name] = {"pieces": {"w": entry}}
-    tensors = {"w": {"dtype": "F32", "shape": [4, 6]}}
+def checkpoint(folder, blocks, values):
+    """Writes a checkpoint of the tensor `w`: WHOLE, in blocks as in a manifest, and shards that hold a piece each."""
+    files = {f"shard_{number:05d}_000.safetensors": {} for number in range(len(values))}
+    for name, piece in zip(files, values, strict=True):
+        save_file({"w": np.ascontiguousarray(piece)}, folder / name)
+    tensors = {"w": {"dtype": "F32", "shape": [4, 6], "blocks": blocks}}
     (folder / "manifest.json").write_text(json.dumps({"tensors": tensors, "files": files}))
     return folder
 
@@ -47,25 +45,22 @@ def verdict(other, limit=ROUNDING, after=0):
 
 
 def test_a_checkpoint_is_put_together_from_blocks_and_their_stretches(tmp_path):
-    left, right = {"offset": [0, 0], "shape": [4, 3]}, {"offset": [0, 3], "shape": [4, 3]}
-    halves = [(left, WHOLE[:, :3])]
-    halves += [(right | {"stretch": [start, start + 6]}, WHOLE[:, 3:].ravel()[start : start + 6]) for start in (0, 6)]
-    np.testing.assert_array_equal(read_tensors(checkpoint(tmp_path, halves))["w"], WHOLE)
+    blocks = [
+        {"offset": [0, 0], "shape": [4, 3], "pieces": [[0, 0, 12]]},
+        {"offset": [0, 3], "shape": [4, 3], "pieces": [[1, 0, 6], [2, 6, 12]]},
+    ]
+    values = [WHOLE[:, :3], *WHOLE[:, 3:].reshape(2, 6)]
+    np.testing.assert_array_equal(read_tensors(checkpoint(tmp_path, blocks, values))["w"], WHOLE)
 
 
 def test_pieces_of_neighbouring_ranks_are_one_series(tmp_path):
-    for number, values in enumerate(WHOLE.reshape(3, 8)):
-        save_file({"w": values}, tmp_path / f"shard_{number:05d}_000.safetensors")
-    blocks = [{"pieces": [[0, 0, 8, 3, 1, 8]]}]
-    files = {f"shard_{number:05d}_000.safetensors": {} for number in range(3)}
-    tensors = {"w": {"dtype": "F32", "shape": [4, 6], "blocks": blocks}}
-    (tmp_path / "manifest.json").write_text(json.dumps({"tensors": tensors, "files": files}))
-    np.testing.assert_array_equal(read_tensors(tmp_path)["w"], WHOLE)
+    folder = checkpoint(tmp_path, [{"pieces": [[0, 0, 8, 3, 1, 8]]}], WHOLE.reshape(3, 8))
+    np.testing.assert_array_equal(read_tensors(folder)["w"], WHOLE)
 
 
 def test_a_checkpoint_with_missing_elements_is_refused(tmp_path):
     with pytest.raises(ValueError, match="w has 12 elements, expected 24"):
-        read_tensors(checkpoint(tmp_path, [({"stretch": [0, 12]}, WHOLE.ravel()[:12])]))
+        read_tensors(checkpoint(tmp_path, [{"pieces": [[0, 0, 12]]}], [WHOLE.ravel()[:12]]))
 
 
 def test_rows_are_read_by_kind_and_step(tmp_path):

@@ -156,7 +156,7 @@ def run(table: Table, rows: list[Row], config: BenchConfig, store: Store) -> boo
             continue
         logger.info(f"[{number}/{len(parts)}] {group[0].group}")
         left = [row for row in group if not (table.row_by_row and store.has(row.name))]
-        for outcome in table.measure(left, config, lambda words: logger.info(f"  {words}")):
+        for outcome in table.outcomes(left, config, lambda words: logger.info(f"  {words}")):
             store.add(outcome)
             if outcome.error:
                 failed = True

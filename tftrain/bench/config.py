@@ -1,9 +1,12 @@
 """The flags of `python -m tftrain.bench`."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tftrain.fields import Problem, field_problems, flag
+from tftrain import flags
+from tftrain.config import TrainConfig
+from tftrain.fields import ConfigError, Problem, field_problems, flag
 
 FORMATS = ("csv", "md", "json")
 
@@ -41,6 +44,11 @@ class BenchConfig:
         None, "Python with torch and transformers for the rows of table peers that need them; by default this one."
     )
 
+    def run_flags(self) -> "list[str]":
+        """Returns the flags that every run of tftrain.run has at last, so that `extra_flags` win."""
+        threads = [f"--cpu_threads={self.cpu_threads}"] if self.cpu_threads else []
+        return [*threads, *shlex.split(self.extra_flags)]
+
     def problems(self) -> "list[Problem]":
         """Returns the problems of this configuration."""
         found = field_problems(self)
@@ -54,6 +62,18 @@ class BenchConfig:
         except ValueError as error:
             found.append(Problem("extra_flags", self.extra_flags, f"expected flags as a shell splits them: {error}"))
         return found
+
+
+def run_config(given: Sequence[str]) -> TrainConfig:
+    """Returns the resolved configuration of flags of tftrain.run, for one rank.
+
+    Raises:
+        ConfigError: a flag is wrong.
+    """
+    config = flags.parse(TrainConfig, ["tftrain.run", *given])
+    if problems := config.problems(1):
+        raise ConfigError(problems)
+    return config.resolve(1)
 
 
 def _is_scale(given: str) -> bool:

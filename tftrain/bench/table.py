@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tftrain.bench import host
 from tftrain.bench.bars import Panel
 from tftrain.bench.config import BenchConfig
+from tftrain.bench.errors import MeasureError
 
 Record = dict[str, Any]
+Say = Callable[[str], None]  # prints a line of progress
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ class Column:
         if value is None:
             return "-"
         return str(value) if self.digits is None or isinstance(value, str) else f"{value:.{self.digits}f}"
+
+
+def columns(words: str) -> tuple[Column, ...]:
+    """Returns columns by name; a column of numbers has a colon and its digits, as in `op time_us:1`."""
+    pairs = (word.partition(":") for word in words.split())
+    return tuple(Column(name, int(digits) if digits else None) for name, _, digits in pairs)
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,27 @@ class Outcome:
     under: str = ""
 
 
+Measure = Callable[[list[Row], BenchConfig, Say], Iterator[Outcome]]
+
+
+def each_row(records: Callable[[Row, BenchConfig, Say], list[Record]]) -> Measure:
+    """Returns the `measure` of a table whose rows are measured one after the other.
+
+    Args:
+        records: measures a row; a MeasureError is the row's outcome.
+    """
+
+    def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+        for row in group:
+            say(f"{row.name}; {host.load()}")
+            try:
+                yield Outcome(row.name, records(row, config, say))
+            except MeasureError as error:
+                yield Outcome(row.name, [], str(error))
+
+    return measure
+
+
 @dataclass(frozen=True)
 class Table:
     """A table: data, and the function that measures a group of its rows.
@@ -72,7 +102,7 @@ class Table:
         columns: columns of the report from left to right.
         rows: all rows; rows of one group are adjacent.
         measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
-            progress; yields an Outcome for each row.
+            progress; yields an Outcome for each row. A MeasureError is the outcome of the rows that are left.
         draw: writes a picture of the records as png; None: the table has no picture.
         remarks: returns lines on all records together for stderr; None: no remarks.
         page: writes an html report of the table and its outcomes; None: that of `tftrain.bench.page`.
@@ -89,7 +119,7 @@ class Table:
     about: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    measure: Callable[[list[Row], BenchConfig, Callable[[str], None]], Iterator[Outcome]]
+    measure: Measure
     draw: Callable[[list[Record], Path], None] | None = None
     remarks: Callable[[list[Record]], list[str]] | None = None
     page: "Callable[[Table, list[Outcome], Path], None] | None" = None
@@ -99,6 +129,16 @@ class Table:
     base: str = ""
     settle: Callable[[BenchConfig], BenchConfig] | None = None
     row_by_row: bool = False
+
+    def outcomes(self, rows: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+        """Measures rows of one group; yields an outcome for each, also if `measure` raises a MeasureError."""
+        left = [row.name for row in rows]
+        try:
+            for outcome in self.measure(rows, config, say):
+                left.remove(outcome.row)
+                yield outcome
+        except MeasureError as error:
+            yield from (Outcome(name, [], str(error)) for name in left)
 
     def matching(self, globs: str) -> list[Row]:
         """Returns the rows whose name matches one of the globs, with or without the table's name before it."""

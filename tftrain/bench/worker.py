@@ -12,19 +12,27 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tftrain.bench.errors import MeasureError
 from tftrain.huge_pages import with_huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
+ON_CPU = {"TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
 STDERR_LINES = 40
 SHOWN_LINES = 3
 STOP_SECONDS = 30
 
 
-class WorkerError(RuntimeError):
+def with_package(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment in which Python imports this tftrain from any folder, and TensorFlow is quiet."""
+    path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", **environ, "PYTHONPATH": path}
+
+
+class WorkerError(MeasureError):
     """The process failed; the message is its exception, or the end of its stderr."""
 
 
@@ -38,12 +46,11 @@ class Worker:
             module: a module that calls `serve`, such as `tftrain.bench.kernels.worker`.
             settings: argument of its `build`.
             python: the interpreter.
-            environ: the environment; by default this process's, with huge pages.
+            environ: the environment; by default this process's, with huge pages. The process sees no GPU.
 
         Raises:
             WorkerError: the interpreter cannot be started.
         """
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         try:
             self._process = subprocess.Popen(
                 [python, "-m", module, json.dumps(settings)],
@@ -52,7 +59,7 @@ class Worker:
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                env={**(environ or with_huge_pages(os.environ)), "PYTHONPATH": path},
+                env={**with_package(environ or with_huge_pages(os.environ)), **ON_CPU},
             )
         except OSError as error:
             raise WorkerError(f"cannot start {python}: {error}") from error

@@ -19,7 +19,6 @@ import numpy as np
 from msgspec import Meta
 
 from tftrain import strict_json
-from tftrain.checkpoint import manifest_3
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import coverage_error
 from tftrain.checkpoint.placement import Block, Placement, Series, Tensor, nbytes
@@ -33,7 +32,7 @@ FILE = re.compile(r"shard_\d{5,7}_\d{3,5}\.safetensors", re.ASCII)
 TENSOR = re.compile(r"[\w./:-]{1,512}", re.ASCII)
 # More than the elements of a trillion parameters, and more than the dimensions of any tensor.
 MAX_ELEMENTS, MAX_DIMENSIONS = 2**48, 8
-# More than ten times what 4,096 ranks of a model with 5.6 billion parameters need, see `tftrain.bench.scale`. The
+# More than ten times what 4,096 ranks of a model with 5.6 billion parameters need (tests/checkpoint/test_scale.py). The
 # parsed Python objects take about ten times as much memory.
 MAX_BYTES = 2**26
 # Of all tensors together: more than ten times as many as those ranks write.
@@ -150,7 +149,7 @@ def read(folder: Path) -> Manifest:
     """Reads and checks the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: it is missing, or neither this version nor an earlier one can have written it.
+        CheckpointError: it is missing, or this version can't have written it.
     """
     return decode(content_of(folder), folder / NAME)
 
@@ -163,7 +162,7 @@ def decode(content: bytes, path: str | Path) -> Manifest:
         path: of the file, for the message.
 
     Raises:
-        CheckpointError: neither this version nor an earlier one can have written it.
+        CheckpointError: this version can't have written it.
     """
     try:
         if len(content) > MAX_BYTES:
@@ -175,15 +174,13 @@ def decode(content: bytes, path: str | Path) -> Manifest:
 
 def _manifest(found: Any) -> Manifest:
     version = found.get("format_version") if isinstance(found, dict) else None
-    if version == manifest_3.FORMAT_VERSION:
-        step, run, placement = manifest_3.decode(found)
-    elif version == FORMAT_VERSION:
-        content = strict_json.convert(found, _Content)
-        step, run, placement = content.step, content.run, _placement(content)
-    else:
-        raise ValueError(f"expected format_version {FORMAT_VERSION}, found {strict_json.shown(version)}")
+    if version != FORMAT_VERSION:
+        given = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
+        raise ValueError(f"{given}; resume with the version of tftrain that has written the checkpoint")
+    content = strict_json.convert(found, _Content)
+    placement = _placement(content)
     _check(placement)
-    return Manifest(step, placement, run)
+    return Manifest(content.step, placement, content.run)
 
 
 def _placement(content: _Content) -> Placement:

@@ -70,12 +70,10 @@ class Placement(Mapping[str, Written]):
         files: by name, with the size and the digests, but without pieces. A file's number is its place among the
             sorted names.
         tensors: by name. A file has at most one piece of a tensor.
-        in_order: whether the pieces of a file are in the order of `shard.in_file_order`. Otherwise `files` have them.
     """
 
     files: Mapping[str, Written]
     tensors: Mapping[str, Tensor]
-    in_order: bool = True
 
     @staticmethod
     def of(files: Mapping[str, Written]) -> "Placement":
@@ -83,11 +81,10 @@ class Placement(Mapping[str, Written]):
         rows = Rows()
         for number, name in enumerate(sorted(files)):
             rows.add(*columns(files[name].pieces, number))
-        return Placement(dict(files), rows.tensors(), in_order=False)
+        return Placement({name: file._replace(pieces=()) for name, file in files.items()}, rows.tensors())
 
     def __getitem__(self, name: str) -> Written:
-        file = self.files[name]
-        return file._replace(pieces=tuple(in_file_order(self._pieces_in(name)))) if self.in_order else file
+        return self.files[name]._replace(pieces=tuple(in_file_order(self._pieces_in(name))))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)

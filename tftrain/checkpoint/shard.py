@@ -60,11 +60,6 @@ def pack(pieces: Iterable[Piece]) -> list[list[Piece]]:
     return files
 
 
-def file_bytes(pieces: Sequence[Piece]) -> int:
-    """Returns the size of a file that holds pieces in this order."""
-    return len(_header(pieces)) + sum(piece.nbytes for piece in pieces)
-
-
 def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> Written:
     """Writes a file and flushes it to the disk.
 

@@ -6,9 +6,8 @@ from tftrain import families, length_choice
 from tftrain.config import DataConfig, TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.example import decode
-from tftrain.data.gzip_records import first_record
 from tftrain.data.manifest import Manifest, read_manifest
-from tftrain.data.records import match_files
+from tftrain.data.records import RecordSet, match_files
 from tftrain.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, packed_predictions, predictions, synthetic
 from tftrain.fields import Problem, field_problems
 
@@ -77,8 +76,9 @@ def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
     Raises:
         DataError: the file cannot be read, or the record is no example of the objective.
     """
-    payload, where = first_record(paths[0])
-    features = decode(payload, where)
+    records = RecordSet(paths[:1])
+    where = records.place(0)
+    features = decode(records.read(0), where)
     if objective == "causal":
         length = len(features.get("input_ids", ())) - 1
         if length < 1 or "masked_lm_positions" in features:

@@ -25,8 +25,7 @@ from tftrain.data.record_index import FRAME_BYTES, read_index, write_index
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
-HEADER_BYTES, FOOTER_BYTES = _HEADER.size, _FOOTER.size
-GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_MAGIC = b"\x1f\x8b"
 _OPEN_FILES = 128
 # The largest valid example (2^16 tokens in the standard format) needs a third of this.
 LONGEST_RECORD = 16 << 20
@@ -74,7 +73,7 @@ def match_files(pattern: str, flag: str) -> list[str]:
     return paths
 
 
-def load_offsets(path: str, name: str | None = None) -> np.ndarray:
+def load_offsets(path: str) -> np.ndarray:
     """Returns the byte offset of each record of a file.
 
     The offsets come from the index file `path + ".index"`. If the index is missing or does not match the file, the file
@@ -82,7 +81,6 @@ def load_offsets(path: str, name: str | None = None) -> np.ndarray:
 
     Args:
         path: a TFRecord file.
-        name: what an error message calls the file; by default the path.
 
     Returns:
         uint64 [records + 1] byte offsets. The last one is the size of the file.
@@ -93,21 +91,21 @@ def load_offsets(path: str, name: str | None = None) -> np.ndarray:
     try:
         size = os.path.getsize(path)
     except OSError as error:
-        raise DataError(f"{name or path}: {error.strerror}; expected a TFRecord file that can be read") from error
+        raise DataError(f"{path}: {error.strerror}; expected a TFRecord file that can be read") from error
     if size == 0:
-        raise DataError(f"{name or path}: byte 0: the file is empty; copy it again, or leave it out")
+        raise DataError(f"{path}: byte 0: the file is empty; copy it again, or leave it out")
     offsets = read_index(path, size)
     if offsets is None:
-        offsets = scan(path, name)
+        offsets = scan(path)
         with contextlib.suppress(OSError):
             write_index(path, offsets)
     return offsets
 
 
-def scan(path: str, name: str | None = None) -> np.ndarray:
+def scan(path: str) -> np.ndarray:
     """Reads all record headers of a file. Returns the offsets and raises errors as `load_offsets`."""
     offsets = array.array("Q", [0])
-    with _OpenFile(path, name) as file:
+    with _OpenFile(path) as file:
         while offsets[-1] < file.size:
             begin = offsets[-1]
             offsets.append(begin + FRAME_BYTES + _payload_length(file, begin))
@@ -117,15 +115,10 @@ def scan(path: str, name: str | None = None) -> np.ndarray:
 class RecordSet:
     """The records of several files, numbered consecutively in file order. Reads are thread-safe."""
 
-    def __init__(self, paths: Sequence[str], names: Sequence[str] | None = None):
-        """Loads the index of each file. Raises DataError as `load_offsets`.
-
-        Args:
-            paths: TFRecord files.
-            names: what error messages call the files; by default their paths.
-        """
-        self.paths, self._names = list(paths), list(names or paths)
-        self._offsets = [load_offsets(path, name) for path, name in zip(self.paths, self._names, strict=True)]
+    def __init__(self, paths: Sequence[str]):
+        """Loads the index of each TFRecord file. Raises DataError as `load_offsets`."""
+        self.paths = list(paths)
+        self._offsets = [load_offsets(path) for path in self.paths]
         self._ends = list(itertools.accumulate(len(offsets) - 1 for offsets in self._offsets))
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
         self._lock = Lock()
@@ -141,7 +134,7 @@ class RecordSet:
     def place(self, number: int) -> str:
         """Returns "path: byte offset" of a record, for error messages."""
         shard, offset, _ = self._find(number)
-        return f"{self._names[shard]}: byte {offset}"
+        return f"{self.paths[shard]}: byte {offset}"
 
     def read(self, number: int) -> bytes:
         """Returns the payload of a record.
@@ -156,14 +149,14 @@ class RecordSet:
         # Checked first, because the length in the index may be wrong.
         if _payload_length(file, offset) != size - FRAME_BYTES:
             raise DataError(
-                f"{file.name}: byte {offset}: the record has another length than {file.path}.index says; "
+                f"{file.path}: byte {offset}: the record has another length than {file.path}.index says; "
                 "remove that index, it is made anew"
             )
         record = file.pread(size, offset)
         payload, (crc,) = record[_HEADER.size : -_FOOTER.size], _FOOTER.unpack(record[-_FOOTER.size :])
         if masked_crc(payload) != crc:
             raise DataError(
-                f"{file.name}: byte {offset}: the record's checksum does not fit its {len(payload)} bytes: "
+                f"{file.path}: byte {offset}: the record's checksum does not fit its {len(payload)} bytes: "
                 "the file is damaged; copy or prepare it again"
             )
         return payload
@@ -184,7 +177,7 @@ class RecordSet:
         """
         with self._lock:
             if shard not in self._open:
-                self._open[shard] = _OpenFile(self.paths[shard], self._names[shard])
+                self._open[shard] = _OpenFile(self.paths[shard])
                 if len(self._open) > _OPEN_FILES:
                     self._open.popitem(last=False)
             self._open.move_to_end(shard)
@@ -194,15 +187,15 @@ class RecordSet:
 class _OpenFile:
     """A file descriptor that closes with its last reference."""
 
-    def __init__(self, path: str, name: str | None = None):
-        self.path, self.name, self._descriptor = path, name or path, -1
+    def __init__(self, path: str):
+        self.path, self._descriptor = path, -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             status = os.fstat(self._descriptor)
         except OSError as error:
-            raise DataError(f"{self.name}: {error.strerror}; expected a TFRecord file that can be read") from error
+            raise DataError(f"{self.path}: {error.strerror}; expected a TFRecord file that can be read") from error
         if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{self.name}: not a regular file; expected a TFRecord file")
+            raise DataError(f"{self.path}: not a regular file; expected a TFRecord file")
         self.size = status.st_size
 
     def __enter__(self) -> "_OpenFile":
@@ -224,7 +217,7 @@ class _OpenFile:
         try:
             data = os.pread(self._descriptor, size, offset)
         except OSError as error:
-            raise DataError(f"{self.name}: byte {offset}: {error.strerror}") from error
+            raise DataError(f"{self.path}: byte {offset}: {error.strerror}") from error
         if len(data) != size:
             self.size = os.fstat(self._descriptor).st_size
             raise _cut_short(self, offset, size)
@@ -239,38 +232,20 @@ def _payload_length(file: _OpenFile, offset: int) -> int:
     """
     if file.size - offset < FRAME_BYTES:
         raise _cut_short(file, offset, FRAME_BYTES)
-    length = checked_length(file.pread(_HEADER.size, offset), file.name, offset)
-    if length > file.size - offset - FRAME_BYTES:
-        raise _cut_short(file, offset, length + FRAME_BYTES)
-    return check_size(length, file.name, offset)
-
-
-def checked_length(header: bytes, name: str, offset: int) -> int:
-    """Returns the payload length that the first HEADER_BYTES of a record state.
-
-    Args:
-        header: the bytes.
-        name, offset: the file and the byte offset of the record, for the error message.
-
-    Raises:
-        DataError: the checksum does not match.
-    """
+    header = file.pread(_HEADER.size, offset)
     length, crc = _HEADER.unpack(header)
     if masked_crc(header[:8]) != crc:
-        if offset == 0 and header.startswith(GZIP_MAGIC):
-            raise DataError(f"{name}: byte 0: this is gzip, not plain TFRecord; uncompress it first (gunzip)")
+        if offset == 0 and header.startswith(_GZIP_MAGIC):
+            raise DataError(f"{file.path}: byte 0: this is gzip, not plain TFRecord; uncompress it first (gunzip)")
         raise DataError(
-            f"{name}: byte {offset}: the checksum of the record's length does not fit: not a TFRecord "
+            f"{file.path}: byte {offset}: the checksum of the record's length does not fit: not a TFRecord "
             "file, or a damaged one; copy or prepare it again"
         )
-    return length
-
-
-def check_size(length: int, name: str, offset: int) -> int:
-    """Returns the payload length of a record. Raises DataError if no valid example is so long."""
+    if length > file.size - offset - FRAME_BYTES:
+        raise _cut_short(file, offset, length + FRAME_BYTES)
     if length > LONGEST_RECORD:
         raise DataError(
-            f"{name}: byte {offset}: the record has {length} bytes; expected an example of at most "
+            f"{file.path}: byte {offset}: the record has {length} bytes; expected an example of at most "
             f"{LONGEST_RECORD}; prepare the data again"
         )
     return length
@@ -278,6 +253,6 @@ def check_size(length: int, name: str, offset: int) -> int:
 
 def _cut_short(file: _OpenFile, offset: int, size: int) -> DataError:
     return DataError(
-        f"{file.name}: byte {offset}: the record is cut short: it has {size} bytes or more and the file ends "
+        f"{file.path}: byte {offset}: the record is cut short: it has {size} bytes or more and the file ends "
         f"{file.size - offset} bytes after its beginning; copy or prepare it again"
     )

@@ -4,7 +4,6 @@ from tftrain.config import DataConfig
 from tftrain.data.causal_source import CausalSource, SyntheticSequences
 from tftrain.data.errors import DataError
 from tftrain.data.example_source import Batch, ExampleSource
-from tftrain.data.gzip_records import uncompressed_copies
 from tftrain.data.manifest import Manifest, read_manifest
 from tftrain.data.masked_source import DynamicSource, StaticSource, SyntheticPairs
 from tftrain.data.masking import Masking, stream_key
@@ -42,7 +41,7 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, object
         raise DataError(f"--{flag} is not given; expected a glob of TFRecords for the {split} split")
     paths = match_files(pattern, flag)
     length, slots = record_sizes(paths, objective)
-    records = RecordSet(*uncompressed_copies(paths))
+    records = RecordSet(paths)
     if objective == "causal":
         return CausalSource(records, length, vocab_size)
     return StaticSource(records, length, slots, vocab_size)

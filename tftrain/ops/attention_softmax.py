@@ -8,7 +8,7 @@ because it can draw the dropout masks again. That is why the product is part of 
 import tensorflow as tf
 
 from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
-from tftrain.ops.dtypes import check_dtype, check_shape, check_storage, wide_dtype
+from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
 from tftrain.ops.library import library
 from tftrain.ops.shapes import dimension
 
@@ -40,43 +40,6 @@ def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float, caus
     return made.probabilities
 
 
-def attention_context(
-    scores: tf.Tensor,
-    key_mask: tf.Tensor,
-    values: tf.Tensor,
-    scale: float,
-    dropout: Dropout | None = None,
-    causal: bool = False,
-) -> tf.Tensor:
-    """Returns dropout(softmax(scale * scores)) @ values.
-
-    Args:
-        scores, key_mask, scale, causal: see `attention_softmax`; the number of heads must be static.
-        values: [b, heads, keys, head_size], of scores' dtype.
-        dropout: of the probabilities; None in inference. A causal mask leaves the dropout masks as they are.
-
-    Returns:
-        [b, heads, queries, head_size], of scores' dtype.
-
-    Raises:
-        tf.errors.InvalidArgumentError: see `attention_softmax`; or the rate is not in [0, 1).
-    """
-    scores, key_mask = _checked(scores, key_mask)
-    values = tf.convert_to_tensor(values)
-    check_dtype("values", values, scores.dtype, "as scores")
-    if scores.shape.rank == 4:  # the op itself refuses any other rank
-        batch, number, _queries, keys = scores.shape
-        check_shape("values", values, [batch, number, keys, None], "as scores")
-    attributes, position = _op_arguments(scores, dropout)
-    attributes |= {"scale": scale, "causal": causal}
-
-    @tf.custom_gradient
-    def context(scores, values):
-        return _context_and_gradient(scores, key_mask, values, position, attributes)
-
-    return context(scores, values)
-
-
 def attention(
     query: tf.Tensor,
     key: tf.Tensor,
@@ -88,14 +51,15 @@ def attention(
     bias: tf.Tensor | None = None,
     sequences: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Returns `attention_context` of the scores query @ key^T + bias, with every query restricted to its sequence.
+    """Returns dropout(softmax(scale * scores)) @ values, where scores = query @ key^T + bias, within each sequence.
 
     TensorFlow keeps the inputs of a custom gradient if forward and backward are functions that a graph calls, as in a
     pipeline stage. The scores are no input here, so only the probabilities are kept of what has their size.
 
     Args:
         query, key, values: [b, heads, queries or keys, head_size], of one dtype.
-        key_mask, scale, dropout, causal: see `attention_context`.
+        key_mask, scale, causal: see `attention_softmax`; the number of heads must be static.
+        dropout: of the probabilities; None in inference. A causal mask leaves the dropout masks as they are.
         bias: what is added to the scores, [heads, queries, keys], of query's dtype; it gets no gradient.
         sequences: int32 [b, S], 0 for padding: a query attends only to keys with its own number. It needs as many
             queries as keys. The scores of other keys are computed, and then made so small that their probability is 0.
@@ -105,7 +69,7 @@ def attention(
         [b, heads, queries, head_size], of query's dtype.
 
     Raises:
-        tf.errors.InvalidArgumentError: see `attention_context`.
+        tf.errors.InvalidArgumentError: see `attention_softmax`; or the rate is not in [0, 1).
     """
     attributes, position = _op_arguments(query, dropout)
     attributes |= {"scale": scale, "causal": causal}
@@ -172,11 +136,11 @@ def _op_arguments(scores, dropout):
 
 @tf.RegisterGradient("TftrainAttentionSoftmax")
 def _attention_softmax_gradient(op, dprobabilities, *_ddropped):
-    """Returns the gradient of the scores, without dropout; `attention_context` has its own."""
+    """Returns the gradient of the scores, without dropout; `attention` has its own."""
     names = ("scale", "causal", "drop_below", "seed", "site", "first_head", "total_heads", "dropouts")
     attributes = {name: op.get_attr(name) for name in names}
     if attributes["dropouts"]:
-        raise LookupError("TftrainAttentionSoftmax with dropout has no gradient: use attention_context, which has one")
+        raise LookupError("TftrainAttentionSoftmax with dropout has no gradient: use attention, which has one")
     made = library().tftrain_attention_softmax_grad(
         ddropped=dprobabilities, probabilities=op.outputs[0], position=op.inputs[2], **attributes
     )
@@ -192,12 +156,11 @@ def reference_attention_context(
     causal: bool = False,
     sequences: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Computes `attention_context` in plain TensorFlow: its specification. The number of heads must be static.
+    """Computes `attention` of given scores in plain TensorFlow: its specification. The number of heads must be static.
 
     Args:
-        scores: see `attention_context`; float64 too; or fp32 with values in 16 bits.
-        key_mask, values, scale, dropout, causal: see `attention_context`.
-        sequences: see `attention`.
+        scores: see `attention_softmax`; float64 too; or fp32 with values in 16 bits.
+        key_mask, values, scale, dropout, causal, sequences: see `attention`.
 
     Returns:
         [b, heads, queries, head_size], of values' dtype.

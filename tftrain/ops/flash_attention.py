@@ -13,14 +13,7 @@ from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
 from tftrain.ops.dtypes import check_dtype, check_shape, check_storage, wide_dtype
 from tftrain.ops.library import library
 
-HEAD_MULTIPLE = 8  # the op takes head sizes that are multiples of this
-LARGEST_HEAD_SIZE = 256
 _ATTRIBUTES = ("scale", "causal", "drop_below", "seed", "site", "first_head", "total_heads")
-
-
-def takes_head_size(head_size: int) -> bool:
-    """Whether the op has kernels for heads of this width."""
-    return head_size % HEAD_MULTIPLE == 0 and 0 < head_size <= LARGEST_HEAD_SIZE
 
 
 def flash_attention(
@@ -42,7 +35,7 @@ def flash_attention(
         key_mask: int32 [b, S], positive for a token, else padding, to which no query attends.
         scale: factor of the scores.
         dropout: of the probabilities, with the heads of this rank; None in inference. The masks are those of
-            `attention_context`.
+            `attention`.
         causal: whether a query attends only to its own position and to those before it.
         segments: int32 [b, S], above -2^31: a query attends only to tokens with its own segment number. None: to all.
         slopes: one for each head; slope * (key's position - query's position) is added to the scaled scores. None:

@@ -161,13 +161,3 @@ class Mesh:
     def is_last_stage(self) -> bool:
         """Whether this rank holds the heads."""
         return self.stage == self.pipeline_parallel_size - 1
-
-    @property
-    def previous(self) -> int | None:
-        """The rank that sends activations to this one; None on the first stage."""
-        return None if self.is_first_stage else self.rank - self.size // self.pipeline_parallel_size
-
-    @property
-    def next(self) -> int | None:
-        """The rank that receives activations from this one; None on the last stage."""
-        return None if self.is_last_stage else self.rank + self.size // self.pipeline_parallel_size

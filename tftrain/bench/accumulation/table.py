@@ -3,13 +3,13 @@
 All rows accumulate the same gradients in one process. `--steps` has no effect: a second run gives the same figures.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tftrain.bench import host
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Column, Outcome, Record, Row, Table
-from tftrain.bench.worker import Worker, WorkerError
+from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
+from tftrain.bench.worker import Worker
 from tftrain.number_formats import DTYPES
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -18,13 +18,7 @@ FLAGS = (
     "--max_seq_length=64 --max_predictions_per_seq=10 --micro_batch_size=2 --output_dir=unused"
 )
 
-COLUMNS = (
-    Column("micro_batches", 0),
-    Column("dtype"),
-    Column("relative_error"),
-    Column("loss_scale", 0),
-    Column("vanished", 4),
-)
+COLUMNS = columns("micro_batches:0 dtype relative_error loss_scale:0 vanished:4")
 
 # fp32 and bf16 have the same range of exponents: a power of two changes nothing. tftrain.run starts with 2^15.
 BUFFERS = (("fp32", 1), ("bf16", 1), ("fp16", 1), ("fp16", 2**15), ("fp16", 2**20))
@@ -38,7 +32,7 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Adds up the same gradients for every row."""
     say(f"{max(COUNTS)} micro-batches, once")
     settings = {
@@ -46,13 +40,8 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
         "counts": COUNTS,
     }
     buffers = [[DTYPES[row.settings["dtype"]], float(row.settings["loss_scale"])] for row in group]
-    try:
-        with Worker("tftrain.bench.accumulation.worker", settings) as worker:
-            found = worker.ask(buffers)
-    except WorkerError as error:
-        for row in group:
-            yield Outcome(row.name, [], str(error))
-        return
+    with Worker("tftrain.bench.accumulation.worker", settings) as worker:
+        found = worker.ask(buffers)
     for row, points in zip(group, found, strict=True):
         yield Outcome(row.name, [record(row, *point) for point in points])
 

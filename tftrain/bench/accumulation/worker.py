@@ -1,14 +1,12 @@
 """The process that makes the gradients of a small model's micro-batches and adds them up in each kind of buffer."""
 
-import os
 import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tftrain import flags
+from tftrain.bench.config import run_config
 from tftrain.bench.worker import serve
 from tftrain.config import TrainConfig
-from tftrain.fields import ConfigError
 
 
 def build(settings: dict[str, Any]) -> Callable[[list[list[Any]]], list[list[list[Any]]]]:
@@ -20,17 +18,13 @@ def build(settings: dict[str, Any]) -> Callable[[list[list[Any]]], list[list[lis
     Returns:
         A function that takes pairs of dtype and loss scale and returns a list of `curve.Point`s for each pair.
     """
-    config = flags.parse(TrainConfig, ["tftrain.run", *shlex.split(settings["flags"])])
-    if problems := config.problems(1):
-        raise ConfigError(problems)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
+    config = run_config(shlex.split(settings["flags"]))
 
     def answer(pairs):
         from tftrain.bench.accumulation.curve import Buffer, errors
 
         counts = settings["counts"]
-        return errors(gradients(config.resolve(1), max(counts)), counts, [Buffer(*pair) for pair in pairs])
+        return errors(gradients(config, max(counts)), counts, [Buffer(*pair) for pair in pairs])
 
     return answer
 

@@ -1,6 +1,6 @@
 """The rows of table `attention`: a core in one dtype at one length. The cores of one length take turns."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 from tftrain.bench import host
@@ -8,7 +8,7 @@ from tftrain.bench.attention.chart import draw
 from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import spread
-from tftrain.bench.table import Column, Outcome, Record, Row, Table
+from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.worker import Worker, WorkerError
 
 STEPS = 5
@@ -20,14 +20,7 @@ PASSES = ("forward", "backward")
 # Tokens in all and not samples are the same in every row, so that a time that is linear in the length stays the same.
 SIZES = {"tokens": 8192, "heads": 4, "head_size": 64, "rate": 0.1}
 
-COLUMNS = (
-    Column("core"),
-    Column("dtype"),
-    Column("seq_length"),
-    Column("pass"),
-    Column("time_us", 1),
-    Column("peak_mb", 1),
-)
+COLUMNS = columns("core dtype seq_length pass time_us:1 peak_mb:1")
 
 
 def rows() -> tuple[Row, ...]:
@@ -43,7 +36,7 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Measures the cores of one length, each in its own process, in turns."""
     shared = {"threads": host.threads(config.cpu_threads)}
     answers: dict[str, list[Record]] = {}

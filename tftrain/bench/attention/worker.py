@@ -1,6 +1,5 @@
 """The process that measures one attention core: a forward and a backward pass a request, in graph mode as in a step."""
 
-import os
 import re
 import time
 from collections.abc import Callable
@@ -23,8 +22,6 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
         is the growth of the process's resident memory since the first request, at its peak during the pass. It includes
         query, key, value and, in backward, what forward has kept. Only in the first answer is the memory still unused.
     """
-    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
     from tftrain.devices import device_name

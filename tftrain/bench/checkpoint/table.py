@@ -7,14 +7,14 @@ folder in `--output_dir`: its disk is measured.
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tftrain.bench import host
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Column, Outcome, Record, Row, Table
-from tftrain.bench.worker import Worker, WorkerError
+from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
+from tftrain.bench.worker import Worker
 
 STEPS = 5
 # Saves in the middle of a run, so there is a buffer for the copy.
@@ -23,14 +23,7 @@ FLAGS = (
     "--output_dir={folder}"
 )
 
-COLUMNS = (
-    Column("what"),
-    Column("files"),
-    Column("seconds", 3),
-    Column("gb", 3),
-    Column("gb_per_s", 2),
-    Column("share_of_read", 2),
-)
+COLUMNS = columns("what files seconds:3 gb:3 gb_per_s:2 share_of_read:2")
 
 # The operation, and where the files are; reading comes before the operations that are compared with it.
 ROWS = (
@@ -56,7 +49,7 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Measures every row `--steps` times and yields the medians; share_of_read needs the row of reading too."""
     steps = config.steps or STEPS
     say(f"{steps} times each")
@@ -69,10 +62,6 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
             for _ in range(steps):
                 for row in group:
                     found[row.name].append(worker.ask([row.settings["what"], row.settings["files"]]))
-    except WorkerError as error:
-        for row in group:
-            yield Outcome(row.name, [], str(error))
-        return
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     rates: dict[str, float] = {}

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tftrain import flags
+from tftrain.bench.config import run_config
 from tftrain.bench.worker import serve
 from tftrain.checkpoint import folder, memory
 from tftrain.checkpoint.reader import BLOCK_BYTES, READING_THREADS, Reader
 from tftrain.checkpoint.shard import DIGESTS
-from tftrain.config import TrainConfig
-from tftrain.fields import ConfigError
 
 
 def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
@@ -30,17 +28,13 @@ def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
     Returns:
         A function that takes the operation and the place of the files (see `table.ROWS`) and returns seconds and bytes.
     """
-    config = flags.parse(TrainConfig, ["tftrain.run", *shlex.split(settings["flags"])])
-    if problems := config.problems(1):
-        raise ConfigError(problems)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
+    config = run_config(shlex.split(settings["flags"]))
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start
     from tftrain.run_state import Run
     from tftrain.saving.checkpoints import Checkpoints
 
-    run = Run(config.resolve(1), start(Launch(), config.compute.cpu_threads))
+    run = Run(config, start(Launch(), config.compute.cpu_threads))
     checkpoints = Checkpoints(run)
     home = folder.checkpoint_folder(config.run.output_dir)
     home.mkdir()

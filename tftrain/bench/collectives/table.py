@@ -3,22 +3,15 @@
 Each row is two runs: one without a log, for the time of a step, and one with it, for its division (`trace.py`).
 """
 
-import os
-import shlex
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from tftrain.bench import host
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.collectives import trace
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Column, Outcome, Record, Row, Table
-from tftrain.bench.training.run import LIMIT_SECONDS, QUIET, RunError, read_metrics, reason
-from tftrain.bench.worker import ROOT
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.training.run import LIMIT_SECONDS, QUIET, launch, read_metrics
 
 STEPS = 10
 WARM_UP = 4
@@ -40,17 +33,8 @@ MODEL = (
     *("--num_attention_heads=4", "--micro_batch_size=4", "--check_memory=false"),
 )
 
-COLUMNS = (
-    Column("ranks", 0),
-    Column("layout"),
-    Column("cycle_ms"),
-    Column("step_ms", 1),
-    Column("traced_ms", 1),
-    Column("compute_ms", 1),
-    Column("waiting_ms", 1),
-    Column("transfer_ms", 1),
-    Column("collectives", 0),
-    Column("negotiated", 1),
+COLUMNS = columns(
+    "ranks:0 layout cycle_ms step_ms:1 traced_ms:1 compute_ms:1 waiting_ms:1 transfer_ms:1 collectives:0 negotiated:1"
 )
 
 
@@ -63,36 +47,20 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Runs each row twice."""
-    steps = config.steps or STEPS
-    for row in group:
-        say(f"{row.name}; {host.load()}")
-        try:
-            yield Outcome(row.name, [record(row, config, steps)])
-        except (RunError, trace.TraceError) as error:
-            yield Outcome(row.name, [], str(error))
-
-
-def record(row: Row, config: BenchConfig, steps: int) -> Record:
-    """Returns a line of the table.
+def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
+    """Runs a row twice and returns its line of the table.
 
     Raises:
         RunError: a run failed.
         TraceError: its log does not have all steps.
     """
+    steps = config.steps or STEPS
     seconds, _ = run(row, config, steps, {})
     _, lines = run(row, config, steps, {"HOROVOD_LOG_LEVEL": "trace"})
     found = trace.summary(lines, WARM_UP + steps, WARM_UP)
     parts = {f"{name}_ms": 1e3 * value for name, value in found.division._asdict().items()}
-    return {
-        **row.settings,
-        "step_ms": 1e3 * statistics.median(seconds),
-        "traced_ms": 1e3 * found.seconds,
-        **parts,
-        "collectives": found.collectives,
-        "negotiated": found.negotiated,
-    }
+    times = {"step_ms": 1e3 * statistics.median(seconds), "traced_ms": 1e3 * found.seconds, **parts}
+    return [{**row.settings, **times, "collectives": found.collectives, "negotiated": found.negotiated}]
 
 
 def run(row: Row, config: BenchConfig, steps: int, environ: dict[str, str]) -> tuple[list[float], Sequence[str]]:
@@ -104,33 +72,14 @@ def run(row: Row, config: BenchConfig, steps: int, environ: dict[str, str]) -> t
     settings = row.settings
     if settings["cycle_ms"] != "auto":
         environ = {"HOROVOD_CYCLE_TIME": settings["cycle_ms"], **environ}
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
-        command = [
-            *(sys.executable, "-m", "tftrain.launch", "-np", str(settings["ranks"]), "--fork_ranks"),
+        flags = [
             *(*MODEL, *LAYOUTS[settings["layout"]], *QUIET, f"--max_steps={WARM_UP + steps}"),
-            *(f"--output_dir={folder}/run", f"--cpu_threads={config.cpu_threads}", *shlex.split(config.extra_flags)),
+            *(f"--output_dir={folder}/run", *config.run_flags()),
         ]
-        with Path(folder, "output").open("w+", errors="replace") as output:
-            try:
-                code = subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    env={**os.environ, **environ, "PYTHONPATH": path},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=LIMIT_SECONDS,
-                    check=False,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                raise RunError(f"it was not done after {LIMIT_SECONDS} s") from None
-            output.seek(0)
-            lines = output.read().splitlines()
-        if code:
-            raise RunError(reason(lines, code))
+        output = launch(flags, settings["ranks"], LIMIT_SECONDS, environ=environ, forked_from=2)
         counted = [each for each in read_metrics(folder) if "step_time_s" in each and each["step"] > WARM_UP]
-    return [each["step_time_s"] for each in counted], lines
+    return [each["step_time_s"] for each in counted], output.splitlines()
 
 
 COLLECTIVES = Table(
@@ -138,7 +87,7 @@ COLLECTIVES = Table(
     "a step on 2 to 16 ranks of this host: computation, waiting for negotiation, transfer, by Horovod's cycle time",
     COLUMNS,
     rows(),
-    measure,
+    each_row(records),
     panels=(Panel("Time of a step, ms", (Series("step_ms"),), ".1f", " ms"),),
     chart_note="A bar is the median time of a step, and its label is the same number.",
     labels=("ranks", "layout", "cycle_ms"),

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from tftrain.bench.errors import MeasureError
+
 # Ranks write to one file: a line may begin with digits of another.
 LINE = re.compile(r"\[\d*?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\. *(\d+): T [^\]]*\] \[(\d+)\]: (.*)")
 ENQUEUED = re.compile(r"Enqueued (?:tensors for \w+: )?(.*)")
@@ -24,7 +26,7 @@ SENT = re.compile(r"Sent (\d+) messages to coordinator")
 Interval = tuple[float, float]
 
 
-class TraceError(ValueError):
+class TraceError(MeasureError):
     """The log does not have what is expected; the message says what."""
 
 

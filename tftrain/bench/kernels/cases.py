@@ -120,7 +120,7 @@ class _Backward:
 
 
 def _fused_softmax_backward(inputs, sizes, causal):
-    """Returns the backward op; `attention_context`, which has a gradient, would add a product."""
+    """Returns the backward op; `attention`, which has a gradient, would add products."""
     scores, key_mask, step = inputs
     drop = dropout_of(step)
 

@@ -1,14 +1,13 @@
 """The rows of table `kernels`: all passes of an op, in one dtype at the shapes of one model; one process per row."""
 
 import os
-from collections.abc import Callable, Iterator
 
 from tftrain.bench import host
 from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
-from tftrain.bench.table import Column, Outcome, Row, Table
-from tftrain.bench.worker import Worker, WorkerError
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.worker import Worker
 from tftrain.huge_pages import with_kept_memory
 
 STEPS = 21
@@ -25,18 +24,7 @@ CAUSAL_SIZES = {
     "gpt_1p3b": {"hidden": 2048, "heads": 16, "layers": 24, "seq": 2048, "vocab": 50257},
 }
 
-COLUMNS = (
-    Column("op"),
-    Column("pass"),
-    Column("dtype"),
-    Column("shape"),
-    Column("device"),
-    Column("implementation"),
-    Column("time_us", 1),
-    Column("gb_per_s", 2),
-    Column("share_of_copy", 3),
-    Column("speedup_over_tf", 2),
-)
+COLUMNS = columns("op pass dtype shape device implementation time_us:1 gb_per_s:2 share_of_copy:3 speedup_over_tf:2")
 
 
 def rows() -> tuple[Row, ...]:
@@ -51,31 +39,29 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Measures each row in its own process."""
+def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
+    """Measures a row in a process of its own."""
     working_set = config.working_set_mb * 1e6 if config.working_set_mb else CACHE_MULTIPLE * host.last_level_cache()
-    shared = {
+    settings = {
+        **row.settings,
         "steps": config.steps or STEPS,
         "threads": host.threads(config.cpu_threads),
         "working_set": working_set,
     }
-    for row in group:
-        try:
-            settings = {**row.settings, **shared}
-            with Worker("tftrain.bench.kernels.worker", settings, environ=with_kept_memory(os.environ)) as worker:
-                records = worker.ask("measure")
-        except WorkerError as error:
-            yield Outcome(row.name, [], str(error))
-            continue
-        for record in records:
-            say(
-                f"{record['pass']:8} {record['implementation']:9} {record['time_us']:10.1f} us "
-                f"({record['time_us_low']:.1f} to {record['time_us_high']:.1f}), {record['gb_per_s']:.1f} GB/s of "
-                f"{record['copy_gb_per_s']:.1f} ({record['copy_gb_per_s_low']:.1f} to "
-                f"{record['copy_gb_per_s_high']:.1f}) in a copy; at best {record['time_us_min']:.1f} us, "
-                f"and {record['copy_gb_per_s_max']:.1f} GB/s in a copy"
-            )
-        yield Outcome(row.name, records)
+    with Worker("tftrain.bench.kernels.worker", settings, environ=with_kept_memory(os.environ)) as worker:
+        found = worker.ask("measure")
+    for record in found:
+        say(
+            f"{record['pass']:8} {record['implementation']:9} {record['time_us']:10.1f} us "
+            f"({record['time_us_low']:.1f} to {record['time_us_high']:.1f}), {record['gb_per_s']:.1f} GB/s of "
+            f"{record['copy_gb_per_s']:.1f} ({record['copy_gb_per_s_low']:.1f} to "
+            f"{record['copy_gb_per_s_high']:.1f}) in a copy; at best {record['time_us_min']:.1f} us, "
+            f"and {record['copy_gb_per_s_max']:.1f} GB/s in a copy"
+        )
+    return found
+
+
+measure = each_row(records)
 
 
 KERNELS = Table(

@@ -1,6 +1,5 @@
 """The process that times one row of table `kernels`: rounds in which a copy and every implementation run in turn."""
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +20,6 @@ def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
     Returns:
         A function that measures it and returns its records.
     """
-    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
     from tftrain.bench.kernels import cases, traffic, updates

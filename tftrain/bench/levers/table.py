@@ -1,38 +1,29 @@
 """Measures the rows of table `levers`, each in a run of its own, in alternation with the base row."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tftrain.bench.bars import MEANING, Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.levers.chart import draw
 from tftrain.bench.levers.rows import BASE, COMMON, MODELS, ROWS, model_name
-from tftrain.bench.table import Column, Outcome, Row, Table
+from tftrain.bench.table import Outcome, Row, Say, Table, columns
 from tftrain.bench.training import alternation, run
 
 RANKS = 4
 STEPS = 5
 BASE_EVERY = 5  # rows between two runs of the base; a run takes about a minute, mostly before its first step
 
-COLUMNS = (
-    Column("row"),
-    Column("levers"),
-    Column("peak_gb", 3),
-    Column("peak_rank", 0),
-    Column("state_gb_per_rank", 3),
-    Column("samples_per_sec", 2),
-    Column("spread", 1),
-    Column("samples_per_sec_change", 1),
-    Column("base_spread", 1),
-    Column("peak_gb_change", 3),
-    Column("base_peak_spread", 3),
+COLUMNS = columns(
+    "row levers peak_gb:3 peak_rank:0 state_gb_per_rank:3 samples_per_sec:2 spread:1 "
+    "samples_per_sec_change:1 base_spread:1 peak_gb_change:3 base_peak_spread:3"
 )
 
 GB_SERIES = Series("peak_gb_change", spread="base_peak_spread")
 SPEED_SERIES = Series("samples_per_sec_change", spread="base_spread")
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Measures rows together with the base row, even if it was not chosen."""
     ranks = config.np or RANKS
     model = model_name(ranks)
@@ -50,8 +41,7 @@ def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -
 
 def run_flags(row: Row, model: str, config: BenchConfig) -> list[str]:
     """Returns the flags of a row's run with one of `MODELS`; `extra_flags` override the others."""
-    threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
-    return [*COMMON, *MODELS[model], *shlex.split(row.settings["flags"]), *threads, *shlex.split(config.extra_flags)]
+    return [*COMMON, *MODELS[model], *shlex.split(row.settings["flags"]), *config.run_flags()]
 
 
 def outcome(compared: alternation.Compared, model: str) -> Outcome:

@@ -5,9 +5,8 @@ be compared update by update, and what differs is the time. `buckets` has one ex
 lengths, which are cut.
 """
 
-import shlex
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -15,7 +14,7 @@ from tftrain.bench import host
 from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.packing.chart import draw
-from tftrain.bench.table import Column, Outcome, Record, Row, Table
+from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import range_pct
 from tftrain.bench.training.run import RunError
@@ -41,16 +40,9 @@ FLAGS = (
 PACKINGS = {"none": 1, "buckets": 1, "greedy_3": 3, "greedy_8": 8}
 OF_ROW = {"buckets": ("--seq_length_buckets=64,128,256,384",)}
 
-COLUMNS = (
-    Column("packing"),
-    Column("max_sequences_per_pack", 0),
-    Column("rows_per_sec", 2),
-    Column("real_samples_per_sec", 2),
-    Column("real_tokens_per_sec", 0),
-    Column("utilisation", 4),
-    Column("real_samples_change_pct", 1),
-    Column("base_spread_pct", 1),
-    Column("mlm_loss", 4),
+COLUMNS = columns(
+    "packing max_sequences_per_pack:0 rows_per_sec:2 real_samples_per_sec:2 real_tokens_per_sec:0 "
+    "utilisation:4 real_samples_change_pct:1 base_spread_pct:1 mlm_loss:4"
 )
 
 
@@ -62,7 +54,7 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Prepares the text for each row and trains on it, in turns."""
     found: dict[str, list[Record]] = {row.name: [] for row in group}
     errors: dict[str, str] = {}
@@ -114,10 +106,9 @@ def train(row: Row, folder: str, config: BenchConfig) -> Record:
     ranks, manifest = config.np or RANKS, read_manifest(folder)
     share = manifest.examples("train") / manifest.packed_examples("train")
     batch = max(1, round(ROWS * share / ranks))
-    threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
     steps = run.WARM_UP + (config.steps or STEPS)
-    given = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}", *threads]
-    length = [*shlex.split(config.extra_flags), f"--max_steps={steps}"]
+    given = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}"]
+    length = [*config.run_flags(), f"--max_steps={steps}"]
     with TemporaryDirectory(prefix="tftrain_bench_") as output:
         run.launch(
             [*run.QUIET, *FLAGS, *row.settings["flags"], *given, *length, f"--output_dir={output}/run"],

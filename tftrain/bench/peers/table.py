@@ -7,7 +7,7 @@ processes, ours takes turns with one peer after the other.
 import dataclasses
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tftrain.bench import host
@@ -15,8 +15,7 @@ from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text
 from tftrain.bench.report import spread
-from tftrain.bench.table import Column, Outcome, Row, Table
-from tftrain.bench.training.run import RunError
+from tftrain.bench.table import Outcome, Row, Say, Table, columns
 from tftrain.bench.worker import ROOT, Worker, WorkerError
 
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
@@ -25,14 +24,8 @@ WARM_UP = 3
 MEMORY_GB = {task.SYNTHETIC: 6.5, task.LARGE: 6.5, task.LARGE_LONG: 6.5, task.TEXT: 10.0}  # of one implementation
 OUR_FLAGS = f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash"
 
-COLUMNS = (
-    Column("implementation"),
-    Column("dtype"),
-    Column("task"),
-    Column("samples_per_sec", 3),
-    Column("real_samples_per_sec", 3),
-    Column("ratio_to_best_peer", 3),
-    Column("share_of_products", 3),
+COLUMNS = columns(
+    "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 ratio_to_best_peer:3 share_of_products:3"
 )
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
@@ -72,18 +65,15 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Measures the implementations of one task and number format in turns, one concurrent set after the other."""
     if group[0].settings["task"] != task.TEXT:
         yield from take_turns(group, config, say)
         return
-    try:
-        with text.prepared() as found:
-            examples, share = found["examples_per_row"], found["attending_pairs"]
-            say(f"real text: {examples:.2f} examples in a packed row, {share:.3f} of its pairs of tokens attend")
-            yield from take_turns([of_text(row, found) for row in group], config, say)
-    except (RunError, WorkerError) as error:
-        yield from (Outcome(row.name, [], str(error)) for row in group)
+    with text.prepared() as found:
+        examples, share = found["examples_per_row"], found["attending_pairs"]
+        say(f"real text: {examples:.2f} examples in a packed row, {share:.3f} of its pairs of tokens attend")
+        yield from take_turns([of_text(row, found) for row in group], config, say)
 
 
 def of_text(row: Row, found: dict[str, Any]) -> Row:
@@ -94,7 +84,7 @@ def of_text(row: Row, found: dict[str, Any]) -> Row:
     return dataclasses.replace(row, settings={**row.settings, **batches, **examples})
 
 
-def take_turns(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
+def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Measures rows in turns, see `measure`."""
     run = _Run(config, say)
     try:
@@ -123,7 +113,7 @@ def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
 class _Run:
     """The processes of a group, the seconds of their counted steps and of their products, and their errors; by row."""
 
-    def __init__(self, config: BenchConfig, say: Callable[[str], None]):
+    def __init__(self, config: BenchConfig, say: Say):
         self._config, self._say = config, say
         self._workers: dict[str, Worker] = {}
         self._rows: dict[str, Row] = {}

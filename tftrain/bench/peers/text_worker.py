@@ -1,6 +1,5 @@
 """The process that reads prepared text as `tftrain.run` does, and writes its batches for the implementations."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,6 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
         packed, padded: the two files, with as many batches; examples_per_row: of all packed rows of the text;
         attending_pairs: of the packed batches.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
     from tftrain.config import DataConfig
     from tftrain.data.pipeline import open_source, train_batches
 

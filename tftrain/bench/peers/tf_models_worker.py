@@ -4,7 +4,6 @@ The step is that of `official.nlp.tasks.masked_lm.MaskedLMTask`, without its met
 `official.nlp.optimization`; it does not clip, which is less work than tftrain does.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,6 @@ STEPS = 1_000_000
 
 def build(settings: dict[str, Any]) -> Callable[[int], list[float]]:
     """Builds the step; settings hold task, batches, precision, threads and jit (XLA compiles the whole step)."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="-1")
     import tensorflow as tf
     import tf_keras
     from official.nlp import optimization

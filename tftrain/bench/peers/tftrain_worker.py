@@ -1,6 +1,5 @@
 """The process that runs tftrain's training step when asked."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +14,6 @@ def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
         A function that answers a number of steps with the seconds of each, and `task.PRODUCTS` with the seconds of the
         step's matrix products alone.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     given = f"{settings['flags']} {settings['extra_flags']}"
     config = training.configuration(settings["precision"], settings["threads"], given, task.size(settings))
     batches = task.batches(settings, config.model.vocab_size)

@@ -3,14 +3,12 @@
 Tables `peers` and `profile` both measure it.
 """
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 
-from tftrain import flags
+from tftrain.bench.config import run_config
 from tftrain.bench.peers import task, text
 from tftrain.config import TrainConfig
-from tftrain.fields import ConfigError
 
 FLAGS = (
     "--synthetic_data",
@@ -37,10 +35,7 @@ def configuration(precision: str, threads: int, extra_flags: str, size: task.Tas
         f"--max_predictions_per_seq={size.predictions}",
     )
     given = [*FLAGS, *sizes, f"--precision={precision}", f"--cpu_threads={threads}", *shlex.split(extra_flags)]
-    config = flags.parse(TrainConfig, ["tftrain.run", *given])
-    if problems := config.problems(1):
-        raise ConfigError(problems)
-    return config.resolve(1)
+    return run_config(given)
 
 
 def product_seconds(config: TrainConfig, batches: Sequence[task.Batch]) -> float:
@@ -62,7 +57,6 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
     Returns:
         A function that does one update with a batch and returns its loss.
     """
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
     import tensorflow as tf
 
     from tftrain.parallel.launcher import Launch

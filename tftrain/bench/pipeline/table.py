@@ -1,13 +1,11 @@
 """The rows of table `pipeline`: every schedule with waits of fixed length, over one rank for each stage."""
 
 import json
-from collections.abc import Callable, Iterator
 
-from tftrain.bench import host
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.table import Column, Outcome, Row, Table
-from tftrain.bench.training.run import LIMIT_SECONDS, RunError, launch
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.training.run import LIMIT_SECONDS, launch
 from tftrain.schedules import activations, orders, simulation
 from tftrain.schedules.simulation import even_durations
 
@@ -16,35 +14,20 @@ CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}
 SECONDS = (0.03, 0.03, 0.03)  # of a stage: forward, backward for inputs, backward for weights
 MODULE = "tftrain.bench.pipeline.waiting"
 
-COLUMNS = (
-    Column("schedule"),
-    Column("stages", 0),
-    Column("micro_batches", 0),
-    Column("chunks", 0),
-    Column("planned_ms", 1),
-    Column("step_ms", 1),
-    Column("ratio", 3),
-    Column("planned_bubble", 1),
-    Column("bubble", 1),
-    Column("planned_held"),
-    Column("held"),
+COLUMNS = columns(
+    "schedule stages:0 micro_batches:0 chunks:0 planned_ms:1 step_ms:1 ratio:3 planned_bubble:1 bubble:1 "
+    "planned_held held"
 )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Runs each schedule once."""
-    for row in group:
-        say(f"{row.name}; {host.load()}")
-        given = {**row.settings, "seconds": SECONDS, "steps": config.steps or STEPS}
-        try:
-            output = launch([json.dumps(given)], STAGES, LIMIT_SECONDS, MODULE)
-            found = next(json.loads(line) for line in output.splitlines() if line.startswith('{"step_ms"'))
-        except RunError as error:
-            yield Outcome(row.name, [], str(error))
-            continue
-        found["held"] = _words(found["held"])
-        record = {**row.settings, **planned(**row.settings), **found}
-        yield Outcome(row.name, [{**record, "ratio": record["step_ms"] / record["planned_ms"]}])
+def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
+    """Runs a schedule once."""
+    given = {**row.settings, "seconds": SECONDS, "steps": config.steps or STEPS}
+    output = launch([json.dumps(given)], STAGES, LIMIT_SECONDS, MODULE)
+    found = next(json.loads(line) for line in output.splitlines() if line.startswith('{"step_ms"'))
+    found["held"] = _words(found["held"])
+    record = {**row.settings, **planned(**row.settings), **found}
+    return [{**record, "ratio": record["step_ms"] / record["planned_ms"]}]
 
 
 def planned(schedule: str, stages: int, micro_batches: int, chunks: int) -> dict[str, float | str]:
@@ -74,7 +57,7 @@ PIPELINE = Table(
         )
         for schedule, chunks in CHUNKS.items()
     ),
-    measure,
+    each_row(records),
     panels=(
         Panel("Milliseconds of a step", (Series("step_ms"),), ".1f", " ms"),
         Panel("Bubble, percent", (Series("bubble"),), ".1f", "%"),

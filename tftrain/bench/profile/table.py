@@ -3,47 +3,36 @@
 The tasks are those of table `peers`.
 """
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text
 from tftrain.bench.peers.table import OUR_FLAGS
-from tftrain.bench.table import Column, Outcome, Record, Row, Table
-from tftrain.bench.training.run import RunError
-from tftrain.bench.worker import Worker, WorkerError
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.worker import Worker
 
 STEPS = 5
 
-COLUMNS = (
-    Column("task"),
-    Column("dtype"),
-    Column("kind"),
-    Column("thread_ms", 1),
-    Column("share", 3),
-    Column("ops", 0),
-)
+COLUMNS = columns("task dtype kind thread_ms:1 share:3 ops:0")
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Profiles each row in its own process; ignores `cpu_threads`, because a profile has one thread."""
-    for row in group:
-        settings = {**row.settings, "extra_flags": config.extra_flags}
-        try:
-            if row.settings["task"] == task.TEXT:
-                with text.prepared() as found:
-                    records = profile({**settings, "batches": found[text.PACKED]}, config)
-            else:
-                records = profile(settings, config)
-        except (RunError, WorkerError) as error:
-            yield Outcome(row.name, [], str(error))
-            continue
-        for record in records:
-            kernels = ", ".join(f"{name} {ms:.0f}" for name, ms in record.get("kernels", {}).items())
-            say(f"{record['kind']:32} {record['thread_ms']:8.1f} ms {record['share']:6.1%}  {kernels}")
-        say(f"{records[-1]['cpu_ms']:.1f} ms of processor time a step; the rest of the total is waiting time")
-        yield Outcome(row.name, records)
+def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
+    """Profiles a row in a process of its own; ignores `cpu_threads`, because a profile has one thread."""
+    settings = {**row.settings, "extra_flags": config.extra_flags}
+    if row.settings["task"] == task.TEXT:
+        with text.prepared() as found:
+            made = profile({**settings, "batches": found[text.PACKED]}, config)
+    else:
+        made = profile(settings, config)
+    for record in made:
+        kernels = ", ".join(f"{name} {ms:.0f}" for name, ms in record.get("kernels", {}).items())
+        say(f"{record['kind']:32} {record['thread_ms']:8.1f} ms {record['share']:6.1%}  {kernels}")
+    say(f"{made[-1]['cpu_ms']:.1f} ms of processor time a step; the rest of the total is waiting time")
+    return made
+
+
+measure = each_row(records)
 
 
 def profile(settings: dict[str, Any], config: BenchConfig) -> list[Record]:

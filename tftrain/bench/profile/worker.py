@@ -5,7 +5,6 @@ of all operations add up to that of the step.
 """
 
 import itertools
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -27,8 +26,6 @@ def build(settings: dict[str, Any]) -> Callable[[int], list[dict[str, Any]]]:
     Returns:
         A function that takes a number of steps and returns the records of `summary`.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     given = f"{settings.get('flags', '')} {settings['extra_flags']}"
     config = training.configuration(settings["precision"], 1, given, task.size(settings))
     update = training.make_step(config, inter_op_threads=1)

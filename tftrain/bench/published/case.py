@@ -1,6 +1,5 @@
 """A published row scaled to this machine, and whether it fits."""
 
-import shlex
 from typing import NamedTuple
 
 from tftrain import flags
@@ -43,8 +42,7 @@ class Case(NamedTuple):
 def prepare(published: Published, size: Scale, ranks: int, config: BenchConfig) -> Case:
     """Returns a row as it runs at a scale on at most `ranks` ranks, with the program's cpu_threads and extra_flags."""
     work = scaled(published.row.workload, size, ranks)
-    threads = [f"--cpu_threads={config.cpu_threads}"] if config.cpu_threads else []
-    given = [*mapping.run_flags(work, published), *threads, *shlex.split(config.extra_flags)]
+    given = [*mapping.run_flags(work, published), *config.run_flags()]
     return Case(published, work, given, mapping.note(published, work))
 
 

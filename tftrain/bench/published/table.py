@@ -9,7 +9,7 @@ figures.
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import local_machine, order, rows, scale
@@ -18,7 +18,7 @@ from tftrain.bench.published.chart import draw
 from tftrain.bench.published.page import write
 from tftrain.bench.published.rows import Published
 from tftrain.bench.report import spread
-from tftrain.bench.table import Column, Outcome, Record, Row, Table
+from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.training import alternation, run
 from tftrain.bench.training.run import RunError
 from tftrain.plan.published import compare
@@ -26,33 +26,15 @@ from tftrain.plan.published import compare
 STEPS = 20  # the start of a run takes longer; steps of small models vary by a third
 SWEEP = "sweep_"  # tables too long to run, unless --rows names the rows
 
-COLUMNS = (
-    Column("row"),
-    Column("settings"),
-    Column("status"),
-    Column("scale"),
-    Column("peak_gb", 3),
-    Column("peak_gb_change_pct", 1),
-    Column("samples_per_sec", 2),
-    Column("samples_per_sec_change_pct", 1),
-    Column("step_spread_pct", 1),
-    Column("base_spread_pct", 1),
-    Column("base_peak_spread_pct", 1),
-    Column("planned_gb", 2),
-    Column("planned_gb_change_pct", 1),
-    Column("planned_samples_per_sec_per_gpu", 3),
-    Column("planned_speed_change_pct", 1),
-    Column("published_gb", 2),
-    Column("published_gb_change_pct", 1),
-    Column("published_samples_per_sec_per_gpu", 3),
-    Column("published_speed_change_pct", 1),
-    Column("note"),
+COLUMNS = columns(
+    "row settings status scale peak_gb:3 peak_gb_change_pct:1 samples_per_sec:2 "
+    "samples_per_sec_change_pct:1 step_spread_pct:1 base_spread_pct:1 base_peak_spread_pct:1 planned_gb:2 "
+    "planned_gb_change_pct:1 planned_samples_per_sec_per_gpu:3 planned_speed_change_pct:1 published_gb:2 "
+    "published_gb_change_pct:1 published_samples_per_sec_per_gpu:3 published_speed_change_pct:1 note"
 )
 
 
-def measure(
-    published: Sequence[Published], group: list[Row], config: BenchConfig, say: Callable[[str], None]
-) -> Iterator[Outcome]:
+def measure(published: Sequence[Published], group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Measures rows of a table together with its base row, even if that was not chosen.
 
     Args:

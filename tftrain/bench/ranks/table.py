@@ -1,18 +1,15 @@
 """The rows of table `ranks`: 2 to 64 ranks on this host, each a program of its own or forked from one process."""
 
 import os
-import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 
-from tftrain.bench import host
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.ranks import job
-from tftrain.bench.table import Column, Outcome, Row, Table
-from tftrain.bench.training.run import QUIET, RunError
-from tftrain.bench.worker import ROOT
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.training.run import QUIET
+from tftrain.bench.worker import with_package
 
 NUMBERS = (2, 4, 8, 16, 32, 64)
 LAYOUTS = {"dp": (), "dp_tp2_zero1": ("--tensor_parallel_size=2", "--split_opt_state")}
@@ -25,17 +22,8 @@ AWAITED = ("model ", "compiling the step", f"1/{STEPS:8}", f"{STEPS}/{STEPS:8}")
 # A rank that is late is no failure here, nor is a planned size: ranks share memory that the planner counts for each.
 PATIENCE = ("--start_timeout_seconds=3600", "--step_timeout_seconds=3600", "--nocheck_memory")
 
-COLUMNS = (
-    Column("ranks", 0),
-    Column("layout"),
-    Column("start"),
-    Column("connected_s", 1),
-    Column("built_s", 1),
-    Column("first_step_s", 1),
-    Column("third_step_s", 1),
-    Column("pss_gb", 2),
-    Column("largest_pss_gb", 2),
-    Column("threads", 0),
+COLUMNS = columns(
+    "ranks:0 layout start connected_s:1 built_s:1 first_step_s:1 third_step_s:1 pss_gb:2 largest_pss_gb:2 threads:0"
 )
 
 
@@ -49,20 +37,14 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def measure(group: list[Row], config: BenchConfig, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Starts the ranks of each row once."""
-    for row in group:
-        say(f"{row.name}; {host.load()}")
-        try:
-            with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
-                found = job.measure(command(row, folder, config), environment(), AWAITED, LIMIT_SECONDS)
-        except RunError as error:
-            yield Outcome(row.name, [], str(error))
-            continue
-        names = ("connected_s", "built_s", "first_step_s", "third_step_s")
-        memory = {"pss_gb": found.memory.total / 1e9, "largest_pss_gb": found.memory.largest / 1e9}
-        seconds = dict(zip(names, found.seconds, strict=True))
-        yield Outcome(row.name, [{**row.settings, **seconds, **memory, "threads": found.memory.threads}])
+def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
+    """Starts the ranks of a row once."""
+    with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
+        found = job.measure(command(row, folder, config), environment(), AWAITED, LIMIT_SECONDS)
+    names = ("connected_s", "built_s", "first_step_s", "third_step_s")
+    memory = {"pss_gb": found.memory.total / 1e9, "largest_pss_gb": found.memory.largest / 1e9}
+    seconds = dict(zip(names, found.seconds, strict=True))
+    return [{**row.settings, **seconds, **memory, "threads": found.memory.threads}]
 
 
 def command(row: Row, folder: str, config: BenchConfig) -> list[str]:
@@ -77,16 +59,14 @@ def command(row: Row, folder: str, config: BenchConfig) -> list[str]:
         *QUIET,
         *PATIENCE,
         *run,
-        f"--cpu_threads={config.cpu_threads}",
-        *shlex.split(config.extra_flags),
+        *config.run_flags(),
     ]
 
 
 def environment() -> dict[str, str]:
     """Returns the environment of the launcher, with Horovod's time limits raised."""
     limits = dict.fromkeys(("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"), str(LIMIT_SECONDS))
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**limits, **os.environ, "PYTHONPATH": path}
+    return with_package({**limits, **os.environ})
 
 
 RANKS = Table(
@@ -94,7 +74,7 @@ RANKS = Table(
     "many ranks on this host: seconds until the third step, and memory",
     COLUMNS,
     rows(),
-    measure,
+    each_row(records),
     panels=(
         Panel("Seconds until the third step", (Series("third_step_s"),), ".1f", " s"),
         Panel("Memory of all ranks, GB", (Series("pss_gb"),), ".2f", " GB"),

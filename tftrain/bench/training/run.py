@@ -14,12 +14,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tftrain.bench.worker import ROOT
+from tftrain.bench.errors import MeasureError
+from tftrain.bench.worker import ROOT, with_package
 
 # The first step compiles, and the second one is followed by the report on memory.
 WARM_UP = 2
@@ -38,7 +39,7 @@ EXITED = re.compile(r"Process \d+ exit with status code.*")
 STATE = re.compile(r"state bytes per rank: (\d+)(?: \(rank (\d+)\) to (\d+) \(rank (\d+)\))?")
 
 
-class RunError(RuntimeError):
+class RunError(MeasureError):
     """A run gave no figures; the message has the reason in one line."""
 
 
@@ -128,8 +129,23 @@ def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figure
     )
 
 
-def launch(flags: Sequence[str], ranks: int, seconds: float, module: str = "tftrain.run") -> str:
+def launch(
+    flags: Sequence[str],
+    ranks: int,
+    seconds: float,
+    module: str = "tftrain.run",
+    environ: Mapping[str, str] | None = None,
+    forked_from: int = FORKED_FROM,
+) -> str:
     """Runs a module on so many ranks, without a launcher on one.
+
+    Args:
+        flags: of the module.
+        ranks: processes on this host.
+        seconds: time limit.
+        module: the program.
+        environ: variables besides those of this process.
+        forked_from: the least ranks that `tftrain.launch` forks; only those of tftrain.run.
 
     Returns:
         The printed text of all ranks.
@@ -138,17 +154,15 @@ def launch(flags: Sequence[str], ranks: int, seconds: float, module: str = "tftr
         RunError: the exit code was not 0, or the run exceeded its time limit.
     """
     command = [sys.executable, "-m", module, *flags]
-    if ranks >= FORKED_FROM and module == "tftrain.run":
+    if ranks >= forked_from and module == "tftrain.run":
         command = [sys.executable, "-m", "tftrain.launch", "-np", str(ranks), "--fork_ranks", *flags]
     elif ranks > 1:
         command = [_horovodrun(), "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environ = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile(mode="w+", errors="replace") as output:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=environ,
+            env=with_package({**os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

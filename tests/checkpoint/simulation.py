@@ -2,9 +2,8 @@
 
 Nothing is estimated. The division of the state, the pieces, the files, the manifest, the files that a rank reads, and
 the requests to the launcher's store come from the functions that a run calls. The pieces of all ranks are computed for
-one tensor after another, and those of a few ranks also one by one, as each rank does it: both must be equal.
-
-The counters of a run, about eight numbers in the first file, are left out.
+one tensor after another, and those of a few ranks also one by one, as each rank does it: both must be equal. The
+counters of a run, about eight numbers in the first file, are left out.
 """
 
 import dataclasses
@@ -39,11 +38,10 @@ class Counts(NamedTuple):
     """What a run of so many ranks does; of a rank: the largest number among the ranks that were looked at.
 
     Attributes:
-        ranks: of the run.
         buckets: of the state of a rank; each is reduced, and gathered, once in a step.
         reduced_gb, gathered_gb: bytes of the gradients that a rank gives to the data parallel ranks in a step, and of
             the weights that it receives; 10**9.
-        tensor_sums, tensor_sums_gb: sums over the tensor parallel ranks in a micro-batch, and their bytes, 10**9.
+        tensor_sums: sums over the tensor parallel ranks in a micro-batch.
         pieces, files: of all ranks, in a checkpoint.
         saved_gb: size of a checkpoint, 10**9 bytes.
         manifest_mb, manifest_s: size, 10**6 bytes, and seconds of the processor to parse and check it.
@@ -53,12 +51,10 @@ class Counts(NamedTuple):
         requests_per_s: the most that ranks send that wait.
     """
 
-    ranks: int
     buckets: int
     reduced_gb: float
     gathered_gb: float
     tensor_sums: int
-    tensor_sums_gb: float
     pieces: int
     files: int
     saved_gb: float
@@ -123,10 +119,10 @@ class Simulation:
         return StateLayout(self.pieces[tensor_rank], SLOTS, self.buckets[tensor_rank], data_rank, self.data_ranks)
 
     def files_of(self, rank: int) -> dict[str, Written]:
-        """Returns the files that one rank writes, without the right digests."""
+        """Returns the files that one rank writes, without their digests and headers."""
         files = shard.pack(held.piece for held in self.layout_of(rank).saved())
         return {
-            save.file_name(rank, number): Written(shard.file_bytes(pieces), DIGESTS, tuple(pieces))
+            save.file_name(rank, number): Written(sum(each.nbytes for each in pieces), DIGESTS, tuple(pieces))
             for number, pieces in enumerate(files)
         }
 
@@ -218,12 +214,10 @@ class Simulation:
             read.append(sum(found.values()))
         reduced, gathered = self.step_bytes()
         return Counts(
-            ranks=self.ranks,
             buckets=max(map(len, self.reductions())),
             reduced_gb=reduced / 1e9,
             gathered_gb=gathered / 1e9,
-            tensor_sums=len(self.tensor_sums()),
-            tensor_sums_gb=sum(self.tensor_sums()) / 1e9,
+            tensor_sums=self.tensor_sums(),
             pieces=sum(s.count for tensor in saved.tensors.values() for block in tensor.blocks for s in block.series),
             files=len(saved),
             saved_gb=sum(file.bytes for file in saved.files.values()) / 1e9,
@@ -261,12 +255,11 @@ class Simulation:
             )
         ]
 
-    def tensor_sums(self) -> list[float]:
-        """Returns the bytes of each sum over the tensor parallel ranks in a micro-batch, as the planner lists them."""
+    def tensor_sums(self) -> int:
+        """Returns the number of sums over the tensor parallel ranks in a micro-batch, as the planner lists them."""
         parts = inventory.parts(self._work)
-        forward_and_backward = [(*part.sums[0], *part.sums[1]) for part in parts]
         times = parts._replace(block=self._work.model.layers, embedding=1, head=1)
-        return [size for sizes, count in zip(forward_and_backward, times, strict=True) for size in sizes * count]
+        return sum(count * sum(map(len, part.sums)) for part, count in zip(parts, times, strict=True))
 
     def step_bytes(self) -> tuple[int, int]:
         """Returns the bytes of the gradients and of the gathered weights of a step, of the fullest tensor rank."""

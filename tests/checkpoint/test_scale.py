@@ -2,13 +2,12 @@
 
 import pytest
 
+from tests.checkpoint import simulation
+from tests.checkpoint.simulation import Simulation, requests
 from tftrain import flags
-from tftrain.bench.scale import simulation
-from tftrain.bench.scale.__main__ import main
-from tftrain.bench.scale.config import ScaleConfig
-from tftrain.bench.scale.simulation import Simulation, requests
 from tftrain.checkpoint import manifest, shard
 from tftrain.checkpoint.manifest import Manifest
+from tftrain.config import TrainConfig
 from tftrain.parallel.layout import BUCKET_BYTES
 
 SMALL = ("--num_hidden_layers=2", "--hidden_size=24", "--num_attention_heads=4", "--vocab_size=67", "--synthetic_data")
@@ -16,7 +15,7 @@ XXLARGE = ("--flagfile=configs/xxlarge_48.flags", "--precision=bf16", "--split_o
 
 
 def configured(*args):
-    return flags.parse(ScaleConfig, ["x", *args])
+    return flags.parse(TrainConfig, ["x", *args])
 
 
 @pytest.mark.parametrize(
@@ -95,15 +94,6 @@ def test_xxlarge_has_no_tiny_buckets():
     assert len(sizes) <= 300
     assert sum(size < BUCKET_BYTES / 4 for size in sizes) <= 1
     assert max(sizes) < 500e6
-
-
-def test_the_table_has_a_column_for_each_number_of_ranks(capsys):
-    main(["x", *SMALL, "--ranks=4,8"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["| ranks | 4 | 8 |", "| --- | ---: | ---: |"]
-    with pytest.raises(SystemExit):
-        main(["x", *SMALL, "--tensor_parallel_size=3", "--ranks=4"])
-    assert "expected multiples of tensor_parallel_size=3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 64])
