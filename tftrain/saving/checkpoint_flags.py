@@ -3,8 +3,7 @@
 The manifest of a checkpoint holds the whole configuration of its run. A flag that the command line gives always wins;
 `tftrain.saving.resume_compatibility` then decides whether it may differ. These flags never come from a checkpoint:
 
-- those of one command (`mode`, `output_dir`, `resume`, ...) and of one host (`cpu_threads`, `machine_file`, ...);
-- `grad_accum_steps`, which follows from the two other batch sizes and the number of ranks;
+- those that are declared `on_resume="local"`;
 - `warmup_steps`, if it is the default of its run, a tenth of `max_steps`;
 - sizes of the data, if the command line names other data;
 - if a checkpoint is evaluated: all but the model, the data, the precision and the micro-batch, because the evaluation
@@ -23,12 +22,8 @@ import msgspec
 from tftrain.checkpoint import folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
-from tftrain.fields import Problem
+from tftrain.fields import Problem, on_resume, sections
 
-_OF_A_COMMAND = {"mode", "output_dir", "resume", "resume_check", "change_on_resume", "log_level", "log_format"}
-_OF_A_COMMAND |= {"init_checkpoint", "init_missing", "tokenizer_dir", "seeds"}
-_OF_A_HOST = {"cpu_threads", "huge_pages", "data_readers", "machine_file", "device_peak_tflops", "check_memory"}
-_DERIVED = {"grad_accum_steps", "fit_micro_batch"}
 _SOURCES = {"data_dir", "train_files", "eval_files", "synthetic_data"}
 _SIZES_OF_DATA = {"max_seq_length", "max_predictions_per_seq"}
 _TO_EVALUATE = {"precision", "micro_batch_size"}
@@ -86,7 +81,8 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
         path, saved = _chosen(config)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
-    left_out = {*given, *_OF_A_COMMAND, *_OF_A_HOST, *_DERIVED}
+    local = {name for section in sections(config) for name, kind in on_resume(section).items() if kind == "local"}
+    left_out = {*given, *local}
     if _SOURCES & set(given):
         left_out |= _SOURCES | _SIZES_OF_DATA
     if "grad_accum_steps" in given:
