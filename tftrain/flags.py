@@ -17,12 +17,12 @@ from typing import Any, NoReturn, TypeVar
 from absl import flags
 
 from tftrain import flagfile
+from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem, flag_name, sections
 from tftrain.suggestions import REPLACED, suggest
 
 Config = TypeVar("Config")
 
-EXIT_BAD_FLAGS = 2
 # If there are more problems, only their number is printed: somebody passed a file that is no flagfile.
 MAX_PROBLEMS = 50
 RANK_0_PRINT_SECONDS = 5
@@ -82,7 +82,7 @@ def read(
 
 
 def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
-    """Ends the process with EXIT_BAD_FLAGS; rank 0 first prints the problems, one line each.
+    """Ends the process with WRONG_FLAGS; rank 0 first prints the problems, one line each.
 
     The other ranks wait, because a launcher ends all ranks as soon as one fails, perhaps before rank 0 has printed.
     """
@@ -94,7 +94,7 @@ def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
         if len(error.problems) > MAX_PROBLEMS:
             print(f"{program}: and {len(error.problems) - MAX_PROBLEMS} more problems", file=sys.stderr, flush=True)
         print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)
-    raise SystemExit(EXIT_BAD_FLAGS)
+    raise SystemExit(ExitCode.WRONG_FLAGS)
 
 
 def print_help(text: str) -> NoReturn:
