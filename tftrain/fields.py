@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -19,6 +20,12 @@ ON_RESUME = {
     "logged": "another value changes rounding, or the length of the run: the log has a line on a change",
     "free": "the value chooses where, how fast and on how many ranks the same result is computed: it may change",
     "local": "free, and never taken from a checkpoint: it is of one command or one host, or follows from the ranks",
+}
+_BOUNDS = {
+    "minimum": ("at least", operator.ge),
+    "maximum": ("at most", operator.le),
+    "above": ("above", operator.gt),
+    "below": ("below", operator.lt),
 }
 
 
@@ -122,20 +129,19 @@ def field_problems(config: Any) -> list[Problem]:
         value, limits = getattr(config, field.name), field.metadata
         if value is None or "help" not in limits:
             continue
-        bounds = (
-            (limits["minimum"], "at least", lambda v, b: v >= b),
-            (limits["maximum"], "at most", lambda v, b: v <= b),
-            (limits["above"], "above", lambda v, b: v > b),
-            (limits["below"], "below", lambda v, b: v < b),
-        )
         if limits["choices"] and value not in limits["choices"]:
             found.append(Problem(flag_name(field), value, f"expected one of {', '.join(map(str, limits['choices']))}"))
         elif isinstance(value, float) and not math.isfinite(value):
             found.append(Problem(flag_name(field), value, "expected a finite number"))
-        elif any(bound is not None and not holds(value, bound) for bound, _, holds in bounds):
-            words = [f"{word} {bound}" for bound, word, _ in bounds if bound is not None]
-            found.append(Problem(flag_name(field), value, f"expected a number {' and '.join(words)}"))
+        elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):
+            found.append(Problem(flag_name(field), value, f"expected a number {bounds(field)}"))
     return found
+
+
+def bounds(field: dataclasses.Field) -> str:
+    """Returns the bounds of a flag in words; "" if it has none."""
+    limits = field.metadata
+    return " and ".join(f"{word} {limits[name]}" for name, (word, _) in _BOUNDS.items() if limits[name] is not None)
 
 
 def sections(config: Any) -> list[Any]:
