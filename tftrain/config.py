@@ -12,9 +12,9 @@ from tftrain import fine_tuning_config, length_choice
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections, with_absolute_paths
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.layer_split import split_layers
-from tftrain.log import LEVELS
 from tftrain.model_config import HEAD_SIZES, TASKS, ModelConfig
 from tftrain.parallel_config import BatchConfig, ParallelConfig, schedule_problems
+from tftrain.run_config import CheckpointConfig, EvaluationConfig, LimitsConfig, LogConfig, RunConfig
 
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
@@ -151,171 +151,6 @@ class ComputeConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """Length, reports, checkpoints and limits of a run."""
-
-    mode: str = flag(
-        "train",
-        "Train, or evaluate the newest (or the named) checkpoint.",
-        choices=("train", "evaluate"),
-        on_resume="local",
-    )
-    output_dir: str | None = flag(
-        None,
-        "Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots.",
-        on_resume="local",
-    )
-    max_steps: int = flag(1000, "Updates of the whole run.", minimum=1, on_resume="logged")
-    log_every: int = flag(10, "Steps between log lines.", minimum=1, on_resume="free")
-    log_format: str = flag(
-        "short",
-        "One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written "
-        "to OUTPUT_DIR/log.txt.",
-        choices=("short", "megatron"),
-        on_resume="local",
-    )
-    trace_pipeline: bool = flag(
-        False,
-        "Draw when each pipeline stage computed what, above the plan of the schedule: OUTPUT_DIR/pipeline.png, and "
-        "pipeline.json for chrome://tracing.",
-        on_resume="free",
-    )
-    log_level: str = flag("info", "Least important messages to show.", choices=LEVELS, on_resume="local")
-    eval_every: int = flag(
-        0,
-        "Steps between evaluations on the held-out split; 0: only at the end; -1: never.",
-        minimum=-1,
-        on_resume="free",
-    )
-    eval_examples: int = flag(
-        0,
-        "Number of held-out examples in an evaluation, the first ones of the split; 0: all.",
-        minimum=0,
-        on_resume="free",
-    )
-    checkpoint_every: int = flag(
-        0,
-        "Steps between checkpoints, beside checkpoint_minutes; 0: no checkpoints by steps.",
-        minimum=0,
-        on_resume="free",
-    )
-    checkpoint_minutes: float = flag(
-        30.0,
-        "Minutes between checkpoints, beside checkpoint_every; 0: no checkpoints by time.",
-        minimum=0,
-        on_resume="free",
-    )
-    checkpoint_async: bool = flag(
-        True,
-        "Write checkpoints in the background; training waits only for a copy in memory. On a CPU there is a copy only "
-        "with checkpoint_every: checkpoints by time wait for the disk.",
-        on_resume="free",
-    )
-    keep_last: int = flag(
-        3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1, on_resume="free"
-    )
-    keep_every: int = flag(
-        0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0, on_resume="free"
-    )
-    max_failed_saves: int = flag(
-        3, "Number of consecutive failed saves that stop the run.", minimum=1, on_resume="free"
-    )
-    resume: str = flag(
-        "auto",
-        "Checkpoint to start from. auto: the newest in output_dir. none: a fresh start. best: the one with the best "
-        "score of a fine-tuned task. Or a checkpoint's path.",
-        on_resume="local",
-    )
-    init_checkpoint: str | None = flag(
-        None,
-        "Weights to begin with, as FORMAT:PATH (see tftrain.convert), where output_dir has no checkpoint to continue "
-        "from; the flags of the model follow from them.",
-        on_resume="local",
-    )
-    init_missing: bool = flag(False, "Give heads that init_checkpoint lacks random initial weights.", on_resume="local")
-    resume_check: str = flag(
-        "xxh3_128",
-        "Digest that verifies each file of the checkpoint. xxh3_128 detects damage; sha256, slower than many disks, "
-        "also detects deliberate changes.",
-        choices=("xxh3_128", "sha256"),
-        on_resume="local",
-    )
-    change_on_resume: str = flag(
-        "",
-        "Comma-separated flags that may differ from those of the checkpoint although they change the mathematics.",
-        on_resume="local",
-    )
-    start_timeout_seconds: float = flag(
-        3600,
-        "Time limit for connecting, for restoring a checkpoint, and for a step that compiles.",
-        above=0,
-        on_resume="free",
-    )
-    step_timeout_seconds: float = flag(
-        1800,
-        "Time limit for a step, for reading its batch, and for a batch of an evaluation.",
-        above=0,
-        on_resume="free",
-    )
-    save_timeout_seconds: float = flag(1800, "Time limit for a checkpoint.", above=0, on_resume="free")
-    exit_timeout_seconds: float = flag(
-        120, "Time limit for the process to exit after the run has finished.", above=0, on_resume="free"
-    )
-    preempt_save_seconds: float = flag(
-        60, "Time limit to finish the step and save after SIGTERM, SIGINT or SIGUSR1.", above=0, on_resume="free"
-    )
-    check_memory: bool = flag(
-        True,
-        "Refuse sizes whose planned memory is far above that of this machine or its GPUs, before the start.",
-        on_resume="local",
-    )
-    max_nan_steps: int = flag(
-        20,
-        "Number of consecutive steps with a non-finite loss or gradient that end the run.",
-        minimum=1,
-        on_resume="free",
-    )
-    spike_zscore: float = flag(
-        6.0,
-        "Report a spike of loss or gradient norm this many standard deviations above its recent mean; 0: none.",
-        minimum=0,
-        on_resume="free",
-    )
-    machine_file: str = flag(
-        "build/machine.json",
-        "Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU "
-        "reports no planned step time.",
-        on_resume="local",
-    )
-    measure_products: bool = flag(
-        False,
-        "After the second step, measure the time that the matrix products of a pre-training step take alone, and "
-        "report its share of the step; takes about as long as a step.",
-        on_resume="free",
-    )
-    seed: int = flag(
-        1,
-        "Seed of the initial weights, the data order, masking and dropout.",
-        minimum=0,
-        maximum=2**31 - 1,
-        on_resume="fixed",
-    )
-
-    @property
-    def saves_before_end(self) -> bool:
-        """Whether there may be a checkpoint before that of the end."""
-        return 0 < self.checkpoint_every < self.max_steps or self.checkpoint_minutes > 0
-
-    @property
-    def keeps_copy(self) -> bool:
-        """Whether to hold a copy of the state in memory, so that training continues while a checkpoint is written.
-
-        Checkpoints by time alone are too rare to be worth the memory.
-        """
-        return self.checkpoint_async and 0 < self.checkpoint_every < self.max_steps
-
-
-@dataclass(frozen=True)
 class TrainConfig:
     """The whole configuration of `tftrain.run`."""
 
@@ -326,6 +161,10 @@ class TrainConfig:
     batch: BatchConfig = BatchConfig()
     parallel: ParallelConfig = ParallelConfig()
     compute: ComputeConfig = ComputeConfig()
+    log: LogConfig = LogConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    limits: LimitsConfig = LimitsConfig()
     run: RunConfig = RunConfig()
 
     def problems(self, ranks: int) -> list[Problem]:

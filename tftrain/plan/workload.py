@@ -196,7 +196,7 @@ def from_config(
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
         moments=MOMENTS.get(update_rule(config.optimizer.optimizer), 2),
-        checkpoint_copy=config.run.keeps_copy and not gpu,
+        checkpoint_copy=config.checkpoint.keeps_copy(config.run.max_steps) and not gpu,
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
 

@@ -26,11 +26,11 @@ def kinds(config: TrainConfig) -> dict[str, str]:
 
 def flag_problems(config: TrainConfig) -> list[Problem]:
     """Returns why `--change_on_resume` can't be followed; any configuration may be given."""
-    of_kind, names = kinds(config), config.run.change_on_resume.split(",")
+    of_kind, names = kinds(config), config.checkpoint.change_on_resume.split(",")
     if unknown := [name for name in names if name and of_kind.get(name) != "named"]:
         named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
         expected = f"{', '.join(unknown)} can't be named there; expected some of {named}"
-        return [Problem("change_on_resume", config.run.change_on_resume, expected)]
+        return [Problem("change_on_resume", config.checkpoint.change_on_resume, expected)]
     return []
 
 
@@ -49,7 +49,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     Raises:
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
-    saved, permitted = _flags(run, path), set(filter(None, config.run.change_on_resume.split(",")))
+    saved, permitted = _flags(run, path), set(filter(None, config.checkpoint.change_on_resume.split(",")))
     of_kind = kinds(config)
     refused, named, logged, hints = [], [], [], []
     for name, now in _all(config).items():
