@@ -7,6 +7,7 @@ import pytest
 
 from tftrain import flags
 from tftrain.config import TrainConfig
+from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, sections
 from tftrain.parallel_config import BatchConfig
 
@@ -230,7 +231,7 @@ def test_wrong_flags_end_the_run_before_tensorflow_loads():
     done = run_program(
         "--precision=fp8", "--data_dir=nowhere", "--vocab_size=many", "--output_dir=README.md", "--max_step=3"
     )
-    assert done.returncode == flags.EXIT_BAD_FLAGS
+    assert done.returncode == ExitCode.WRONG_FLAGS
     assert "tftrain.run: --precision=fp8: expected one of fp32, fp16, bf16" in done.stderr
     for flag in ("--vocab_size=many", "--data_dir=nowhere", "--output_dir=README.md", "--max_step=3"):
         assert f"tftrain.run: {flag}" in done.stderr
@@ -239,5 +240,5 @@ def test_wrong_flags_end_the_run_before_tensorflow_loads():
 
 def test_only_rank_0_speaks():
     done = run_program("--precision=fp8", HOROVOD_RANK="1", HOROVOD_SIZE="2", HOROVOD_LOCAL_RANK="1")
-    assert done.returncode == flags.EXIT_BAD_FLAGS
+    assert done.returncode == ExitCode.WRONG_FLAGS
     assert not [line for line in done.stderr.splitlines() if not line.startswith("import time")]

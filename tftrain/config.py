@@ -13,9 +13,9 @@ from tftrain.families import listed
 from tftrain.fields import ConfigError, Problem, field_problems, flag, sections, with_absolute_paths
 from tftrain.fine_tuning_config import FineTuningConfig
 from tftrain.layer_split import split_layers
-from tftrain.log import LEVELS
 from tftrain.model_config import HEAD_SIZES, TASKS, ModelConfig
 from tftrain.parallel_config import BatchConfig, ParallelConfig, schedule_problems
+from tftrain.run_config import CheckpointConfig, EvaluationConfig, LimitsConfig, LogConfig, RunConfig
 
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
 OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
@@ -25,13 +25,23 @@ OPTIMIZERS = {"lamb": True, "adamw": True, "lion": False}
 class DataConfig:
     """Where the examples come from and how they become batches."""
 
+    ON_RESUME = "named"
+
     data_dir: str | None = flag(
-        None, "Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary.", path=True
+        None,
+        "Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary.",
+        path=True,
+        on_resume="free",
     )
     train_files: str | None = flag(
-        None, "Glob of TFRecords in the original BERT pre-training format, instead of data_dir.", path=True
+        None,
+        "Glob of TFRecords in the original BERT pre-training format, instead of data_dir.",
+        path=True,
+        on_resume="free",
     )
-    eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.", path=True)
+    eval_files: str | None = flag(
+        None, "Glob of held-out TFRecords, used with train_files.", path=True, on_resume="free"
+    )
     synthetic_data: bool = flag(False, "Train on random token ids instead of records, for benchmarks.")
     max_seq_length: int | None = flag(
         None, "Tokens of an example; by default as in the data, 128 if synthetic.", minimum=8
@@ -48,12 +58,16 @@ class DataConfig:
         "Ascending lengths below max_seq_length, such as 128,256: batches have examples of similar length and are cut "
         "to the smallest of these lengths that holds them.",
     )
-    data_readers: int = flag(2, "Threads that read and decode records on each rank.", minimum=1, maximum=256)
+    data_readers: int = flag(
+        2, "Threads that read and decode records on each rank.", minimum=1, maximum=256, on_resume="local"
+    )
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """The update rule and its schedule."""
+
+    ON_RESUME = "named"
 
     optimizer: str = flag(
         "lamb",
@@ -64,13 +78,14 @@ class OptimizerConfig:
             *(f"fused_{name}" for name, has_fused in OPTIMIZERS.items() if has_fused),
             *(f"reference_{name}" for name, has_fused in OPTIMIZERS.items() if has_fused),
         ),
+        on_resume="fixed",
     )
     learning_rate: float = flag(
         1e-3, "Peak learning rate for the global batch; the number of ranks does not scale it.", above=0
     )
     end_learning_rate: float = flag(0.0, "Learning rate at max_steps.", minimum=0)
     warmup_steps: int | None = flag(
-        None, "Steps of linear warm-up from 0; by default one tenth of max_steps.", minimum=0
+        None, "Steps of linear warm-up from 0; by default one tenth of max_steps.", minimum=0, on_resume="logged"
     )
     decay_power: float = flag(1.0, "Exponent of the polynomial decay after the warm-up.", above=0)
     weight_decay: float = flag(0.01, "Decoupled weight decay; biases and norm parameters have none.", minimum=0)
@@ -88,153 +103,52 @@ class ComputeConfig:
         "fp32",
         "Format of forward and backward, over fp32 master weights; fp16 scales the loss.",
         choices=("fp32", "fp16", "bf16"),
+        on_resume="logged",
     )
     jit_compile: str = flag(
         "auto",
         "Compile the step with XLA; with tensor parallelism, what is between the sums over ranks. auto: on a GPU.",
         choices=("auto", "true", "false"),
+        on_resume="free",
     )
     deterministic: bool = flag(
-        False, "Repeat a run bit for bit on GPUs too, on equal devices and as many ranks; slower."
+        False, "Repeat a run bit for bit on GPUs too, on equal devices and as many ranks; slower.", on_resume="free"
     )
     activation_checkpointing: str = flag(
         "none",
         "Recompute activations in backward instead of keeping them. selective: the attention core's; full: all.",
         choices=("none", "selective", "full"),
+        on_resume="free",
     )
     memory_optimization: str = flag(
         "default",
         "Grappler's memory optimizer in graph mode. none: off; default: TensorFlow's; or one heuristic.",
         choices=("none", "default", "heuristics", "recomputation", "scheduling", "swapping"),
+        on_resume="free",
     )
-    suppress_grappler: bool = flag(False, "Switch all of Grappler's graph optimizers off.")
+    suppress_grappler: bool = flag(False, "Switch all of Grappler's graph optimizers off.", on_resume="free")
     enable_resource_variables: bool = flag(
-        True, "Must be true: tf.function of TensorFlow 2 supports only resource variables."
+        True, "Must be true: tf.function of TensorFlow 2 supports only resource variables.", on_resume="free"
     )
-    hvd_fp16_compression: bool = flag(False, "Send gradients between ranks in fp16, with a dynamic loss scale.")
+    hvd_fp16_compression: bool = flag(
+        False, "Send gradients between ranks in fp16, with a dynamic loss scale.", on_resume="logged"
+    )
     sparse_as_dense: bool = flag(
-        True, "Reduce the embedding's gradient as one dense tensor instead of gathering its rows."
+        True, "Reduce the embedding's gradient as one dense tensor instead of gathering its rows.", on_resume="free"
     )
     cpu_threads: int = flag(
-        0, "TensorFlow threads on each rank; 0: the host's cores divided by its ranks.", minimum=0, maximum=1024
-    )
-    huge_pages: bool = flag(True, "On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them.")
-    device_peak_tflops: float | None = flag(
-        None, "Peak rate of the device, used for mfu; known GPUs need none.", above=0
-    )
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Length, reports, checkpoints and limits of a run."""
-
-    mode: str = flag("train", "Train, or evaluate the newest (or the named) checkpoint.", choices=("train", "evaluate"))
-    output_dir: str | None = flag(
-        None, "Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots."
-    )
-    max_steps: int = flag(1000, "Updates of the whole run.", minimum=1)
-    log_every: int = flag(10, "Steps between log lines.", minimum=1)
-    log_format: str = flag(
-        "short",
-        "One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written "
-        "to OUTPUT_DIR/log.txt.",
-        choices=("short", "megatron"),
-    )
-    trace_pipeline: bool = flag(
-        False,
-        "Draw when each pipeline stage computed what, above the plan of the schedule: OUTPUT_DIR/pipeline.png, and "
-        "pipeline.json for chrome://tracing.",
-    )
-    log_level: str = flag("info", "Least important messages to show.", choices=LEVELS)
-    eval_every: int = flag(
-        0, "Steps between evaluations on the held-out split; 0: only at the end; -1: never.", minimum=-1
-    )
-    eval_examples: int = flag(
-        0, "Number of held-out examples in an evaluation, the first ones of the split; 0: all.", minimum=0
-    )
-    checkpoint_every: int = flag(
-        0, "Steps between checkpoints, beside checkpoint_minutes; 0: no checkpoints by steps.", minimum=0
-    )
-    checkpoint_minutes: float = flag(
-        30.0, "Minutes between checkpoints, beside checkpoint_every; 0: no checkpoints by time.", minimum=0
-    )
-    checkpoint_async: bool = flag(
-        True,
-        "Write checkpoints in the background; training waits only for a copy in memory. On a CPU there is a copy only "
-        "with checkpoint_every: checkpoints by time wait for the disk.",
-    )
-    keep_last: int = flag(3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1)
-    keep_every: int = flag(0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0)
-    max_failed_saves: int = flag(3, "Number of consecutive failed saves that stop the run.", minimum=1)
-    resume: str = flag(
-        "auto",
-        "Checkpoint to start from. auto: the newest in output_dir. none: a fresh start. best: the one with the best "
-        "score of a fine-tuned task. Or a checkpoint's path.",
-    )
-    init_checkpoint: str | None = flag(
-        None,
-        "Weights to begin with, as FORMAT:PATH (see tftrain.convert), where output_dir has no checkpoint to continue "
-        "from; the flags of the model follow from them.",
-    )
-    init_missing: bool = flag(False, "Give heads that init_checkpoint lacks random initial weights.")
-    resume_check: str = flag(
-        "xxh3_128",
-        "Digest that verifies each file of the checkpoint. xxh3_128 detects damage; sha256, slower than many disks, "
-        "also detects deliberate changes.",
-        choices=("xxh3_128", "sha256"),
-    )
-    change_on_resume: str = flag(
-        "",
-        "Comma-separated flags that may differ from those of the checkpoint although they change the mathematics.",
-    )
-    start_timeout_seconds: float = flag(
-        3600, "Time limit for connecting, for restoring a checkpoint, and for a step that compiles.", above=0
-    )
-    step_timeout_seconds: float = flag(
-        1800, "Time limit for a step, for reading its batch, and for a batch of an evaluation.", above=0
-    )
-    save_timeout_seconds: float = flag(1800, "Time limit for a checkpoint.", above=0)
-    exit_timeout_seconds: float = flag(120, "Time limit for the process to exit after the run has finished.", above=0)
-    preempt_save_seconds: float = flag(
-        60, "Time limit to finish the step and save after SIGTERM, SIGINT or SIGUSR1.", above=0
-    )
-    check_memory: bool = flag(
-        True, "Refuse sizes whose planned memory is far above that of this machine or its GPUs, before the start."
-    )
-    max_nan_steps: int = flag(
-        20, "Number of consecutive steps with a non-finite loss or gradient that end the run.", minimum=1
-    )
-    spike_zscore: float = flag(
-        6.0,
-        "Report a spike of loss or gradient norm this many standard deviations above its recent mean; 0: none.",
+        0,
+        "TensorFlow threads on each rank; 0: the host's cores divided by its ranks.",
         minimum=0,
+        maximum=1024,
+        on_resume="local",
     )
-    machine_file: str = flag(
-        "build/machine.json",
-        "Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU "
-        "reports no planned step time.",
+    huge_pages: bool = flag(
+        True, "On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them.", on_resume="local"
     )
-    measure_products: bool = flag(
-        False,
-        "After the second step, measure the time that the matrix products of a pre-training step take alone, and "
-        "report its share of the step; takes about as long as a step.",
+    device_peak_tflops: float | None = flag(
+        None, "Peak rate of the device, used for mfu; known GPUs need none.", above=0, on_resume="local"
     )
-    seed: int = flag(
-        1, "Seed of the initial weights, the data order, masking and dropout.", minimum=0, maximum=2**31 - 1
-    )
-
-    @property
-    def saves_before_end(self) -> bool:
-        """Whether there may be a checkpoint before that of the end."""
-        return 0 < self.checkpoint_every < self.max_steps or self.checkpoint_minutes > 0
-
-    @property
-    def keeps_copy(self) -> bool:
-        """Whether to hold a copy of the state in memory, so that training continues while a checkpoint is written.
-
-        Checkpoints by time alone are too rare to be worth the memory.
-        """
-        return self.checkpoint_async and 0 < self.checkpoint_every < self.max_steps
 
 
 @dataclass(frozen=True)
@@ -248,6 +162,10 @@ class TrainConfig:
     batch: BatchConfig = BatchConfig()
     parallel: ParallelConfig = ParallelConfig()
     compute: ComputeConfig = ComputeConfig()
+    log: LogConfig = LogConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    limits: LimitsConfig = LimitsConfig()
     run: RunConfig = RunConfig()
 
     def problems(self, ranks: int) -> list[Problem]:

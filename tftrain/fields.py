@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -10,6 +11,22 @@ Config = TypeVar("Config")
 
 # Characters of a value in a message: a path fits, a flagfile's line of a megabyte does not.
 _MAX_VALUE = 300
+
+# What a flag may do when a run resumes from a checkpoint. The value of a checkpoint serves where the command line gives
+# none, except of local flags.
+ON_RESUME = {
+    "fixed": "another value is another model, another update rule or other random numbers: a change is refused",
+    "named": "another value changes the remaining steps: a change is refused unless --change_on_resume names the flag",
+    "logged": "another value changes rounding, or the length of the run: the log has a line on a change",
+    "free": "the value chooses where, how fast and on how many ranks the same result is computed: it may change",
+    "local": "free, and never taken from a checkpoint: it is of one command or one host, or follows from the ranks",
+}
+_BOUNDS = {
+    "minimum": ("at least", operator.ge),
+    "maximum": ("at most", operator.le),
+    "above": ("above", operator.gt),
+    "below": ("below", operator.lt),
+}
 
 
 class Problem(NamedTuple):
@@ -56,6 +73,7 @@ def flag(
     below=None,
     implementation: str | None = None,
     path: bool = False,
+    on_resume: str | None = None,
 ) -> Any:
     """Declares a dataclass field that is also a flag.
 
@@ -68,10 +86,21 @@ def flag(
         above, below: exclusive bounds of a number.
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
         path: whether the value is a path or a glob, see `with_absolute_paths`.
+        on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
+            None: as the class says, see `on_resume`.
     """
     limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
-    kinds = {"implementation": implementation, "path": path}
+    kinds = {"implementation": implementation, "path": path, "on_resume": on_resume}
     return dataclasses.field(default=default, metadata={"help": help, **limits, **kinds})
+
+
+def on_resume(section: Any) -> dict[str, str | None]:
+    """Returns for each flag of a dataclass one of ON_RESUME; the class attribute ON_RESUME is for flags without one."""
+    plain, default = implementations(section), getattr(section, "ON_RESUME", None)
+    return {
+        field.name: field.metadata["on_resume"] or ("free" if field.name in plain else default)
+        for field in dataclasses.fields(section)
+    }
 
 
 def implementations(config: Any) -> dict[str, str]:
@@ -100,20 +129,19 @@ def field_problems(config: Any) -> list[Problem]:
         value, limits = getattr(config, field.name), field.metadata
         if value is None or "help" not in limits:
             continue
-        bounds = (
-            (limits["minimum"], "at least", lambda v, b: v >= b),
-            (limits["maximum"], "at most", lambda v, b: v <= b),
-            (limits["above"], "above", lambda v, b: v > b),
-            (limits["below"], "below", lambda v, b: v < b),
-        )
         if limits["choices"] and value not in limits["choices"]:
             found.append(Problem(flag_name(field), value, f"expected one of {', '.join(map(str, limits['choices']))}"))
         elif isinstance(value, float) and not math.isfinite(value):
             found.append(Problem(flag_name(field), value, "expected a finite number"))
-        elif any(bound is not None and not holds(value, bound) for bound, _, holds in bounds):
-            words = [f"{word} {bound}" for bound, word, _ in bounds if bound is not None]
-            found.append(Problem(flag_name(field), value, f"expected a number {' and '.join(words)}"))
+        elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):
+            found.append(Problem(flag_name(field), value, f"expected a number {bounds(field)}"))
     return found
+
+
+def bounds(field: dataclasses.Field) -> str:
+    """Returns the bounds of a flag in words; "" if it has none."""
+    limits = field.metadata
+    return " and ".join(f"{word} {limits[name]}" for name, (word, _) in _BOUNDS.items() if limits[name] is not None)
 
 
 def sections(config: Any) -> list[Any]:

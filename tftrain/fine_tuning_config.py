@@ -12,12 +12,15 @@ GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", 
 class FineTuningConfig:
     """Fine-tuning: labelled files, and what decides about the best checkpoint; for every --task but pretraining."""
 
+    ON_RESUME = "named"
+
     train_file: str | None = flag(
         None,
         "Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering.",
         path=True,
+        on_resume="free",
     )
-    eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
+    eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True, on_resume="free")
     text_column: str | None = flag(
         None, "Name or number (from 0) of the column of the text; by default text or sentence."
     )
@@ -30,25 +33,35 @@ class FineTuningConfig:
         "Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric.",
         choices=GLUE_TASKS,
     )
-    glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True)
+    glue_dir: str | None = flag(
+        None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True, on_resume="free"
+    )
     tokenizer_dir: str | None = flag(
         None,
         "Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights.",
         path=True,
+        on_resume="local",
     )
     doc_stride: int = flag(128, "Tokens between the windows of a long context of question_answering.", minimum=1)
     max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1)
-    max_answer_length: int = flag(30, "Most words of a predicted answer.", minimum=1)
-    n_best: int = flag(20, "Answers that predictions.jsonl lists for each question.", minimum=1)
+    max_answer_length: int = flag(30, "Most words of a predicted answer.", minimum=1, on_resume="free")
+    n_best: int = flag(20, "Answers that predictions.jsonl lists for each question.", minimum=1, on_resume="free")
     null_score_threshold: float = flag(
-        0.0, "A question has no answer if that scores higher than the best answer by more than this; SQuAD 2.0."
+        0.0,
+        "A question has no answer if that scores higher than the best answer by more than this; SQuAD 2.0.",
+        on_resume="free",
     )
     temperature: float = flag(0.05, "Divides the cosines in the loss of embedding.", above=0)
     best_metric: str | None = flag(
-        None, "Score by which the best checkpoint is chosen, higher is better; by default the first one of the task."
+        None,
+        "Score by which the best checkpoint is chosen, higher is better; by default the first one of the task.",
+        on_resume="free",
     )
     early_stopping: int = flag(
-        0, "Evaluations in a row without a better best_metric that end the run; 0: none do.", minimum=0
+        0,
+        "Evaluations in a row without a better best_metric that end the run; 0: none do.",
+        minimum=0,
+        on_resume="free",
     )
     seeds: int = flag(
         1,
@@ -56,6 +69,7 @@ class FineTuningConfig:
         "printed at the end.",
         minimum=1,
         maximum=1000,
+        on_resume="local",
     )
 
 

@@ -12,17 +12,29 @@ import time
 import types
 import typing
 from collections.abc import Collection, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from absl import flags
 
 from tftrain import flagfile
-from tftrain.fields import ConfigError, Problem, flag_name, sections
+from tftrain.exit_codes import ExitCode
+from tftrain.fields import ConfigError, Problem, bounds, flag_name, sections
 from tftrain.suggestions import REPLACED, suggest
 
 Config = TypeVar("Config")
 
-EXIT_BAD_FLAGS = 2
+
+class Described(NamedTuple):
+    """A flag in words; `default` is "" if it has none, `bounds` are as in "at least 1"."""
+
+    name: str
+    default: str
+    choices: tuple[str, ...]
+    kind: str
+    bounds: str
+    help: str
+
+
 # If there are more problems, only their number is printed: somebody passed a file that is no flagfile.
 MAX_PROBLEMS = 50
 RANK_0_PRINT_SECONDS = 5
@@ -82,7 +94,7 @@ def read(
 
 
 def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
-    """Ends the process with EXIT_BAD_FLAGS; rank 0 first prints the problems, one line each.
+    """Ends the process with WRONG_FLAGS; rank 0 first prints the problems, one line each.
 
     The other ranks wait, because a launcher ends all ranks as soon as one fails, perhaps before rank 0 has printed.
     """
@@ -94,7 +106,7 @@ def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
         if len(error.problems) > MAX_PROBLEMS:
             print(f"{program}: and {len(error.problems) - MAX_PROBLEMS} more problems", file=sys.stderr, flush=True)
         print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)
-    raise SystemExit(EXIT_BAD_FLAGS)
+    raise SystemExit(ExitCode.WRONG_FLAGS)
 
 
 def print_help(text: str) -> NoReturn:
@@ -116,14 +128,22 @@ def help_text(config_class: type, program: str) -> str:
     own = [getattr(config, name) for name in vars(config_class)["__annotations__"]]
     for section in sorted(sections(config), key=lambda section: section not in own):
         lines += ["", (section.__doc__ or "").strip().split("\n")[0]]
-        for field in dataclasses.fields(section):
-            choices = field.metadata["choices"]
-            base = _base_type(section, field.name)
-            kind = "|".join(map(str, choices)) if choices else "str" if base is tuple else base.__name__
-            default = getattr(section, field.name)
-            shown = "" if default in (None, ()) else f" (default {str(default).lower() if kind == 'bool' else default})"
-            lines.append(f"  --{flag_name(field)}={kind}{shown}\n      {field.metadata['help']}")
+        for flag in described(section):
+            shown = f" (default {flag.default})" if flag.default else ""
+            lines.append(f"  --{flag.name}={'|'.join(flag.choices) or flag.kind}{shown}\n      {flag.help}")
     return "\n".join(lines)
+
+
+def described(section: Any) -> list[Described]:
+    """Returns the flags of a dataclass in words."""
+    found = []
+    for field in dataclasses.fields(section):
+        base, default = _base_type(section, field.name), getattr(section, field.name)
+        shown = "" if default in (None, ()) else str(default).lower() if base is bool else str(default)
+        choices = tuple(map(str, field.metadata["choices"] or ()))
+        kind = "str" if base is tuple else base.__name__
+        found.append(Described(flag_name(field), shown, choices, kind, bounds(field), field.metadata["help"]))
+    return found
 
 
 def _base_type(section: Any, name: str) -> type:

@@ -83,7 +83,7 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     gloo_timeout = int(timeout) if timeout.isdecimal() else GLOO_TIMEOUT_SECONDS
     limits = job.Limits(
-        save=train_config.run.preempt_save_seconds + MARGIN_SECONDS, connected=gloo_timeout + MARGIN_SECONDS
+        save=train_config.limits.preempt_save_seconds + MARGIN_SECONDS, connected=gloo_timeout + MARGIN_SECONDS
     )
     # Each rank gets the flags that were checked here, also where a flagfile is a pipe or not on its host.
     command, server = ([sys.executable, "-m", f"tftrain.{name}", *args[1:]] for name in ("run", "rank_server"))

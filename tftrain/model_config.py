@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from tftrain.families import FAMILIES, Family
-from tftrain.fields import flag
+from tftrain.fields import flag, implementations
 
 TASKS = (
     "pretraining",
@@ -24,6 +24,8 @@ HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
 @dataclass(frozen=True)
 class ModelConfig:
     """The model's family and sizes, and what its blocks are made of."""
+
+    ON_RESUME = "fixed"
 
     model_family: str = flag(
         "bert",
@@ -81,6 +83,7 @@ class ModelConfig:
         "compute",
         "Format of scale and shift of every LayerNorm; its statistics are always fp32.",
         choices=("compute", "fp32"),
+        on_resume="logged",
     )
     attn_impl: str = flag(
         "softmax",
@@ -112,9 +115,15 @@ class ModelConfig:
     use_bias_in_keys: bool = flag(
         True, "Add a bias in the key projection; it cancels in the softmax and costs a little."
     )
-    hidden_dropout_prob: float = flag(0.1, "Dropout after the embeddings and after each sub-layer.", minimum=0, below=1)
-    attention_probs_dropout_prob: float = flag(0.1, "Dropout on the attention probabilities.", minimum=0, below=1)
-    initializer_range: float = flag(0.02, "Standard deviation of the truncated normal initial weights.", above=0)
+    hidden_dropout_prob: float = flag(
+        0.1, "Dropout after the embeddings and after each sub-layer.", minimum=0, below=1, on_resume="named"
+    )
+    attention_probs_dropout_prob: float = flag(
+        0.1, "Dropout on the attention probabilities.", minimum=0, below=1, on_resume="named"
+    )
+    initializer_range: float = flag(
+        0.02, "Standard deviation of the truncated normal initial weights.", above=0, on_resume="named"
+    )
     layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every LayerNorm.", above=0)
 
     @property
@@ -180,3 +189,12 @@ class ModelConfig:
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+
+# Fused ops, and the flags that choose between each and plain TensorFlow. attn_impl is no such flag: its cores differ in
+# what they keep.
+FUSED_OPS = {
+    name.removesuffix("_impl").removeprefix("attn_"): name
+    for name in implementations(ModelConfig)
+    if getattr(ModelConfig, name) == "auto"
+}

@@ -15,19 +15,26 @@ PIPELINE_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 class BatchConfig:
     """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: state two, the third follows."""
 
+    ON_RESUME = "named"
+
     micro_batch_size: int | None = flag(
-        None, "Samples of one forward pass on one rank; by default 8, if no batch size is given.", minimum=1
+        None,
+        "Samples of one forward pass on one rank; by default 8, if no batch size is given.",
+        minimum=1,
+        on_resume="free",
     )
     grad_accum_steps: int | None = flag(
         None,
         "Micro-batches accumulated into one update; by default it follows from the other sizes, or is 1.",
         minimum=1,
+        on_resume="local",
     )
     global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
     grad_accum_dtype: str = flag(
         "fp32",
         "Format in which the gradients of micro-batches are added; fp16 scales the loss.",
         choices=("fp32", "fp16", "bf16"),
+        on_resume="logged",
     )
     batch_rampup: str = flag(
         "none",
@@ -38,6 +45,7 @@ class BatchConfig:
         False,
         "Lower micro_batch_size to the largest size that divides global_batch_size evenly among any number of ranks; "
         "an elastic launcher sets this flag.",
+        on_resume="local",
     )
 
     @property
@@ -115,6 +123,8 @@ class BatchConfig:
 @dataclass(frozen=True)
 class ParallelConfig:
     """How layers, optimizer state and gradients are divided among the ranks."""
+
+    ON_RESUME = "free"
 
     tensor_parallel_size: int = flag(
         1, "Ranks that split every layer; groups of so many ranks share the global batch.", minimum=1

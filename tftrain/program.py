@@ -17,7 +17,7 @@ from tftrain.files import reason
 def main(
     name: str,
     config_class: type,
-    work: Callable[..., object],
+    work: Callable[..., int | None],
     argv: Sequence[str],
     *,
     target: Callable[[Any], str],
@@ -25,19 +25,21 @@ def main(
     problems_of: Callable[..., list[Problem]] | None = None,
     arguments: list[str] | None = None,
     stream: str = "stdout",
+    piped: int = ExitCode.FAILED,
 ) -> int:
     """Runs a program that needs no other rank.
 
     Args:
         name: of its module, after "tftrain.".
         config_class: of its flags.
-        work: what it does, given the configuration.
+        work: what it does, given the configuration; it may return an exit code, and refuse flags by a ConfigError.
         argv: the program's name and its arguments.
         target: returns the flag with what the program writes to, for the message of a file that can't be written.
         left: what a failure or an interrupt leaves, as the end of its message.
         problems_of: returns every reason to refuse a configuration; by default its method `problems`.
         arguments: takes the arguments that are no flags, for a program that has such.
         stream: of the log, see `log.configure`.
+        piped: the exit code if the reader of standard output, such as `head`, has enough.
 
     Returns:
         The exit code. WRONG_FLAGS ends the process instead.
@@ -56,13 +58,17 @@ def main(
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        work(config)
+        code = work(config)
+        sys.stdout.flush()
+        return code or ExitCode.DONE
+    except ConfigError as error:
+        flags.refuse(name, error)
     except RunError as error:
         logger.error(error)
         return error.exit_code
-    except BrokenPipeError:  # The reader of standard output has enough.
+    except BrokenPipeError:
         log.detach("stdout")
-        return ExitCode.FAILED
+        return piped
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
         logger.error(f"{target(config)}: {file}{reason(error)}{left}")
@@ -76,7 +82,6 @@ def main(
             raise
         logger.error(f"{target(config)}: {os.strerror(errno.ENOSPC)}{left}")
         return ExitCode.FAILED
-    return ExitCode.DONE
 
 
 def is_full_disk(error: Exception) -> bool:

@@ -65,7 +65,7 @@ def main(argv: list[str], forked: bool = False) -> int:
             return elastic.supervise(config, os.environ)
         if problems := all_problems(config, problems, launch):
             raise ConfigError(completed.explain(problems))
-        log.configure(launch.rank, config.run.log_level, host=host_of(launch))
+        log.configure(launch.rank, config.log.log_level, host=host_of(launch))
         config = with_sizes(config.resolve(launch.size))
         if problems := memory_limit.problems(config, launch, forked):
             raise ConfigError(problems)
@@ -142,7 +142,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
 
     if config.compute.deterministic:
         determinism.enable()
-    watchdog, code = Watchdog(launch.rank, config.run, host=host_of(launch)), ExitCode.FAILED
+    watchdog, code = Watchdog(launch.rank, config.limits, config.run.output_dir, host=host_of(launch)), ExitCode.FAILED
     own_codes: list[int] = []  # One code, once this rank has come to its own end.
 
     def end_after_peer() -> None:
@@ -233,14 +233,15 @@ def resume_problems(config: TrainConfig) -> list[Problem]:
         found = checkpoint_flags.chosen(config)
     except CheckpointError as error:
         return [Problem("output_dir", settings.output_dir, str(error))]
-    if settings.resume == "best" and found is None:
+    resume = config.checkpoint.resume
+    if resume == "best" and found is None:
         expected = "output_dir has no checkpoint of the best score; expected auto, none, or the folder of a checkpoint"
         return [Problem("resume", "best", expected)]
-    if settings.resume not in ("auto", "none") and not (found / manifest.NAME).is_file():
+    if resume not in ("auto", "none") and not (found / manifest.NAME).is_file():
         newest = folder.find(settings.output_dir)[-1:]
         such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
         expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
-        return [Problem("resume", settings.resume, expected)]
+        return [Problem("resume", resume, expected)]
     if settings.mode == "evaluate" and found is None and settings.init_checkpoint is None:
         expected = (
             "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint, or "

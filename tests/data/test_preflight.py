@@ -12,17 +12,18 @@ import pytest
 import tensorflow as tf
 
 from tests.data import corpora
-from tftrain.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from tftrain.config import TrainConfig
 from tftrain.data.errors import DataError
 from tftrain.data.manifest import read_manifest, write_manifest
 from tftrain.data.preflight import problems, sizes
 from tftrain.data.preparation import prepare
 from tftrain.data.source import open_source
 from tftrain.data_sizes import predictions
+from tftrain.fields import changed
 
 
 def config(model=None, run=None, **data):
-    return TrainConfig(model=ModelConfig(**(model or {})), data=DataConfig(**data), run=RunConfig(**(run or {})))
+    return changed(TrainConfig(), {**(model or {}), **(run or {}), **data})
 
 
 GPT = {"model_family": "gpt", "vocab_size": 300}

@@ -5,8 +5,8 @@ import pytest
 from tests.plan.workloads import BERT, resized
 from tftrain.architecture.describe import describe
 from tftrain.config import ModelConfig
+from tftrain.model_config import FUSED_OPS
 from tftrain.plan import bert
-from tftrain.plan.workload import LEVERS
 
 ALIASES = ("Reshape", "Identity", "IdentityN", "StopGradient")
 SAMPLES, LENGTH, WIDTH, HEADS = 3, 32, 64, 4
@@ -29,7 +29,7 @@ ITEM = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2)}
 def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dtype, activation, rate):
     flash = implementation == "flash"  # beside the other fused ops
     implementation = "fused" if flash else implementation
-    impl = dict.fromkeys(LEVERS.values(), implementation)
+    impl = dict.fromkeys(FUSED_OPS.values(), implementation)
     config = ModelConfig(
         hidden_size=WIDTH,
         num_attention_heads=HEADS,

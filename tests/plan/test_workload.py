@@ -6,6 +6,7 @@ import pytest
 
 from tftrain.config import ComputeConfig, ModelConfig, OptimizerConfig, TrainConfig
 from tftrain.fields import changed
+from tftrain.model_config import FUSED_OPS
 from tftrain.parallel_config import BatchConfig, ParallelConfig
 from tftrain.plan import memory
 from tftrain.plan import workload as workload_module
@@ -33,10 +34,10 @@ def test_xla_is_planned_where_the_trainer_compiles_and_grappler_where_it_does_no
     assert workload(config).compiled == (jit_compile != "false")
 
 
-@pytest.mark.parametrize("op", workload_module.LEVERS)
+@pytest.mark.parametrize("op", FUSED_OPS)
 def test_an_op_is_planned_as_fused_unless_a_flag_names_the_reference(op):
     for value, fused in (("auto", True), ("fused", True), ("reference", False)):
-        model = ModelConfig(**{workload_module.LEVERS[op]: value})
+        model = ModelConfig(**{FUSED_OPS[op]: value})
         assert (op in workload(TrainConfig(model=model)).fused) == fused
 
 

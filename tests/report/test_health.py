@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.distributed import started_ranks
 from tests.test_run import SMALL, rows
-from tftrain.config import RunConfig
+from tftrain.config import LimitsConfig
 from tftrain.exit_codes import ExitCode, NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.health import Health
@@ -29,7 +29,7 @@ BAD = BACKED_OFF._replace(is_nan=tf.constant(True), culprit=tf.constant(7), bad_
 
 
 def seen(infos, max_nan_steps=3, found=None):
-    settings, mesh = RunConfig(max_nan_steps=max_nan_steps), Mesh(0, 4, tensor_parallel_size=2)
+    settings, mesh = LimitsConfig(max_nan_steps=max_nan_steps), Mesh(0, 4, tensor_parallel_size=2)
     on_spike = lambda step, spike: found.append((step, spike))  # noqa: E731
     health = Health(
         settings, mesh, BertPretraining.mean_values, lambda culprit: f"the gradient of number {culprit}", on_spike

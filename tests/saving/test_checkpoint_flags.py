@@ -74,7 +74,7 @@ def test_the_log_lists_the_flags_that_the_checkpoint_supplies(output_dir):
 
 def test_flags_of_the_command_and_of_the_host_stay_as_given(output_dir):
     config = continued(output_dir)
-    assert (config.run.log_level, config.compute.cpu_threads, config.run.resume) == ("info", 0, "auto")
+    assert (config.log.log_level, config.compute.cpu_threads, config.checkpoint.resume) == ("info", 0, "auto")
 
 
 def test_what_is_given_wins(output_dir):
@@ -194,17 +194,26 @@ def test_an_evaluation_takes_all_held_out_examples_whatever_the_run_took(output_
     part = "--eval_examples=3"
     run_of_part = flags.parse(TrainConfig, ["run", *FIRST, part, f"--output_dir={output_dir}"]).resolve(2)
     write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", dataclasses.asdict(run_of_part))
-    assert continued(output_dir).run.eval_examples == 3
-    assert continued(output_dir, "--mode=evaluate").run.eval_examples == 0
-    assert continued(output_dir, "--mode=evaluate", part).run.eval_examples == 3
+    assert continued(output_dir).evaluation.eval_examples == 3
+    assert continued(output_dir, "--mode=evaluate").evaluation.eval_examples == 0
+    assert continued(output_dir, "--mode=evaluate", part).evaluation.eval_examples == 3
+
+
+def test_flags_are_found_in_whatever_section_an_older_run_saved_them(output_dir):
+    run_of_part = flags.parse(TrainConfig, ["run", *FIRST, "--keep_last=7", f"--output_dir={output_dir}"]).resolve(2)
+    saved = dataclasses.asdict(run_of_part)
+    for section in ("log", "evaluation", "checkpoint", "limits"):
+        saved["run"] |= saved.pop(section)
+    write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", saved)
+    assert continued(output_dir).checkpoint.keep_last == 7
 
 
 def test_the_eval_batches_of_an_older_run_become_as_many_examples(output_dir):
     config = flags.parse(TrainConfig, ["run", *FIRST, f"--output_dir={output_dir}"]).resolve(2)
     saved = json.loads(json.dumps(dataclasses.asdict(config)))
-    del saved["run"]["eval_examples"]
+    del saved["evaluation"]
     saved["run"]["eval_batches"] = 4
     write_checkpoint(folder.checkpoint_folder(output_dir) / "step_00000006", saved)
     found = continued(output_dir)
-    assert found.run.eval_examples == 4 * 12
+    assert found.evaluation.eval_examples == 4 * 12
     assert run.all_problems(found, [], Launch(0, 2, 0, 2)) == []

@@ -12,8 +12,9 @@ from tests.checkpoint import states
 from tests.distributed import run_ranks
 from tests.test_run import SMALL, configured, rows
 from tftrain.checkpoint import folder, memory
-from tftrain.config import RunConfig
+from tftrain.config import TrainConfig
 from tftrain.exit_codes import ExitCode, NotFiniteError
+from tftrain.fields import changed
 from tftrain.parallel.mesh import Mesh
 from tftrain.saving.saves import Saves
 from tftrain.train import loop
@@ -44,7 +45,7 @@ def test_integers_are_finite_and_so_is_nothing():
 def test_a_state_with_a_bad_element_is_refused_and_nothing_is_written(tmp_path, bad, last):
     value = np.ones(5, np.float32)
     folder.checkpoint_folder(tmp_path).mkdir()
-    saves = Saves(RunConfig(output_dir=str(tmp_path), checkpoint_every=1, keep_last=1), Mesh())
+    saves = Saves(changed(TrainConfig(), {"output_dir": str(tmp_path), "checkpoint_every": 1, "keep_last": 1}), Mesh())
     tensors = lambda: states.whole_pieces({"adam_v/x": value})  # noqa: E731
     saves.start(1, {}, tensors)
     saves.settle()
@@ -57,7 +58,7 @@ def test_a_state_with_a_bad_element_is_refused_and_nothing_is_written(tmp_path, 
 
 def test_a_doubtful_checkpoint_stands_beside_the_others_and_can_be_read(tmp_path):
     folder.checkpoint_folder(tmp_path).mkdir()
-    saves = Saves(RunConfig(output_dir=str(tmp_path), keep_last=1), Mesh())
+    saves = Saves(changed(TrainConfig(), {"output_dir": str(tmp_path), "keep_last": 1}), Mesh())
     tensors = lambda: states.whole_pieces({"master/x": np.ones(5, np.float32)})  # noqa: E731
     saves.start(1, {}, tensors, last=True)
     for _ in range(2):

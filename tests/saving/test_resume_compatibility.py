@@ -7,28 +7,13 @@ import pytest
 
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
-from tftrain.fields import implementations, sections
+from tftrain.fields import ON_RESUME, on_resume, sections
 from tftrain.saving import resume_compatibility
 
 DATA = {"the vocabulary": "101 tokens with SHA-256 0123", "manifest.json of the data": "SHA-256 4567"}
 SAVED = TrainConfig()
-# Every flag that may change without a word: where, how fast, and on how many ranks the same is computed.
-FREE = {
-    *implementations(SAVED.model),
-    *("data_dir", "train_files", "eval_files", "data_readers"),
-    *("micro_batch_size", "grad_accum_steps", "fit_micro_batch"),
-    *("tensor_parallel_size", "sequence_parallel", "split_opt_state", "split_grad_accum", "state_split_strategy"),
-    *("pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size", "pipeline_split"),
-    *("jit_compile", "deterministic", "activation_checkpointing", "memory_optimization", "suppress_grappler"),
-    *("enable_resource_variables", "sparse_as_dense", "cpu_threads", "huge_pages", "device_peak_tflops"),
-    *("mode", "output_dir", "log_every", "log_format", "trace_pipeline", "log_level", "eval_every", "eval_examples"),
-    *("checkpoint_every", "checkpoint_minutes", "checkpoint_async", "keep_last", "keep_every", "max_failed_saves"),
-    *("resume", "resume_check", "change_on_resume", "init_checkpoint", "init_missing"),
-    *("start_timeout_seconds", "step_timeout_seconds", "save_timeout_seconds", "exit_timeout_seconds"),
-    *("train_file", "eval_file", "glue_dir", "tokenizer_dir", "best_metric", "early_stopping", "seeds"),
-    *("max_answer_length", "n_best", "null_score_threshold"),
-    *("preempt_save_seconds", "max_nan_steps", "spike_zscore", "machine_file", "check_memory", "measure_products"),
-}
+KINDS = {name: kind for section in sections(SAVED) for name, kind in on_resume(section).items()}
+FREE = {name for name, kind in KINDS.items() if kind in ("free", "local")}
 
 
 def with_flag(name, value, config=SAVED):
@@ -48,10 +33,23 @@ def test_nothing_changed_needs_no_word():
     assert changes(SAVED) == []
 
 
-def test_every_flag_has_its_place():
-    """A new flag must be put somewhere: here, if it changes no number."""
-    names = {field.name for section in sections(SAVED) for field in dataclasses.fields(section)}
-    assert names - FREE == resume_compatibility.kinds(SAVED).keys()
+def test_every_flag_says_whether_it_may_change():
+    """A new flag of a section without ON_RESUME must say `on_resume=`."""
+    assert {name: kind for name, kind in KINDS.items() if kind not in ON_RESUME} == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("fixed", "hidden_size activation optimizer seed"),
+        ("named", "learning_rate hidden_dropout_prob global_batch_size masked_lm_prob temperature"),
+        ("logged", "precision grad_accum_dtype max_steps warmup_steps"),
+        ("free", "ln_impl attn_impl data_dir micro_batch_size tensor_parallel_size checkpoint_every"),
+        ("local", "output_dir resume cpu_threads grad_accum_steps"),
+    ],
+)
+def test_declarations_say_what_is_meant(kind, names):
+    assert {KINDS[name] for name in names.split()} == {kind}
 
 
 @pytest.mark.parametrize("name", sorted(FREE - {"change_on_resume"}))

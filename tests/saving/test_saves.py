@@ -13,8 +13,9 @@ from tests.test_run import SMALL, configured, losses, rows
 from tftrain.checkpoint import folder, memory, save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
-from tftrain.config import RunConfig
+from tftrain.config import TrainConfig
 from tftrain.exit_codes import ExitCode
+from tftrain.fields import changed
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.saving import saves
@@ -31,8 +32,8 @@ class Trained:
     def __init__(self, output_dir, mesh=ALONE, **settings):
         self.value = np.zeros(5, np.float32)
         folder.checkpoint_folder(output_dir).mkdir()
-        settings = {"checkpoint_every": 1, **settings}
-        self.saves = Saves(RunConfig(output_dir=str(output_dir), **settings), mesh)
+        settings = {"checkpoint_every": 1, "output_dir": str(output_dir), **settings}
+        self.saves = Saves(changed(TrainConfig(), settings), mesh)
 
     def save(self, step):
         """Saves a state of the step's number, which is another one right after that."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.distributed import started_ranks
 from tests.test_run import SMALL
-from tftrain.config import RunConfig
+from tftrain.config import LimitsConfig
 from tftrain.exit_codes import ExitCode
 from tftrain.parallel.pending_collectives import Collective, PendingCollectives
 from tftrain.supervise import watchdog
@@ -23,7 +23,7 @@ class Watched:
 
     def __init__(self, folder, **limits):
         self.codes, self._ended = [], threading.Event()
-        self.dog = Watchdog(3, RunConfig(output_dir=str(folder), **limits), self._end)
+        self.dog = Watchdog(3, LimitsConfig(**limits), str(folder), self._end)
 
     def _end(self, code):
         self.codes.append(code)

@@ -7,6 +7,7 @@ continues).
 
 import difflib
 import logging
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import Store, render
 from tftrain.bench.table import Row, Table, groups
 from tftrain.bench.tables import TABLES
+from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem
 
 logger = logging.getLogger("tftrain.bench")
 
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
+INTERRUPTED = ExitCode.SIGNALLED + signal.SIGINT
 EVERY = "all"
 
 
@@ -55,11 +56,11 @@ def main(argv: Sequence[str]) -> int:
             codes.append(measure_table(table, rows, config))
         except ConfigError as error:
             logger.error(error)
-            codes.append(flags.EXIT_BAD_FLAGS)
+            codes.append(ExitCode.WRONG_FLAGS)
         except Exception:  # A failure of one table does not stop the others.
             traceback.print_exc()
-            codes.append(EXIT_FAILED)
-        if codes[-1] == EXIT_INTERRUPTED:
+            codes.append(ExitCode.FAILED)
+        if codes[-1] == INTERRUPTED:
             break
     return max(codes)
 
@@ -79,7 +80,7 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
         failed = run(table, rows, config, store)
     except KeyboardInterrupt:
         logger.info(f"interrupted; --resume continues from {store.path}")
-        return EXIT_INTERRUPTED
+        return INTERRUPTED
     report = render(table, store.outcomes(), config.format)
     path = Path(config.output_dir) / f"{table.name}.{config.format}"
     path.write_text(report)
@@ -94,7 +95,7 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
     if store.outcomes():
         (table.page or page.write)(table, store.outcomes(), path.with_suffix(".html"))
         logger.info(str(path.with_suffix(".html")))
-    return EXIT_FAILED if failed else 0
+    return ExitCode.FAILED if failed else 0
 
 
 def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tftrain import strict_json
-from tftrain.data.errors import DataError
+from tftrain.data.errors import DataError, unreadable
 from tftrain.data.vocabulary import END_OF_TEXT, LONGEST_TOKEN, MAX_BYTES, Vocabulary, check_tokens
 from tftrain.files import read_small
 
@@ -141,7 +141,7 @@ def _read_json(path: str) -> dict[str, Any]:
     try:
         content = strict_json.parse(read_small(path, MAX_BYTES))
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; {_EXPECTED}") from error
+        raise unreadable(path, error, _EXPECTED) from error
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error}); {_EXPECTED}") from error
     if not isinstance(content, dict):
@@ -170,7 +170,7 @@ def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
     try:
         lines = read_small(merges_path, MAX_BYTES).decode().splitlines()
     except OSError as error:
-        raise DataError(f"{merges_path}: {error.strerror}; {_EXPECTED}") from error
+        raise unreadable(merges_path, error, _EXPECTED) from error
     except UnicodeDecodeError as error:
         raise DataError(f"{merges_path}: byte {error.start}: not UTF-8; {_EXPECTED}") from error
     merges = []

@@ -6,8 +6,9 @@ extracts the original message from it.
 
 import re
 
-from tftrain.exit_codes import RunError
+from tftrain.exit_codes import ExitCode, RunError
 from tftrain.fields import one_line
+from tftrain.files import reason
 
 
 class DataError(RunError):
@@ -16,6 +17,18 @@ class DataError(RunError):
     def __init__(self, message: str):
         """Joins the lines of the message, because file names may contain line breaks."""
         super().__init__(one_line(message))
+
+
+class MissingFileError(DataError):
+    """A path that a flag names is not there, or has no file."""
+
+    exit_code = ExitCode.WRONG_FLAGS
+
+
+def unreadable(path: str, error: OSError, expected: str) -> DataError:
+    """Returns the error of a file that a flag names and that can't be read."""
+    kind = MissingFileError if isinstance(error, FileNotFoundError) else DataError
+    return kind(f"{path}: {reason(error)}; {expected}")
 
 
 _RAISED = re.compile(r"DataError: ([^\n]*?)\s*(?:\n|$)")

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tftrain.data.errors import DataError
+from tftrain.data.errors import DataError, MissingFileError
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> InputFil
         skip_unreadable: whether to leave out what can't be read.
 
     Raises:
-        DataError: a name matches no file, or a file, a folder or a link can't be read.
+        MissingFileError: a name matches no file.
+        DataError: a file, a folder or a link can't be read.
     """
     paths: dict[str, str] = {}
     unreadable: dict[str, str] = {}
@@ -46,7 +47,7 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> InputFil
             found = [path for match in matches or [name] for path in _files(match, unreadable)]
             if not found and len(unreadable) == before:
                 reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
-                raise DataError(
+                raise MissingFileError(
                     f"--input_files={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
                 )
             for path in found:

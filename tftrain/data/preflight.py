@@ -254,9 +254,9 @@ def _held_out_problems(config: TrainConfig, reason: Problem) -> list[Problem]:
     """Returns the problems of a run without held-out examples. `reason` is the problem if the mode is evaluate."""
     if config.run.mode == "evaluate":
         return [reason]
-    if config.run.eval_every > 0:
+    if config.evaluation.eval_every > 0:
         missing = "eval_files" if reason.flag == "eval_files" else f"a held-out split in {reason.value}"
-        return [Problem("eval_every", config.run.eval_every, f"expected 0, or {missing}: nothing is held out")]
+        return [Problem("eval_every", config.evaluation.eval_every, f"expected 0, or {missing}: nothing is held out")]
     return []
 
 

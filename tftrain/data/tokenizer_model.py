@@ -14,7 +14,7 @@ import numpy as np
 from tftrain import strict_json
 from tftrain.data import accents, manifest
 from tftrain.data.alphabet import vocabulary_warnings
-from tftrain.data.errors import DataError
+from tftrain.data.errors import DataError, unreadable
 from tftrain.data.objective import Objective
 from tftrain.data.spool import Spool
 from tftrain.data.vocabulary import MAX_BYTES, Vocabulary, read_vocabulary
@@ -104,7 +104,7 @@ def read(config: PrepareConfig) -> TokenizerModel | None:
     try:
         model = read_small(config.vocab_file, MAX_BYTES)
     except OSError as error:
-        raise DataError(f"{config.vocab_file}: {error.strerror}; expected a sentencepiece model") from error
+        raise unreadable(config.vocab_file, error, "expected a sentencepiece model") from error
     return TokenizerModel(sentencepiece_vocabulary(model, config.vocab_file), model)
 
 

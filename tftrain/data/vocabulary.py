@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tftrain.data.errors import DataError
+from tftrain.data.errors import DataError, unreadable
 from tftrain.files import read_small
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -106,7 +106,7 @@ def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
     try:
         lines = read_small(path, MAX_BYTES).decode("utf-8").split("\n")
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; expected a vocabulary, one token a line") from error
+        raise unreadable(path, error, "expected a vocabulary, one token a line") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start}: not UTF-8; expected a vocabulary, one token a line") from error
     tokens = tuple(line.removesuffix("\r") for line in lines)

@@ -62,8 +62,10 @@ def problems(config: TrainConfig) -> list[Problem]:
                 reading.check_labels(rows, model.task, labels)
         except DataError as error:
             found.append(_problem(error, config, flag))
-    if config.run.eval_every > 0 and not (settings.glue_task or settings.eval_file):
-        found.append(Problem("eval_every", config.run.eval_every, "expected 0, or eval_file: nothing is held out"))
+    if config.evaluation.eval_every > 0 and not (settings.glue_task or settings.eval_file):
+        found.append(
+            Problem("eval_every", config.evaluation.eval_every, "expected 0, or eval_file: nothing is held out")
+        )
     return found
 
 

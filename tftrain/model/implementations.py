@@ -8,14 +8,12 @@ import dataclasses
 
 import tensorflow as tf
 
-from tftrain.config import ModelConfig
-from tftrain.fields import implementations
+from tftrain.model_config import FUSED_OPS, ModelConfig
 from tftrain.ops.cudnn_attention import check
 from tftrain.ops.dtypes import STORAGE
 from tftrain.ops.library import MissingLibraryError, unavailable_reason
 
-# Those with the value `auto`; attn_impl is always named.
-FLAGS = tuple(name for name in implementations(ModelConfig) if getattr(ModelConfig, name) == "auto")
+FLAGS = tuple(FUSED_OPS.values())
 
 
 def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> ModelConfig:

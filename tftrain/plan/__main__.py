@@ -4,12 +4,12 @@ It also ranks divisions (`--search`), compares plans with published rows (`--tab
 machine (`--measure`) and fits its constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import flags
+from tftrain import program
+from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem
 from tftrain.plan import cluster_file, levers, machine, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
@@ -20,31 +20,18 @@ from tftrain.plan.published.row import Row
 from tftrain.plan.search import search
 from tftrain.plan.system import Constants, systems
 
-EXIT_DOES_NOT_FIT = 1
-
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the program.
-
-    Args:
-        argv: the program's name and its flags.
-
-    Returns:
-        The exit status.
-    """
-    try:
-        config = flags.parse(PlanConfig, ["python -m tftrain.plan", *argv[1:]])
-        if problems := config.plan.problems():
-            raise ConfigError(problems)
-        code = _job(config)
-        sys.stdout.flush()
-        return code
-    except ConfigError as error:
-        flags.refuse("tftrain.plan", error)
-    except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe: discard the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    """Plans what the command line says; returns the exit code."""
+    return program.main(
+        "plan",
+        PlanConfig,
+        _job,
+        argv,
+        target=lambda config: f"--machine_file={config.run.machine_file}",
+        problems_of=lambda config: config.plan.problems(),
+        piped=ExitCode.DONE,
+    )
 
 
 def _job(config: PlanConfig) -> int:
@@ -158,7 +145,7 @@ def print_plan(config: PlanConfig) -> int:
     tokens, steps, given = work.global_batch * work.seq, config.run.max_steps, config.plan
     real = report.Rows(given.examples_per_row, given.utilisation)
     print(report.text(plan, work.model.parameters, steps, tokens, suggestions, real), end="")
-    return 0 if plan.fits else EXIT_DOES_NOT_FIT
+    return ExitCode.DONE if plan.fits else ExitCode.FAILED
 
 
 def print_search(config: PlanConfig) -> int:
@@ -169,7 +156,7 @@ def print_search(config: PlanConfig) -> int:
     lines = report.search_cells(found)
     print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
     print(f"{found.candidates} divisions, {found.fitting} of them fit", file=sys.stderr)
-    return 0 if found.fitting else EXIT_DOES_NOT_FIT
+    return ExitCode.DONE if found.fitting else ExitCode.FAILED
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tftrain.fields import ConfigError, changed
+from tftrain.model_config import FUSED_OPS
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.system import Constants
-from tftrain.plan.workload import LEVERS, Workload, update_rule, zero_stages
+from tftrain.plan.workload import Workload, update_rule, zero_stages
 
-OPS = {*LEVERS, "optimizer"}
+OPS = {*FUSED_OPS, "optimizer"}
 
 Changes = dict[str, Any]
 
@@ -66,11 +67,11 @@ def _planned(candidates: Iterable[Lever], cluster: Cluster, constants: Constants
 
 
 def _text(changes: Changes) -> str:
-    fused = all(changes.get(flag) == "fused" for flag in LEVERS.values())
+    fused = all(changes.get(flag) == "fused" for flag in FUSED_OPS.values())
     shown = ["--flagfile=configs/fused.flags"] if fused else []
     for flag, value in changes.items():
         # The flagfile sets the ops and an optimizer.
-        if not (fused and (flag in LEVERS.values() or value == "fused_lamb")):
+        if not (fused and (flag in FUSED_OPS.values() or value == "fused_lamb")):
             shown.append(f"--{flag}" if value is True else f"--{flag}={value}")
     return " ".join(shown)
 
@@ -94,7 +95,7 @@ def levers(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Lev
 def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Changes]:
     if OPS - work.fused:
         rule = update_rule(config.optimizer.optimizer)
-        yield {**dict.fromkeys(LEVERS.values(), "fused"), "optimizer": f"fused_{rule}"}
+        yield {**dict.fromkeys(FUSED_OPS.values(), "fused"), "optimizer": f"fused_{rule}"}
     if work.precision == "fp32":
         yield {"precision": "bf16"}
     by_stage = work.model.causal or config.plan.zero_stage is not None

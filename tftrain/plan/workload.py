@@ -9,14 +9,9 @@ from tftrain.architecture.describe import pretrained
 from tftrain.architecture.flops import head_in_layers
 from tftrain.config import OptimizerConfig, TrainConfig
 from tftrain.layer_split import split_layers
+from tftrain.model_config import FUSED_OPS
 from tftrain.number_formats import ITEM_BYTES
 
-LEVERS = {
-    "ln": "ln_impl",
-    "softmax": "attn_softmax_impl",
-    "gelu": "gelu_impl",
-    "dropout_add": "dropout_add_impl",
-}
 OPTIMIZERS = {field.name: field for field in dataclasses.fields(OptimizerConfig)}["optimizer"].metadata["choices"]
 MOMENTS = {"lion": 1}  # of an update rule; the others have two
 
@@ -133,13 +128,13 @@ def reference_optimizer(rule: str) -> str:
 
 def reference_levers(rule: str = "lamb") -> dict[str, str]:
     """Returns the flags, with their values, that run every op and the update rule in plain TensorFlow."""
-    return {**dict.fromkeys(LEVERS.values(), "reference"), "optimizer": reference_optimizer(rule)}
+    return {**dict.fromkeys(FUSED_OPS.values(), "reference"), "optimizer": reference_optimizer(rule)}
 
 
 def fused_ops(config: TrainConfig) -> frozenset[str]:
     """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built."""
     rule = update_rule(config.optimizer.optimizer)
-    fused = {op for op, lever in LEVERS.items() if getattr(config.model, lever) != "reference"}
+    fused = {op for op, lever in FUSED_OPS.items() if getattr(config.model, lever) != "reference"}
     plain = config.optimizer.optimizer in (f"reference_{rule}", reference_optimizer(rule))
     if config.model.attn_impl != "softmax":
         fused.add("flash")  # cuDNN keeps the same tensors
@@ -201,7 +196,7 @@ def from_config(
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
         moments=MOMENTS.get(update_rule(config.optimizer.optimizer), 2),
-        checkpoint_copy=config.run.keeps_copy and not gpu,
+        checkpoint_copy=config.checkpoint.keeps_copy(config.run.max_steps) and not gpu,
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
 

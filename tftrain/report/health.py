@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tftrain.config import RunConfig
+from tftrain.config import LimitsConfig
 from tftrain.exit_codes import NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.spikes import Spike, SpikeMonitor
@@ -28,7 +28,7 @@ class Health:
 
     def __init__(
         self,
-        settings: RunConfig,
+        settings: LimitsConfig,
         mesh: Mesh,
         mean_values: Callable[[Sequence[float]], dict[str, float]],
         culprit_name: Callable[[int], str],

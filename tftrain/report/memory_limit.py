@@ -27,7 +27,7 @@ def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[
         launch: the ranks, and how many of them share this host.
         forked: whether these were forked from one process, whose pages they share.
     """
-    if not config.run.check_memory or config.run.mode != "train":
+    if not config.limits.check_memory or config.run.mode != "train":
         return []
     gpu, ranks = devices.has_driver(), launch.local_size
     work = from_config(config, config.parallel.data_parallel_size(launch.size), gpu=gpu)

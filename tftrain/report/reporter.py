@@ -111,14 +111,14 @@ class Reporter:
             baseline: bytes that this process held before the model was built.
         """
         self.clock = Clock()
-        self._run, self._saves, self._settings, self._baseline = run, saves, run.config.run, baseline
+        self._run, self._saves, self._max_steps, self._baseline = run, saves, run.config.run.max_steps, baseline
         # The memory of the first step includes that of compilation.
-        self._memory_step = min(done + 2, self._settings.max_steps)
+        self._memory_step = min(done + 2, self._max_steps)
         self._scores: tuple[str, ...] = ()
         self._writer = None
         if run.mesh.is_chief:
-            settings = self._settings
-            self._writer = MetricsWriter(settings.output_dir, settings.max_steps, run.task.means, settings.log_format)
+            output_dir, form = run.config.run.output_dir, run.config.log.log_format
+            self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form)
             self._writer.truncate_after(done)
             write_config(run.config, run.mesh)
 
@@ -131,7 +131,7 @@ class Reporter:
         if is_due:
             row = train_row(self._run, info, self.clock, self._saves.failed)
             if self._writer:
-                self._writer.train(row, (self._settings.max_steps - number) * self.clock.seconds_per_step())
+                self._writer.train(row, (self._max_steps - number) * self.clock.seconds_per_step())
             self.clock.start()
 
     def _write_plan(self, number: int) -> None:
@@ -143,7 +143,7 @@ class Reporter:
             plan = planned.of_run(run.config, run.mesh, self.clock.batch_size)
             row = memory.report(run, number, self._baseline, self._saves.copy_bytes, plan.memory)
             alone = None
-            if self._settings.measure_products and not run.config.model.is_fine_tuned:
+            if run.config.log.measure_products and not run.config.model.is_fine_tuned:
                 alone = product_time.measure(planned.workload(run.config, run.mesh, self.clock.batch_size))
             if self._writer:
                 planned_row = plan.row(number, seconds, alone)

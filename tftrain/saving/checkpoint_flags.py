@@ -3,14 +3,14 @@
 The manifest of a checkpoint holds the whole configuration of its run. A flag that the command line gives always wins;
 `tftrain.saving.resume_compatibility` then decides whether it may differ. These flags never come from a checkpoint:
 
-- those of one command (`mode`, `output_dir`, `resume`, ...) and of one host (`cpu_threads`, `machine_file`, ...);
-- `grad_accum_steps`, which follows from the two other batch sizes and the number of ranks;
+- those that are declared `on_resume="local"`;
 - `warmup_steps`, if it is the default of its run, a tenth of `max_steps`;
 - sizes of the data, if the command line names other data;
 - if a checkpoint is evaluated: all but the model, the data, the precision and the micro-batch, because the evaluation
   may run on other ranks.
 """
 
+import contextlib
 import dataclasses
 import math
 import typing
@@ -23,12 +23,8 @@ import msgspec
 from tftrain.checkpoint import folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import TrainConfig
-from tftrain.fields import Problem
+from tftrain.fields import Problem, changed, on_resume, sections
 
-_OF_A_COMMAND = {"mode", "output_dir", "resume", "resume_check", "change_on_resume", "log_level", "log_format"}
-_OF_A_COMMAND |= {"init_checkpoint", "init_missing", "tokenizer_dir", "seeds"}
-_OF_A_HOST = {"cpu_threads", "huge_pages", "data_readers", "machine_file", "device_peak_tflops", "check_memory"}
-_DERIVED = {"grad_accum_steps", "fit_micro_batch"}
 _SOURCES = {"data_dir", "train_files", "eval_files", "synthetic_data"}
 _SIZES_OF_DATA = {"max_seq_length", "max_predictions_per_seq"}
 _TO_EVALUATE = {"precision", "micro_batch_size"}
@@ -59,14 +55,14 @@ class Completed(NamedTuple):
 
     def explain(self, problems: list[Problem]) -> list[Problem]:
         """Returns the problems; those of flags that are not on the command line say where their values come from."""
-        settings = self.config.run
-        has_begun = settings.resume == "auto" and (Path(settings.output_dir or "") / "config.json").is_file()
+        output_dir, resume = self.config.run.output_dir, self.config.checkpoint.resume
+        has_begun = resume == "auto" and (Path(output_dir or "") / "config.json").is_file()
         explained = []
         for problem in problems:
             if problem.flag in self.taken:
                 problem = problem._replace(expected=f"{problem.expected}; this value is that of {self.path}")
             elif self.path is None and problem.value is None and has_begun and problem.flag == "data_dir":
-                reason = f"{settings.output_dir} has no checkpoint that would supply the flags; give them again"
+                reason = f"{output_dir} has no checkpoint that would supply the flags; give them again"
                 problem = problem._replace(expected=f"{problem.expected}; {reason}")
             explained.append(problem)
         return explained
@@ -86,30 +82,30 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
         path, saved = _chosen(config)
     except CheckpointError:
         return Completed(config, None, {})  # `--output_dir` can't be read, which is refused later.
-    left_out = {*given, *_OF_A_COMMAND, *_OF_A_HOST, *_DERIVED}
+    local = {name for section in sections(config) for name, kind in on_resume(section).items() if kind == "local"}
+    left_out = {*given, *local}
     if _SOURCES & set(given):
         left_out |= _SOURCES | _SIZES_OF_DATA
     if "grad_accum_steps" in given:
         left_out.add("global_batch_size" if "micro_batch_size" in given else "micro_batch_size")
     if _has_default_warmup(saved):
         left_out.add("warmup_steps")
-    parts, taken = {}, {}
+    values, taken = {}, {}
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
-        values = _values(section, saved.get(field.name, {}))
-        if config.run.mode == "evaluate" and field.name not in ("model", "data", "fine_tuning"):
-            values = {name: value for name, value in values.items() if name in _TO_EVALUATE}
-        values = {name: value for name, value in values.items() if name not in left_out}
-        taken |= {name: value for name, value in values.items() if value != getattr(section, name)}
-        parts[field.name] = dataclasses.replace(section, **values)
+        evaluates_less = config.run.mode == "evaluate" and field.name not in ("model", "data", "fine_tuning")
+        for name, value in _values(section, saved).items():
+            if name not in left_out and (name in _TO_EVALUATE or not evaluates_less):
+                values[name] = value
+                if value != getattr(section, name):
+                    taken[name] = value
     if path:  # The weights come from it.
-        parts["run"] = dataclasses.replace(parts["run"], init_checkpoint=None, init_missing=False)
-        if config.run.resume == "best":
-            parts["run"] = dataclasses.replace(parts["run"], resume=str(path))
-    batch = parts["batch"]
-    if "micro_batch_size" in taken and batch.global_batch_size and "fit_micro_batch" not in given:
-        parts["batch"] = dataclasses.replace(batch, fit_micro_batch=True)
-    return Completed(dataclasses.replace(config, **parts), path, taken)
+        values |= {"init_checkpoint": None, "init_missing": False}
+        if config.checkpoint.resume == "best":
+            values["resume"] = str(path)
+    if "micro_batch_size" in taken and "fit_micro_batch" not in given:
+        values["fit_micro_batch"] = bool(values.get("global_batch_size", config.batch.global_batch_size))
+    return Completed(changed(config, values), path, taken)
 
 
 def chosen(config: TrainConfig) -> Path | None:
@@ -119,56 +115,45 @@ def chosen(config: TrainConfig) -> Path | None:
 
 def _chosen(config: TrainConfig) -> tuple[Path | None, dict[str, Any]]:
     """Returns the checkpoint, see `chosen`, and the flags in its manifest, which is read once: it may be large."""
-    if config.run.resume == "none":
+    resume, output_dir = config.checkpoint.resume, config.run.output_dir
+    if resume == "none":
         return None, {}
-    if config.run.resume == "best":
-        path = scores.checkpoint(config.run.output_dir) if config.run.output_dir else None
+    if resume == "best":
+        path = scores.checkpoint(output_dir) if output_dir else None
         return path, _saved(path) if path else {}
-    if config.run.resume != "auto":
-        return Path(config.run.resume), _saved(Path(config.run.resume))
-    for path in reversed(folder.find(config.run.output_dir) if config.run.output_dir else []):
+    if resume != "auto":
+        return Path(resume), _saved(Path(resume))
+    for path in reversed(folder.find(output_dir) if output_dir else []):
         if saved := _saved(path):
             return path, saved
     return None, {}
 
 
 def _saved(path: Path) -> dict[str, Any]:
-    """Returns the flags of a checkpoint's run by section; empty if its manifest can't be read, as resuming says."""
+    """Returns the flags of a checkpoint's run, whatever section they were in; empty if its manifest can't be read."""
     try:
         sections = manifest.read(path).run.get("config")
     except (CheckpointError, OSError):
         return {}
-    return _with_eval_examples(sections) if isinstance(sections, dict) else {}
-
-
-def _with_eval_examples(sections: dict[str, Any]) -> dict[str, Any]:
-    """Returns the flags of a run; for those of older versions, `eval_examples` in the place of `eval_batches`."""
-    run, batch = sections.get("run"), sections.get("batch")
-    sizes = [
-        part.get(name) if isinstance(part, dict) else None
-        for part, name in ((run, "eval_batches"), (batch, "global_batch_size"))
-    ]
-    if not all(isinstance(size, int) for size in sizes):
-        return sections
-    return sections | {"run": run | {"eval_examples": math.prod(sizes)}}
+    parts = sections.values() if isinstance(sections, dict) else ()
+    saved = {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
+    sizes = saved.get("eval_batches"), saved.get("global_batch_size")
+    if all(isinstance(size, int) for size in sizes):  # Older versions had eval_batches in the place of eval_examples.
+        saved["eval_examples"] = math.prod(sizes)
+    return saved
 
 
 def _has_default_warmup(saved: Mapping[str, Any]) -> bool:
     """Whether the warm-up follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved."""
-    optimizer, run = saved.get("optimizer"), saved.get("run")
-    if not isinstance(optimizer, Mapping) or not isinstance(run, Mapping):
-        return False
-    max_steps = run.get("max_steps")
-    return isinstance(max_steps, int) and optimizer.get("warmup_steps") == max_steps // 10
+    max_steps = saved.get("max_steps")
+    return isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10
 
 
-def _values(section: Any, saved: Any) -> dict[str, Any]:
-    """Returns the saved values of a section's flags; not those of a wrong type and not those of unknown flags."""
+def _values(section: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the saved values of a section's flags, without those of a wrong type."""
     found, types = {}, typing.get_type_hints(type(section))
-    for name, value in saved.items() if isinstance(saved, Mapping) else ():
-        if name in types:
-            try:
-                found[name] = msgspec.convert(value, types[name])
-            except msgspec.ValidationError:
-                continue
+    for name, kind in types.items():
+        if name in saved:
+            with contextlib.suppress(msgspec.ValidationError):
+                found[name] = msgspec.convert(saved[name], kind)
     return found

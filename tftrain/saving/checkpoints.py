@@ -32,7 +32,7 @@ class Checkpoints:
     def __init__(self, run: Run):
         """Reads and writes nothing yet."""
         self._run = run
-        self.saves = Saves(run.config.run, run.mesh)
+        self.saves = Saves(run.config, run.mesh)
 
     def restore(self) -> Path | None:
         """Gives every rank its part of the checkpoint that `--resume` means; every rank must call it.
@@ -44,9 +44,9 @@ class Checkpoints:
             CheckpointError: it is missing or damaged, or holds another model or optimizer, or the ranks do not see the
                 same folder; on all ranks alike. The state may be anything then.
         """
-        run, settings = self._run, self._run.config.run
-        resume.require_shared(settings.output_dir, run.mesh)
-        reader = resume.choose(settings, run.mesh, run.restore_buffers)
+        run, output_dir = self._run, self._run.config.run.output_dir
+        resume.require_shared(output_dir, run.mesh)
+        reader = resume.choose(run.config, run.mesh, run.restore_buffers)
         if reader:
             changes = resume_compatibility.changes(run.config, self.data, reader.manifest.run, reader.path)
             self._check_tensors(reader)
@@ -54,9 +54,9 @@ class Checkpoints:
             for line in changes + self._learning_rate_changes(reader.manifest.run.get("schedule")):
                 logger.info(line)
         if run.mesh.is_chief:
-            folder.sweep(settings.output_dir)
-            starts_over = settings.resume == "none"
-            aside = folder.set_aside(settings.output_dir, int(run.progress.step), starts_over)
+            folder.sweep(output_dir)
+            starts_over = run.config.checkpoint.resume == "none"
+            aside = folder.set_aside(output_dir, int(run.progress.step), starts_over)
             if aside:
                 what = "what another run left here was" if starts_over else "checkpoints of later steps were"
                 logger.info(f"{what} moved to {aside}")

@@ -13,7 +13,7 @@ from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import AgreedCheckpointError, CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
-from tftrain.config import RunConfig
+from tftrain.config import TrainConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 
@@ -56,11 +56,11 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
         )
 
 
-def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]) -> Reader | None:
+def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]) -> Reader | None:
     """Opens the checkpoint that `--resume` means and checks its files; every rank must call it.
 
     Args:
-        config: with `resume`, `resume_check` and `output_dir`.
+        config: of the run.
         mesh: the ranks, of which each checks some files.
         restore_buffers: returns the pieces that this rank will read, and memory for them; the check reads them.
 
@@ -71,32 +71,31 @@ def choose(config: RunConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[
         CheckpointError: `--resume` names a folder that is not a checkpoint or is damaged, or it is `auto` and all
             checkpoints are damaged; on all ranks alike.
     """
-    if config.resume == "none":
+    settings, output_dir = config.checkpoint, config.run.output_dir
+    if settings.resume == "none":
         return None
-    if config.resume != "auto":
-        reader, problem = _checked(Path(config.resume), mesh, restore_buffers(), config.resume_check)
+    if settings.resume != "auto":
+        reader, problem = _checked(Path(settings.resume), mesh, restore_buffers(), settings.resume_check)
         if problem:
             raise AgreedCheckpointError(
-                f"--resume={config.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
+                f"--resume={settings.resume}: {problem}; expected auto, none, or the folder of a good checkpoint"
             )
         return reader
-    found = [path.name for path in folder.find(config.output_dir)] if mesh.is_chief else []
+    found = [path.name for path in folder.find(output_dir)] if mesh.is_chief else []
     names = json.loads(collectives.gather_texts(mesh.world, json.dumps(found), "resume.found")[0])
     wanted = restore_buffers() if names else {}
     for name in reversed(names):
-        reader, problem = _checked(
-            folder.checkpoint_folder(config.output_dir) / name, mesh, wanted, config.resume_check
-        )
+        reader, problem = _checked(folder.checkpoint_folder(output_dir) / name, mesh, wanted, settings.resume_check)
         if reader:
             return reader
         if mesh.is_chief:
             logger.warning(f"this checkpoint can't be used: {problem}")
     if names:
         advice = "--resume=none starts over and moves them aside"
-        if config.mode == "evaluate":
+        if config.run.mode == "evaluate":
             advice = "expected another --output_dir, or --resume with the folder of a good checkpoint"
         raise AgreedCheckpointError(
-            f"{folder.checkpoint_folder(config.output_dir)}: none of its {len(names)} checkpoints can be used; {advice}"
+            f"{folder.checkpoint_folder(output_dir)}: none of its {len(names)} checkpoints can be used; {advice}"
         )
     return None
 

@@ -1,12 +1,6 @@
-"""Which flags may differ between a checkpoint and the run that resumes from it.
+"""Refuses a run that differs from the checkpoint it resumes from in a flag that must not; logs what else differs.
 
-Each flag is of one of four kinds:
-
-- fixed: another value means another model, another update rule or other random numbers. A change is refused.
-- named: another value changes the mathematics of the remaining steps, such as the learning rate. A change is refused
-  unless `--change_on_resume` names the flag.
-- logged: another value changes number formats and so rounding, or the length of the run. The log has a line on it.
-- All other flags choose where, how fast and on how many ranks the same result is computed. They may change.
+Each flag's declaration says whether it may, see `tftrain.fields.ON_RESUME`.
 """
 
 import dataclasses
@@ -16,42 +10,27 @@ from typing import Any
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.config import TrainConfig
-from tftrain.fields import Problem, implementations, sections
+from tftrain.fields import Problem, on_resume, sections
+from tftrain.fine_tuning_config import FineTuningConfig
 
-_FORMATS = ("ln_dtype", "precision", "grad_accum_dtype", "hvd_fp16_compression")
-_LENGTH = ("max_steps", "warmup_steps")
-_OF_EXAMPLES = (
-    *("max_seq_length", "max_predictions_per_seq", "seq_length_buckets"),
-    *("masked_lm_prob", "whole_word_masking", "synthetic_data"),
-)
-_OF_LABELLED_DATA = (
-    *("text_column", "text_pair_column", "label_column", "header", "label_separator", "glue_task"),
-    *("doc_stride", "max_query_length", "temperature"),
-)
-_NEWER = ("task", "labels", "seq_length_buckets", *_OF_LABELLED_DATA)  # flags that older checkpoints do not have
-_AFTER_THE_START = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+# Flags that older checkpoints do not have.
+_NEWER = {"task", "labels", "seq_length_buckets", *(field.name for field in dataclasses.fields(FineTuningConfig))}
 VOCABULARY = "the vocabulary"
 
 
 def kinds(config: TrainConfig) -> dict[str, str]:
     """Returns `fixed`, `named` or `logged` for every flag of such a kind."""
-    found = {name: "fixed" for name in _names(config.model) if name not in implementations(config.model)}
-    found |= dict.fromkeys(_names(config.optimizer), "named")
-    found |= dict.fromkeys(_AFTER_THE_START, "named")
-    found |= dict.fromkeys(("global_batch_size", "batch_rampup"), "named")
-    found |= dict.fromkeys(_OF_EXAMPLES, "named")
-    found |= dict.fromkeys(_OF_LABELLED_DATA, "named")
-    found |= dict.fromkeys(("optimizer", "seed"), "fixed")
-    return found | dict.fromkeys((*_FORMATS, *_LENGTH), "logged")
+    every = {name: kind for section in sections(config) for name, kind in on_resume(section).items()}
+    return {name: kind for name, kind in every.items() if kind in ("fixed", "named", "logged")}
 
 
 def flag_problems(config: TrainConfig) -> list[Problem]:
     """Returns why `--change_on_resume` can't be followed; any configuration may be given."""
-    of_kind, names = kinds(config), config.run.change_on_resume.split(",")
+    of_kind, names = kinds(config), config.checkpoint.change_on_resume.split(",")
     if unknown := [name for name in names if name and of_kind.get(name) != "named"]:
         named = ", ".join(name for name, kind in of_kind.items() if kind == "named")
         expected = f"{', '.join(unknown)} can't be named there; expected some of {named}"
-        return [Problem("change_on_resume", config.run.change_on_resume, expected)]
+        return [Problem("change_on_resume", config.checkpoint.change_on_resume, expected)]
     return []
 
 
@@ -70,7 +49,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     Raises:
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
-    saved, permitted = _flags(run, path), set(filter(None, config.run.change_on_resume.split(",")))
+    saved, permitted = _flags(run, path), set(filter(None, config.checkpoint.change_on_resume.split(",")))
     of_kind = kinds(config)
     refused, named, logged, hints = [], [], [], []
     for name, now in _all(config).items():
@@ -126,10 +105,6 @@ def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, 
     if differing:
         advice = "leave the model's flags out, they are in the checkpoint, or choose another checkpoint with --resume"
         raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {'; '.join(differing)}; {advice}")
-
-
-def _names(section: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(section)]
 
 
 def _all(config: TrainConfig) -> dict[str, Any]:

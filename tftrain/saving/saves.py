@@ -19,7 +19,7 @@ from tftrain.checkpoint.background import Plan, Save
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.save import Attempt
-from tftrain.config import RunConfig
+from tftrain.config import TrainConfig
 from tftrain.exit_codes import NotFiniteError
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
@@ -45,9 +45,11 @@ class Saves:
         keep_step: a step whose checkpoint is not removed: the one with the best score.
     """
 
-    def __init__(self, config: RunConfig, mesh: Mesh):
+    def __init__(self, config: TrainConfig, mesh: Mesh):
         """Saves nothing yet."""
-        self._config, self._mesh = config, mesh
+        self._config, self._output_dir, self._mesh = config.checkpoint, config.run.output_dir, mesh
+        self._keeps_copy = self._config.keeps_copy(config.run.max_steps)
+        self._timeout = config.limits.save_timeout_seconds
         self.failed = self._in_a_row = 0
         self.keep_step: int | None = None
         self._save: Save | None = None
@@ -68,7 +70,7 @@ class Saves:
 
         The first save is then as fast as later ones.
         """
-        if self._config.keeps_copy:
+        if self._keeps_copy:
             self._staging = memory.arrays(pieces)
         staging = list(self._staging.values())
         self._preparing = threading.Thread(target=memory.map_pages, args=(staging,), name="staging", daemon=True)
@@ -106,14 +108,14 @@ class Saves:
         """
         self.settle()
         # State on a GPU is copied to the host for any save, so training need not wait.
-        copies = not last and self._config.checkpoint_async and (self._config.keeps_copy or devices.has_gpu())
+        copies = not last and self._config.checkpoint_async and (self._keeps_copy or devices.has_gpu())
         mine = self._copies(owned()) if copies else list(owned())
         attempt = Attempt(
-            Path(self._config.output_dir), step, self._agree(step, mine), self._mesh.rank, self._mesh.size, is_good
+            Path(self._output_dir), step, self._agree(step, mine), self._mesh.rank, self._mesh.size, is_good
         )
         plan = None
         if self._mesh.is_chief:
-            seconds = WRITE_SHARE * self._config.save_timeout_seconds
+            seconds = WRITE_SHARE * self._timeout
             plan = Plan(run, self._config.keep_last, self._config.keep_every, seconds, self.keep_step)
         self._save = Save(attempt, mine, plan)
         if not (copies or last):
@@ -173,7 +175,7 @@ class Saves:
         self.failed, self._in_a_row = self.failed + 1, self._in_a_row + 1
         if self._in_a_row >= self._config.max_failed_saves:
             raise FailedSavesError(
-                f"{self._config.output_dir}: {self._in_a_row} saves in a row have failed, "
+                f"{self._output_dir}: {self._in_a_row} saves in a row have failed, "
                 f"as many as --max_failed_saves permits{_reason(problem)}"
             )
         return problem
@@ -189,7 +191,7 @@ class Saves:
         Returns:
             DONE or FAILED for each rank, and the reason if this one has failed.
         """
-        limit = share * self._config.save_timeout_seconds
+        limit = share * self._timeout
         end, round_seconds = time.monotonic() + limit, ROUND_SHARE * stall_shutdown_seconds()
         while True:
             has_ended = wait(min(round_seconds, max(0.0, end - time.monotonic())))
@@ -210,7 +212,7 @@ class Saves:
         before = self.failed
         problem = self.settle()
         if self.failed > before:
-            raise FailedSavesError(f"{self._config.output_dir}: the last save has failed{_reason(problem)}")
+            raise FailedSavesError(f"{self._output_dir}: the last save has failed{_reason(problem)}")
 
 
 def _reason(problem: str | None) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tftrain.config import RunConfig
+from tftrain.config import CheckpointConfig
 
 
 class SaveSchedule:
     """Decides after each step whether a checkpoint is due; equal on all ranks."""
 
-    def __init__(self, config: RunConfig, is_chief: bool, now: Callable[[], float] = time.monotonic):
+    def __init__(self, config: CheckpointConfig, is_chief: bool, now: Callable[[], float] = time.monotonic):
         """Starts the clock.
 
         Args:

@@ -3,12 +3,12 @@
 Exit codes: 0 done, 2 wrong flags.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import flags
+from tftrain import program
+from tftrain.exit_codes import ExitCode
 from tftrain.fields import ConfigError, Problem
 from tftrain.schedules import activations, orders, picture, simulation, trace
 from tftrain.schedules.check import check
@@ -20,31 +20,29 @@ UNIT_US = 1000.0  # a unit of time in the trace
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the program.
+    """Prints what the command line says; returns the exit code."""
+    return program.main(
+        "schedules",
+        ScheduleConfig,
+        show,
+        argv,
+        target=lambda config: f"--output={config.output}",
+        piped=ExitCode.DONE,
+    )
 
-    Args:
-        argv: the program's name and its flags.
 
-    Returns:
-        The exit status.
+def show(config: ScheduleConfig) -> None:
+    """Prints a schedule, and draws it if `--output` is given.
+
+    Raises:
+        ConfigError: a file can't be written.
     """
-    try:
-        config = flags.parse(ScheduleConfig, ["python -m tftrain.schedules", *argv[1:]])
-        if problems := config.problems():
-            raise ConfigError(problems)
-        table = make_table(config)
-        check(table)
-        events = simulation.simulate(table, config.durations())
-        print(text(table, events), end="", flush=True)
-        if config.output:
-            write(table, events, config.output)
-        return 0
-    except ConfigError as error:
-        flags.refuse("tftrain.schedules", error)
-    except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe: discard the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    table = make_table(config)
+    check(table)
+    events = simulation.simulate(table, config.durations())
+    print(text(table, events), end="", flush=True)
+    if config.output:
+        write(table, events, config.output)
 
 
 def make_table(config: ScheduleConfig) -> Table:

@@ -256,7 +256,7 @@ def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
         config.run.output_dir,
         config.problems,
         float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)),
-        config.run.log_level,
+        config.log.log_level,
     )
     for number in FORWARDED:
         signal.signal(number, supervisor.forward)

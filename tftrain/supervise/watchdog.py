@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import RunConfig
+from tftrain.config import LimitsConfig
 from tftrain.exit_codes import ExitCode
 from tftrain.parallel.pending_collectives import PendingCollectives
 
@@ -62,18 +62,26 @@ class Watchdog:
         stage: of the pipeline, for the report; None without stages.
     """
 
-    def __init__(self, rank: int, settings: RunConfig, end: Callable[[int], None] = os._exit, host: str = ""):
+    def __init__(
+        self,
+        rank: int,
+        settings: LimitsConfig,
+        output_dir: str,
+        end: Callable[[int], None] = os._exit,
+        host: str = "",
+    ):
         """Starts the thread.
 
         Args:
             rank: of this process.
-            settings: the seconds of each limit, and output_dir, where the report writes stacks/rank_N.txt.
+            settings: the seconds of each limit.
+            output_dir: folder where the report writes stacks/rank_N.txt.
             end: ends the process with a code.
             host: of the rank, for the report; "" if all ranks share one.
         """
         self.pending: PendingCollectives | None = None
         self.stage: int | None = None
-        self._rank, self._settings, self._end = rank, settings, end
+        self._rank, self._settings, self._output_dir, self._end = rank, settings, output_dir, end
         self._program = f"tftrain.run: rank {rank}{host and f' on {host}'}"
         self._limits: list[Limit] = []
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -126,13 +134,13 @@ class Watchdog:
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
         line = f"{self._program}: {limit.exceeded()}{self.waiting()}"
         print(line, file=sys.__stderr__, flush=True)
-        stacks = Path(self._settings.output_dir) / "stacks" / f"rank_{self._rank}.txt"
+        stacks = Path(self._output_dir) / "stacks" / f"rank_{self._rank}.txt"
         try:
             stacks.parent.mkdir(parents=True, exist_ok=True)
             with stacks.open("w") as file:
                 print(line, file=file, flush=True)
                 faulthandler.dump_traceback(file, all_threads=True)
-            checkpoints = folder.find(self._settings.output_dir)
+            checkpoints = folder.find(self._output_dir)
         except (OSError, CheckpointError) as error:
             words = f"the stacks can't be written: {error}"
         else:

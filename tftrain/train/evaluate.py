@@ -85,7 +85,7 @@ class HeldOut:
 
     def _rows(self) -> int:
         """Returns how many rows of the split hold `eval_examples`, about so many if they are packed; 0: all."""
-        wanted, source = self._config.run.eval_examples, self._source
+        wanted, source = self._config.evaluation.eval_examples, self._source
         return math.ceil(wanted * source.num_examples / source.real_examples)
 
     def _of_batch(self, batch):

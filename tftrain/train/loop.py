@@ -58,24 +58,24 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
         NotFiniteError: too many steps in a row, the last step, the last evaluation or the state were not finite; on
             every rank.
     """
-    watchdog, settings = watchdog or Watchdog(mesh.rank, config.run), config.run
+    watchdog, max_steps = watchdog or Watchdog(mesh.rank, config.limits, config.run.output_dir), config.run.max_steps
     grappler.configure(config.compute)
     baseline = memory.measure().now
     with watchdog.limit("building and restoring the model", "start_timeout_seconds"):
         initial = initial_weights.open_for(config)
         run = Run(config, mesh, initial)
         checkpoints = Checkpoints(run)
-        source = run.task.open_source(config.data, "train", settings.seed)
+        source = run.task.open_source(config.data, "train", config.run.seed)
         resumed = checkpoints.restore()
         done = int(run.progress.step)
         introduce(run, source, done, resumed)
-        if done >= settings.max_steps:
-            logger.info(f"nothing to do: --max_steps={settings.max_steps} and {done} steps are done")
+        if done >= max_steps:
+            logger.info(f"nothing to do: --max_steps={max_steps} and {done} steps are done")
             return ExitCode.DONE
         logger.info(memory.state_line(run))
         reporter = Reporter(run, checkpoints.saves, done, baseline)
         clock = reporter.clock
-        evaluates = settings.eval_every >= 0 and run.task.has_held_out(config.data)
+        evaluates = config.evaluation.eval_every >= 0 and run.task.has_held_out(config.data)
         held_out = HeldOut(config, run.task, run.parts, mesh, run.jit) if evaluates else None
         best = best_of(config, held_out, mesh, done)
         if best and best.is_exhausted:
@@ -83,22 +83,22 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
             return ExitCode.DONE
         if mesh.is_chief:
             write_tokenizer(config, resumed is not None)
-    health = Health(settings, mesh, run.task.mean_values, run.optimizer.culprit_name, reporter.spike)
+    health = Health(config.limits, mesh, run.task.mean_values, run.optimizer.culprit_name, reporter.spike)
     step = TrainStep(run)
     trace = PipelineTrace(run, step.clock) if step.clock else None
     batches = iter(
         pipeline.ramped_batches(
             source,
             config.data,
-            settings.seed,
+            config.run.seed,
             int(run.progress.consumed_samples),
             config.batch.ramp,
             mesh.data.share,
-            settings.max_steps - done,
+            max_steps - done,
         )
     )
 
-    schedule = SaveSchedule(settings, mesh.is_chief)
+    schedule = SaveSchedule(config.checkpoint, mesh.is_chief)
 
     def requests() -> np.ndarray:
         return np.concatenate([signals.requests(), schedule.requests()])
@@ -109,7 +109,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     logger.info("compiling the step ...")
     checkpoints.prepare()
     with contextlib.ExitStack() as stopped, Signals(stopping) as signals, checkpoints.saves:
-        for number in range(done + 1, settings.max_steps + 1):
+        for number in range(done + 1, max_steps + 1):
             with watchdog.limit(f"reading the batch of step {number}", "step_timeout_seconds"):
                 batch = next(batches)
             size = run.task.batch_size(batch) * mesh.data.size, batch["input_ids"].shape[1]
@@ -121,15 +121,15 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                     info = step(batch, requests())
                 signal_request, save_request = np.split(info.requests.numpy(), 2)
                 stop = signals.stop_requested(signal_request)
-                last = stop or number == settings.max_steps
+                last = stop or number == max_steps
                 health.observe(number, info, last)
-                if trace and number == min(done + pipeline_trace.STEP, settings.max_steps):
+                if trace and number == min(done + pipeline_trace.STEP, max_steps):
                     trace.write()
-                reporter.step(number, info, last or due(number, settings.log_every))
+                reporter.step(number, info, last or due(number, config.log.log_every))
                 if is_due := schedule.is_due(number, save_request):
                     health.settle()
             is_best = False
-            if held_out and not stop and (last or due(number, settings.eval_every)):
+            if held_out and not stop and (last or due(number, config.evaluation.eval_every)):
                 with clock.pause(), watchdog.limit(f"evaluation after step {number}", "step_timeout_seconds") as limit:
                     result = held_out(limit.restart)
                     reporter.evaluation(number, result)
@@ -138,7 +138,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
                     checkpoints.saves.keep_step = best.step
                     last = last or best.is_exhausted
                 if is_best and mesh.is_chief:
-                    predictions.write(settings.output_dir, held_out.scorer, result.outputs)
+                    predictions.write(config.run.output_dir, held_out.scorer, result.outputs)
                 if last:
                     health.settle()
                     health.observe_evaluation(number, result)
@@ -180,15 +180,16 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
     if not config.compute.sparse_as_dense and (split or run.mesh.pipeline.size > 1):
         reason = "with split state, gradients travel dense to their owners" if split else "not with pipeline stages"
         logger.info(f"--sparse_as_dense=false has no effect: {reason}")
-    if config.run.trace_pipeline and run.mesh.pipeline.size == 1:
+    if config.log.trace_pipeline and run.mesh.pipeline.size == 1:
         logger.info("--trace_pipeline has no effect: there is one pipeline stage")
     if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
         logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
         logger.info("--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
-    if not config.run.saves_before_end:
+    checkpoint = config.checkpoint
+    if not checkpoint.saves_before(config.run.max_steps):
         logger.info(
-            f"--checkpoint_every={config.run.checkpoint_every} and --checkpoint_minutes=0: there is no checkpoint "
+            f"--checkpoint_every={checkpoint.checkpoint_every} and --checkpoint_minutes=0: there is no checkpoint "
             "before the end; a run that is killed loses all its steps"
         )
     initial = config.run.init_checkpoint or "random weights"
@@ -209,7 +210,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
     Raises:
         DataError, CheckpointError: the message names the file.
     """
-    watchdog = watchdog or Watchdog(mesh.rank, config.run)
+    watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.output_dir)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(config, mesh)
         task, path, step = load_task(config, parts, mesh)
@@ -262,7 +263,7 @@ def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tu
         return task, Path(initial.path), 0
     named = task.named_variables() | task.copies()
     buffers = functools.partial(weight_restore_buffers, named, task.pieces)
-    reader = resume.choose(config.run, mesh, buffers)
+    reader = resume.choose(config, mesh, buffers)
     if reader is None:
         output_dir = f"--output_dir={config.run.output_dir}"
         raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")

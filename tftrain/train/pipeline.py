@@ -63,7 +63,7 @@ class PipelineGradients:
         """Prepares the computation; nothing is traced before the first call."""
         self._run, self._config = run, run.config
         self._stage = Stage(run.task, run.parts, run.mesh, run.jit, run.config.run.seed)
-        self.clock = StageClock() if run.config.run.trace_pipeline else None
+        self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
         """Computes the gradients of a batch, times the loss scale.

@@ -2,7 +2,8 @@
 
 from tftrain.architecture.describe import configuration
 from tftrain.bench.published.rows import Published
-from tftrain.plan.workload import LEVERS, Workload, reference_optimizer
+from tftrain.model_config import FUSED_OPS
+from tftrain.plan.workload import Workload, reference_optimizer
 
 DROPOUT = 0.1
 # The flags that say what model it is.
@@ -27,7 +28,7 @@ def run_flags(work: Workload, published: Published) -> list[str]:
         "max_seq_length": work.seq,
         "hidden_dropout_prob": DROPOUT if work.hidden_dropout else 0,
         "attention_probs_dropout_prob": DROPOUT if work.attention_dropout else 0,
-        **{lever: "fused" if op in work.fused else "reference" for op, lever in LEVERS.items()},
+        **{lever: "fused" if op in work.fused else "reference" for op, lever in FUSED_OPS.items()},
         "optimizer": optimizer if optimizer.startswith("fused_") else reference_optimizer(optimizer),
         "micro_batch_size": work.micro_batch,
         "grad_accum_steps": round(work.micro_batches),

@@ -1,0 +1,68 @@
+"""Writes docs/flags.md, the flags of all programs, from their declarations: `python tools/flag_table.py`."""
+
+from pathlib import Path
+from typing import Any
+
+from tftrain.bench.config import BenchConfig
+from tftrain.config import TrainConfig
+from tftrain.convert_config import ConvertConfig
+from tftrain.export_config import ExportConfig
+from tftrain.fields import ON_RESUME, on_resume, sections
+from tftrain.flags import described
+from tftrain.launching.config import LaunchConfig
+from tftrain.plan.config import PlanConfig
+from tftrain.predict_config import PredictConfig
+from tftrain.prepare_config import PrepareConfig
+from tftrain.schedules.config import ScheduleConfig
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/flags.md"
+PROGRAMS = {
+    "tftrain.run": TrainConfig,
+    "tftrain.launch": LaunchConfig,
+    "tftrain.prepare": PrepareConfig,
+    "tftrain.convert": ConvertConfig,
+    "tftrain.predict": PredictConfig,
+    "tftrain.export": ExportConfig,
+    "tftrain.plan": PlanConfig,
+    "tftrain.bench": BenchConfig,
+    "tftrain.schedules": ScheduleConfig,
+}
+INTRODUCTION = """# Flags
+
+`python tools/flag_table.py` writes this page from the declarations; `--help` of a program prints its flags too. Flags
+that programs share are listed once, under the first of them: `tftrain.launch` and `tftrain.plan`
+take all flags of `tftrain.run`, and `tftrain.export` names its model as `tftrain.predict` does. `tftrain.launch` also
+takes the spellings of `horovodrun`, such as `-np`, `-H` and `--num-proc`.
+
+The column "on resume" says whether a flag may differ from that of the checkpoint that a run resumes from. A flag that
+the command line does not give has the checkpoint's value, unless it is local.
+
+"""
+
+
+def page() -> str:
+    """Returns the page."""
+    lines, shown = [INTRODUCTION + "\n".join(f"- {kind}: {words}." for kind, words in ON_RESUME.items())], set()
+    for program, config_class in PROGRAMS.items():
+        lines += ["", f"## {program}"]
+        for section in sections(config_class()):
+            if section.__class__ not in shown:
+                shown.add(section.__class__)
+                lines += ["", section.__doc__.strip().split("\n")[0], "", *table(section)]
+    return "\n".join(lines) + "\n"
+
+
+def table(section: Any) -> list[str]:
+    """Returns a line for each flag of a section, and the head."""
+    kinds = on_resume(section)
+    resumes = any(kinds.values())
+    head = ["flag", "default", "values", *(["on resume"] if resumes else []), "meaning"]
+    rows = [head, ["---"] * len(head)]
+    for flag, kind in zip(described(section), kinds.values(), strict=True):
+        values = ", ".join(flag.choices) or f"{flag.kind} {flag.bounds}".strip()
+        rows.append([f"`{flag.name}`", flag.default, values, *([kind] if resumes else []), flag.help])
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
