@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain import devices
-from tftrain.architecture.describe import pretrained
+from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece, TensorData
@@ -159,6 +159,7 @@ class Run:
             self.task.initial_value,
             list(self._shapes),
             self.task.summed,
+            {each.name for each in describe(config.model).variables() if not each.decays},
         )
         state = self.optimizer.state
         if rounded:

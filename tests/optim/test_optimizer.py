@@ -58,6 +58,7 @@ def gradient_steps(count, seed=1):
 def make(config=CONFIG, dtype=tf.float32, weights=None, **options):
     weights = weights or initial_weights()
     variables = [tf.Variable(tf.cast(value, dtype)) for value in weights.values()]
+    options = {"undecayed": [name for name in weights if name.endswith(EXCLUDED)], **options}
     return Optimizer(config, MAX_STEPS, dict(zip(weights, variables, strict=True)), **options), variables
 
 

@@ -58,6 +58,7 @@ class Optimizer(tf.Module):
         initial: Callable[[str], tf.Tensor] | None = None,
         names_of_model: Sequence[str] | None = None,
         summed: Collection[str] = (),
+        undecayed: Collection[str] = (),
     ):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
@@ -65,7 +66,6 @@ class Optimizer(tf.Module):
             config: rule and hyperparameters, with `warmup_steps` resolved.
             length: of the whole run, for the schedule, see `learning_rate`.
             variables: the model's, of any floating dtype, by global name, such as `layer_00/attention/query/kernel`.
-                Those whose names end in bias, beta or gamma have neither weight decay nor layer adaptation.
             mesh: the ranks; by default this one alone.
             split_strategy: how the state is divided among the data parallel ranks, see `ParallelConfig`; None: not.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
@@ -73,6 +73,7 @@ class Optimizer(tf.Module):
             names_of_model: names of the variables of all pipeline stages, from the input to the output; by default
                 those of this one.
             summed: names of whole variables whose gradients must be summed over the tensor parallel ranks.
+            undecayed: names of the variables with neither weight decay nor layer adaptation.
         """
         super().__init__(name="optimizer")
         mesh = mesh or Mesh()
@@ -93,7 +94,7 @@ class Optimizer(tf.Module):
         place_of = {name: place for place, name in enumerate(self._names)}
         places = [place_of[name] for name in variables]
         self._norms = Norms(mesh, bool(split), self.state.segments, is_sliced, places, len(self._names))
-        self._update = Update(rule, self.is_fused, self.state, self._norms)
+        self._update = Update(rule, self.is_fused, self.state, self._norms, undecayed)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)
 
     def apply(

@@ -5,7 +5,7 @@ segment is the part of a store that belongs to one tensor. Rules that adapt laye
 collective adds up the squares of all tensors over the ranks that hold parts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -16,14 +16,13 @@ from tftrain.optim.norms import Norms
 from tftrain.optim.rules import FusedCall, UpdateRule
 from tftrain.optim.state import OptimizerState
 
-# Names that end so belong to tensors with neither weight decay nor layer adaptation.
-EXCLUDED = ("bias", "beta", "gamma")
-
 
 class Update:
     """The update of one optimizer's state by one rule."""
 
-    def __init__(self, rule: UpdateRule, fused: bool, state: OptimizerState, norms: Norms):
+    def __init__(
+        self, rule: UpdateRule, fused: bool, state: OptimizerState, norms: Norms, undecayed: Collection[str] = ()
+    ):
         """Prepares the update.
 
         Args:
@@ -31,9 +30,10 @@ class Update:
             fused: whether fused ops run it, in place; else plain TensorFlow.
             state: master weights and slots.
             norms: adds up squared norms over ranks.
+            undecayed: names of the tensors with neither weight decay nor layer adaptation.
         """
         self._rule, self._fused, self._state, self._norms = rule, fused, state, norms
-        self._is_adapted = [not name.endswith(EXCLUDED) for name in state.names]
+        self._is_adapted = [name not in undecayed for name in state.names]
 
     def squared_norms(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the sum of squares of each gradient, fp32 [stores]."""

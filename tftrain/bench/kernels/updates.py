@@ -8,13 +8,14 @@ import dataclasses
 
 import tensorflow as tf
 
+from tftrain.architecture.describe import describe
+from tftrain.architecture.parts import Variable
 from tftrain.bench.kernels import traffic
 from tftrain.bench.kernels.cases import DTYPES, Case, Pass, normal
-from tftrain.config import OptimizerConfig
+from tftrain.config import ModelConfig, OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.optim import rules
 from tftrain.optim.optimizer import Optimizer
-from tftrain.optim.update import EXCLUDED
 
 MAX_STEPS = 1_000_000
 
@@ -30,14 +31,20 @@ def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
     Returns:
         The case, with one pass named update.
     """
-    shapes = weight_shapes(sizes)
+    variables = weights_of(sizes)
+    shapes = {each.name: list(each.shape) for each in variables}
     of_model = DTYPES[dtype]
     weights = [tf.Variable(normal(index, shape, of_model)) for index, shape in enumerate(shapes.values())]
     config = dataclasses.replace(OptimizerConfig(), optimizer=f"reference_{op}", warmup_steps=0)
-    optimizer = Optimizer(config, MAX_STEPS, dict(zip(shapes, weights, strict=True)))
+    optimizer = Optimizer(
+        config,
+        MAX_STEPS,
+        dict(zip(shapes, weights, strict=True)),
+        undecayed={each.name for each in variables if not each.decays},
+    )
     gradients = [normal(1000 + index, shape, of_model) for index, shape in enumerate(shapes.values())]
-    decays = [0.0 if name.endswith(EXCLUDED) else config.weight_decay for name in shapes]
-    adapted = tf.constant([0.0 if name.endswith(EXCLUDED) else 1.0 for name in shapes])
+    decays = [config.weight_decay if each.decays else 0.0 for each in variables]
+    adapted = tf.constant([float(each.decays) for each in variables])
 
     def fused(*gradients):
         norm = tf.sqrt(tf.reduce_sum(lamb.squared_norms(gradients)))
@@ -67,23 +74,13 @@ def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
     return Case(f"{total} in {len(weights)}", {"update": Pass(total * traffic.UPDATE_BYTES[op][dtype], run)})
 
 
-def weight_shapes(sizes: dict[str, int]) -> dict[str, list[int]]:
-    """Returns name -> shape of BERT's weights, without the two heads (whose largest weight is the tied embedding)."""
-    hidden, wide = sizes["hidden"], 4 * sizes["hidden"]
-    shapes = {
-        "embeddings/word": [sizes["vocab"], hidden],
-        "embeddings/position": [512, hidden],
-        "embeddings/token_type": [2, hidden],
-        "embeddings/norm/gamma": [hidden],
-        "embeddings/norm/beta": [hidden],
-    }
-    for layer in range(sizes["layers"]):
-        prefix = f"layer_{layer:02d}"
-        linear = {f"attention/{name}": [hidden, hidden] for name in ("query", "key", "value", "output")}
-        linear |= {"feed_forward/up": [hidden, wide], "feed_forward/down": [wide, hidden]}
-        for name, shape in linear.items():
-            shapes[f"{prefix}/{name}/kernel"] = shape
-            shapes[f"{prefix}/{name}/bias"] = shape[1:]
-        for name in ("attention", "feed_forward"):
-            shapes[f"{prefix}/{name}/norm/gamma"] = shapes[f"{prefix}/{name}/norm/beta"] = [hidden]
-    return shapes
+def weights_of(sizes: dict[str, int]) -> list[Variable]:
+    """Returns BERT's variables without the two heads, whose largest weight is the tied token embedding."""
+    model = ModelConfig(
+        hidden_size=sizes["hidden"],
+        num_attention_heads=1,
+        num_hidden_layers=sizes["layers"],
+        vocab_size=sizes["vocab"],
+        task="embedding",
+    )
+    return describe(model).variables()
