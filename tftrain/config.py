@@ -28,20 +28,12 @@ class DataConfig:
     ON_RESUME = "named"
 
     data_dir: str | None = flag(
-        None,
-        "Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary.",
-        path=True,
-        on_resume="free",
+        None, "Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary.", path=True
     )
     train_files: str | None = flag(
-        None,
-        "Glob of TFRecords in the original BERT pre-training format, instead of data_dir.",
-        path=True,
-        on_resume="free",
+        None, "Glob of TFRecords in the original BERT pre-training format, instead of data_dir.", path=True
     )
-    eval_files: str | None = flag(
-        None, "Glob of held-out TFRecords, used with train_files.", path=True, on_resume="free"
-    )
+    eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.", path=True)
     synthetic_data: bool = flag(False, "Train on random token ids instead of records, for benchmarks.")
     max_seq_length: int | None = flag(
         None, "Tokens of an example; by default as in the data, 128 if synthetic.", minimum=8

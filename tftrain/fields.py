@@ -87,7 +87,7 @@ def flag(
         implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
         path: whether the value is a path or a glob, see `with_absolute_paths`.
         on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
-            None: as the class says, see `on_resume`.
+            None: free for a path or an implementation, otherwise as the class attribute ON_RESUME says.
     """
     limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
     kinds = {"implementation": implementation, "path": path, "on_resume": on_resume}
@@ -95,12 +95,12 @@ def flag(
 
 
 def on_resume(section: Any) -> dict[str, str | None]:
-    """Returns for each flag of a dataclass one of ON_RESUME; the class attribute ON_RESUME is for flags without one."""
-    plain, default = implementations(section), getattr(section, "ON_RESUME", None)
-    return {
-        field.name: field.metadata["on_resume"] or ("free" if field.name in plain else default)
-        for field in dataclasses.fields(section)
-    }
+    """Returns for each flag of a dataclass one of ON_RESUME: its own, that of its kind, or the class attribute's."""
+    default, found = getattr(section, "ON_RESUME", None), {}
+    for field in dataclasses.fields(section):
+        is_free = field.metadata["path"] or field.metadata["implementation"] is not None
+        found[field.name] = field.metadata["on_resume"] or ("free" if is_free else default)
+    return found
 
 
 def implementations(config: Any) -> dict[str, str]:

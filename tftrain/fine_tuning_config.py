@@ -18,9 +18,8 @@ class FineTuningConfig:
         None,
         "Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering.",
         path=True,
-        on_resume="free",
     )
-    eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True, on_resume="free")
+    eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
     text_column: str | None = flag(
         None, "Name or number (from 0) of the column of the text; by default text or sentence."
     )
@@ -33,9 +32,7 @@ class FineTuningConfig:
         "Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric.",
         choices=GLUE_TASKS,
     )
-    glue_dir: str | None = flag(
-        None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True, on_resume="free"
-    )
+    glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True)
     tokenizer_dir: str | None = flag(
         None,
         "Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights.",
