@@ -36,7 +36,9 @@ def sizes(config: TrainConfig) -> Sizes:
     if data.data_dir:
         manifest = read_manifest(data.data_dir)
         if manifest.objective != objective:
-            raise DataError(f"--data_dir={data.data_dir}: {other_objective(config, manifest.objective)}")
+            raise DataError(
+                f"--data_dir={data.data_dir}: {other_objective(config.model.objective, manifest.objective)}"
+            )
         return Sizes(vocab_size or manifest.vocab_size, manifest.max_seq_length, manifest_predictions(manifest, data))
     if vocab_size is None:
         raise DataError("--vocab_size is not given; expected the vocabulary's size, as --train_files do not state it")
@@ -44,12 +46,11 @@ def sizes(config: TrainConfig) -> Sizes:
     return Sizes(vocab_size, length, slots)
 
 
-def other_objective(config: TrainConfig, found: str) -> str:
+def other_objective(wanted: str, found: str) -> str:
     """Returns what is wrong with data of an objective that the model does not train on, and what to do."""
-    family = families.FAMILIES[config.model.model_family]
     return (
-        f"the data was prepared with --objective={found}, but --model_family={config.model.model_family} trains on "
-        f"--objective={family.objective}; prepare the text with that, or use --model_family={families.listed(found)}"
+        f"the data was prepared with --objective={found}, but --model_family={families.listed(wanted)} trains on "
+        f"--objective={wanted}; prepare the text with that, or use --model_family={families.listed(found)}"
     )
 
 
@@ -128,7 +129,10 @@ def problems(config: TrainConfig) -> list[Problem]:
     except DataError as error:
         return [*faults, Problem("data_dir", data.data_dir, str(error))]
     if manifest.objective != config.model.objective:
-        return [*faults, Problem("data_dir", data.data_dir, other_objective(config, manifest.objective))]
+        return [
+            *faults,
+            Problem("data_dir", data.data_dir, other_objective(config.model.objective, manifest.objective)),
+        ]
     return faults + _prepared_problems(config, manifest)
 
 

@@ -50,7 +50,7 @@ def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, object
 def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int, objective: str) -> ExampleSource:
     manifest = read_manifest(data.data_dir)
     if manifest.objective != objective:
-        raise DataError(f"{manifest.folder}: {other_objective(manifest.objective)}")
+        raise DataError(f"{manifest.folder}: {other_objective(objective, manifest.objective)}")
     shards = manifest.splits[split]
     records = RecordSet([manifest.path(shard.file) for shard in shards])
     for shard, count in zip(shards, records.counts, strict=True):
