@@ -1,0 +1,63 @@
+"""A run carries its tokenizer: it may be moved, and serves from any folder, also without the data it was trained on."""
+
+import shutil
+
+import pytest
+
+from tests.bad_inputs import programs
+from tests.data.conftest import corpus, prepare_config, prepared
+from tests.labelled import files
+from tftrain import flags, run
+from tftrain.config import TrainConfig
+from tftrain.formats import tokenizer
+from tftrain.formats.own import of_data
+from tftrain.parallel.mesh import Mesh
+from tftrain.train import loop
+
+__all__ = ["corpus", "prepare_config", "prepared"]
+
+SMALL = ("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--eval_every=-1", "--max_steps=1")
+
+
+@pytest.fixture
+def moved(prepared, tmp_path, monkeypatch):
+    """A run that was started with relative paths, in another place; the working folder is a third one."""
+    shutil.copytree(prepared, tmp_path / "first/data")
+    monkeypatch.chdir(tmp_path / "first")
+    argv = ["tftrain.run", *SMALL, "--micro_batch_size=2", "--data_dir=data", "--output_dir=run"]
+    loop.train(run.with_sizes(flags.parse(TrainConfig, argv).resolve(1)), Mesh())
+    (tmp_path / "second").mkdir()
+    shutil.move(tmp_path / "first/run", tmp_path / "second/run")
+    monkeypatch.chdir(tmp_path / "second")
+    return tmp_path
+
+
+def done(program, arguments):
+    code, lines = programs.outcome(program, arguments, 0, {})
+    assert code == 0, lines
+
+
+def test_it_is_resumed_and_evaluated_from_any_folder(moved):
+    done("started", f"--output_dir={moved}/second/run --max_steps=2")
+    done("started", f"--output_dir={moved}/second/run --mode=evaluate")
+
+
+def test_it_is_predicted_exported_and_fine_tuned_without_its_data(moved):
+    own = tokenizer.read(moved / "second/run/tokenizer")
+    assert own == of_data(str(moved / "first/data"))
+    shutil.rmtree(moved / "first")
+    done("predict", "--output_dir=run [MASK]")
+    done("export", "--output_dir=run --to=exported")
+    files.write_classes(moved / "train.tsv", 30, seed=1)
+    given = f"--init_checkpoint=tftrain:{moved}/second/run --train_file={moved}/train.tsv --output_dir={moved}/classes"
+    done("started", f"--task=classification {given} --micro_batch_size=2 --max_steps=1")
+    done("predict", f"--output_dir={moved}/classes text")
+
+
+def test_a_run_that_is_started_over_has_the_tokenizer_of_its_new_data(moved, prepare_config):
+    from tftrain.data.preparation import prepare
+
+    prepare(prepare_config(moved / "other", vocab_file=None, vocab_size=60))
+    given = " ".join((*SMALL, "--micro_batch_size=2", f"--data_dir={moved}/other", "--resume=none"))
+    done("started", f"{given} --output_dir={moved}/second/run")
+    assert tokenizer.read(moved / "second/run/tokenizer") == of_data(str(moved / "other"))
