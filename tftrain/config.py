@@ -186,7 +186,7 @@ class TrainConfig:
         if model.task in TASKS:
             found += fine_tuning_config.problems(self.fine_tuning, model.task, model.model_family)
         if model.is_fine_tuned:
-            expected = "expected nothing: fine-tuning reads train_file and eval_file"
+            expected = "remove this flag: fine-tuning reads train_file and eval_file"
             found += [Problem(name, getattr(data, name), expected) for name in sources]
         elif len(sources) != 1:
             given = "none" if not sources else ", ".join(sources)

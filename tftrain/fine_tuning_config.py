@@ -99,7 +99,7 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
     if settings.glue_task:
         names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column")
         found += [
-            Problem(name, getattr(settings, name), f"expected nothing: glue_task={settings.glue_task} says it")
+            Problem(name, getattr(settings, name), f"remove this flag: glue_task={settings.glue_task} says it")
             for name in names
             if getattr(settings, name)
         ]

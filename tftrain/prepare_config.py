@@ -169,7 +169,7 @@ class PrepareConfig:
         if not self.output_dir:
             found.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
         if self.vocab_file and self.vocab_size:
-            found.append(Problem("vocab_size", self.vocab_size, "expected nothing, as vocab_file is given"))
+            found.append(Problem("vocab_size", self.vocab_size, "remove this flag: vocab_file is given"))
         found += self._tokenizer_problems()
         return found + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
 
@@ -192,7 +192,7 @@ class PrepareConfig:
             expected = "expected wordpiece or sentencepiece, or objective=causal: pairs need [CLS], [SEP] and [MASK]"
             found.append(Problem("tokenizer_type", "bpe", expected))
         if self.normalization:
-            expected = "expected nothing with tokenizer_type=bpe, which leaves the text as it is"
+            expected = "remove this flag: tokenizer_type=bpe leaves the text as it is"
             found.append(Problem("normalization", self.normalization, expected))
         if self.lower_case:
             expected = "expected false or nothing with tokenizer_type=bpe, which leaves the text as it is"

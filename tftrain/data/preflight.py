@@ -181,7 +181,7 @@ def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]
             Problem(
                 "vocab_size",
                 config.model.vocab_size,
-                f"expected nothing, or at least the {manifest.vocab_size} of the vocabulary in {data.data_dir}",
+                f"remove this flag, or give at least the {manifest.vocab_size} of the vocabulary in {data.data_dir}",
             )
         )
     faults += _length_problems(config, manifest.max_seq_length, data.data_dir)
@@ -268,7 +268,7 @@ def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Prob
     faults = []
     if config.data.max_seq_length not in (None, length):
         faults.append(
-            Problem("max_seq_length", config.data.max_seq_length, f"expected nothing, or the {length} of {origin}")
+            Problem("max_seq_length", config.data.max_seq_length, f"remove this flag, or give the {length} of {origin}")
         )
     if config.model.longest_sequence < length:
         faults.append(
@@ -296,11 +296,11 @@ def _static_problems(config: TrainConfig, slots: int, masks: str) -> list[Proble
             Problem(
                 "max_predictions_per_seq",
                 data.max_predictions_per_seq,
-                f"expected nothing, or {slots}: the data has {masks}",
+                f"remove this flag, or give {slots}: the data has {masks}",
             )
         )
     if data.whole_word_masking:
         faults.append(Problem("whole_word_masking", True, f"expected false: the data has {masks}"))
     if data.masked_lm_prob != DataConfig.masked_lm_prob:
-        faults.append(Problem("masked_lm_prob", data.masked_lm_prob, f"expected nothing: the data has {masks}"))
+        faults.append(Problem("masked_lm_prob", data.masked_lm_prob, f"remove this flag: the data has {masks}"))
     return faults
