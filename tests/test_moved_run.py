@@ -61,3 +61,4 @@ def test_a_run_that_is_started_over_has_the_tokenizer_of_its_new_data(moved, pre
     given = " ".join((*SMALL, "--micro_batch_size=2", f"--data_dir={moved}/other", "--resume=none"))
     done("started", f"{given} --output_dir={moved}/second/run")
     assert tokenizer.read(moved / "second/run/tokenizer") == of_data(str(moved / "other"))
+    assert tokenizer.read(moved / "second/run/tokenizer_1") == of_data(str(moved / "first/data"))

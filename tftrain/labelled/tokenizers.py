@@ -1,6 +1,7 @@
 """The tokenizer that a run carries in its folder: that of its data, or that of its initial weights."""
 
-import shutil
+import itertools
+import logging
 from pathlib import Path
 
 from tftrain.complete_folder import complete_folder
@@ -10,6 +11,8 @@ from tftrain.data.errors import DataError
 from tftrain.formats import own, registry, tokenizer
 from tftrain.formats.errors import FormatError
 from tftrain.formats.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 def written_folder(config: TrainConfig) -> Path:
@@ -32,7 +35,12 @@ def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
     else:
         initial = config.run.init_checkpoint
         own_tokenizer = registry.model_of(parse_place(initial))[1] if initial else None
-    shutil.rmtree(folder, ignore_errors=True)  # Of a run that was started over, perhaps on another vocabulary.
+    if folder.is_dir():  # Of a run that was started over, perhaps on another vocabulary.
+        if tokenizer.read(folder) == own_tokenizer:
+            return
+        aside = next(path for n in itertools.count(1) if not (path := folder.with_name(f"{folder.name}_{n}")).exists())
+        folder.rename(aside)
+        logger.info(f"{folder}: of an earlier run with another tokenizer; moved to {aside}")
     if own_tokenizer:
         with complete_folder(folder) as partial:
             tokenizer.write(partial, own_tokenizer)
