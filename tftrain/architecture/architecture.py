@@ -1,7 +1,6 @@
 """A whole model as data: embedding, blocks, heads; its variables, its number of weights and its FLOPs."""
 
 import functools
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -112,5 +111,5 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """All weights that are trained."""
-        counts = (self.embedding_weights, self.output_weights)
-        return sum(map(operator.attrgetter("total"), counts)) + self.layers * self.block_weights.total
+        of_ends = self.embedding_weights.total + self.output_weights.total
+        return of_ends + self.layers * self.block_weights.total

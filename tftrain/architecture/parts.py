@@ -188,7 +188,8 @@ class Head(NamedTuple):
     Attributes:
         name: of its variables.
         leaves: its layers with their names within the head; a head that is one layer has one with the name "".
-        rows: what it reads: the "predictions" of a sample (masked tokens, or all), or the "sample" as one vector.
+        rows: what it reads: the "predictions" of a sample (masked tokens, or all), its "tokens", or the "sample" as one
+            vector.
     """
 
     name: str

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tftrain.data.errors import DataError, MissingFileError
+from tftrain.files import reason as reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -145,4 +146,4 @@ def _reason(path: str, error: OSError) -> str:
         return "a symbolic link that leads to itself"
     if isinstance(error, FileNotFoundError) and os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)}, which does not exist"
-    return error.strerror or str(error)
+    return reason_of(error)

@@ -25,7 +25,7 @@ from tftrain.prepare_config import PrepareConfig
 logger = logging.getLogger(__name__)
 
 DEFAULT_VOCAB_SIZE = 30522
-# Names of the serialized models in the output folder.
+# Names of the serialized models beside a vocabulary.
 # The file of a tokenizer's settings beside its vocabulary, as `tftrain.formats.tokenizer` and transformers write it.
 SETTINGS = "tokenizer_config.json"
 MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json"}

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from tftrain import strict_json
 from tftrain.data.errors import DataError
+from tftrain.data.tokenizer_model import MODEL_FILES, SETTINGS
 from tftrain.data.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 from tftrain.files import read_small, reason
 from tftrain.formats.errors import FormatError, MissingFileError
 
-VOCAB, SETTINGS = "vocab.txt", "tokenizer_config.json"
-MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json"}
+VOCAB = "vocab.txt"
 
 
 class Tokenizer(NamedTuple):
