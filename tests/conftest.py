@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tftrain import log
+from tests.data_fixtures import corpus, prepare_config, prepared, prepared_packed, prepared_static
+from tftrain.host import log
+
+__all__ = ["corpus", "prepare_config", "prepared", "prepared_packed", "prepared_static"]
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -23,7 +26,7 @@ SLOW = (
     "bench",
     "checkpoint/test_layouts.py",
     "checkpoint/test_save.py",
-    "data/test_masking.py",
+    "input/test_masking.py",
     "fuzz",
     "model/test_precision.py",
     "model/test_tf_models_parity.py",

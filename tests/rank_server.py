@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tftrain import rank_server
-from tftrain.huge_pages import with_huge_pages
+from tftrain.host.huge_pages import with_huge_pages
 from tftrain.launching import forking
 
 ROOT = Path(__file__).resolve().parents[1]

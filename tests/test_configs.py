@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from tests.distributed import ROOT
-from tftrain import flags
 from tftrain.architecture.describe import describe
-from tftrain.config import TrainConfig
-from tftrain.fields import field_problems, sections
-from tftrain.prepare_config import PrepareConfig
+from tftrain.config import flags
+from tftrain.config.fields import field_problems, sections
+from tftrain.config.prepare import PrepareConfig
+from tftrain.config.train import TrainConfig
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
 SIZES = {"base": 110_106_428, "large": 336_226_108}  # with BERT's vocabulary of 30,522

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tftrain.fields import flag_name, sections
+from tftrain.config.fields import flag_name, sections
 from tools import flag_table
 
 ROOT = Path(__file__).parents[1]

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from tests.bad_inputs import programs
-from tests.data.conftest import corpus, prepare_config
 from tests.distributed import run_ranks
-from tftrain.convert_config import Place
-from tftrain.data.preparation import prepare
-from tftrain.fields import implementations
+from tftrain.config.convert import Place
+from tftrain.config.fields import implementations
+from tftrain.config.model import ModelConfig
 from tftrain.formats import registry
-from tftrain.model_config import ModelConfig
-
-__all__ = ["corpus", "prepare_config"]
+from tftrain.prepare.preparation import prepare
 
 SMALL = (
     "--num_hidden_layers=2",

@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from tests.formats.models import DATA
 from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
-from tftrain import candidates, export, inference
+from tftrain import export
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.serving import comparison, saved_model, signatures
-from tftrain.serving.signatures import Signature, Source
-from tftrain.serving.text_graph import TextGraph
+from tftrain.inference import candidates, trained_model
+from tftrain.inference.serving import comparison, saved_model, signatures
+from tftrain.inference.serving.signatures import Signature, Source
+from tftrain.inference.serving.text_graph import TextGraph
 
 __all__ = ["sentencepiece"]
 
@@ -84,7 +85,7 @@ def test_a_bare_tensorflow_gives_the_outputs_of_the_trained_model(capsys, tmp_pa
 def assert_text_outputs(found):
     """Compares the signatures on text with the model that was trained."""
     model = load(BERT)
-    samples = inference.TextEncoder(model)(TEXTS)
+    samples = trained_model.TextEncoder(model)(TEXTS)
     masked = candidates.MaskedTokens(model, top_k=3)(samples)
     places = [(number, place) for number, sample in enumerate(samples) for place in sample.masks]
     assert list(zip(found["masked_tokens/text_index"], found["masked_tokens/position"], strict=True)) == places
@@ -98,7 +99,7 @@ def assert_text_outputs(found):
         np.testing.assert_allclose(values, [candidate.probability for candidate in each], **CLOSE)
     for number, sample in enumerate(samples):
         ids = tf.constant(sample.ids[np.newaxis])
-        hidden, pooled = model.network.encode(inference.encoder_batch(ids, tf.ones_like(ids)))
+        hidden, pooled = model.network.encode(trained_model.encoder_batch(ids, tf.ones_like(ids)))
         np.testing.assert_allclose(found["embeddings/cls"][number], hidden[0, 0], **CLOSE)
         np.testing.assert_allclose(found["embeddings/mean"][number], tf.reduce_mean(hidden[0], axis=0), **CLOSE)
         np.testing.assert_allclose(found["embeddings/pooled"][number], pooled[0], **CLOSE)
@@ -133,7 +134,7 @@ def test_smaller_variants_hold_small_weights_and_stay_near(capsys, tmp_path, var
 
 
 def test_weights_in_8_bits_err_by_half_a_step_of_their_channel():
-    from tftrain.serving.quantized import QuantizedTable
+    from tftrain.inference.serving.quantized import QuantizedTable
 
     matrix = np.random.default_rng(2).normal(size=(50, 7)).astype(np.float32) * np.arange(7, dtype=np.float32)
     for axis in (0, 1):
@@ -162,14 +163,14 @@ def write(tmp_path, model):
 
 
 def test_a_tokenizer_that_needs_tensorflow_text_is_in_a_model_beside(tmp_path, sentencepiece):
-    model = inference.with_weights(Drawn(sentencepiece))
+    model = trained_model.with_weights(Drawn(sentencepiece))
     write(tmp_path, model)
     bare, whole = (tf.saved_model.load(str(tmp_path / folder)).signatures for folder in ("1", "text/1"))
     assert set(bare) == {"encode", "masked_lm", "serving_default"}
     assert set(whole) == {*bare, "embeddings", "masked_tokens"}
     assert b"Sentencepiece" not in (tmp_path / "1/saved_model.pb").read_bytes()
     text = "every [MASK] layer"
-    (sample,) = inference.TextEncoder(model)([text])
+    (sample,) = trained_model.TextEncoder(model)([text])
     (expected,) = candidates.MaskedTokens(model, top_k=4)([sample])
     found = whole["masked_tokens"](text=tf.constant([text]))["tokens"].numpy()
     assert [[token.decode() for token in row] for row in found] == [[each.token for each in row] for row in expected]
@@ -177,10 +178,10 @@ def test_a_tokenizer_that_needs_tensorflow_text_is_in_a_model_beside(tmp_path, s
 
 def test_a_decoder_with_words_in_the_graph_names_the_next_token(tmp_path):
     vocabulary = load(BERT).tokenizer.vocabulary
-    model = inference.with_weights(Drawn(Tokenizer(vocabulary, True, "bert"), model_family="gpt"))
+    model = trained_model.with_weights(Drawn(Tokenizer(vocabulary, True, "bert"), model_family="gpt"))
     write(tmp_path, model)
     texts = ["a b c", "", "x " * 30]
-    samples = inference.TextEncoder(model)(texts)
+    samples = trained_model.TextEncoder(model)(texts)
     expected = candidates.NextTokens(model, 4, 0)(samples)
     found = tf.saved_model.load(str(tmp_path / "1")).signatures["next_tokens"](text=tf.constant(texts))
     for each, tokens in zip(expected, found["tokens"].numpy(), strict=True):
@@ -224,7 +225,7 @@ def test_a_runtime_of_onnx_gives_the_outputs_of_the_trained_model(capsys, tmp_pa
             (found,) = session.run([output], part)
             if is_bert and length == 5:  # The first text has more tokens: the model itself reads the cut one.
                 whole = load(BERT)
-                hidden, _ = whole.network.encode(inference.encoder_batch(*map(tf.constant, part.values())))
+                hidden, _ = whole.network.encode(trained_model.encoder_batch(*map(tf.constant, part.values())))
                 places = tf.range(length)[tf.newaxis]
                 other = hidden if name == "encode" else whole.network.masked_lm(hidden, places, whole.network.word)
                 np.testing.assert_allclose(found, other, rtol=1e-4, atol=1e-4)
@@ -262,7 +263,7 @@ def test_an_export_is_compared_on_text_of_up_to_512_tokens(capsys, tmp_path):
 def test_the_sequences_of_a_comparison_are_the_text_in_order():
     def encode(texts):
         ids = np.array([int(word) for text in texts for word in text.split()], np.int32)
-        return [inference.Sample(ids[:600], np.zeros(0, np.int64), max(len(ids) - 600, 0), 0, 0)]
+        return [trained_model.Sample(ids[:600], np.zeros(0, np.int64), max(len(ids) - 600, 0), 0, 0)]
 
     found = comparison.of_text(" ".join(map(str, range(2000))), encode, longest=4000)
     assert [len(each) for each in found] == [512, 512, 512, 464]

@@ -13,8 +13,8 @@ from tests.distributed import ROOT, run_ranks, started_ranks
 from tests.test_run import SMALL
 from tftrain import launch
 from tftrain.checkpoint import folder
-from tftrain.config import TrainConfig
-from tftrain.fields import sections
+from tftrain.config.fields import sections
+from tftrain.config.train import TrainConfig
 from tftrain.launching.config import LaunchConfig, split
 
 

@@ -5,16 +5,14 @@ import shutil
 import pytest
 
 from tests.bad_inputs import programs
-from tests.data.conftest import corpus, prepare_config, prepared
 from tests.labelled import files
-from tftrain import flags, run
-from tftrain.config import TrainConfig
+from tftrain import run
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.formats import tokenizer
 from tftrain.formats.own import of_data
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
-
-__all__ = ["corpus", "prepare_config", "prepared"]
 
 SMALL = ("--num_hidden_layers=1", "--hidden_size=32", "--num_attention_heads=2", "--eval_every=-1", "--max_steps=1")
 
@@ -55,7 +53,7 @@ def test_it_is_predicted_exported_and_fine_tuned_without_its_data(moved):
 
 
 def test_a_run_that_is_started_over_has_the_tokenizer_of_its_new_data(moved, prepare_config):
-    from tftrain.data.preparation import prepare
+    from tftrain.prepare.preparation import prepare
 
     prepare(prepare_config(moved / "other", vocab_file=None, vocab_size=60))
     given = " ".join((*SMALL, "--micro_batch_size=2", f"--data_dir={moved}/other", "--resume=none"))

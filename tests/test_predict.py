@@ -12,16 +12,17 @@ import pytest
 import tensorflow as tf
 
 from tests.formats.models import DATA
-from tftrain import candidates, inference, predict
-from tftrain.config import ModelConfig
-from tftrain.convert_config import Place
-from tftrain.data.vocabulary import Vocabulary
-from tftrain.fields import implementations
+from tftrain import predict
+from tftrain.config.convert import Place
+from tftrain.config.fields import implementations
+from tftrain.config.model_source import ModelSource
+from tftrain.config.train import ModelConfig
 from tftrain.formats import registry
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.inference import Sample
-from tftrain.model_source import ModelSource
+from tftrain.inference import candidates, trained_model
+from tftrain.inference.trained_model import Sample
+from tftrain.input.vocabulary import Vocabulary
 
 BERT, GPT = f"hf:{DATA / 'hf_bert'}", f"hf:{DATA / 'hf_gpt2'}"
 
@@ -42,7 +43,8 @@ def objects(capsys, *arguments):
 
 
 def load(name, **changes):
-    return inference.load(ModelSource(init_checkpoint=f"{name}:{DATA / name}" if ":" not in name else name, **changes))
+    source = f"{name}:{DATA / name}" if ":" not in name else name
+    return trained_model.load(ModelSource(init_checkpoint=source, **changes))
 
 
 def softmax(logits):
@@ -89,7 +91,7 @@ def test_the_next_token_is_that_of_the_library_that_wrote_the_model():
         Sample(expected["input_ids"][row, :length].astype(np.int32), np.zeros(0, int), 0, 0, 0)
         for row, length in enumerate((16, 3, 9))
     ]
-    names = [candidates.decode_tokens([token]) for token in model.tokenizer.vocabulary.tokens]
+    names = [candidates.decode_bytes([token]) for token in model.tokenizer.vocabulary.tokens]
     for row, found in enumerate(candidates.NextTokens(model, top_k=3, max_new_tokens=0)(samples)):
         probabilities = softmax(expected["logits"][row, len(samples[row].ids) - 1])
         best = np.argsort(-probabilities)[:3]
@@ -174,7 +176,7 @@ def test_case_follows_the_tokenizer_of_the_model(tmp_path, lower_case):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": lower_case}))
     model = load(f"hf:{folder}")
     tokens = model.tokenizer.vocabulary.tokens
-    (sample,) = inference.TextEncoder(model)(["A \u00c9 b[MASK]c"])
+    (sample,) = trained_model.TextEncoder(model)(["A \u00c9 b[MASK]c"])
     first = ["a", "e"] if lower_case else ["[UNK]", "[UNK]"]
     assert [tokens[number] for number in sample.ids] == ["[CLS]", *first, "b", "[MASK]", "c", "[SEP]"]
     assert (sample.masks.tolist(), sample.unknown) == ([4], 0 if lower_case else 2)
@@ -188,7 +190,7 @@ def test_accents_follow_the_tokenizer_of_the_model(tmp_path):
 
     def first_token():
         model = load(f"hf:{folder}")
-        (sample,) = inference.TextEncoder(model)(["\u00c9"])
+        (sample,) = trained_model.TextEncoder(model)(["\u00c9"])
         return model.tokenizer.vocabulary.tokens[sample.ids[1]]
 
     settings = {name: settings[name] for name in settings if name != "strip_accents"} | {"do_lower_case": True}
@@ -221,8 +223,8 @@ class Drawn(Weights):
 def sentencepiece():
     from collections import Counter
 
-    from tests.data.corpora import WORDS
-    from tftrain.data.vocabulary_learner import learn_sentencepiece
+    from tests.corpora import WORDS
+    from tftrain.prepare.vocabulary_learner import learn_sentencepiece
 
     vocabulary, model = learn_sentencepiece(Counter(dict.fromkeys(WORDS, 3)), 60, True)
     return Tokenizer(vocabulary, True, "nfkc", model)
@@ -231,10 +233,10 @@ def sentencepiece():
 def test_sentencepiece_tokens_are_those_of_its_own_library(sentencepiece):
     import sentencepiece as library
 
-    model = inference.with_weights(Drawn(sentencepiece))
+    model = trained_model.with_weights(Drawn(sentencepiece))
     processor = library.SentencePieceProcessor(model_proto=sentencepiece.model)
     tokens = sentencepiece.vocabulary.tokens
-    (sample,) = inference.TextEncoder(model)(["Every Batch [MASK] layers"])
+    (sample,) = trained_model.TextEncoder(model)(["Every Batch [MASK] layers"])
     before, after = (processor.encode(part, out_type=str) for part in ("Every Batch ", " layers"))
     assert before
     assert [tokens[number] for number in sample.ids] == ["[CLS]", *before, "[MASK]", *after, "[SEP]"]
@@ -244,8 +246,8 @@ def test_sentencepiece_tokens_are_those_of_its_own_library(sentencepiece):
 
 
 def test_a_decoder_with_positions_in_the_attention_reads_texts_of_any_length(sentencepiece):
-    model = inference.with_weights(Drawn(sentencepiece, model_family="gpt", position_embedding="rotary"))
-    (sample,) = inference.TextEncoder(model)(["every layer " * 30])
+    model = trained_model.with_weights(Drawn(sentencepiece, model_family="gpt", position_embedding="rotary"))
+    (sample,) = trained_model.TextEncoder(model)(["every layer " * 30])
     assert sample.cut == 0
     assert len(sample.ids) > 16
     (found,) = candidates.NextTokens(model, top_k=70, max_new_tokens=2)([sample])
@@ -260,9 +262,9 @@ def test_every_encoder_gives_embeddings(capsys, name, pooling):
     found = objects(capsys, f"--init_checkpoint=hf:{DATA / name}", f"--embedding={pooling}", *texts, "a bed sing\tq")
     model = load(f"hf:{DATA / name}")
     for text, each in zip(texts, found, strict=False):
-        (sample,) = inference.TextEncoder(model)([text])
+        (sample,) = trained_model.TextEncoder(model)([text])
         mask = np.ones_like(sample.ids)
-        batch = inference.encoder_batch(*(tf.constant(array)[None] for array in (sample.ids, mask)))
+        batch = trained_model.encoder_batch(*(tf.constant(array)[None] for array in (sample.ids, mask)))
         hidden = model.network.hidden_states(batch).numpy()[0]
         vector = hidden.mean(0) if pooling == "mean" else hidden[0]
         np.testing.assert_allclose(each["embedding"], vector / np.linalg.norm(vector), rtol=1e-5, atol=1e-6)
@@ -284,7 +286,7 @@ def test_a_model_without_masked_words_says_how_to_use_it(capsys):
 def test_predictions_need_no_op_that_the_model_was_trained_with(core):
     weights = registry.open_weights(Place("hf", str(DATA / "hf_bert")))
     weights.model = dataclasses.replace(weights.model, attn_impl=core, ln_impl="fused", gelu_impl="fused")
-    config = inference.with_weights(weights).config
+    config = trained_model.with_weights(weights).config
     assert {name: getattr(config, name) for name in implementations(config)} == implementations(ModelConfig)
 
 

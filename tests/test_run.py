@@ -12,14 +12,15 @@ import tensorflow as tf
 from tests.checkpoint import states
 from tests.distributed import run_ranks
 from tests.report.test_metrics import EVAL_FIELDS, TRAIN_FIELDS
-from tftrain import flags, run
+from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import TrainConfig
-from tftrain.data import preflight
-from tftrain.exit_codes import ExitCode
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
+from tftrain.host.exit_codes import ExitCode
+from tftrain.input import preflight
 from tftrain.parallel.mesh import Mesh
-from tftrain.train import loop
+from tftrain.train import evaluate, loop
 
 SMALL = (
     "--num_hidden_layers=2",
@@ -119,7 +120,7 @@ def test_a_finished_run_has_nothing_to_do_but_to_remove_what_a_killed_save_left(
 
 
 def test_evaluate_prints_what_the_run_recorded(whole, capsys):
-    loop.evaluate(configured(f"--output_dir={whole}", "--global_batch_size=8", "--mode=evaluate"), Mesh())
+    evaluate.evaluate(configured(f"--output_dir={whole}", "--global_batch_size=8", "--mode=evaluate"), Mesh())
     output = capsys.readouterr().out
     assert re.search(r"^held-out examples +128 of 1024$", output, re.MULTILINE)
     _, held_out = rows(whole)
@@ -180,7 +181,7 @@ def test_resuming_with_another_seed_or_rule_is_refused(whole, tmp_path):
 
 def test_evaluate_without_a_checkpoint_says_so(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint to evaluate"):
-        loop.evaluate(configured(f"--output_dir={tmp_path}", "--mode=evaluate"), Mesh())
+        evaluate.evaluate(configured(f"--output_dir={tmp_path}", "--mode=evaluate"), Mesh())
 
 
 def test_a_checkpoint_of_another_model_is_refused(whole, tmp_path):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import program
-from tftrain.complete_folder import complete_folder
-from tftrain.convert_config import ConvertConfig, Place, parse_place
+from tftrain.config.convert import ConvertConfig, Place, parse_place
+from tftrain.host.complete_folder import complete_folder
 
 logger = logging.getLogger("tftrain.convert")
 

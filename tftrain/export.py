@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import program
-from tftrain.complete_folder import complete_folder
-from tftrain.exit_codes import RunError
-from tftrain.export_config import ExportConfig
+from tftrain.config.export import ExportConfig
+from tftrain.host.complete_folder import complete_folder
+from tftrain.host.exit_codes import RunError
 
 logger = logging.getLogger("tftrain.export")
 
@@ -42,19 +42,19 @@ def export(config: ExportConfig) -> None:
         RunError, OSError: the message names the file or the flag.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    from tftrain import inference
     from tftrain.formats import tokenizer
-    from tftrain.serving import report
-    from tftrain.serving.quantized import VARIANTS
-    from tftrain.serving.signatures import Source, signatures
-    from tftrain.serving.text_graph import TextGraph, has_ops
+    from tftrain.inference import trained_model
+    from tftrain.inference.serving import report
+    from tftrain.inference.serving.quantized import VARIANTS
+    from tftrain.inference.serving.signatures import Source, signatures
+    from tftrain.inference.serving.text_graph import TextGraph, has_ops
 
     settings = config.export
-    original = inference.load(config.source)
-    inference.check_tokens(original, config.source)
+    original = trained_model.load(config.source)
+    trained_model.check_tokens(original, config.source)
     check_threshold(config, original.config.task, has_ops(original.tokenizer))
     dtype, change = VARIANTS[settings.variant]
-    model = original if settings.variant == "fp32" else inference.load(config.source, dtype)
+    model = original if settings.variant == "fp32" else trained_model.load(config.source, dtype)
     if change:
         change(model.network)
     for note in [*model.notes, *left_out(model, settings.format)]:
@@ -100,7 +100,7 @@ def check_threshold(config: ExportConfig, task: str, has_ops: bool) -> None:
 
 def left_out(model, file_format: str) -> list[str]:
     """Returns what an export can't have, a line each."""
-    from tftrain.serving.text_graph import has_ops
+    from tftrain.inference.serving.text_graph import has_ops
 
     lines = [f"the model has no {head}, so nothing of it is exported" for head in model.missing]
     if file_format == "saved_model" and not has_ops(model.tokenizer):
@@ -117,8 +117,8 @@ def write_saved_models(folder: Path, source, made) -> dict:
     """
     import tensorflow as tf
 
-    from tftrain.serving import saved_model
-    from tftrain.serving.text_graph import needs_tensorflow_text
+    from tftrain.inference.serving import saved_model
+    from tftrain.inference.serving.text_graph import needs_tensorflow_text
 
     bare = made
     if source.text and needs_tensorflow_text(source.model.tokenizer):
@@ -137,7 +137,7 @@ def _of_arrays(function, signature):
 
 def write_onnx(folder: Path, source, made) -> dict:
     """Writes an ONNX file for each signature; returns the functions of what was written, by name."""
-    from tftrain.serving import onnx_file
+    from tftrain.inference.serving import onnx_file
 
     count = sum(variable.shape.num_elements() for variable in source.model.network.named_variables().values())
     for name, signature in made.items():

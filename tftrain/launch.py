@@ -11,10 +11,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from tftrain import flagfile, flags, log, run
-from tftrain.config import TrainConfig
-from tftrain.exit_codes import ExitCode, RunError
-from tftrain.fields import ConfigError, Problem
+from tftrain import run
+from tftrain.config import flagfile, flags
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.train import TrainConfig
+from tftrain.host import log
+from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig, split
 from tftrain.parallel.launcher import Launch
 from tftrain.saving import checkpoint_flags

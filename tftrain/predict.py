@@ -10,10 +10,11 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tftrain import prediction_text, program
-from tftrain.exit_codes import RunError
-from tftrain.files import reason
-from tftrain.predict_config import STANDARD_INPUT, PredictConfig
+from tftrain import program
+from tftrain.config.predict import STANDARD_INPUT, PredictConfig
+from tftrain.host.exit_codes import RunError
+from tftrain.host.files import reason
+from tftrain.inference import prediction_text
 
 logger = logging.getLogger("tftrain.predict")
 
@@ -44,10 +45,10 @@ def predict(config: PredictConfig, texts: Sequence[str]) -> None:
     """
     from tqdm import tqdm
 
-    from tftrain import inference
+    from tftrain.inference import trained_model
 
     settings = config.predict
-    model = inference.load(config.source, embeds=settings.embedding is not None)
+    model = trained_model.load(config.source, embeds=settings.embedding is not None)
     for note in model.notes:
         logger.warning(note)
     run = (of_task if model.config.is_fine_tuned else of_tokens)(model, config)
@@ -75,10 +76,10 @@ def of_tokens(model, config: PredictConfig) -> Run:
     Raises:
         RunError: the model lacks something, or a flag is not for it; the message names the flag.
     """
-    from tftrain import candidates, inference
+    from tftrain.inference import candidates, trained_model
 
     settings, is_decoder = config.predict, model.config.is_decoder
-    inference.require(model, config.source, () if is_decoder else ("masked_lm",))
+    trained_model.require(model, config.source, () if is_decoder else ("masked_lm",))
     refuse(config, "max_seq_length", "is not fine-tuned; remove this flag")
     refuse(config, "null_score_threshold", "is not fine-tuned; remove this flag")
     if is_decoder:
@@ -88,7 +89,7 @@ def of_tokens(model, config: PredictConfig) -> Run:
         refuse(config, "max_new_tokens", "is an encoder; remove this flag")
         run = candidates.MaskedTokens(model, settings.top_k)
     encode, show = (
-        inference.TextEncoder(model),
+        trained_model.TextEncoder(model),
         {"text": prediction_text.as_text, "jsonl": prediction_text.as_json}[settings.format],
     )
 
@@ -102,10 +103,10 @@ def of_tokens(model, config: PredictConfig) -> Run:
 
 def of_task(model, config: PredictConfig) -> Run:
     """Returns what predicts what a model was fine-tuned for; see `of_tokens`."""
-    from tftrain import inference, task_predictions
+    from tftrain.inference import task_predictions, trained_model
 
     settings, task = config.predict, model.config.task
-    inference.require(model, config.source)
+    trained_model.require(model, config.source)
     refuse(config, "max_new_tokens", "is an encoder; remove this flag")
     if task != "question_answering":
         refuse(config, "null_score_threshold", f"is for {task}, not question_answering; remove this flag")

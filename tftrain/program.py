@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tftrain import flags, log
-from tftrain.exit_codes import ExitCode, RunError
-from tftrain.fields import ConfigError, Problem
-from tftrain.files import reason
+from tftrain.config import flags
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host import log
+from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.host.files import reason
 
 
 def main(

@@ -9,9 +9,10 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from tftrain import flags, run
-from tftrain.config import TrainConfig
-from tftrain.exit_codes import RunError
+from tftrain import run
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
+from tftrain.host.exit_codes import RunError
 from tftrain.launching import forking
 from tftrain.saving import checkpoint_flags
 

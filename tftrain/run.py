@@ -21,14 +21,15 @@ import sys
 import tempfile
 import time
 
-from tftrain import determinism, devices, environment, files, flags, huge_pages, log
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import TrainConfig
-from tftrain.data import preflight
-from tftrain.data.errors import data_error
-from tftrain.exit_codes import ExitCode, RunError
-from tftrain.fields import ConfigError, Problem
+from tftrain.config import flags
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.train import TrainConfig
+from tftrain.host import determinism, devices, environment, files, huge_pages, log
+from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.input import preflight
+from tftrain.input.errors import data_error
 from tftrain.labelled import preflight as labelled
 from tftrain.parallel import slurm
 from tftrain.parallel.launcher import Launch, launch_from_environment
@@ -138,7 +139,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     from tftrain.parallel import collectives, start
     from tftrain.supervise import peer_failure
     from tftrain.supervise.watchdog import Watchdog
-    from tftrain.train import loop, rank_checks, seeds
+    from tftrain.train import evaluate, loop, rank_checks, seeds
 
     if config.compute.deterministic:
         determinism.enable()
@@ -170,7 +171,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)
         train = seeds.train if config.fine_tuning.seeds > 1 else loop.train
-        code = {"train": train, "evaluate": loop.evaluate}[config.run.mode](config, ranks, watchdog)
+        code = {"train": train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
         # TensorFlow wraps an error in a record in an error of its own.
         cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
@@ -212,8 +213,8 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
         checks = labelled.problems if config.model.is_fine_tuned else preflight.problems
         problems += [problem for problem in checks(config) if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config)
-    if config.compute.deterministic:
-        problems += determinism.problems(os.environ)
+    if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
+        problems.append(Problem("deterministic", True, conflict))
     refused = "attn_impl" in {problem.flag for problem in problems}
     if config.model.attn_impl == "cudnn" and not refused and not devices.has_driver():
         problems.append(Problem("attn_impl", "cudnn", "expected flash or softmax: this host has no GPU"))

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain import devices
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.architecture.flops import head_in_layers
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.reader import Reader
-from tftrain.config import TrainConfig
+from tftrain.config.layer_split import split_layers
+from tftrain.config.train import TrainConfig
 from tftrain.formats.weights import Weights
-from tftrain.layer_split import split_layers
+from tftrain.host import devices
 from tftrain.model.part import ModelPart, joined, parts_of_stage
 from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer

@@ -17,7 +17,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from tftrain.data import builtin_corpus
+from tftrain.prepare import builtin_corpus
 
 FOLDER = Path("build/finetune")
 DATA = Path("build/quickstart/data")

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.bench.config import BenchConfig
-from tftrain.config import TrainConfig
-from tftrain.convert_config import ConvertConfig
-from tftrain.export_config import ExportConfig
-from tftrain.fields import ON_RESUME, on_resume, sections
-from tftrain.flags import described
+from tftrain.config.convert import ConvertConfig
+from tftrain.config.export import ExportConfig
+from tftrain.config.fields import ON_RESUME, on_resume, sections
+from tftrain.config.flags import described
+from tftrain.config.predict import PredictConfig
+from tftrain.config.prepare import PrepareConfig
+from tftrain.config.train import TrainConfig
 from tftrain.launching.config import LaunchConfig
 from tftrain.plan.config import PlanConfig
-from tftrain.predict_config import PredictConfig
-from tftrain.prepare_config import PrepareConfig
 from tftrain.schedules.config import ScheduleConfig
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/flags.md"

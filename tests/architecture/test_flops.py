@@ -4,7 +4,7 @@ import pytest
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import forward, step
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 
 
 def products(model, v, s, p):

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from tftrain.architecture.describe import configuration, describe, pretrained
-from tftrain.config import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
+from tftrain.config.train import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.plan.workload import from_config
 
 BASE, LARGE = {}, {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}

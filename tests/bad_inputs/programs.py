@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Mapping
 
 from tests.distributed import run_ranks
-from tftrain import convert, export, launch, predict, prepare, run
+from tftrain import convert, export, launch, predict, run
 from tftrain.bench import __main__ as bench
 from tftrain.plan import __main__ as plan
+from tftrain.prepare import __main__ as prepare
 
 # `train` is a run with flags that are complete and right but for those of the case. `started` is a run in a process of
 # its own, for a fault that only TensorFlow or the checkpoint shows.

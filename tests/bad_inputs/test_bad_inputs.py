@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bad_inputs import places, programs
-from tftrain import devices
+from tftrain.host import devices
 
 TABLE = Path(__file__).with_name("table.txt")
 ROWS = [tuple(cell.strip() for cell in line.split(" | ")) for line in TABLE.read_text().splitlines() if " | " in line]

@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from tests.bad_inputs import programs
-from tftrain import flags, run
+from tftrain import run
 from tftrain.checkpoint import manifest, shard
-from tftrain.config import TrainConfig
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.parallel.mesh import Mesh
 from tftrain.train import loop
 

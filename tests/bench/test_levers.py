@@ -2,7 +2,6 @@
 
 import pytest
 
-from tftrain import flags
 from tftrain.bench import __main__ as program
 from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
@@ -11,7 +10,8 @@ from tftrain.bench.levers.rows import BASE, BERT_BASE, MODELS, ROWS, model_name
 from tftrain.bench.training import run
 from tftrain.bench.training.run import Figures, RunError
 from tftrain.bench.worker import ROOT
-from tftrain.config import TrainConfig
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 
 # Kinds of memory of a run, in bytes.
 MEMORY = {"baseline": 7e8, "weights": 4e8, "master_weights": 0, "moments": 6e8, "checkpoint_copy": 0}

@@ -9,7 +9,7 @@ from tftrain.bench import host
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import table, task, text, torch_worker, training
 from tftrain.bench.table import Row
-from tftrain.fields import ConfigError
+from tftrain.config.fields import ConfigError
 
 MODULE = """
 from tftrain.bench.peers import task

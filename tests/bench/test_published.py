@@ -12,8 +12,8 @@ from tftrain.bench.published.case import prepare, resolved
 from tftrain.bench.published.local_machine import LocalMachine
 from tftrain.bench.tables import TABLES
 from tftrain.bench.worker import ROOT
-from tftrain.config import TrainConfig
-from tftrain.fields import sections
+from tftrain.config.fields import sections
+from tftrain.config.train import TrainConfig
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import from_config, reference_optimizer
 

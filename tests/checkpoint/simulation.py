@@ -13,20 +13,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain import data_sizes
 from tftrain.architecture.describe import describe
 from tftrain.checkpoint import announcement, manifest, piece, save, shard
 from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.piece import DTYPES, Piece
+from tftrain.checkpoint.piece import DTYPES, Piece, held_piece, renamed
 from tftrain.checkpoint.placement import Block, Placement, Tensor, series_of
 from tftrain.checkpoint.reader import share
 from tftrain.checkpoint.shard import Written
-from tftrain.config import TrainConfig
-from tftrain.number_formats import ITEM_BYTES
+from tftrain.config import data_sizes
+from tftrain.config.train import TrainConfig
+from tftrain.host.units import ITEM_BYTES
+from tftrain.optim.state_buckets import Bucket, layout
+from tftrain.optim.state_layout import StateLayout, bucket_kinds, bucket_loads
 from tftrain.parallel import rendezvous
+from tftrain.parallel.buckets import BUCKET_BYTES, pack
 from tftrain.parallel.launcher import Launch
-from tftrain.parallel.layout import BUCKET_BYTES, Bucket, layout, pack
-from tftrain.parallel.state_layout import StateLayout, bucket_kinds, bucket_loads, held_piece, renamed
 from tftrain.plan import inventory
 from tftrain.plan.workload import from_config
 

@@ -14,10 +14,10 @@ from tests.train.test_step import BASE
 from tftrain.checkpoint import save
 from tftrain.checkpoint.reader import Reader, share
 from tftrain.checkpoint.save import Attempt
+from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.optim.state import OptimizerState
-from tftrain.parallel import collectives, gradient_reduction
+from tftrain.parallel import buckets, collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel_config import BatchConfig, ParallelConfig
 from tftrain.run_state import Run
 from tftrain.saving.checkpoints import Checkpoints
 
@@ -45,7 +45,7 @@ def runs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collectives, "broadcast_variables", lambda group, variables: None)
         patch.setattr(OptimizerState, "publish", lambda state: None if state.split else publish(state))
-        patch.setattr(gradient_reduction, "BUCKET_BYTES", SMALL_BUCKETS)
+        patch.setattr(buckets, "BUCKET_BYTES", SMALL_BUCKETS)
         yield {name: ranks_of(*layout) for name, layout in LAYOUTS.items()}
 
 
@@ -141,7 +141,7 @@ def test_a_rank_reads_what_it_owns_and_nothing_else(runs):
         for run in layout:
             state = run.optimizer.state
             owned = sum(store.shape.num_elements() for store in state.masters)
-            padding = sum(segment.size for store in state.segments for segment in store if segment.tensor is None)
+            padding = sum(item.size for store in state.slices for item in store if item.tensor is None)
             read = sum(piece.size for piece in state.restore_buffers())
             assert read == (1 + len(state.slots)) * (owned - padding)
 

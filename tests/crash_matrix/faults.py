@@ -146,7 +146,7 @@ def _die_in_shard(shard, die: Callable) -> None:
 
 def _at_step(change: Callable) -> None:
     """Calls change(number, batch) before every training step of this process; what it returns is the batch."""
-    from tftrain.data import pipeline
+    from tftrain.input import pipeline
 
     batches = pipeline.ramped_batches
 
@@ -183,6 +183,6 @@ def _nan(fault: dict) -> None:
 
 
 def _reader(fault: dict) -> None:
-    from tftrain.data.masked_source import SyntheticPairs
+    from tftrain.input.masked_source import SyntheticPairs
 
     _before(SyntheticPairs, "batch", lambda *_: (_ for _ in ()).throw(RuntimeError("the reader has failed")))

@@ -11,7 +11,7 @@ from tests.crash_matrix.matrix import STEPS, TRAINING, rows
 from tests.crash_matrix.training import Start, start
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.reader import Reader
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 
 # Of the ranks of a run that can't go on; a launcher may be quicker.
 BOUND_SECONDS = 60

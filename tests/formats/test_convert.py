@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from tests.formats.models import DATA, outputs
 from tftrain import convert
-from tftrain.config import ModelConfig
-from tftrain.convert_config import Place
+from tftrain.config.convert import Place
+from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_config, registry, tf1, tf_checkpoint
 from tftrain.formats.completed import CompletedWeights
 from tftrain.formats.object_based import VALUE

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.formats.models import DATA, outputs
-from tftrain.convert_config import Place
+from tftrain.config.convert import Place
 from tftrain.formats.registry import open_weights
 
 FIXTURES = {

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from tests.formats.models import DATA
 from tests.formats.test_convert import converted, run
-from tftrain.convert_config import Place
+from tftrain.config.convert import Place
 from tftrain.formats import torch_file
 from tftrain.formats.errors import FormatError
 from tftrain.formats.registry import open_weights

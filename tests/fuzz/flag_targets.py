@@ -2,9 +2,9 @@
 
 from tests.fuzz.harness import LONGEST_MESSAGE, Target
 from tests.fuzz.mutations import mutate
-from tftrain import flags
-from tftrain.config import TrainConfig
-from tftrain.fields import ConfigError
+from tftrain.config import flags
+from tftrain.config.fields import ConfigError
+from tftrain.config.train import TrainConfig
 
 LINES = (
     *("# a comment", "", "--hidden_size=64", "--nohuge_pages", "--learning_rate=1e-3", "--synthetic_data", "--help_"),

@@ -17,7 +17,7 @@ from tests.distributed import run_ranks
 from tests.hosts import training
 from tests.hosts.network import ROOT, Host, network
 from tests.hosts.training import FLAGS, RANKS, Final, Job, Outcome, final
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 
 Hosts = Mapping[str, Host]
 START_SECONDS = 300

@@ -16,7 +16,7 @@ from tests.hosts.network import network, unavailable_reason
 from tests.hosts.training import FLAGS, Job
 from tests.launching.fakes import command_of
 from tests.supervise.test_elastic_job import RUN, Hosts, losses
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 from tftrain.launching.job import Limits
 
 pytestmark = [

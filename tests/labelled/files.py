@@ -3,8 +3,8 @@
 import json
 import random
 
-from tftrain.data.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tftrain.formats.tokenizer import Tokenizer
+from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 WORDS = ["tensor", "shape", "value", "key", "list", "map", "file", "path", "name", "error", "type", "good", "bad"]

@@ -12,9 +12,9 @@ from official.nlp.tools import squad_evaluate_v1_1 as official_1_1
 from official.nlp.tools import squad_evaluate_v2_0 as official_2_0
 
 from tests.labelled.files import squad, tokenizer, write_squad
-from tftrain.data.errors import DataError
-from tftrain.data.normalization import BertNormalizer
-from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.input.errors import DataError
+from tftrain.input.normalization import BertNormalizer
 from tftrain.labelled.encoding import Encoder
 from tftrain.labelled.squad import Question, divide, read_questions, word_spans
 from tftrain.labelled.squad_answers import AnswerScorer, score_answers

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tftrain.data.errors import DataError
-from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.input.errors import DataError
 from tftrain.labelled import examples
 from tftrain.labelled.tables import read_table
 

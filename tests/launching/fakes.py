@@ -47,8 +47,8 @@ def run(seconds):
 # The program in the place of tftrain.launch: it starts a script where that starts tftrain.run.
 PROGRAM = """
 import json, sys
-from tftrain import log
-from tftrain.exit_codes import RunError
+from tftrain.host import log
+from tftrain.host.exit_codes import RunError
 from tftrain.launching import hosts, job
 from tftrain.launching.config import LaunchConfig
 options, limits, command, fork_server = json.loads(sys.argv[1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tftrain.fields import ConfigError
+from tftrain.config.fields import ConfigError
 from tftrain.launching import hosts
 from tftrain.launching.config import LaunchConfig
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.launching.fakes import LIMITS, command_of, environment, is_running, started, wait_for_end
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 from tftrain.supervise.signals import SAME_SIGNAL_SECONDS
 
 SAVES = "listen(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, code=75); note('rank'); say('runs'); run(15)"

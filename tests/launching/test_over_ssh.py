@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.launching.fakes import started
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 
 HOST = "192.0.2.7"
 SSH = """#!/bin/sh

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.implementations import FLAGS
 from tftrain.ops.dropout import DropoutKey

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import PLAIN, dropout_key
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.gpt import Gpt
 from tftrain.model.part import ModelPart
 

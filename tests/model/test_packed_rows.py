@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import VOCAB, assert_close, loss_and_gradients, outputs, small_config, small_model
-from tftrain.data.packing import pack
 from tftrain.model.attention_cores import CORES, AttentionMask
+from tftrain.prepare.packing import pack
 
 SIZES = [12, 7, 19, 5, 4, 9, 3]  # tokens of each example
 LENGTH, MOST, PREDICTIONS = 19, 3, 3  # of a row

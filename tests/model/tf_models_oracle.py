@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from official.nlp.modeling import layers, losses, models, networks
 
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.bert import BertPretrainer
 
 

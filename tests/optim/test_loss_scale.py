@@ -3,9 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from tftrain.config import ComputeConfig, TrainConfig
+from tftrain.config.parallel import BatchConfig
+from tftrain.config.train import ComputeConfig, TrainConfig
 from tftrain.optim.loss_scale import DynamicLossScale, FixedLossScale, make_loss_scale
-from tftrain.parallel_config import BatchConfig
 
 
 def run(scale, found):

@@ -9,10 +9,10 @@ import tf_keras
 from official.modeling.optimization.lamb import LAMB
 
 from tests.checkpoint import states
-from tftrain.config import OPTIMIZERS, OptimizerConfig
+from tftrain.config.train import OPTIMIZERS, OptimizerConfig
 from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.rules import UpdateRule
-from tftrain.parallel import gradient_reduction
+from tftrain.parallel import buckets
 
 SHAPES = {
     "embeddings/word": (11, 4),
@@ -244,7 +244,7 @@ def test_every_optimizer_of_the_flag_is_a_rule_and_every_rule_is_in_the_flag():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_flat_buckets_are_updated_as_their_tensors_are(rule, monkeypatch):
-    monkeypatch.setattr(gradient_reduction, "BUCKET_BYTES", 4 * 40)  # several, and tensors larger than one
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 4 * 40)  # several, and tensors larger than one
     config = dataclasses.replace(CONFIG, optimizer=rule, clip_global_norm=0.25)
     optimizer, variables = make(config, split_strategy="even")
     assert len(optimizer.state.split.buckets) > 3

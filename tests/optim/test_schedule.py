@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from official.modeling.optimization import lr_schedule
 
-from tftrain.config import OptimizerConfig
+from tftrain.config.ramp import Ramp
+from tftrain.config.train import OptimizerConfig
 from tftrain.optim.schedule import RampedSteps, learning_rate
-from tftrain.ramp import Ramp
 
 EPSILON = float(np.finfo(np.float32).eps)
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.distributed import run_ranks
 from tests.test_run import SMALL
-from tftrain import flags
-from tftrain.config import TrainConfig
-from tftrain.fields import sections
+from tftrain.config import flags
+from tftrain.config.fields import sections
+from tftrain.config.train import TrainConfig
 from tftrain.parallel import rank_consistency
 from tftrain.parallel.mesh import Mesh
 

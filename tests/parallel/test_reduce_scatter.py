@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tests.parallel.simulated_ranks import SimulatedRanks
-from tftrain.parallel import collectives, gradient_reduction
-from tftrain.parallel.gradient_reduction import StateSplit
+from tftrain.optim.state_split import StateSplit
+from tftrain.parallel import buckets, collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import PendingCollectives
 
@@ -50,7 +50,7 @@ def test_every_owner_has_the_bits_of_the_sum_in_rank_order(monkeypatch, bounds, 
 
 @pytest.mark.parametrize("strategy", ["even", "naive", "greedy:2"])
 def test_no_rank_receives_more_than_a_bucket_at_once(monkeypatch, strategy):
-    monkeypatch.setattr(gradient_reduction, "BUCKET_BYTES", 400)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 400)
     ranks, shapes = SimulatedRanks(6), {"embeddings/word": [500], "layer_00/kernel": [60], "layer_00/bias": [7]}
     monkeypatch.setattr(collectives, "_together", ranks.together)
     given = {name: draws(6, shape[0]) for name, shape in shapes.items()}

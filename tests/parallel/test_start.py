@@ -5,7 +5,7 @@ import os
 import pytest
 import tensorflow as tf
 
-from tftrain import devices
+from tftrain.host import devices
 from tftrain.parallel import start
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError

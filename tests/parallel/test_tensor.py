@@ -11,12 +11,12 @@ from tests.checkpoint.states import coverage
 from tests.distributed import run_ranks
 from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_batch, small_config
 from tests.parallel import tensor_ranks
+from tftrain.checkpoint.piece import even_bounds
 from tftrain.model.bert import BertPretrainer
 from tftrain.model.output_layer import tied_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
-from tftrain.parallel.state_layout import even_bounds
 from tftrain.parallel.tensor import TensorRanks, copy_to_ranks, sum_over_ranks
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from tftrain import flags
-from tftrain.config import TrainConfig
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.parallel import graph_collectives
 from tftrain.parallel.gradient_reduction import all_reduce_sum
 from tftrain.parallel.launcher import launch_from_environment

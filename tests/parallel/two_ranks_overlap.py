@@ -8,10 +8,10 @@ import time
 import tensorflow as tf
 
 from tests.train.test_step import batches
-from tftrain import flags
-from tftrain.config import TrainConfig
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.model.embedding import Embedding
-from tftrain.parallel import gradient_reduction
+from tftrain.parallel import buckets
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.start import start
 from tftrain.run_state import Run
@@ -21,7 +21,7 @@ SECONDS = 30
 SIZES = "--num_hidden_layers=2 --hidden_size=16 --num_attention_heads=2 --vocab_size=67 --max_seq_length=12"
 LAYOUTS = ("", "--split_opt_state", "--split_grad_accum", "--split_grad_accum --grad_accum_steps=2")
 
-gradient_reduction.BUCKET_BYTES = 4000  # So that a small model has many.
+buckets.BUCKET_BYTES = 4000  # So that a small model has many.
 mesh = start(launch_from_environment(), cpu_threads=2)
 seen: list[bool] = []
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.plan.test_plan_main import BERT, refused
-from tftrain.fields import ConfigError
+from tftrain.config.fields import ConfigError
 from tftrain.plan import cluster_file
 from tftrain.plan.__main__ import main
 from tftrain.plan.cluster import CLUSTERS

@@ -6,8 +6,7 @@ import os
 import pytest
 
 from tests.plan.workloads import BERT
-from tftrain import devices
-from tftrain.fields import ConfigError
+from tftrain.config.fields import ConfigError
 from tftrain.plan import cluster, forecast, machine
 from tftrain.plan.system import systems
 
@@ -66,7 +65,7 @@ def test_the_plan_of_a_board_has_the_peaks_that_its_runs_report(board):
     found = cluster.of_device(f"NVIDIA {board.part}")
     assert found.name == board.cluster
     for precision, item in (("fp32", 4), ("fp16", 2)):
-        assert found.peak(item) == 1e12 * devices.peak_tflops(f"NVIDIA {board.part}", precision)
+        assert found.peak(item) == 1e12 * cluster.peak_tflops(f"NVIDIA {board.part}", precision)
 
 
 def test_a_run_on_it_is_planned_by_the_kinds_that_the_trainer_measures(path):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tftrain import flags
-from tftrain.config import TrainConfig
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.plan.__main__ import main
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.config import PlanConfig

@@ -4,8 +4,8 @@ import pytest
 
 from tests.plan.workloads import BERT, resized
 from tftrain.architecture.describe import describe
-from tftrain.config import ModelConfig
-from tftrain.model_config import FUSED_OPS
+from tftrain.config.model import FUSED_OPS
+from tftrain.config.train import ModelConfig
 from tftrain.plan import bert
 
 ALIASES = ("Reshape", "Identity", "IdentityN", "StopGradient")

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from tftrain.config import ComputeConfig, ModelConfig, OptimizerConfig, TrainConfig
-from tftrain.fields import changed
-from tftrain.model_config import FUSED_OPS
-from tftrain.parallel_config import BatchConfig, ParallelConfig
+from tftrain.config.fields import changed
+from tftrain.config.model import FUSED_OPS
+from tftrain.config.parallel import BatchConfig, ParallelConfig
+from tftrain.config.train import ComputeConfig, ModelConfig, OptimizerConfig, TrainConfig
 from tftrain.plan import memory
 from tftrain.plan import workload as workload_module
 from tftrain.plan.system import Constants

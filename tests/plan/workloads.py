@@ -5,7 +5,7 @@ import dataclasses
 from hypothesis import strategies as some
 
 from tftrain.architecture.describe import configuration, describe
-from tftrain.model_config import ModelConfig
+from tftrain.config.model import ModelConfig
 from tftrain.plan.workload import Workload
 
 FUSED = frozenset({"ln", "softmax", "gelu", "dropout_add", "optimizer"})

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tests.distributed import started_ranks
 from tests.test_run import SMALL, rows
-from tftrain.config import LimitsConfig
-from tftrain.exit_codes import ExitCode, NotFiniteError
+from tftrain.config.train import LimitsConfig
+from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.health import Health
 from tftrain.tasks.bert_pretraining import BertPretraining
@@ -72,7 +72,7 @@ def test_tensor_parallel_ranks_of_which_one_has_bad_numbers_end_together_and_nam
     program = f"""
 import os, sys
 from tftrain import run
-from tftrain.data import pipeline
+from tftrain.input import pipeline
 whole = pipeline.ramped_batches
 def poisoned(*args):
     for number, batch in enumerate(whole(*args), start=1):

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tests.test_run import configured
+from tftrain.config.parallel import ParallelConfig
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel_config import ParallelConfig
 from tftrain.report import memory, planned
 from tftrain.run_state import Run
 from tftrain.saving.checkpoints import Checkpoints

@@ -2,8 +2,10 @@
 
 import pytest
 
-from tftrain import devices, flags, rank_server, run
-from tftrain.config import TrainConfig
+from tftrain import rank_server, run
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices
 from tftrain.parallel.launcher import Launch
 from tftrain.report import memory_limit
 

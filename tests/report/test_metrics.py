@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from tftrain import devices, log
+from tftrain.host import devices, log
+from tftrain.plan import cluster
 from tftrain.report import rows
 from tftrain.report.metrics import MetricsWriter, read_rows
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
@@ -370,12 +371,12 @@ def test_tensorboard_shows_the_same_numbers_and_forgets_what_a_resumed_run_repea
     ],
 )
 def test_peak_rates_of_known_gpus(name, precision, expected):
-    assert devices.peak_tflops(name, precision) == expected
+    assert cluster.peak_tflops(name, precision) == expected
 
 
 def test_a_process_knows_its_device():
     assert devices.device_name()
-    assert devices.peak_tflops(devices.device_name(), "fp32") is None
+    assert cluster.peak_tflops(devices.device_name(), "fp32") is None
 
 
 @pytest.mark.slow

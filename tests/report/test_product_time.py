@@ -5,7 +5,7 @@ from tensorflow.python.eager import context
 
 from tests.plan.workloads import resized
 from tftrain.architecture.flops import step
-from tftrain.config import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
+from tftrain.config.train import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.plan import forecast
 from tftrain.plan.workload import from_config
 from tftrain.report import product_time

@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from tftrain import flags, run
+from tftrain import run
 from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.manifest import Manifest
 from tftrain.checkpoint.placement import Placement
-from tftrain.config import TrainConfig
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.parallel.launcher import Launch
 from tftrain.saving.checkpoint_flags import with_flags_of_checkpoint
 

@@ -5,9 +5,10 @@ import pytest
 
 from tests.distributed import run_ranks
 from tests.formats.models import DATA, outputs
-from tftrain import convert, flags, run
-from tftrain.config import TrainConfig
-from tftrain.convert_config import Place
+from tftrain import convert, run
+from tftrain.config import flags
+from tftrain.config.convert import Place
+from tftrain.config.train import TrainConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.registry import open_weights
 from tftrain.parallel.mesh import Mesh

@@ -12,9 +12,9 @@ from tests.checkpoint import states
 from tests.distributed import run_ranks
 from tests.test_run import SMALL, configured, rows
 from tftrain.checkpoint import folder, memory
-from tftrain.config import TrainConfig
-from tftrain.exit_codes import ExitCode, NotFiniteError
-from tftrain.fields import changed
+from tftrain.config.fields import changed
+from tftrain.config.train import TrainConfig
+from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.saving.saves import Saves
 from tftrain.train import loop

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import TrainConfig
-from tftrain.fields import ON_RESUME, on_resume, sections
+from tftrain.config.fields import ON_RESUME, on_resume, sections
+from tftrain.config.train import TrainConfig
 from tftrain.saving import resume_compatibility
 
 DATA = {"the vocabulary": "101 tokens with SHA-256 0123", "manifest.json of the data": "SHA-256 4567"}

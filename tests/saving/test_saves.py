@@ -13,14 +13,14 @@ from tests.test_run import SMALL, configured, losses, rows
 from tftrain.checkpoint import folder, memory, save
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.reader import Reader
-from tftrain.config import TrainConfig
-from tftrain.exit_codes import ExitCode
-from tftrain.fields import changed
+from tftrain.config.fields import changed
+from tftrain.config.train import TrainConfig
+from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.saving import saves
 from tftrain.saving.saves import Saves
-from tftrain.train import loop
+from tftrain.train import evaluate, loop
 
 SECONDS = 20
 ALONE = Mesh()
@@ -307,7 +307,7 @@ def test_if_all_are_damaged_nobody_starts_over_unasked(trained, tmp_path):
         loop.train(configured(*settings(tmp_path)), Mesh())
     assert "shard_00000" not in str(caught.value), "the warnings have said why"
     with pytest.raises(CheckpointError, match=r"none of its 2 checkpoints .*expected another --output_dir") as caught:
-        loop.evaluate(configured(*settings(tmp_path), "--mode=evaluate"), Mesh())
+        evaluate.evaluate(configured(*settings(tmp_path), "--mode=evaluate"), Mesh())
     assert "--resume=none" not in str(caught.value)
 
 
@@ -350,7 +350,7 @@ def test_what_one_of_two_ranks_can_not_see_or_write_both_know_and_count(tmp_path
 import os, resource, sys
 from tftrain import run
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.data import pipeline
+from tftrain.input import pipeline
 from tftrain.saving import resume
 
 is_second = os.environ["HOROVOD_RANK"] == "1"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.schedules.sizes import SCHEDULES, sizes
-from tftrain.fields import ConfigError
-from tftrain.parallel_config import PIPELINE_SCHEDULES
+from tftrain.config.fields import ConfigError
+from tftrain.config.parallel import PIPELINE_SCHEDULES
 from tftrain.schedules import activations, orders
 from tftrain.schedules.check import check
 from tftrain.schedules.simulation import bubble_share, even_durations, simulate, step_time

@@ -12,8 +12,8 @@ from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousServer
 
-from tftrain.exit_codes import ExitCode
-from tftrain.fields import Problem
+from tftrain.config.fields import Problem
+from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.membership import Membership
 from tftrain.supervise import elastic
 

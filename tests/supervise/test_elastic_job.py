@@ -11,7 +11,7 @@ import pytest
 
 from tests.distributed import run_ranks, started_ranks
 from tests.tasks.test_fine_tuning import data
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 from tftrain.report.metrics import read_rows
 from tftrain.supervise.elastic import PARENT
 

@@ -15,7 +15,7 @@ import pytest
 from tests.distributed import ROOT, run_ranks, started_ranks
 from tests.test_run import SMALL
 from tftrain.checkpoint import folder
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 from tftrain.supervise.run_lock import NAME, RunLock
 
 HOLD = """

@@ -6,13 +6,12 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 from tests.distributed import ROOT, started_ranks
 from tests.test_run import SMALL
 from tftrain.checkpoint import folder
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 from tftrain.supervise import signals
 from tftrain.supervise.signals import Signals
 
@@ -35,10 +34,10 @@ def test_the_first_signal_is_a_request(number, capfd):
     before = signal.getsignal(number)
     listening = Listening()
     with listening.signals as heard:
-        assert not heard.stop_requested(heard.requests())
+        assert not heard.stop_requested(heard.received)
         send(number)
-        assert heard.requests().tolist() == [number]
-        assert heard.stop_requested(heard.requests())
+        assert heard.received == number
+        assert heard.stop_requested(heard.received)
         send(signal.SIGUSR1)
     assert listening.asked == [number.name]
     assert listening.codes == []
@@ -49,8 +48,8 @@ def test_the_first_signal_is_a_request(number, capfd):
 def test_a_request_of_another_rank_counts_as_its_own():
     listening = Listening()
     with listening.signals as heard:
-        assert heard.stop_requested(np.array([signal.SIGUSR1], np.float32))
-        assert heard.stop_requested(np.array([signal.SIGUSR1], np.float32))
+        assert heard.stop_requested(signal.SIGUSR1)
+        assert heard.stop_requested(signal.SIGUSR1)
     assert listening.asked == ["SIGUSR1"]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.distributed import started_ranks
 from tests.test_run import SMALL
-from tftrain.config import LimitsConfig
-from tftrain.exit_codes import ExitCode
+from tftrain.config.train import LimitsConfig
+from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.pending_collectives import Collective, PendingCollectives
 from tftrain.supervise import watchdog
 from tftrain.supervise.watchdog import Watchdog

@@ -8,7 +8,7 @@ from tests.model.samples import assert_close, dropout_key, loss_sums, rows, smal
 from tests.test_run import configured
 from tftrain.architecture.describe import describe
 from tftrain.architecture.flops import step
-from tftrain.data import pipeline
+from tftrain.input import pipeline
 from tftrain.model.bert import LossTerms
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh

@@ -10,12 +10,14 @@ from official.nlp.tools import squad_evaluate_v2_0
 
 from tests.distributed import run_ranks
 from tests.labelled import files
-from tftrain import flags, run
+from tftrain import run
 from tftrain.checkpoint import folder as checkpoints
-from tftrain.config import TrainConfig
-from tftrain.data import builtin_corpus, pipeline
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.formats import own
+from tftrain.input import pipeline
 from tftrain.parallel.mesh import Mesh
+from tftrain.prepare import builtin_corpus
 from tftrain.tasks import make_task
 from tftrain.train import loop, seeds
 

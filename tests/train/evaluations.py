@@ -7,8 +7,9 @@ import sys
 
 import numpy as np
 
-from tftrain import flags, run
-from tftrain.config import TrainConfig
+from tftrain import run
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
 from tftrain.model.part import joined
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
@@ -16,7 +17,7 @@ from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
 from tftrain.run_state import parts_of_rank
 from tftrain.tasks import make_task
-from tftrain.train.evaluate import HeldOut
+from tftrain.train.held_out import HeldOut
 
 SHAPE = ("--num_hidden_layers=2", "--hidden_size=32", "--num_attention_heads=2", "--max_seq_length=32")
 # Tensor and pipeline parallel size, and a micro-batch that divides no number of examples.

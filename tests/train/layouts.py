@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
+from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.model.implementations import FLAGS
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
-from tftrain.parallel_config import BatchConfig, ParallelConfig
 from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
 

@@ -6,7 +6,7 @@ import pytest
 from tests.distributed import run_ranks
 from tests.labelled import files
 from tests.train.evaluations import LAYOUTS
-from tftrain.train.evaluate import entropy
+from tftrain.train.held_out import entropy
 
 
 def test_entropy_in_nats():

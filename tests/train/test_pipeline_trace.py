@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tftrain.config import RunConfig, TrainConfig
-from tftrain.parallel_config import ParallelConfig
+from tftrain.config.parallel import ParallelConfig
+from tftrain.config.train import RunConfig, TrainConfig
 from tftrain.schedules import orders, picture, simulation
 from tftrain.schedules.simulation import even_durations
 from tftrain.train.pipeline_trace import PipelineTrace, durations

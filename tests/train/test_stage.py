@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tests.model.samples import PLAIN
 from tests.train.test_step import BASE, batches
+from tftrain.config.parallel import BatchConfig
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel_config import BatchConfig
 from tftrain.run_state import Run
 from tftrain.schedules.table import Action, Kind, Table
 from tftrain.train.gradients import Position

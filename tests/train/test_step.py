@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.model.samples import PLAIN, loss_sums
-from tftrain.config import (
+from tftrain.config.train import (
     BatchConfig,
     ComputeConfig,
     DataConfig,

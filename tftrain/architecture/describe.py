@@ -5,7 +5,7 @@ import functools
 
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.parts import Attention, Bias, Block, Dense, FeedForward, Head, Named, Norm, Table
-from tftrain.model_config import ModelConfig
+from tftrain.config.model import ModelConfig
 
 
 @functools.lru_cache(maxsize=1 << 10)

@@ -13,14 +13,15 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain import flags, log
 from tftrain.bench import host, page
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import Store, render
 from tftrain.bench.table import Row, Table, groups
 from tftrain.bench.tables import TABLES
-from tftrain.exit_codes import ExitCode
-from tftrain.fields import ConfigError, Problem
+from tftrain.config import flags
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host import log
+from tftrain.host.exit_codes import ExitCode
 
 logger = logging.getLogger("tftrain.bench")
 

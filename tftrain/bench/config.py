@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tftrain import flags
-from tftrain.config import TrainConfig
-from tftrain.fields import ConfigError, Problem, field_problems, flag
+from tftrain.config import flags
+from tftrain.config.fields import ConfigError, Problem, field_problems, flag
+from tftrain.config.train import TrainConfig
 
 FORMATS = ("csv", "md", "json")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.bench.table import Column, Outcome, Record, Table
-from tftrain.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem
 
 
 class Store:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.bench.errors import MeasureError
-from tftrain.huge_pages import with_huge_pages
+from tftrain.host.huge_pages import with_huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_CPU = {"TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1"}

@@ -1,6 +1,6 @@
 """The errors of checkpoints, with the exit code of a program that one of them ends."""
 
-from tftrain.exit_codes import ExitCode, RunError
+from tftrain.host.exit_codes import ExitCode, RunError
 
 
 class CheckpointError(RunError):

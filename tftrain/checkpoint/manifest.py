@@ -18,13 +18,13 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from tftrain import strict_json
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.checkpoint.piece import coverage_error
 from tftrain.checkpoint.placement import Block, Placement, Series, Tensor, nbytes
 from tftrain.checkpoint.shard import Written
 from tftrain.checkpoint.source import open_file
-from tftrain.files import read_at_most
+from tftrain.host import strict_json
+from tftrain.host.files import read_at_most
 
 NAME = "manifest.json"
 FORMAT_VERSION = 4

@@ -1,6 +1,6 @@
 """The error of a model's files, with the exit code of a program that it ends."""
 
-from tftrain.exit_codes import ExitCode, RunError
+from tftrain.host.exit_codes import ExitCode, RunError
 
 
 class FormatError(RunError):

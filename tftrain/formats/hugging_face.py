@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tftrain.architecture.describe import describe
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats import safetensors_file, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.hugging_face_config import ARCHITECTURES, config_json, kind, model_config, require

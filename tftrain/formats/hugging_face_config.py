@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats.errors import FormatError
 
 _MAX_FIELD = 1 << 24

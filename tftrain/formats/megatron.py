@@ -14,7 +14,7 @@ import numpy as np
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_config, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.links import Link, Names, by_heads, transposed

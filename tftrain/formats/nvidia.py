@@ -6,7 +6,7 @@ Its layers have numbers: four for the embedding, one for each block, and the poo
 from pathlib import Path
 
 from tftrain.architecture.describe import describe
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats import object_based, tf1
 from tftrain.formats.links import Link, Names, same, split_layer
 from tftrain.formats.object_based import VALUE, Library

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats import tf1, tokenizer
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link

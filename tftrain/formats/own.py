@@ -11,21 +11,20 @@ import numpy as np
 from tftrain.architecture.describe import describe
 from tftrain.checkpoint import durable, folder, manifest, save, scores, shard
 from tftrain.checkpoint.manifest import Manifest
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.piece import MASTER, Piece
 from tftrain.checkpoint.placement import Placement
 from tftrain.checkpoint.reader import Reader
-from tftrain.config import ModelConfig
-from tftrain.data.errors import DataError
-from tftrain.data.manifest import read_manifest
-from tftrain.data.vocabulary import read_vocabulary
-from tftrain.environment import versions
-from tftrain.files import read_small
-from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.parallel.state_layout import MASTER
+from tftrain.host.environment import versions
+from tftrain.host.files import read_small
+from tftrain.input.errors import DataError
+from tftrain.input.manifest import read_manifest
+from tftrain.input.vocabulary import read_vocabulary
 
 TOKENIZER_FOLDER = "tokenizer"  # in the output folder of a run
 

@@ -3,8 +3,8 @@
 from importlib import import_module
 from pathlib import Path
 
-from tftrain.config import ModelConfig
-from tftrain.convert_config import Place
+from tftrain.config.convert import Place
+from tftrain.config.train import ModelConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights

@@ -13,7 +13,7 @@ import numpy as np
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_config, tokenizer
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link, Names, same, transposed

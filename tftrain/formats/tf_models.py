@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats import object_based, tf1
 from tftrain.formats.links import Link, Names, reshaped, same
 from tftrain.formats.object_based import VALUE, Library

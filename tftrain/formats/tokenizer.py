@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tftrain import strict_json
-from tftrain.data.errors import DataError
-from tftrain.data.tokenizer_model import MODEL_FILES, SETTINGS
-from tftrain.data.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
-from tftrain.files import read_small, reason
 from tftrain.formats.errors import FormatError, MissingFileError
+from tftrain.host import strict_json
+from tftrain.host.files import read_small, reason
+from tftrain.input.errors import DataError
+from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS
+from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 
 VOCAB = "vocab.txt"
 
@@ -76,7 +76,7 @@ def read(folder: Path) -> Tokenizer | None:
         return None
     try:
         if kind == "bpe":
-            from tftrain.data.byte_pairs import read_byte_pairs
+            from tftrain.input.byte_pairs import read_byte_pairs
 
             file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
             vocabulary, model = read_byte_pairs(str(file))

@@ -9,9 +9,9 @@ import numpy as np
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
-from tftrain.config import ModelConfig
-from tftrain.fields import implementations
-from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.config.fields import implementations
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.train import ModelConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link
 from tftrain.formats.tokenizer import Tokenizer

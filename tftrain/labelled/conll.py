@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.data.errors import DataError
+from tftrain.input.errors import DataError
 from tftrain.labelled.encoding import Encoded, Encoder
 from tftrain.labelled.tables import read_text
 

@@ -31,7 +31,7 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
         """Builds the tokenizer; `tokenizer` is of kind WordPiece or sentencepiece."""
-        from tftrain.data.tokenization import Tokenizer as TextTokenizer  # it loads TensorFlow.
+        from tftrain.input.tokenization import Tokenizer as TextTokenizer  # it loads TensorFlow.
 
         self.tokenize = TextTokenizer(
             tokenizer.vocabulary,

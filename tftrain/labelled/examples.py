@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tftrain.data.errors import DataError
-from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.input.errors import DataError
 from tftrain.labelled import glue
 from tftrain.labelled.tables import Row, column_of, read_table
 

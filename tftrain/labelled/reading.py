@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tftrain.config import TrainConfig
-from tftrain.data.errors import DataError
+from tftrain.config.train import TrainConfig
+from tftrain.input.errors import DataError
 from tftrain.labelled import conll, examples, squad
 from tftrain.labelled.glue import TASKS as GLUE_TASKS
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from tftrain.data.example_source import Batch, ExampleSource, Order
+from tftrain.input.example_source import Batch, ExampleSource, Order
 
 Rows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tftrain.config import TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.labelled import conll, squad
 from tftrain.labelled.encoding import Encoder, Sequences
 from tftrain.labelled.reading import check_labels, read_split

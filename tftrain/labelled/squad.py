@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tftrain import strict_json
-from tftrain.data.characters import DELETED, IDEOGRAPHS, PUNCTUATION, WHITESPACE
-from tftrain.data.errors import DataError
+from tftrain.host import strict_json
+from tftrain.input.characters import DELETED, IDEOGRAPHS, PUNCTUATION, WHITESPACE
+from tftrain.input.errors import DataError
 from tftrain.labelled.encoding import Encoded, Encoder
 from tftrain.labelled.tables import read_text
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.labelled.scorer import Scorer
 from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.squad import Question, Window

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tftrain.data.errors import DataError
-from tftrain.files import reason
+from tftrain.host.files import reason
+from tftrain.input.errors import DataError
 
 FORMATS = (".tsv", ".csv", ".jsonl")
 # One field of a CSV file; Python's own limit is 128 KiB.

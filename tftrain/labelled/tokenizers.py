@@ -4,13 +4,13 @@ import itertools
 import logging
 from pathlib import Path
 
-from tftrain.complete_folder import complete_folder
-from tftrain.config import TrainConfig
-from tftrain.convert_config import parse_place
-from tftrain.data.errors import DataError
+from tftrain.config.convert import parse_place
+from tftrain.config.train import TrainConfig
 from tftrain.formats import own, registry, tokenizer
 from tftrain.formats.errors import FormatError
 from tftrain.formats.tokenizer import Tokenizer
+from tftrain.host.complete_folder import complete_folder
+from tftrain.input.errors import DataError
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tftrain.fields import Problem, field_problems, flag
+from tftrain.config.fields import Problem, field_problems, flag
 
 
 @dataclass(frozen=True)

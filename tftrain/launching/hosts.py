@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from horovod.runner.common.util.hosts import HostInfo, SlotInfo, get_host_assignments
 from horovod.runner.util import network
 
-from tftrain.fields import ConfigError, Problem
-from tftrain.files import read_small
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host.files import read_small
 from tftrain.launching.config import LaunchConfig
 
 MAX_HOSTFILE_BYTES = 1 << 20

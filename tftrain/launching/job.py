@@ -18,7 +18,7 @@ from typing import NamedTuple
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousServer
 
-from tftrain.exit_codes import ExitCode, RunError
+from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig
 from tftrain.launching.connection import Connection, Event, Output
 from tftrain.launching.environment import for_ranks

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 
 MAX_SHOWN = 8
 AGAIN = "start again to continue"

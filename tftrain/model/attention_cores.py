@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.positions import distance_bias
 from tftrain.ops.attention_softmax import attention, reference_attention_context
 from tftrain.ops.cudnn_attention import cudnn_attention

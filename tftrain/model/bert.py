@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK
 from tftrain.model.heads import Classifier, MaskedLMHead, Pooler

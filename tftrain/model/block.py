@@ -4,7 +4,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture import parts
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.attention import SelfAttention
 from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture.architecture import Architecture
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.layers import LayerNorm
 from tftrain.model.parameters import Parameters
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout

@@ -4,7 +4,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture import parts
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.layers import Dense, Entered, enter_dense, leave_dense
 from tftrain.model.parameters import Parameters
 from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.output_layer import tied_cross_entropy
 from tftrain.model.parameters import Parameters

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture import parts
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.embedding import lookup
 from tftrain.model.feed_forward import dense_gelu
 from tftrain.model.layers import Dense, LayerNorm

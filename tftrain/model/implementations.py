@@ -8,7 +8,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tftrain.model_config import FUSED_OPS, ModelConfig
+from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.ops.cudnn_attention import check
 from tftrain.ops.dtypes import STORAGE
 from tftrain.ops.library import MissingLibraryError, unavailable_reason

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.architecture import parts
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import is_deferring, product
 from tftrain.ops.dtypes import wide_dtype

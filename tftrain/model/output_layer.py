@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.config.output_chunks import rows_of_chunk
 from tftrain.ops.dtypes import wide_dtype
-from tftrain.output_chunks import rows_of_chunk
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
 

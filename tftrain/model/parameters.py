@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import Piece
+from tftrain.checkpoint.piece import Piece, held_piece
 from tftrain.formats.weights import Weights
-from tftrain.parallel.state_layout import held_piece
 from tftrain.parallel.tensor import TensorRanks, own_copy
 
 ONE_RANK = TensorRanks()

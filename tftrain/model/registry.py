@@ -1,6 +1,6 @@
 """The class of a model by its configuration: the one place that names the classes of the families."""
 
-from tftrain.config import ModelConfig
+from tftrain.config.train import ModelConfig
 from tftrain.model.bert import BertClassifier, BertPretrainer
 from tftrain.model.gpt import Gpt
 from tftrain.model.transformer import Transformer

@@ -7,7 +7,7 @@ finite. It is stored in variables, so it changes inside the graph, without a bra
 
 import tensorflow as tf
 
-from tftrain.config import TrainConfig
+from tftrain.config.train import TrainConfig
 
 
 class FixedLossScale(tf.Module):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tftrain.optim.state_buckets import Slice
 from tftrain.parallel import collectives
-from tftrain.parallel.layout import Segment
 from tftrain.parallel.mesh import Mesh
 
 
@@ -26,7 +26,7 @@ class Norms:
         self,
         mesh: Mesh,
         split: bool,
-        segments: Sequence[Sequence[Segment]],
+        slices: Sequence[Sequence[Slice]],
         sliced: Sequence[bool],
         places: Sequence[int],
         total: int,
@@ -36,7 +36,7 @@ class Norms:
         Args:
             mesh: the ranks.
             split: whether the data parallel ranks hold parts.
-            segments: of each store of the optimizer's state; the tensors of a store are all sliced or all whole.
+            slices: of each store of the optimizer's state; the tensors of a store are all sliced or all whole.
             sliced: by tensor, whether the tensor parallel ranks hold slices.
             places: by tensor, its index among the tensors of all stages.
             total: number of the tensors of all stages.
@@ -48,8 +48,8 @@ class Norms:
         self._places, self._total = list(places), total
         # A tensor that is whole on every tensor parallel rank counts on the first one.
         self._counts = [1.0 if is_sliced or mesh.tensor.rank == 0 else 0.0 for is_sliced in sliced]
-        self._store_counts = [self._counts[self._first_tensor(store)] for store in segments]
-        self._split, self._segments = split, segments
+        self._store_counts = [self._counts[self._first_tensor(store)] for store in slices]
+        self._split, self._slices = split, slices
 
     def total(self, squares: tf.Tensor, marks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Adds over the ranks in one vector.
@@ -86,11 +86,11 @@ class Norms:
 
         def search():
             marks, ids = [], []
-            for gradient, segments in zip(gradients, self._segments, strict=True):
+            for gradient, slices in zip(gradients, self._slices, strict=True):
                 flat = tf.reshape(tf.cast(gradient, tf.float32), [-1])
-                pieces = tf.split(flat, [segment.size for segment in segments])
+                pieces = tf.split(flat, [item.size for item in slices])
                 marks += [tf.cast(~tf.math.is_finite(tf.nn.l2_loss(piece)), tf.float32) for piece in pieces]
-                ids += [count if segment.tensor is None else segment.tensor for segment in segments]
+                ids += [count if item.tensor is None else item.tensor for item in slices]
             return tf.minimum(tf.math.unsorted_segment_sum(tf.stack(marks), ids, count + 1)[:count], 1.0)
 
         # A store holds many tensors. Finding the one that is not finite takes another pass, so it runs only if needed.
@@ -99,14 +99,14 @@ class Norms:
     def of_tensors(
         self, tensors: Sequence[int | None], weights: tf.Tensor, updates: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns, for each segment, the sum of the squares of all segments of its tensor on all ranks.
+        """Returns, for each slice, the sum of the squares of all slices of its tensor on all ranks.
 
         Args:
-            tensors: [n], the tensor of each segment, None for padding.
-            weights, updates: fp32 [n], squares of this rank's segments.
+            tensors: [n], the tensor of each slice, None for padding.
+            weights, updates: fp32 [n], squares of this rank's slices.
 
         Returns:
-            Both sums over the whole tensor of each segment, fp32 [n].
+            Both sums over the whole tensor of each slice, fp32 [n].
         """
         if not self._adds_parts and len(set(tensors)) == len(tensors):
             return weights, updates
@@ -128,8 +128,8 @@ class Norms:
         return collectives.prevent_pruning(collectives.all_reduce(group, squares, name))
 
     @staticmethod
-    def _first_tensor(segments):
-        return next((segment.tensor for segment in segments if segment.tensor is not None), 0)
+    def _first_tensor(slices):
+        return next((item.tensor for item in slices if item.tensor is not None), 0)
 
 
 def _kind(mesh: Mesh, split: bool, whole: str, divided: str) -> str:

@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain import devices
 from tftrain.checkpoint.piece import Piece
-from tftrain.config import OptimizerConfig
+from tftrain.config.train import OptimizerConfig
+from tftrain.host import devices
 from tftrain.ops.library import is_available
 from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
 from tftrain.optim.norms import Norms
 from tftrain.optim.schedule import RampedSteps, learning_rate
 from tftrain.optim.state import OptimizerState, whole_pieces
+from tftrain.optim.state_layout import bucket_kinds, bucket_loads
+from tftrain.optim.state_split import StateSplit
 from tftrain.optim.update import Update
-from tftrain.parallel.gradient_reduction import StateSplit
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.state_layout import bucket_kinds, bucket_loads
 
 
 class UpdateInfo(NamedTuple):
@@ -93,7 +93,7 @@ class Optimizer(tf.Module):
         self._names = list(names_of_model or variables)
         place_of = {name: place for place, name in enumerate(self._names)}
         places = [place_of[name] for name in variables]
-        self._norms = Norms(mesh, bool(split), self.state.segments, is_sliced, places, len(self._names))
+        self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, places, len(self._names))
         self._update = Update(rule, self.is_fused, self.state, self._norms, undecayed)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from tftrain.config import OptimizerConfig
+from tftrain.config.train import OptimizerConfig
 from tftrain.ops import lamb
 from tftrain.ops.lamb import UpdateScalars
 

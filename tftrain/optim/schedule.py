@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.config import OptimizerConfig, TrainConfig
-from tftrain.ramp import Ramp
+from tftrain.config.ramp import Ramp
+from tftrain.config.train import OptimizerConfig, TrainConfig
 
 
 class RampedSteps(NamedTuple):

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import Piece, TensorData
+from tftrain.checkpoint.piece import MASTER, Piece, TensorData, renamed
 from tftrain.checkpoint.reader import Reader
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
-from tftrain.parallel.gradient_reduction import StateSplit
-from tftrain.parallel.layout import Segment
+from tftrain.optim.state_buckets import Slice
+from tftrain.optim.state_layout import Held, StateLayout
+from tftrain.optim.state_split import StateSplit
 from tftrain.parallel.mesh import Mesh
-from tftrain.parallel.state_layout import MASTER, Held, StateLayout, renamed
 from tftrain.parallel.tensor import own_copy
 
 ADAM_SLOTS = ("adam_m", "adam_v")
@@ -33,7 +33,7 @@ class OptimizerState(tf.Module):
         masters: a variable for each store. A master weight is the model's own variable where that is fp32 and nothing
             is divided.
         slots: by the name of a slot, such as `adam_m`, its variable for each store.
-        segments: for each store, the variables whose elements it has, in order.
+        slices: for each store, the variables whose elements it has, in order.
         replicated: for each store, whether every tensor parallel rank holds all of its tensors whole.
         summed: for each store, whether the gradients of its tensors must be summed over the tensor parallel ranks.
         split: how the stores are divided among ranks; None: they are not.
@@ -79,10 +79,10 @@ class OptimizerState(tf.Module):
         self._layout = StateLayout(held, list(slots), split.buckets if split else None, group.rank, group.size)
         values = _InitialValues(self.names, self.targets, initial)
         if split:
-            self.segments = split.segments
+            self.slices = split.slices
             self.masters = self._make("master", split.take(values))
         else:
-            self.segments = [[Segment(i, v.shape.num_elements())] for i, v in enumerate(variables)]
+            self.slices = [[Slice(i, v.shape.num_elements())] for i, v in enumerate(variables)]
             self.masters = [
                 variable if variable.dtype == tf.float32 else _state(f"master/{name}", values[index])
                 for index, (name, variable) in enumerate(zip(names, variables, strict=True))
@@ -158,7 +158,7 @@ class OptimizerState(tf.Module):
         return VariablePiece(held.piece, stores[held.store], held.stretch)
 
     def _make(self, kind: str, values: Iterable[tf.Tensor]) -> list[tf.Variable]:
-        places = [f"bucket_{number}" for number in range(len(self.segments))] if self.split else self.names
+        places = [f"bucket_{number}" for number in range(len(self.slices))] if self.split else self.names
         return [_state(f"{kind}/{place}", value) for place, value in zip(places, values, strict=True)]
 
 

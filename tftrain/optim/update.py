@@ -1,7 +1,7 @@
 """Applies an update rule to the stores of an optimizer's state: whole tensors or parts, in plain TensorFlow or fused.
 
 A store is one fp32 master weight with its slots: a whole tensor, or this rank's flat part of a bucket of many. A
-segment is the part of a store that belongs to one tensor. Rules that adapt layers need the norms of whole tensors. One
+slice is the part of a store that belongs to one tensor. Rules that adapt layers need the norms of whole tensors. One
 collective adds up the squares of all tensors over the ranks that hold parts.
 """
 
@@ -75,20 +75,20 @@ class Update:
 
     def _update_parts(self, gradients, at: UpdateScalars) -> None:
         """Updates stores one after the other; if layers adapt, the slots of all stores before the weights of any."""
-        done, segments, squares = [], [], []
+        done, slices, squares = [], [], []
         for gradient, master, slots, parts in self._stores(gradients):
             with tf.control_dependencies(done):
                 new, update = self._advance(master, gradient, slots, at)
                 done = [slot.assign(value, read_value=False) for slot, value in zip(slots, new, strict=True)]
                 pieces = list(self._pieces(master, update, parts))
                 if self._rule.adapts_layers:
-                    segments += [segment.tensor for segment, _, _ in pieces]
+                    slices += [item.tensor for item, _, _ in pieces]
                     squares += [(rules.squared_norm(weight), rules.squared_norm(piece)) for _, weight, piece in pieces]
                 else:
                     done.append(self._assign(master, pieces, [at.learning_rate] * len(pieces)))
         if self._rule.adapts_layers:
             weights, updates = (tf.stack(each) for each in zip(*squares, strict=True))
-            rates = iter(tf.unstack(self._rates(segments, weights, updates, at)))
+            rates = iter(tf.unstack(self._rates(slices, weights, updates, at)))
             for _, master, slots, parts in self._stores(gradients):
                 with tf.control_dependencies(done):
                     after = [slot.read_value() for slot in slots]
@@ -107,14 +107,14 @@ class Update:
 
     def _stores(self, gradients):
         state = self._state
-        return zip(gradients, state.masters, zip(*state.slots.values(), strict=True), state.segments, strict=True)
+        return zip(gradients, state.masters, zip(*state.slots.values(), strict=True), state.slices, strict=True)
 
-    def _pieces(self, master, update, segments):
-        """Yields each segment of a store, with its weight and its update before the learning rate, both flat."""
-        sizes = [segment.size for segment in segments]
+    def _pieces(self, master, update, slices):
+        """Yields each slice of a store, with its weight and its update before the learning rate, both flat."""
+        sizes = [item.size for item in slices]
         flat = [tf.split(tf.reshape(each, [-1]), sizes) for each in (master.read_value(), update)]
-        for segment, weight, piece in zip(segments, *flat, strict=True):
-            yield segment, weight, self._with_decay(piece, weight, segment.tensor)
+        for item, weight, piece in zip(slices, *flat, strict=True):
+            yield item, weight, self._with_decay(piece, weight, item.tensor)
 
     def _with_decay(self, update, weight, tensor: int | None):
         decay = self._weight_decay(tensor)
@@ -131,11 +131,11 @@ class Update:
         return master.assign(tf.reshape(tf.concat(new, 0), master.shape), read_value=False)
 
     def _rates(self, tensors: Sequence[int | None], weights, updates, at: UpdateScalars) -> tf.Tensor:
-        """Returns the learning rate of each segment times the trust ratio of its tensor, fp32 [n].
+        """Returns the learning rate of each slice times the trust ratio of its tensor, fp32 [n].
 
         Args:
-            tensors: the tensor of each segment; None for padding.
-            weights, updates: fp32 [n], sums of squares of this rank's segments.
+            tensors: the tensor of each slice; None for padding.
+            weights, updates: fp32 [n], sums of squares of this rank's slices.
             at: the update's scalars.
         """
         weights, updates = self._norms.of_tensors(tensors, weights, updates)
@@ -153,13 +153,13 @@ class Update:
         return tf.split(rates, [len(each) for each in tensors])
 
     def _fused_stores(self) -> list[tuple[slice, list[int | None], list[int]]]:
-        """Returns the stores of each call of a fused op, the tensors of their segments, and the segments' sizes."""
+        """Returns the stores of each call of a fused op, the tensors of their slices, and the slices' sizes."""
         state = self._state
         if not state.split:
             return [(slice(None), list(range(len(state.names))), [])]
         return [
-            (slice(number, number + 1), [segment.tensor for segment in store], [segment.size for segment in store])
-            for number, store in enumerate(state.segments)
+            (slice(number, number + 1), [item.tensor for item in store], [item.size for item in store])
+            for number, store in enumerate(state.slices)
         ]
 
     def _fused_calls(self, gradients, at: UpdateScalars) -> Iterator[FusedCall]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tftrain import devices
+from tftrain.host import devices
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.pending_collectives import Collective
 

@@ -13,12 +13,11 @@ first tensor parallel rank count on all of them. Under sequence parallelism, mos
 ranks instead, which all groups add in the same order.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tftrain.parallel import collectives
-from tftrain.parallel.layout import BUCKET_BYTES, Bucket, Segment, layout, pack
+from tftrain.parallel import buckets, collectives
 from tftrain.parallel.mesh import Group
 from tftrain.parallel.sparse_rows import SparseRows, add_up
 
@@ -27,7 +26,8 @@ class GradientReduction:
     """Sums the gradients of a run over the data parallel ranks.
 
     Attributes:
-        split: the owner of each part of the gradients; None if every rank receives all gradients.
+        split: the `tftrain.optim.state_split.StateSplit` that says which rank owns which part of the gradients; None
+            if every rank receives all gradients.
         each_micro_batch: whether the gradients of every micro-batch are summed at once, so that a rank accumulates only
             its own part (ZeRO-2).
     """
@@ -36,7 +36,7 @@ class GradientReduction:
         self,
         group: Group,
         wire_dtype: tf.DType,
-        split: "StateSplit | None",
+        split,
         each_micro_batch: bool,
         tensor: Group,
         replicated: Sequence[bool],
@@ -60,7 +60,7 @@ class GradientReduction:
     def buffer_shapes(self, variables: Sequence[tf.Variable]) -> list[tf.TensorShape]:
         """Returns the shapes of the buffers in which micro-batches accumulate the gradients of these variables."""
         if self.each_micro_batch:
-            return [tf.TensorShape([sum(part.size for part in parts)]) for parts in self.split.segments]
+            return [tf.TensorShape([sum(part.size for part in parts)]) for parts in self.split.slices]
         return [variable.shape for variable in variables]
 
     def sum(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -106,7 +106,7 @@ class GradientReduction:
         """Returns the gradients, those at `places` as a collective of the tensor parallel ranks returns them."""
         gradients = list(gradients)
         sizes = [gradients[place].shape.num_elements() for place in places]
-        for number, bucket in enumerate(pack([4 * size for size in sizes], BUCKET_BYTES)):
+        for number, bucket in enumerate(buckets.pack([4 * size for size in sizes], buckets.BUCKET_BYTES)):
             sent = [tf.cast(gradients[places[item]], tf.float32) for item in bucket]
             flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in sent], axis=0)
             flat = collective(self._tensor, flat, f"{name}.{number}")
@@ -131,7 +131,7 @@ def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_d
         return list(tensors)
     summed: list[tf.Tensor] = []
     bytes_of_each = [4 * tensor.shape.num_elements() for tensor in tensors]
-    for index, bucket in enumerate(pack(bytes_of_each, BUCKET_BYTES)):
+    for index, bucket in enumerate(buckets.pack(bytes_of_each, buckets.BUCKET_BYTES)):
         sent = [tf.cast(tensors[place], wire_dtype) for place in bucket]
         if wire_dtype == tf.float16 and not collectives.has_nccl():
             summed += _sum_in_fp32(group, sent, f"{name}.{index}")
@@ -149,91 +149,3 @@ def _sum_in_fp32(group, tensors, name):
     whole = tf.ensure_shape(collectives.all_gather_rows(group, tf.cast(part, flat.dtype), f"{name}.sums"), [length])
     pieces = tf.split(whole, [tensor.shape.num_elements() for tensor in tensors])
     return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
-
-
-class StateSplit:
-    """Converts between whole tensors and this rank's flat part of each bucket.
-
-    Attributes:
-        group: the ranks among which tensors are divided.
-        buckets: the tensors of each bucket, and the bounds of each rank's part.
-        segments: the segments of this rank's part of each bucket.
-    """
-
-    def __init__(
-        self,
-        group: Group,
-        names: Sequence[str],
-        shapes: Sequence[tf.TensorShape],
-        strategy: str,
-        kinds: Sequence[Hashable] | None = None,
-        loads: Sequence[float] | None = None,
-    ):
-        """Divides tensors of these names and shapes, which are the same on all ranks of the group, see `layout`."""
-        self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
-        self._sizes = [shape.num_elements() for shape in self._shapes]
-        kinds = kinds or [None] * len(names)
-        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, BUCKET_BYTES // 4, loads)
-        self.segments: list[list[Segment]] = [bucket.segments(group.rank, self._sizes) for bucket in self.buckets]
-
-    def take(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
-        """Yields this rank's part of each bucket, flat.
-
-        Args:
-            tensors: whole, equal on all ranks. Only those that this rank owns elements of are accessed, one bucket
-                after the other.
-        """
-        for bucket, segments in zip(self.buckets, self.segments, strict=True):
-            stretches = {tensor: stretch for tensor, _, stretch in bucket.owned(self.group.rank, self._sizes)}
-            owned = {tensor: tf.reshape(tensors[tensor], [-1])[stretch] for tensor, stretch in stretches.items()}
-            dtype = next(iter(owned.values())).dtype if owned else tf.float32
-            yield tf.concat(
-                [tf.zeros([size], dtype) if tensor is None else owned[tensor] for tensor, size in segments], axis=0
-            )
-
-    def reduce(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
-        """Sums tensors over the ranks; each rank receives the sum of its own part.
-
-        Args:
-            tensors: one of each shape, of any floating dtypes, different on each rank.
-            name: of the collectives; unique in the graph and equal on every rank.
-            wire_dtype: float32 or float16.
-
-        Returns:
-            This rank's part of each bucket, flat, in fp32.
-        """
-        return [
-            collectives.reduce_scatter_sum(
-                self.group, self._flat(bucket, tensors, wire_dtype), bucket.bounds, f"{name}.{number}"
-            )
-            for number, bucket in enumerate(self.buckets)
-        ]
-
-    def gather(self, parts: Sequence[tf.Tensor], name: str) -> Iterator[tuple[int, tf.Tensor]]:
-        """Collects tensors from the parts of all ranks.
-
-        Args:
-            parts: this rank's part of each bucket.
-            name: of the collectives; unique in the graph and equal on every rank.
-
-        Yields:
-            Index and value of each tensor, bucket by bucket.
-        """
-        for number, (bucket, part) in enumerate(zip(self.buckets, parts, strict=True)):
-            flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), f"{name}.{number}")
-            flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), part.dtype)
-            for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
-                yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
-
-    def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
-        """Returns a bucket of whole tensors, with zeros as padding."""
-        pieces, position = [], 0
-        dtype = dtype or tensors[0].dtype
-        for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
-            if offset > position:
-                pieces.append(tf.zeros([offset - position], dtype))
-            pieces.append(tf.reshape(tf.cast(tensors[tensor], dtype), [-1]))
-            position = offset + self._sizes[tensor]
-        if bucket.bounds[-1] > position:
-            pieces.append(tf.zeros([bucket.bounds[-1] - position], dtype))
-        return tf.concat(pieces, axis=0)

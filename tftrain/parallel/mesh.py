@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tftrain.exit_codes import RunError
+from tftrain.host.exit_codes import RunError
 
 
 class MeshError(RunError):

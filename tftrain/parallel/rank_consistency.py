@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tftrain.config import TrainConfig
-from tftrain.fields import sections
+from tftrain.config.fields import sections
+from tftrain.config.train import TrainConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh, MeshError
 

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from tftrain.exit_codes import ExitCode, RunError
+from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.parallel.launcher import Launch, is_slurm_step, tasks_of_hosts
 from tftrain.parallel.rendezvous import POLL_SECONDS, STORE_ERRORS, WAIT_SECONDS, Store
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from tftrain import devices
+from tftrain.host import devices
 from tftrain.parallel.launcher import Launch
 from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.parallel.pending_collectives import PendingCollectives

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import program
-from tftrain.exit_codes import ExitCode
-from tftrain.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host.exit_codes import ExitCode
 from tftrain.plan import cluster_file, levers, machine, report
 from tftrain.plan.cluster import CLUSTERS, Cluster
 from tftrain.plan.config import PlanConfig, search_request, workload

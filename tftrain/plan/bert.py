@@ -6,8 +6,8 @@ precision: a norm saves the centred and the normed input, the softmax its result
 GeGLU both projections' outputs and the result of GeLU.
 """
 
-from tftrain.number_formats import ITEM_BYTES
-from tftrain.output_chunks import rows_of_chunk
+from tftrain.config.output_chunks import rows_of_chunk
+from tftrain.host.units import ITEM_BYTES
 from tftrain.plan import encoder
 from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
 from tftrain.plan.workload import Workload

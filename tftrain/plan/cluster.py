@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tftrain.fields import ConfigError, Problem
-from tftrain.units import GB_PER_GIB
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host.units import GB_PER_GIB
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,20 @@ BOARDS = (
 def board_of_device(name: str) -> Board | None:
     """Returns the board of a GPU's name, such as "NVIDIA A100-SXM4-80GB"; None if it is unknown."""
     return next((board for board in BOARDS if re.search(rf"\b{board.part}\b", name)), None)
+
+
+def peak_tflops(device_name: str, precision: str) -> float | None:
+    """Returns the peak rate of a GPU's dense matrix products.
+
+    Args:
+        device_name: as the driver gives it, such as "NVIDIA A100-SXM4-80GB".
+        precision: fp32, fp16 or bf16.
+
+    Returns:
+        1e12 operations a second; None if `BOARDS` lacks the device, or the device the format.
+    """
+    board = board_of_device(device_name)
+    return getattr(board.peaks, precision) if board else None
 
 
 def of_device(name: str) -> Cluster:

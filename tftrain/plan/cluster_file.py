@@ -12,10 +12,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from tftrain.fields import ConfigError, Problem
-from tftrain.files import reason
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host.files import reason
+from tftrain.host.units import GB, GB_PER_GIB, GIB
 from tftrain.plan.cluster import CLUSTERS, Cluster
-from tftrain.units import GB, GB_PER_GIB, GIB
 
 SUFFIX = ".json"
 POSITIVE = ("memory_gb", "peak_fp32", "peak_16bit", "memory_gbs", "per_node", "network_gbs", "aligned")

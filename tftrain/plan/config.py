@@ -4,10 +4,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tftrain import ramp
-from tftrain.config import TrainConfig
-from tftrain.fields import ConfigError, Problem, field_problems, flag
-from tftrain.parallel_config import BatchConfig
+from tftrain.config import ramp
+from tftrain.config.fields import ConfigError, Problem, field_problems, flag
+from tftrain.config.parallel import BatchConfig
+from tftrain.config.train import TrainConfig
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.search import Constraints
 from tftrain.plan.workload import Workload, from_config

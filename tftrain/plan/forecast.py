@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from tftrain.config import TrainConfig
+from tftrain.config.train import TrainConfig
+from tftrain.host.units import GB
 from tftrain.plan import inventory, memory, reported_flops, timing
 from tftrain.plan.blocks import Product
 from tftrain.plan.cluster import Cluster
@@ -10,7 +11,6 @@ from tftrain.plan.memory import Memory
 from tftrain.plan.system import Constants
 from tftrain.plan.timing import StepTime
 from tftrain.plan.workload import Workload, from_config
-from tftrain.units import GB
 
 
 class Forecast(NamedTuple):

@@ -3,7 +3,7 @@
 The causal mask saves no products: scores and context are products of whole matrices.
 """
 
-from tftrain.output_chunks import rows_of_chunk
+from tftrain.config.output_chunks import rows_of_chunk
 from tftrain.plan import bert
 from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
 from tftrain.plan.encoder import LOGIT_BYTES

@@ -7,8 +7,8 @@ same figures.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tftrain.fields import ConfigError, changed
-from tftrain.model_config import FUSED_OPS
+from tftrain.config.fields import ConfigError, changed
+from tftrain.config.model import FUSED_OPS
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.config import PlanConfig, workload
 from tftrain.plan.forecast import Forecast, forecast

@@ -13,11 +13,11 @@ import threading
 import time
 from pathlib import Path
 
-from tftrain.fields import ConfigError, Problem
-from tftrain.files import reason
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host.files import reason
+from tftrain.host.units import GB
 from tftrain.plan import cluster_file
 from tftrain.plan.cluster import Cluster
-from tftrain.units import GB
 
 NAME = "this_machine"
 SIZES = (64, 128, 256, 512, 1024, 2048)

@@ -9,7 +9,7 @@ the schedule's table (`tftrain.schedules`).
 import functools
 from typing import NamedTuple
 
-from tftrain.number_formats import ITEM_BYTES
+from tftrain.host.units import GB, ITEM_BYTES
 from tftrain.plan import inventory
 from tftrain.plan.blocks import Part, SavedTensor, total
 from tftrain.plan.cluster import Cluster
@@ -17,7 +17,6 @@ from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload
 from tftrain.schedules import cost
 from tftrain.schedules.activations import Peak
-from tftrain.units import GB
 
 PLAIN_OPTIMIZER_BYTES = 8  # a weight: two fp32 temporaries, the update and its denominator
 BUCKET = 2**26  # numbers that travel between ranks at a time

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tftrain.host.units import GB
 from tftrain.plan import inventory
 from tftrain.plan.forecast import Forecast, products_by_shape
 from tftrain.plan.levers import Suggestion
 from tftrain.plan.reported_flops import reported
 from tftrain.plan.search import SearchResult
 from tftrain.plan.workload import Workload
-from tftrain.units import GB
 
 SECONDS_PER_DAY = 86400
 

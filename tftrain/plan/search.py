@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tftrain.parallel_config import schedule_problems
+from tftrain.config.parallel import schedule_problems
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import Cluster
 from tftrain.plan.forecast import Forecast

@@ -9,7 +9,7 @@ import functools
 import math
 from typing import NamedTuple
 
-from tftrain.number_formats import ITEM_BYTES
+from tftrain.host.units import ITEM_BYTES
 from tftrain.plan import inventory, products
 from tftrain.plan.blocks import Part, Product
 from tftrain.plan.cluster import Cluster

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import NamedTuple
 
-from tftrain import data_sizes
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import pretrained
 from tftrain.architecture.flops import head_in_layers
-from tftrain.config import OptimizerConfig, TrainConfig
-from tftrain.layer_split import split_layers
-from tftrain.model_config import FUSED_OPS
-from tftrain.number_formats import ITEM_BYTES
+from tftrain.config import data_sizes
+from tftrain.config.layer_split import split_layers
+from tftrain.config.model import FUSED_OPS
+from tftrain.config.train import OptimizerConfig, TrainConfig
+from tftrain.host.units import ITEM_BYTES
 
 OPTIMIZERS = {field.name: field for field in dataclasses.fields(OptimizerConfig)}["optimizer"].metadata["choices"]
 MOMENTS = {"lion": 1}  # of an update rule; the others have two
@@ -32,7 +32,7 @@ class Workload(NamedTuple):
         sequence_parallel: whether tensor parallel ranks divide norms, dropouts and residuals (arXiv 2205.05198).
         division: layers of each part of the pipeline; empty: equal parts.
         zero_stage: 0 to 3 (arXiv 1910.02054).
-        split_strategy: even, naive or greedy:K, see `tftrain.parallel_config.ParallelConfig`.
+        split_strategy: even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`.
         checkpointing: none, selective or full.
         fused: the fused ops, among ln, softmax, flash (the whole attention core), gelu, dropout_add, optimizer.
         hidden_dropout, attention_dropout: whether there is dropout.

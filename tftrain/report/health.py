@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tftrain.config import LimitsConfig
-from tftrain.exit_codes import NotFiniteError
+from tftrain.config.train import LimitsConfig
+from tftrain.host.exit_codes import NotFiniteError
 from tftrain.parallel.mesh import Mesh
 from tftrain.report.spikes import Spike, SpikeMonitor
 from tftrain.run_state import Evaluation, StepInfo

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain import devices
+from tftrain.host import devices
 from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh

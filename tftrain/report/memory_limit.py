@@ -3,14 +3,14 @@
 TensorFlow itself would run out of memory after minutes, on a CPU often by a kill that gives no reason.
 """
 
-from tftrain import devices
-from tftrain.config import TrainConfig
-from tftrain.fields import Problem
+from tftrain.config.fields import Problem
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices
+from tftrain.host.units import GB
 from tftrain.parallel.launcher import Launch
 from tftrain.plan import forecast, memory
 from tftrain.plan.system import of_trainer
 from tftrain.plan.workload import from_config
-from tftrain.units import GB
 
 # The planner is wrong by up to 15%, so a run that it plans slightly too large may fit.
 MARGIN = 1.2

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from tftrain import devices
-from tftrain.config import TrainConfig
-from tftrain.fields import ConfigError
+from tftrain.config.fields import ConfigError
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster, forecast, machine, memory, timing
 from tftrain.plan.cluster import Cluster

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tftrain.number_formats import DTYPES
+from tftrain.host.units import DTYPES
 from tftrain.plan import forecast
 from tftrain.plan.blocks import Product
 from tftrain.plan.workload import Workload

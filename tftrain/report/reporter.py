@@ -11,15 +11,17 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tftrain import devices
 from tftrain.checkpoint import durable
-from tftrain.config import TrainConfig
-from tftrain.data.source import ExampleSource
-from tftrain.environment import versions
+from tftrain.config.ramp import Ramp
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices
+from tftrain.host.environment import versions
+from tftrain.input.source import ExampleSource
+from tftrain.labelled.scorer import Scorer
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.ramp import Ramp
-from tftrain.report import memory, planned, product_time
+from tftrain.plan import cluster
+from tftrain.report import memory, planned, predictions, product_time
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
@@ -159,6 +161,11 @@ class Reporter:
         if self._writer:
             self._writer.evaluation(row)
 
+    def predictions(self, scorer: Scorer, result: Evaluation) -> None:
+        """Writes what the model predicts for the held-out examples."""
+        if self._writer:
+            predictions.write(self._run.config.run.output_dir, scorer, result.outputs)
+
     def spike(self, number: int, spike: Spike) -> None:
         """Writes a loss spike."""
         if self._writer:
@@ -192,7 +199,7 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     contents = Contents(*collectives.all_reduce(run.mesh.data, contents, "contents").numpy().tolist())
     length = config.data.max_seq_length
     achieved = contents.flops / counted * rate / run.mesh.size / 1e12
-    peak = config.compute.device_peak_tflops or devices.peak_tflops(devices.device_name(), config.compute.precision)
+    peak = config.compute.device_peak_tflops or cluster.peak_tflops(devices.device_name(), config.compute.precision)
     peaks = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
     return TrainRow(
         step=int(progress.step),

@@ -22,8 +22,8 @@ import msgspec
 
 from tftrain.checkpoint import folder, manifest, scores
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import TrainConfig
-from tftrain.fields import Problem, changed, on_resume, sections
+from tftrain.config.fields import Problem, changed, on_resume, sections
+from tftrain.config.train import TrainConfig
 
 _SOURCES = {"data_dir", "train_files", "eval_files", "synthetic_data"}
 _SIZES_OF_DATA = {"max_seq_length", "max_predictions_per_seq"}

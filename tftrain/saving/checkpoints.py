@@ -12,7 +12,7 @@ import tensorflow as tf
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
-from tftrain.environment import versions
+from tftrain.host.environment import versions
 from tftrain.labelled.preflight import identity
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.run_state import Run

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Collection
 
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import TrainConfig
-from tftrain.convert_config import parse_place, place_problems
-from tftrain.fields import Problem
+from tftrain.config.convert import parse_place, place_problems
+from tftrain.config.fields import Problem
+from tftrain.config.train import TrainConfig
 from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
 from tftrain.formats.own import of_data

@@ -13,7 +13,7 @@ from tftrain.checkpoint import folder, manifest
 from tftrain.checkpoint.errors import AgreedCheckpointError, CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
-from tftrain.config import TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 

@@ -1,6 +1,6 @@
 """Refuses a run that differs from the checkpoint it resumes from in a flag that must not; logs what else differs.
 
-Each flag's declaration says whether it may, see `tftrain.fields.ON_RESUME`.
+Each flag's declaration says whether it may, see `tftrain.config.fields.ON_RESUME`.
 """
 
 import dataclasses
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tftrain.checkpoint.errors import AgreedCheckpointError
-from tftrain.config import TrainConfig
-from tftrain.fields import Problem, on_resume, sections
-from tftrain.fine_tuning_config import FineTuningConfig
+from tftrain.config.fields import Problem, on_resume, sections
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.train import TrainConfig
 
 # Flags that older checkpoints do not have.
 _NEWER = {"task", "labels", "seq_length_buckets", *(field.name for field in dataclasses.fields(FineTuningConfig))}
@@ -39,7 +39,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
 
     Args:
         config: of the run, resolved, with the sizes that the data gives.
-        data: the identity of the run's data, see `tftrain.data.identity`.
+        data: the identity of the run's data, see `tftrain.input.identity`.
         run: the metadata of the run that wrote the checkpoint; only known to be JSON.
         path: the checkpoint, for the message.
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from tftrain import devices
 from tftrain.checkpoint import memory
 from tftrain.checkpoint.background import Plan, Save
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.piece import Piece, TensorData
 from tftrain.checkpoint.save import Attempt
-from tftrain.config import TrainConfig
-from tftrain.exit_codes import NotFiniteError
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices
+from tftrain.host.exit_codes import NotFiniteError
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import stall_shutdown_seconds

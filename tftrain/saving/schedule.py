@@ -7,9 +7,7 @@ request travels with the next step, like the request of a signal.
 import time
 from collections.abc import Callable
 
-import numpy as np
-
-from tftrain.config import CheckpointConfig
+from tftrain.config.train import CheckpointConfig
 
 
 class SaveSchedule:
@@ -27,19 +25,19 @@ class SaveSchedule:
         self._now, self._is_due = now, False
         self._since = now()
 
-    def requests(self) -> np.ndarray:
-        """Returns this rank's request for the next step, fp32 [1]: 1 if time is up, else 0."""
-        return np.array([self._seconds > 0 and self._now() - self._since >= self._seconds], np.float32)
+    def request(self) -> float:
+        """Returns this rank's request for the next step: 1 if time is up, else 0."""
+        return float(self._seconds > 0 and self._now() - self._since >= self._seconds)
 
-    def is_due(self, step: int, requests: np.ndarray) -> bool:
+    def is_due(self, step: int, request: float) -> bool:
         """Returns whether a checkpoint is due after this step; it stays due until `saved`.
 
         Args:
             step: updates so far.
-            requests: fp32 [1], the largest request of all ranks.
+            request: the largest of all ranks.
         """
-        self._is_due |= requests[0] > 0 or (self._every > 0 and step % self._every == 0)
-        return bool(self._is_due)
+        self._is_due |= request > 0 or (self._every > 0 and step % self._every == 0)
+        return self._is_due
 
     def saved(self) -> None:
         """Starts the time until the next checkpoint."""

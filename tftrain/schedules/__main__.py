@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain import program
-from tftrain.exit_codes import ExitCode
-from tftrain.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host.exit_codes import ExitCode
 from tftrain.schedules import activations, orders, picture, simulation, trace
 from tftrain.schedules.check import check
 from tftrain.schedules.config import ScheduleConfig

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from tftrain.fields import ConfigError, Problem, field_problems, flag
-from tftrain.parallel_config import PIPELINE_SCHEDULES, schedule_problems
+from tftrain.config.fields import ConfigError, Problem, field_problems, flag
+from tftrain.config.parallel import PIPELINE_SCHEDULES, schedule_problems
 from tftrain.schedules.simulation import Durations, even_durations
 
 

@@ -6,8 +6,8 @@ gradients of the micro-batches in the same order, so that all of them give the s
 
 from collections.abc import Callable
 
-from tftrain.fields import ConfigError
-from tftrain.parallel_config import schedule_problems
+from tftrain.config.fields import ConfigError
+from tftrain.config.parallel import schedule_problems
 from tftrain.schedules.table import Action, Kind, Table
 from tftrain.schedules.transfers import with_transfers
 

@@ -30,12 +30,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tftrain import log
 from tftrain.checkpoint import folder
-from tftrain.config import TrainConfig
-from tftrain.environment import host_name
-from tftrain.exit_codes import ExitCode
-from tftrain.fields import Problem
+from tftrain.config.fields import Problem
+from tftrain.config.train import TrainConfig
+from tftrain.host import log
+from tftrain.host.environment import host_name
+from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
 from tftrain.parallel.rendezvous import STORE_ERRORS

@@ -13,9 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-
-from tftrain.exit_codes import ExitCode
+from tftrain.host.exit_codes import ExitCode
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +65,8 @@ class Signals:
         signal.set_wakeup_fd(self._wakeup)
         self._writer.close()
 
-    def requests(self) -> np.ndarray:
-        """Returns this rank's request for the next step, fp32 [1]: the number of its signal, or 0."""
-        return np.array([self.received], np.float32)
-
-    def stop_requested(self, requests: np.ndarray) -> bool:
-        """Returns whether all ranks stop after this step; `requests`, fp32 [1], is the largest request of all ranks."""
-        number = int(requests[0])
+    def stop_requested(self, number: int) -> bool:
+        """Returns whether all ranks stop after this step; `number` is the largest `received` of all ranks."""
         if number:
             self._request(number, "another rank received")
         return number > 0

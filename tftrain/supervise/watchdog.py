@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.errors import CheckpointError
-from tftrain.config import LimitsConfig
-from tftrain.exit_codes import ExitCode
+from tftrain.config.train import LimitsConfig
+from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.pending_collectives import PendingCollectives
 
 TICK_SECONDS = 0.25

@@ -1,6 +1,6 @@
 """The tasks that a run can train: one file for each task."""
 
-from tftrain.config import TrainConfig
+from tftrain.config.train import TrainConfig
 from tftrain.formats.weights import Weights
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
@@ -8,11 +8,11 @@ from tftrain.tasks.bert_pretraining import BertPretraining
 from tftrain.tasks.gpt_pretraining import GptPretraining
 from tftrain.tasks.question_answering import QuestionAnswering
 from tftrain.tasks.sentence_embedding import SentenceEmbedding
-from tftrain.tasks.task import Mean, Task
+from tftrain.tasks.task import Batch, Mean, Task
 from tftrain.tasks.text_classification import Classification, MultiLabel, Regression
 from tftrain.tasks.token_classification import TokenClassification
 
-__all__ = ["Mean", "Task", "make_task"]
+__all__ = ["Batch", "Mean", "Task", "make_task"]
 
 PRETRAINING = {"masked": BertPretraining, "causal": GptPretraining}  # by what the family learns
 FINE_TUNING = {  # by --task

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
-from tftrain.config import DataConfig
-from tftrain.data.source import ExampleSource
+from tftrain.config.train import DataConfig
+from tftrain.input.source import ExampleSource
 from tftrain.labelled import splits
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.config import DataConfig
-from tftrain.data.source import ExampleSource, open_source
+from tftrain.config.train import DataConfig
+from tftrain.input.source import ExampleSource, open_source
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean
 from tftrain.tasks.transformer_task import TransformerTask

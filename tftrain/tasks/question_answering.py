@@ -5,7 +5,7 @@ A context that does not fit is divided into windows that overlap. A window witho
 
 import tensorflow as tf
 
-from tftrain.data.source import ExampleSource
+from tftrain.input.source import ExampleSource
 from tftrain.labelled import squad_answers
 from tftrain.labelled.scorer import Scorer
 from tftrain.tasks.fine_tuning import FineTuning

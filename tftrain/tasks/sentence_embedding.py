@@ -7,7 +7,7 @@ partner among the second texts of its micro-batch, by cosine / temperature (Hend
 
 import tensorflow as tf
 
-from tftrain.data.source import ExampleSource
+from tftrain.input.source import ExampleSource
 from tftrain.labelled import scorers
 from tftrain.labelled.scorer import Scorer
 from tftrain.model.heads import embeddings

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.checkpoint.piece import Piece
-from tftrain.config import DataConfig
-from tftrain.data.source import ExampleSource
+from tftrain.config.train import DataConfig
+from tftrain.input.source import ExampleSource
 from tftrain.labelled.scorer import Scorer
 from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import DropoutKey

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from tftrain.data.source import ExampleSource
+from tftrain.input.source import ExampleSource
 from tftrain.labelled import scorers
 from tftrain.labelled.scorer import Scorer
 from tftrain.tasks.fine_tuning import LOSS, FineTuning

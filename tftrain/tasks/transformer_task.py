@@ -4,19 +4,19 @@ import abc
 
 import tensorflow as tf
 
-from tftrain import devices
 from tftrain.architecture import flops
 from tftrain.architecture.describe import describe, pretrained
 from tftrain.checkpoint.piece import Piece
-from tftrain.config import DataConfig, TrainConfig
-from tftrain.data.manifest import read_manifest
+from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.formats.weights import Weights
+from tftrain.host import devices
+from tftrain.host.units import DTYPES
+from tftrain.input.manifest import read_manifest
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.part import ModelPart, whole
 from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
-from tftrain.number_formats import DTYPES
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.tensor import TensorRanks

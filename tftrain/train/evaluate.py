@@ -1,114 +1,103 @@
-"""Evaluates the held-out split: the task's means and scores, and the unigram entropy of the text's tokens.
+"""The evaluation of a checkpoint (`--mode=evaluate`)."""
 
-The examples are the same for every micro-batch, number of ranks and global batch: `--eval_examples` of them, or all.
-
-A score, such as F1, is computed from the predictions for all examples, which every rank gathers. So it does not depend
-on the number of ranks.
-
-The unigram entropy is the lowest loss of a model that knows only how frequent each token is. A lower loss shows that
-the model has learned from context.
-"""
-
+import functools
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
-import numpy as np
-import tensorflow as tf
-
-from tftrain.config import TrainConfig
-from tftrain.data import pipeline
-from tftrain.model.part import ModelPart
+from tftrain.checkpoint.errors import AgreedCheckpointError
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices, log
+from tftrain.host.exit_codes import ExitCode
+from tftrain.labelled.preflight import identity
+from tftrain.model.part import ModelPart, joined
+from tftrain.optim.state import load_weights, weight_restore_buffers
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.run_state import Evaluation
-from tftrain.tasks.task import Task
-from tftrain.train.pipeline import PipelineEvaluation
+from tftrain.report import predictions
+from tftrain.run_state import Evaluation, parts_of_rank
+from tftrain.saving import initial_weights, resume, resume_compatibility
+from tftrain.supervise.watchdog import Watchdog
+from tftrain.tasks import Task, make_task
+from tftrain.train.held_out import HeldOut
+
+logger = logging.getLogger(__name__)
+
+LARGEST_EXPONENT = 709  # of e in a float64
 
 
-class HeldOut:
-    """The held-out split of a run's data, and the compiled forward pass over it.
+def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
+    """Prints held-out loss and accuracy of the checkpoint that `--resume` means.
 
-    Attributes:
-        scorer: judges the predictions; None if the task's means say all.
+    Args:
+        config: resolved, with the sizes that the data gives filled in.
+        mesh: the ranks, already connected.
+        watchdog: of this process; by default a new one.
+
+    Returns:
+        DONE; or FAILED, if the result can't be printed.
+
+    Raises:
+        DataError, CheckpointError: the message names the file.
     """
-
-    def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        """Opens the split; nothing is read before the first call.
-
-        Args:
-            config: of the run, resolved.
-            task: whose model is evaluated as it is at each call.
-            parts: the layers of this rank.
-            mesh: the ranks.
-            jit: whether XLA compiles the forward pass.
-        """
-        self._config, self._task, self._mesh = config, task, mesh
-        self._source = task.open_source(config.data, "eval", config.run.seed)
-        self.scorer = task.scorer(self._source)
-        self._forward = tf.function(self._of_batch, jit_compile=jit, autograph=False)
-        if mesh.pipeline_parallel_size > 1:
-            self._forward = PipelineEvaluation(config, task, parts, mesh, jit)
-
-    def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
-        """Evaluates the model; every rank must call it.
-
-        Args:
-            before_batch: called before each batch.
-        """
-        # One forward pass takes a micro-batch: evaluation needs no more memory than training. Each of several pipeline
-        # stages takes one at a time.
-        mesh = self._mesh
-        samples = self._config.batch.micro_batch_size * mesh.data.size * mesh.pipeline_parallel_size
-        share = self._mesh.data.share(samples)
-        sums, counts, outputs = np.zeros(len(self._task.sums)), np.zeros(self._task.vocab_size), []
-        for batch in pipeline.eval_batches(self._source, self._config.data, samples, *share, self._rows()):
-            before_batch()
-            of_batch, predicted = self._forward(batch)
-            sums += of_batch.numpy()
-            if predicted is not None:
-                outputs.append(predicted.numpy())
-            tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
-            if tokens is not None:
-                counts += np.bincount(tokens, minlength=self._task.vocab_size)
-        vector = tf.constant(np.concatenate([sums, counts]), tf.float64)
-        vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
-        total, counts = vector[: len(sums)], vector[len(sums) :]
-        # Of the pipeline stages, only the last one computes sums; those of the others are zero.
-        total = collectives.all_reduce(mesh.pipeline, tf.constant(total), "evaluation").numpy()
-        examples = int(total[self._task.sums.index("examples")])
-        unigram = entropy(counts) if counts.any() else None
-        result = Evaluation(self._task.mean_values(total), unigram, examples, self._source.real_examples)
-        if self.scorer is None:
-            return result
-        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[:examples]
-        return result._replace(scores=self.scorer.scores(gathered), outputs=gathered)
-
-    def _rows(self) -> int:
-        """Returns how many rows of the split hold `eval_examples`, about so many if they are packed; 0: all."""
-        wanted, source = self._config.evaluation.eval_examples, self._source
-        return math.ceil(wanted * source.num_examples / source.real_examples)
-
-    def _of_batch(self, batch):
-        found = self._task.compute(batch)
-        return self._task.vector(found), found.get("outputs")
-
-    def _gathered(self, outputs: list[np.ndarray], batch_size: int) -> np.ndarray:
-        """Returns what all data parallel ranks predict, in the order of the examples; every rank must call it.
-
-        Args:
-            outputs: of this rank's samples of each batch, on the last pipeline stage.
-            batch_size: number of these samples.
-        """
-        mesh, shape = self._mesh, self._task.output_shape
-        batches = int(collectives.gather_numbers(mesh.world, len(outputs), "evaluation/batches").max())
-        own = np.concatenate(outputs) if outputs else np.zeros([batches * batch_size, *shape], np.float32)
-        own = collectives.all_reduce(mesh.pipeline, tf.constant(own), "evaluation/stages")
-        found = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()
-        by_rank = found.reshape(mesh.data.size, batches, batch_size, *shape)
-        return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
+    watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.output_dir)
+    with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
+        parts = parts_of_rank(config, mesh)
+        task, path, step = load_task(config, parts, mesh)
+    with watchdog.limit("a batch of the evaluation", "step_timeout_seconds") as limit:
+        held_out = HeldOut(config, task, parts, mesh, config.compiles_whole(devices.has_gpu()))
+        result = held_out(limit.restart)
+        # Horovod ends on all ranks when one rank ends, but other groups of ranks may still be adding up their sums.
+        collectives.gather_numbers(mesh.world, 0.0, "evaluated")
+    lines = {"checkpoint": f"{path} (step {step})", **evaluation_lines(task, result)}
+    logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))
+    if result.outputs is not None and mesh.is_chief:
+        predictions.write(config.run.output_dir, held_out.scorer, result.outputs)
+    # The lines are all that an evaluation leaves.
+    return ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
 
 
-def entropy(counts: np.ndarray) -> float:
-    """Returns the entropy of a distribution given by its counts, in nats."""
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
+    """Returns the result of an evaluation in words: titles and values."""
+    loss, *others = [mean for mean in task.means if mean.in_evaluation]
+    value = result.means[loss.name]
+    part = "" if result.examples == result.split_examples else f" of {result.split_examples}"
+    found = {"held-out examples": f"{result.examples}{part}", loss.title: f"{value:.4f}"}
+    if result.unigram_nats is not None:
+        perplexity = math.inf if value > LARGEST_EXPONENT else math.exp(value)
+        found |= {
+            loss.title: f"{value:.4f} nats (perplexity {perplexity:.2f})",
+            "unigram entropy": f"{result.unigram_nats:.4f} nats, of the same text",
+            "learned from context": f"{result.unigram_nats - value:.4f} nats",
+        }
+    return found | {
+        **{name.replace("_", " "): f"{score:.4f}" for name, score in result.scores.items()},
+        **{mean.title: f"{result.means[mean.name]:.4f}" for mean in others},
+    }
+
+
+def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tuple[Task, Path, int]:
+    """Returns the task with the weights of the checkpoint that `--resume` means, and that one's path and step.
+
+    Args:
+        config: of the run, resolved.
+        parts: the layers of this rank.
+        mesh: the ranks.
+
+    Raises:
+        CheckpointError: the message names the file.
+    """
+    initial = initial_weights.open_for(config)
+    task = make_task(config, mesh, joined(parts), initial)
+    if initial:
+        return task, Path(initial.path), 0
+    named = task.named_variables() | task.copies()
+    buffers = functools.partial(weight_restore_buffers, named, task.pieces)
+    reader = resume.choose(config, mesh, buffers)
+    if reader is None:
+        output_dir = f"--output_dir={config.run.output_dir}"
+        raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
+    resume_compatibility.check_model(config, identity(config), reader.manifest.run, reader.path)
+    load_weights(named, task.pieces, reader)
+    return task, reader.path, reader.manifest.step

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tftrain.number_formats import DTYPES
+from tftrain.host.units import DTYPES
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.gradient_reduction import GradientReduction
 from tftrain.parallel.sparse_rows import SparseRows

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tftrain.config import TrainConfig
+from tftrain.config.train import TrainConfig
+from tftrain.host.units import DTYPES
 from tftrain.model.part import ModelPart
-from tftrain.number_formats import DTYPES
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tftrain import devices
-from tftrain.config import TrainConfig
-from tftrain.environment import host_name, project, versions
+from tftrain.config.train import TrainConfig
+from tftrain.host import devices
+from tftrain.host.environment import host_name, project, versions
 from tftrain.labelled.preflight import identity
 from tftrain.ops.library import unavailable_reason
 from tftrain.parallel import graph_collectives, rank_consistency

@@ -12,8 +12,8 @@ import statistics
 from pathlib import Path
 
 from tftrain.checkpoint import scores as scores_file
-from tftrain.config import TrainConfig
-from tftrain.exit_codes import ExitCode
+from tftrain.config.train import TrainConfig
+from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.train import loop

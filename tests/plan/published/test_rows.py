@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.plan.workloads import resized
-from tftrain.fields import ConfigError
+from tftrain.config.fields import ConfigError
 from tftrain.plan.published import compare, encoder_format, rows
 
 ENCODER, TOPOLOGY, CPU_NODES, SWEEP, SELENE = rows.REFERENCE

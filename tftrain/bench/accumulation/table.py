@@ -10,7 +10,7 @@ from tftrain.bench.bars import Panel, Series
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.worker import Worker
-from tftrain.number_formats import DTYPES
+from tftrain.host.units import DTYPES
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FLAGS = (

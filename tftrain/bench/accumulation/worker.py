@@ -6,7 +6,7 @@ from typing import Any
 
 from tftrain.bench.config import run_config
 from tftrain.bench.worker import serve
-from tftrain.config import TrainConfig
+from tftrain.config.train import TrainConfig
 
 
 def build(settings: dict[str, Any]) -> Callable[[list[list[Any]]], list[list[list[Any]]]]:
@@ -38,7 +38,7 @@ def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
     """
     import tensorflow as tf
 
-    from tftrain.data import pipeline
+    from tftrain.input import pipeline
     from tftrain.ops.dropout import DropoutKey
     from tftrain.parallel.launcher import Launch
     from tftrain.parallel.start import start

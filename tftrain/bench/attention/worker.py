@@ -24,9 +24,9 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     """
     import tensorflow as tf
 
-    from tftrain.devices import device_name
+    from tftrain.host.devices import device_name
+    from tftrain.host.units import DTYPES
     from tftrain.model.attention_cores import CORES, AttentionMask
-    from tftrain.number_formats import DTYPES
     from tftrain.ops.dropout import DropoutKey, dropout_at
 
     threads, dtype = settings["threads"], DTYPES[settings["dtype"]]

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from tftrain.bench.kernels import traffic
-from tftrain.number_formats import ITEM_BYTES
+from tftrain.host.units import ITEM_BYTES
 from tftrain.ops import attention_softmax, dropout, gelu, layer_norm
 from tftrain.ops.library import library
 

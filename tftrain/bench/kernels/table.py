@@ -8,7 +8,7 @@ from tftrain.bench.config import BenchConfig
 from tftrain.bench.kernels.traffic import TRAFFIC, UPDATE_BYTES
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
 from tftrain.bench.worker import Worker
-from tftrain.huge_pages import with_kept_memory
+from tftrain.host.huge_pages import with_kept_memory
 
 STEPS = 21
 CACHE_MULTIPLE = 8

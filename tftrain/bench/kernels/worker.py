@@ -24,7 +24,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
 
     from tftrain.bench.kernels import cases, traffic, updates
     from tftrain.bench.kernels.copy import Copy
-    from tftrain.devices import device_name
+    from tftrain.host.devices import device_name
 
     threads = settings["threads"]
     tf.config.threading.set_intra_op_parallelism_threads(threads)

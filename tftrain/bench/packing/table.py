@@ -18,7 +18,7 @@ from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import range_pct
 from tftrain.bench.training.run import RunError
-from tftrain.data.manifest import read_manifest
+from tftrain.input.manifest import read_manifest
 
 STEPS, RANKS, ROWS = 20, 1, 16  # ROWS: of an update without packing
 PREPARE = (

@@ -15,8 +15,8 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
         packed, padded: the two files, with as many batches; examples_per_row: of all packed rows of the text;
         attending_pairs: of the packed batches.
     """
-    from tftrain.config import DataConfig
-    from tftrain.data.pipeline import open_source, train_batches
+    from tftrain.config.train import DataConfig
+    from tftrain.input.pipeline import open_source, train_batches
 
     size = task.TASKS[task.TEXT]
     data = DataConfig(data_dir=settings["data_dir"])

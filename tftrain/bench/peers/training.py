@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tftrain.bench.config import run_config
 from tftrain.bench.peers import task, text
-from tftrain.config import TrainConfig
+from tftrain.config.train import TrainConfig
 
 FLAGS = (
     "--synthetic_data",

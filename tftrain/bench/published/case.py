@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from tftrain import flags
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import mapping
 from tftrain.bench.published.local_machine import LocalMachine
 from tftrain.bench.published.rows import Published
 from tftrain.bench.published.scale import Scale, scaled
-from tftrain.config import TrainConfig
-from tftrain.fields import ConfigError
+from tftrain.config import flags
+from tftrain.config.fields import ConfigError
+from tftrain.config.train import TrainConfig
 from tftrain.plan import memory
 from tftrain.plan.workload import Workload, from_config
 

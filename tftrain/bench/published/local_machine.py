@@ -3,8 +3,8 @@
 import os
 from typing import NamedTuple
 
-from tftrain import devices
 from tftrain.bench import host
+from tftrain.host import devices
 from tftrain.plan.system import Constants, systems
 
 RANKS = 4  # without GPUs, as in table levers

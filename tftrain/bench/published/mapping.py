@@ -2,7 +2,7 @@
 
 from tftrain.architecture.describe import configuration
 from tftrain.bench.published.rows import Published
-from tftrain.model_config import FUSED_OPS
+from tftrain.config.model import FUSED_OPS
 from tftrain.plan.workload import Workload, reference_optimizer
 
 DROPOUT = 0.1

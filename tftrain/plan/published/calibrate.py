@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tftrain.host.units import GB
 from tftrain.plan import memory, timing
 from tftrain.plan.cluster import CLUSTERS
 from tftrain.plan.published.row import Row
 from tftrain.plan.system import Constants
-from tftrain.units import GB
 
 DEVICE = ("product_rate", "misaligned", "misaligned_batch", "memory_rate", "link_rate")
 MEMORY = ("reserve_gb", "fragmentation", "state_slack")

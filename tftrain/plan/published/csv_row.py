@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from tftrain.units import GB, GIB
+from tftrain.host.units import GB, GIB
 
 MAX_WHOLE = 10**9
 

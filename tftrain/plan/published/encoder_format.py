@@ -7,8 +7,8 @@ with the reason beside them.
 import re
 from typing import Any
 
-from tftrain.config import TrainConfig
-from tftrain.fields import changed, field_problems, sections
+from tftrain.config.fields import changed, field_problems, sections
+from tftrain.config.train import TrainConfig
 from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.row import Reference, Row
 from tftrain.plan.workload import from_config, reference_levers, reference_optimizer

@@ -6,13 +6,12 @@ Values that a format does not state are filled in here, with the reason beside t
 from collections.abc import Callable
 
 from tftrain.architecture.describe import describe
-from tftrain.model_config import ModelConfig
-from tftrain.number_formats import ITEM_BYTES
+from tftrain.config.model import ModelConfig
+from tftrain.host.units import ITEM_BYTES, MIB
 from tftrain.plan.published import encoder_format
 from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.row import Reference, Row
 from tftrain.plan.workload import Workload
-from tftrain.units import MIB
 
 GPT2_VOCAB = 50_257  # the sweep states none: see `_sweep`
 CPU_VOCAB = 51_200  # reproduces the published TFLOPs

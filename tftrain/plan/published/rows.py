@@ -7,8 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from tftrain.fields import ConfigError, Problem
-from tftrain.files import reason
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.host.files import reason
 from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.formats import FORMATS
 from tftrain.plan.published.row import Row

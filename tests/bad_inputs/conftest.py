@@ -1,5 +1,0 @@
-"""The prepared data sets are those of the tests of the data."""
-
-from tests.data.conftest import corpus, prepare_config, prepared, prepared_static
-
-__all__ = ["corpus", "prepare_config", "prepared", "prepared_static"]

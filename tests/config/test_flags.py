@@ -1,0 +1,244 @@
+"""The command line: types, every problem at once, flagfiles, help."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tftrain.config import flags
+from tftrain.config.fields import ConfigError, sections
+from tftrain.config.parallel import BatchConfig
+from tftrain.config.train import TrainConfig
+from tftrain.host.exit_codes import ExitCode
+
+
+def parse(*args):
+    return flags.parse(TrainConfig, ["tftrain.run", *args])
+
+
+def problems_of(*args):
+    with pytest.raises(ConfigError) as caught:
+        parse(*args)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_defaults_without_arguments():
+    assert parse() == TrainConfig()
+
+
+def test_values_reach_their_section_with_their_type():
+    config = parse(
+        "--hidden_size=64", "--learning_rate=2e-3", "--nosparse_as_dense", "--precision=bf16", "--output_dir=o"
+    )
+    assert (config.model.hidden_size, config.optimizer.learning_rate) == (64, 2e-3)
+    assert (config.compute.sparse_as_dense, config.compute.precision, config.run.output_dir) == (False, "bf16", "o")
+
+
+def test_the_command_line_overrides_the_flagfile_before_it(tmp_path):
+    file = tmp_path / "x.flags"
+    file.write_text("# a comment\n--hidden_size=64\n--num_hidden_layers=3\n")
+    config = parse(f"--flagfile={file}", "--hidden_size=32")
+    assert (config.model.hidden_size, config.model.num_hidden_layers) == (32, 3)
+
+
+def test_every_problem_is_reported_at_once():
+    found = problems_of("--max_steps=many", "--sparse_as_dense=perhaps", "--precison=bf16", "stray")
+    assert len(found) == 4
+    assert "--max_steps=many: expected a whole number within 64 bits" in found
+    assert "--sparse_as_dense=perhaps: expected true or false" in found
+    assert any("--precison=bf16" in line and "did you mean --precision?" in line for line in found)
+    assert any("stray" in line for line in found)
+
+
+def test_a_flag_of_an_earlier_version_says_what_to_write_instead(tmp_path):
+    (tmp_path / "old.flags").write_text("--eval_batches=4\n")
+    (line,) = problems_of(f"--flagfile={tmp_path / 'old.flags'}")
+    assert line.startswith("--eval_batches=4: no such flag any more; give --eval_examples, the number of batches times")
+
+
+@pytest.mark.parametrize("args", [["--learning_rate"], ["--learning_rate", "--max_steps=3"]])
+def test_a_flag_without_a_value_is_the_only_problem_and_the_next_flag_is_read(args):
+    config, problems, _ = flags.read(TrainConfig, ["tftrain.run", "--hidden_size=64", *args])
+    assert [str(problem) for problem in problems] == ["--learning_rate: expected a value: --learning_rate=VALUE"]
+    assert config.model.hidden_size == 64
+    assert config.run.max_steps == (3 if len(args) == 2 else TrainConfig().run.max_steps)
+
+
+def test_a_value_may_follow_as_an_argument_of_its_own():
+    config = parse("--learning_rate", "0.5", "--seed", "3")
+    assert (config.optimizer.learning_rate, config.run.seed) == (0.5, 3)
+
+
+def test_the_flags_that_are_given_are_known():
+    _, _, given = flags.read(TrainConfig, ["tftrain.run", "--nosparse_as_dense", "--seed=1"])
+    assert given == {"sparse_as_dense", "seed"}
+
+
+def test_a_flagfile_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "x.flags"
+    file.write_text("\ufeff--hidden_size=64\n", encoding="utf-8")
+    assert parse(f"--flagfile={file}").model.hidden_size == 64
+
+
+@pytest.mark.parametrize(
+    ("stated", "ranks", "offered"),
+    [
+        ((None, None, 64), 3, "such as 63 or 66"),
+        ((4, None, 64), 3, "such as 60 or 72"),
+        ((None, None, 2), 3, "such as 3"),
+        ((4, 2, 60), 3, "such as 24"),
+    ],
+)
+def test_the_nearest_global_batches_are_offered(stated, ranks, offered):
+    with pytest.raises(ConfigError) as caught:
+        BatchConfig(*stated).resolve(ranks)
+    assert str(caught.value).endswith(offered)
+    for size in offered.removeprefix("such as ").split(" or "):
+        BatchConfig(stated[0], None, int(size)).resolve(ranks)
+
+
+def test_a_line_of_any_length_or_content_is_one_short_line_of_the_message():
+    (found,) = problems_of("--hidden_size=" + "9" * 10_000)
+    assert found.startswith("--hidden_size=999")
+    assert len(found) < 1000
+    (found,) = problems_of("--hidden_size=1\n2\x1b[2J")
+    assert found.startswith(r"--hidden_size=1\n2\x1b[2J: expected")
+
+
+def test_thousands_of_problems_are_counted_not_printed(capsys):
+    with pytest.raises(ConfigError) as caught:
+        parse(*(f"--no_such_{number}=1" for number in range(5000)))
+    with pytest.raises(SystemExit):
+        flags.refuse("tftrain.run", caught.value)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == flags.MAX_PROBLEMS + 2
+    assert lines[-2] == f"tftrain.run: and {5000 - flags.MAX_PROBLEMS} more problems"
+
+
+def test_values_out_of_bounds_and_contradictions_are_named_together():
+    config = parse(
+        "--max_steps=0",
+        "--precision=fp8",
+        "--hidden_size=100",
+        "--hidden_dropout_prob=1.0",
+        "--eval_files=x",
+        "--warmup_steps=5",
+    )
+    found = "\n".join(map(str, config.problems(1)))
+    for expected in (
+        "--max_steps=0: expected a number at least 1",
+        "--precision=fp8: expected one of fp32, fp16, bf16",
+        "--hidden_size=100: expected a multiple of num_attention_heads=12",
+        "--hidden_dropout_prob=1.0: expected a number at least 0 and below 1",
+        "--eval_files=x",
+        "exactly one of data_dir",
+        "--output_dir",
+        "--warmup_steps=5",
+    ):
+        assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("stated", "resolved"),
+    [
+        ((None, None, None), (8, 1, 32)),
+        ((4, None, None), (4, 1, 16)),
+        ((4, 3, None), (4, 3, 48)),
+        ((None, None, 64), (16, 1, 64)),
+        ((None, 2, 64), (8, 2, 64)),
+        ((4, None, 64), (4, 4, 64)),
+        ((4, 4, 64), (4, 4, 64)),
+    ],
+)
+def test_two_batch_sizes_give_the_third(stated, resolved):
+    assert BatchConfig(*stated).resolve(4) == BatchConfig(*resolved)
+
+
+@pytest.mark.parametrize("stated", [(4, 2, 64), (None, None, 63), (5, None, 64), (None, 3, 64), (128, None, 64)])
+def test_batch_sizes_that_contradict_name_all_three(stated):
+    with pytest.raises(ConfigError) as caught:
+        BatchConfig(*stated).resolve(4)
+    for name in ("global_batch_size", "micro_batch_size", "grad_accum_steps", "data_parallel_size=4"):
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("most", "total", "rampup", "ranks", "fitted"),
+    [
+        (4, 48, "none", 4, (4, 3)),
+        (4, 48, "none", 3, (4, 4)),
+        (4, 28, "none", 2, (2, 7)),
+        (5, 28, "none", 1, (4, 7)),
+        (64, 24, "none", 2, (12, 1)),
+        (4, 14, "none", 7, (2, 1)),
+        (8, 48, "16:16:1000", 2, (8, 3)),
+        (8, 48, "12:12:1000", 2, (6, 4)),
+    ],
+)
+def test_a_fitted_micro_batch_divides_every_batch_and_is_no_larger_than_stated(most, total, rampup, ranks, fitted):
+    batch = BatchConfig(most, None, total, batch_rampup=rampup, fit_micro_batch=True).resolve(ranks)
+    assert (batch.micro_batch_size, batch.grad_accum_steps) == fitted
+
+
+@pytest.mark.parametrize(
+    ("stated", "rampup", "reason"),
+    [
+        ((4, None, 32), "none", "--global_batch_size=32: expected it to be divisible by data_parallel_size=3"),
+        ((4, None, 36), "12:8:1000", "and all sizes of batch_rampup=12:8:1000 to be divisible by data_parallel_size=3"),
+        ((4, 1, 36), "none", "without --grad_accum_steps"),
+        ((None, None, 36), "none", "expected --global_batch_size and --micro_batch_size"),
+        ((4, None, 36), "much", "--batch_rampup=much: expected none"),
+    ],
+)
+def test_a_micro_batch_that_can_not_be_fitted_is_refused_with_the_reason(stated, rampup, reason):
+    with pytest.raises(ConfigError) as caught:
+        BatchConfig(*stated, batch_rampup=rampup, fit_micro_batch=True).resolve(3)
+    assert reason in str(caught.value)
+
+
+def test_help_that_cannot_be_printed_ends_without_a_traceback():
+    command = [sys.executable, "-m", "tftrain.run", "--help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_help_lists_every_flag():
+    text = flags.help_text(TrainConfig, "tftrain.run")
+    for section in sections(TrainConfig()):
+        for name in section.__dataclass_fields__:
+            assert f"--{name}=" in text
+
+
+def test_no_flag_name_is_used_twice():
+    names = [name for section in sections(TrainConfig()) for name in section.__dataclass_fields__]
+    assert len(names) == len(set(names))
+
+
+def run_program(*args, **environ):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tftrain.run", *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environ},
+        timeout=60,
+    )
+
+
+def test_wrong_flags_end_the_run_before_tensorflow_loads():
+    done = run_program(
+        "--precision=fp8", "--data_dir=nowhere", "--vocab_size=many", "--output_dir=README.md", "--max_step=3"
+    )
+    assert done.returncode == ExitCode.WRONG_FLAGS
+    assert "tftrain.run: --precision=fp8: expected one of fp32, fp16, bf16" in done.stderr
+    for flag in ("--vocab_size=many", "--data_dir=nowhere", "--output_dir=README.md", "--max_step=3"):
+        assert f"tftrain.run: {flag}" in done.stderr
+    assert "tensorflow" not in "".join(line for line in done.stderr.splitlines() if line.startswith("import time"))
+
+
+def test_only_rank_0_speaks():
+    done = run_program("--precision=fp8", HOROVOD_RANK="1", HOROVOD_SIZE="2", HOROVOD_LOCAL_RANK="1")
+    assert done.returncode == ExitCode.WRONG_FLAGS
+    assert not [line for line in done.stderr.splitlines() if not line.startswith("import time")]

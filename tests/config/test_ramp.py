@@ -1,0 +1,87 @@
+"""The batch ramp against a simulation update by update, and what is refused."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tftrain.config import ramp
+from tftrain.config.fields import ConfigError
+from tftrain.config.parallel import BatchConfig
+from tftrain.config.ramp import Ramp
+
+STEPS = 40
+
+
+@st.composite
+def ramps(draw):
+    start, increment, increments = draw(st.integers(1, 6)), draw(st.integers(1, 5)), draw(st.integers(0, 6))
+    return Ramp(start, increment, draw(st.integers(1, 200)), start + increment * increments)
+
+
+def simulated(ramp, consumed, steps):
+    """Returns the sizes of so many updates and the samples consumed after them, one update after the other."""
+    count, sizes = (ramp.full - ramp.start) // ramp.increment, []
+    points = [Fraction(number * ramp.samples, count) for number in range(1, count + 1)]
+    for _ in range(steps):
+        sizes.append(ramp.start + ramp.increment * sum(point <= consumed for point in points))
+        consumed += sizes[-1]
+    return sizes, consumed
+
+
+@given(ramps(), st.integers(0, 250))
+def test_stages_are_those_of_the_simulation_from_any_sample_on(ramp, consumed):
+    found, stages = [], ramp.stages(consumed)
+    ends = [*(stage.first_step for stage in stages[1:]), max(STEPS, stages[-1].first_step + 1)]
+    for stage, end in zip(stages, ends, strict=True):
+        assert stage.first_sample == consumed + sum(found)
+        found += [stage.batch_size] * (end - stage.first_step)
+    assert found == simulated(ramp, consumed, len(found))[0]
+    assert found[-1] == ramp.full
+
+
+@given(ramps(), st.integers(0, STEPS))
+def test_samples_after_are_those_of_the_simulation(ramp, steps):
+    assert ramp.samples_after(steps) == simulated(ramp, 0, steps)[1]
+
+
+def test_a_ramp_in_numbers():
+    # Two increments, at 12 and 24 samples.
+    found = ramp.read("4:4:24", 12)
+    assert [found.batch_size(consumed) for consumed in (0, 11, 12, 23, 24, 1000)] == [4, 4, 8, 8, 12, 12]
+    assert found.stages() == [(4, 0, 0), (8, 3, 12), (12, 5, 28)]
+    assert ramp.read("none", 12).stages() == [(12, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("16", ["none, or start:increment:samples"]),
+        ("16:0:100", ["none, or start:increment:samples"]),
+        ("16:16:1e6", ["none, or start:increment:samples"]),
+        ("80:16:100", ["a start of at most global_batch_size=64"]),
+        ("16:20:100", ["an increment that divides global_batch_size=64 minus the start, 48", "which 36 is not"]),
+        ("20:4:100", ["multiples of micro_batch_size=4 x data_parallel_size=2, which 20 is not"]),
+        ("16:16:100", []),
+        ("64:16:100", []),
+    ],
+)
+def test_ramps_that_cannot_be_are_named_with_what_is_expected(text, expected):
+    batch = BatchConfig(micro_batch_size=4, global_batch_size=64, batch_rampup=text)
+    found = []
+    try:
+        resolved = batch.resolve(2)
+        assert (resolved.grad_accum_steps, resolved.ramp.full) == (8, 64)
+    except ConfigError as error:
+        found = list(map(str, error.problems))
+    assert len(found) == len(expected)
+    for problem, words in zip(found, expected, strict=True):
+        assert problem.startswith(f"--batch_rampup={text}: expected ")
+        assert words in problem
+
+
+def test_a_wrong_ramp_and_sizes_that_contradict_are_named_together():
+    with pytest.raises(ConfigError) as caught:
+        BatchConfig(micro_batch_size=5, global_batch_size=64, batch_rampup="16:16").resolve(2)
+    assert [problem.flag for problem in caught.value.problems] == ["global_batch_size", "batch_rampup"]

@@ -1,0 +1,63 @@
+"""Data sets that several tests read."""
+
+import dataclasses
+
+import pytest
+
+from tests import corpora
+from tftrain.config.prepare import PrepareConfig
+from tftrain.prepare.preparation import prepare
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    for number in range(3):
+        (folder / f"part{number}.txt").write_text(corpora.text(40, seed=number), encoding="utf-8")
+    corpora.vocab_file(folder / "vocab.vocab")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def prepare_config(corpus):
+    """Returns a configuration for the small corpus, which each test changes as it needs."""
+
+    def make(output_dir, **changes):
+        if isinstance(changes.get("input_files"), str):
+            changes["input_files"] = (changes["input_files"],)
+        config = PrepareConfig(
+            input_files=(str(corpus / "*.txt"),),
+            output_dir=str(output_dir),
+            max_seq_length=32,
+            vocab_file=str(corpus / "vocab.vocab"),
+            eval_fraction=0.1,
+            num_workers=1,
+            shard_mb=0.01,
+        )
+        return dataclasses.replace(config, **changes)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prepared(prepare_config, tmp_path_factory):
+    """A dynamic data set: the folder's path."""
+    folder = tmp_path_factory.mktemp("prepared") / "dynamic"
+    prepare(prepare_config(folder))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def prepared_packed(prepare_config, tmp_path_factory):
+    """A dynamic data set with several examples in a row: the folder's path."""
+    folder = tmp_path_factory.mktemp("prepared") / "packed"
+    prepare(prepare_config(folder, packing="greedy", short_seq_prob=0.9))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def prepared_static(prepare_config, tmp_path_factory):
+    """A static data set: the folder's path."""
+    folder = tmp_path_factory.mktemp("prepared") / "static"
+    prepare(prepare_config(folder, masking="static", dupe_factor=2))
+    return str(folder)

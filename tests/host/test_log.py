@@ -1,0 +1,163 @@
+"""The log: whose lines go where, at which level, and that nothing is lost at the end of a process."""
+
+import io
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tftrain.host import log
+
+logger = logging.getLogger("tftrain.somewhere")
+
+
+def say_all():
+    for level in log.LEVELS:
+        getattr(logger, level)(f"a {level}")
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [("debug", "a debug\na info\n"), ("info", "a info\n"), ("warning", ""), ("error", "")],
+)
+def test_the_chief_shows_plain_lines_from_the_level_on(capsys, level, shown):
+    log.configure(0, level)
+    say_all()
+    assert capsys.readouterr().out == shown
+
+
+def test_other_ranks_show_warnings_only(capsys):
+    log.configure(3, "debug")
+    say_all()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "tftrain.run: rank 3: a warning\ntftrain.run: rank 3: a error\n"
+
+
+def test_warnings_can_be_left_out(capsys):
+    log.configure(0, "error")
+    say_all()
+    assert capsys.readouterr().err == "tftrain.run: rank 0: a error\n"
+
+
+def test_warnings_name_the_host_if_there_are_several(capsys):
+    log.configure(3, "error", host="node2")
+    say_all()
+    assert capsys.readouterr().err == "tftrain.run: rank 3 on node2: a error\n"
+
+
+def test_a_program_without_ranks_names_none_and_may_keep_stdout_for_its_result(capsys):
+    log.configure(program="tftrain.bench", stream="stderr")
+    say_all()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "a info\ntftrain.bench: a warning\ntftrain.bench: a error\n"
+
+
+def test_a_line_is_shown_once_although_the_root_logger_has_a_handler(capsys):
+    handler = logging.StreamHandler()
+    logging.getLogger().addHandler(handler)
+    try:
+        log.configure()
+        logger.warning("once")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert capsys.readouterr().err.count("once") == 1
+
+
+def test_lines_of_threads_are_whole_and_out_before_os_exit(tmp_path):
+    program = """
+import logging, os, threading
+from tftrain.host import log
+log.configure()
+def say(name):
+    for _ in range(200):
+        logging.getLogger("tftrain.run").info(name * 50)
+threads = [threading.Thread(target=say, args=(name,)) for name in "abcd"]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+os._exit(7)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(name * 50 for name in "abcd" for _ in range(200))
+
+
+LINES = """
+import logging, sys
+from tftrain.host import log
+log.configure(0)
+log.configure(0, "debug")
+for number in range(3):
+    logging.getLogger("tftrain.run").info("a line %d", number)
+open(sys.argv[1], "w").write("a file of the run")
+print("printed by a library")
+logging.getLogger("tftrain.run").warning("the end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"),
+    [
+        (">/dev/full", "standard output can't be written to ([Errno 28] No space left on device)"),
+        (">&-", "standard output is closed"),
+        ("", "standard output can't be written to ([Errno 32] Broken pipe)"),
+        ("<&- >&-", "standard output is closed"),
+    ],
+)
+def test_a_program_goes_on_without_its_standard_output_and_says_so_once(tmp_path, redirection, reason):
+    command = ["bash", "-c", f'"$0" -c "$1" "$2" {redirection}', sys.executable, LINES, str(tmp_path / "file")]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    reader, without_reader = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, env=environ, stdout=without_reader, stderr=subprocess.PIPE, text=True)
+    os.close(without_reader)
+    assert done.returncode == 0
+    first, *others = done.stderr.splitlines()
+    assert first.startswith(f"tftrain.run: rank 0: {reason}")
+    assert others == ["tftrain.run: rank 0: the end"]
+    assert (tmp_path / "file").read_text() == "a file of the run", "nobody prints into another file"
+
+
+def test_lines_are_written_again_when_the_disk_has_space_again(tmp_path):
+    program = """
+import logging, resource
+from tftrain.host import log
+log.configure(0)
+say = logging.getLogger("tftrain.run").info
+before = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # Python ignores the signal, so writing is an error.
+say("lost")
+say("lost")
+resource.setrlimit(resource.RLIMIT_FSIZE, before)
+say("written")
+"""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    with (tmp_path / "log").open("w") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environ, stdout=file, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "log").read_text() == "written\n"
+    (line,) = done.stderr.splitlines()
+    assert "standard output can't be written to ([Errno 27] File too large); its lines are lost" in line
+
+
+def test_a_stream_object_that_is_closed_is_no_error(monkeypatch, capsys):
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    log.configure(0)
+    logger.info("lost")
+    logger.info("lost")
+    assert capsys.readouterr().err.count("can't be written to") == 1
+
+
+def test_a_standard_error_that_is_full_is_no_error(monkeypatch):
+    with open("/dev/full", "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        log.configure(0)
+        logger.warning("lost")

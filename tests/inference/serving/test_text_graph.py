@@ -1,0 +1,114 @@
+"""The tokenizers inside an exported model give the tokens of those that prepare training data."""
+
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import corpora
+from tests.test_predict import BERT, Drawn, load, sentencepiece
+from tftrain.formats.tokenizer import Tokenizer as ModelTokenizer
+from tftrain.inference import trained_model
+from tftrain.inference.serving.character_graph import CharacterGraph
+from tftrain.inference.serving.text_graph import TextGraph
+from tftrain.inference.serving.wordpiece_graph import WordPieceGraph
+from tftrain.input.normalization import BertNormalizer
+from tftrain.input.tokenization import Tokenizer
+from tftrain.input.vocabulary import read_vocabulary
+
+__all__ = ["sentencepiece"]
+
+CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+TEXTS = [
+    "",
+    "[MASK]",
+    "a[MASK]b [MASK]",
+    "[mask] [MASK",
+    "x" * 100 + " " + "x" * 101,
+    "\u0e01" * 250,
+    "a \u00c9 e\u0301\t\u4e00\u4e01, don't",
+    "seding edings ss",
+    " ".join("abcdefghijklmnopqrstuvwxyz") + " [MASK]",
+]
+
+
+@pytest.fixture(scope="module", params=[(True,), (False,), (True, False), (False, True)], ids=str)
+def normalizers(request):
+    """Both normalizers for values of lower_case and, if it differs, strip_accents."""
+    return BertNormalizer(*request.param), CharacterGraph(*request.param)
+
+
+def assert_same_words(normalizers, texts):
+    normalizer, graph = normalizers
+    found = tf.function(graph.words, autograph=False)(tf.constant(texts)).to_list()
+    different = [
+        (text, words, expected)
+        for text, words in zip(texts, found, strict=True)
+        if [word.decode() for word in words] != (expected := normalizer.words(text))
+    ]
+    assert different == []
+
+
+def test_every_code_point_is_normalized_as_in_training(normalizers):
+    # Of the ideographs and of private use, which are two thirds of all, some.
+    codes = [code for code in CODES if code < 0x3400 or 0xA000 <= code < 0xAC80 or code % 7 == 0]
+    assert_same_words(normalizers, [f"a{chr(code)}B" for code in codes])
+
+
+def test_random_texts_are_normalized_as_in_training(normalizers):
+    rng = random.Random(7)
+    draws = (lambda: rng.randrange(1, 0x3000), lambda: rng.choice(CODES), lambda: rng.randrange(1, 0x600))
+    assert_same_words(normalizers, ["".join(chr(draw()) for _ in range(20)) for draw in draws for _ in range(700)])
+
+
+def test_words_are_cut_into_the_pieces_of_training(tmp_path):
+    file = corpora.vocab_file(tmp_path / "vocab", extra=["##a", "##every", "##mod", "\u00e9t\u00e9"])
+    vocabulary = read_vocabulary(str(file), "wordpiece")
+    rng = random.Random(3)
+    heads = [token for token in vocabulary.tokens[5:] if not token.startswith("##")]
+    tails = [token[2:] for token in vocabulary.tokens if token.startswith("##")]
+    words = ["".join([rng.choice(heads), *rng.choices([*tails, "el"], k=rng.randint(0, 3))]) for _ in range(3000)]
+    words += ["model" * 20, "model" * 21, "\u00e9t\u00e9", "q"]
+    texts = [" ".join(words[begin : begin + 7]) for begin in range(0, len(words), 7)]
+    expected = Tokenizer(vocabulary, False, None)(texts)
+    split = BertNormalizer(False).words
+    found = WordPieceGraph(vocabulary)(tf.ragged.constant([split(text) for text in texts])).to_list()
+    assert found == [ids.tolist() for ids in expected]
+    assert max(map(len, found)) > 14, "words have several pieces"
+    assert any(vocabulary.id("[UNK]") in ids for ids in found)
+
+
+def assert_same_ids(model, texts):
+    ids, mask = tf.function(TextGraph(model), autograph=False)(tf.constant(texts))
+    expected, lengths = trained_model.padded([sample.ids for sample in trained_model.TextEncoder(model)(texts)])
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_array_equal(tf.reduce_sum(mask, axis=1), lengths)
+
+
+def test_texts_of_an_encoder_become_the_samples_of_prediction():
+    assert_same_ids(load(BERT), TEXTS)
+
+
+def test_accents_that_prediction_keeps_are_kept_inside_a_graph():
+    given = load(BERT).tokenizer
+    tokens = (*given.vocabulary.tokens, "\u00e9", "\u304c", "\u30c7\u30fc\u30bf")
+    vocabulary = given.vocabulary.__class__(tokens, "wordpiece")
+    tokenizer = given._replace(vocabulary=vocabulary, strip_accents=False)
+    model = trained_model.with_weights(Drawn(tokenizer))
+    text = "\u00c9 \u304c \u30c7\u30fc\u30bf"
+    assert_same_ids(model, [text])
+    (sample,) = trained_model.TextEncoder(model)([text])
+    assert [tokens[number] for number in sample.ids[1:-1]] == list(tokens[-3:])
+
+
+def test_sentencepiece_inside_a_graph_gives_the_samples_of_prediction(sentencepiece):
+    assert_same_ids(trained_model.with_weights(Drawn(sentencepiece)), TEXTS)
+
+
+@pytest.mark.parametrize("normalization", ["bert", "nfkc"])
+def test_texts_of_a_decoder_become_the_samples_of_prediction(tmp_path, normalization):
+    vocabulary = read_vocabulary(str(corpora.vocab_file(tmp_path / "vocab")), "wordpiece")
+    tokenizer = ModelTokenizer(vocabulary, True, normalization)
+    model = trained_model.with_weights(Drawn(tokenizer, model_family="gpt"))
+    assert_same_ids(model, ["the model", "", "every layer " * 30])

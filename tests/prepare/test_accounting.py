@@ -1,0 +1,189 @@
+"""Every token of a text is in an example or is accounted for, whatever the text looks like."""
+
+import json
+import os
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests import corpora
+from tests.prepare.test_prepare import examples
+from tftrain.input.errors import DataError
+from tftrain.input.manifest import read_manifest
+from tftrain.prepare import __main__ as program
+from tftrain.prepare.accounting import Accounting, total
+from tftrain.prepare.preparation import prepare
+
+PARAGRAPH = "the model reads text and learns which word is missing from its data while examples pass through layer"
+
+
+def lower_cased(documents, sentences=30):
+    """Returns text without capitals, one long paragraph for each document."""
+    return "\n\n".join(
+        corpora.text(1, seed=number, sentences=sentences).lower().replace("\n", " ") for number in range(documents)
+    )
+
+
+def made(prepare_config, tmp_path, text, **changes):
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    changes = {"shard_mb": 1.0, "eval_fraction": 0.2} | changes
+    return prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes))
+
+
+def adds_up(manifest):
+    return manifest.tokens_read == manifest.tokens_in_examples + sum(manifest.tokens_dropped.values())
+
+
+@pytest.mark.parametrize("changes", [{}, {"masking": "static", "dupe_factor": 2}])
+def test_lower_cased_text_is_all_in_examples(prepare_config, tmp_path, changes):
+    manifest = made(prepare_config, tmp_path, lower_cased(100), max_seq_length=64, deduplicate="none", **changes)
+    assert adds_up(manifest)
+    assert manifest.tokens_in_examples == manifest.tokens_read > 100 * 30 * 5
+    # An example consumes 45 tokens on average, and a document ends with shorter ones.
+    count = manifest.examples("train") + manifest.examples("eval")
+    turns = changes.get("dupe_factor", 1)
+    assert 1 < count / turns / (manifest.tokens_read / 61) < 2
+    labels = [record["next_sentence_labels"][0] for record in examples(tmp_path / "out")]
+    assert abs(np.mean(labels) - 0.5) < 2.5 / np.sqrt(len(labels))
+
+
+@pytest.mark.parametrize("separator", ["blank_line", "file"])
+def test_a_long_line_is_all_in_examples(prepare_config, tmp_path, separator):
+    words = np.random.default_rng(0).choice(corpora.WORDS, 60_000)
+    changes = {"eval_fraction": 0.0, "max_seq_length": 128, "document_separator": separator}
+    manifest = made(prepare_config, tmp_path, " ".join(words), **changes)
+    assert manifest.tokens_in_examples == manifest.tokens_read >= len(words)
+    # There is one document, so all pairs are consecutive, and each has 125 tokens of its own.
+    assert 1 < manifest.examples("train") / (manifest.tokens_read / 125) < 1.2
+
+
+def test_examples_hold_the_tokens_of_the_text(prepare_config, tmp_path):
+    """Counts the tokens in the records, without the accounting."""
+    extra = [f"word{number}" for number in range(3000)]
+    documents = [" ".join(extra[begin : begin + 100]) for begin in range(0, 3000, 100)]
+    vocab = corpora.vocab_file(tmp_path / "vocab", extra)
+    manifest = made(prepare_config, tmp_path, "\n\n".join(documents), vocab_file=str(vocab), deduplicate="none")
+    found = {
+        token
+        for split in ("train", "eval")
+        for record in examples(tmp_path / "out", split)
+        for token in record["input_ids"]
+    }
+    assert len(found - {2, 3}) == 3000 == manifest.tokens_in_examples == manifest.tokens_read
+
+
+def test_duplicates_and_documents_of_one_token_are_counted(prepare_config, tmp_path, capsys):
+    copies = [PARAGRAPH, f"{PARAGRAPH} .\n{PARAGRAPH.upper()}", "the"] * 20
+    text = f"{corpora.text(40)}\n" + "\n\n".join(copies)
+    manifest = made(prepare_config, tmp_path, text)
+    words = len(PARAGRAPH.split())
+    assert adds_up(manifest)
+    assert manifest.tokens_dropped["duplicate_paragraph"] == 39 * words + 19 * (words + 1)
+    # A random next sentence of one token may be such a document.
+    assert 0 < manifest.tokens_dropped["document_of_one_token"] <= 20
+    assert manifest.unk_share == 0
+    printed = capsys.readouterr().out
+    row = (
+        rf"tokens read +{manifest.tokens_read:,}\n  tokens in examples +{manifest.tokens_in_examples:,} +\d\d\.\d\d%\n"
+    )
+    assert re.search(row, printed)
+    assert printed.count("\nexample, B ") == 3
+    kept = made(prepare_config, tmp_path, text, deduplicate="none", overwrite=True)
+    assert kept.tokens_read == manifest.tokens_read
+    assert kept.tokens_dropped["duplicate_paragraph"] == 0
+
+
+def test_no_paragraph_is_in_both_splits(prepare_config, tmp_path):
+    documents = [f"{PARAGRAPH} word{number % 40}" for number in range(200)]
+    vocab = corpora.vocab_file(tmp_path / "vocab", extra=[f"word{number}" for number in range(40)])
+    first = len(vocab.read_text().split("\n")) - 41
+    changes = {"vocab_file": str(vocab), "eval_fraction": 0.3, "short_seq_prob": 0.0, "max_seq_length": 64}
+    changes["heldout_window"] = 0  # The paragraphs have most of their words in common.
+
+    def words_in_both():
+        words = [
+            {token for record in examples(tmp_path / "out", split) for token in record["input_ids"] if token >= first}
+            for split in ("train", "eval")
+        ]
+        assert len(words[0] | words[1]) == 40
+        return words[0] & words[1]
+
+    made(prepare_config, tmp_path, "\n\n".join(documents), **changes)
+    assert not words_in_both()
+    made(prepare_config, tmp_path, "\n\n".join(documents), deduplicate="none", overwrite=True, **changes)
+    assert words_in_both()
+
+
+def test_text_that_is_not_used_is_refused(prepare_config, tmp_path):
+    text = corpora.text(10) + "\n\n" + "\n\n".join(["the"] * 1000)
+    with pytest.raises(
+        DataError, match=r"^--min_tokens_used=0.9: \d\d\.\d% of [\d,]+ tokens are in examples, because"
+    ) as caught:
+        made(prepare_config, tmp_path, text)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_text_that_is_hardly_used_is_a_warning(prepare_config, tmp_path, capsys):
+    text = corpora.text(10) + "\n\n" + "\n\n".join(["the"] * 1000)
+    manifest = made(prepare_config, tmp_path, text, min_tokens_used=0.1)
+    assert adds_up(manifest)
+    assert manifest.tokens_dropped["document_of_one_token"] > 500
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "tokens are in examples" in line]
+    assert re.search(r"only \d\d\.\d% of [\d,]+ tokens .*; join lines that belong to one document", line)
+
+
+@pytest.mark.parametrize("words", [[], ["the"]])
+def test_a_split_without_examples_is_refused(prepare_config, tmp_path, words):
+    text = "\n\n".join(words + [PARAGRAPH] * 100)
+    with pytest.raises(DataError, match=r"--input_files=.*: the (held-out|training) split has no example; expected"):
+        made(prepare_config, tmp_path, text, min_tokens_used=0.0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_characters_are_named(prepare_config, tmp_path, capsys):
+    text = corpora.text(40).replace(" data ", " 漢字漢 ").replace(" model ", " дом ")
+    manifest = made(prepare_config, tmp_path, text)
+    records = examples(tmp_path / "out") + examples(tmp_path / "out", "eval")
+    share = np.mean([token == 1 for record in records for token in record["input_ids"]])
+    assert 0.01 < manifest.unk_share < 0.2
+    assert abs(manifest.unk_share - share) < 0.02
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "[UNK]" in line]
+    assert re.search(r"\d\.\d% of the tokens are \[UNK\], most often for 漢 .*; use a --vocab_file that has", line)
+    assert "字" in line
+    assert "д" in line
+
+
+def test_manifest_has_the_accounting(prepared):
+    with open(os.path.join(prepared, "manifest.json"), encoding="utf-8") as file:
+        content = json.load(file)
+    assert content["tokens_read"] == content["tokens_in_examples"] + sum(content["tokens_dropped"].values())
+    assert content["unk_share"] == 0
+    assert adds_up(read_manifest(prepared))
+
+
+def test_the_program_refuses_with_1_and_leaves_nothing(tmp_path, capsys):
+    (tmp_path / "text").write_text("\n\n".join(["the"] * 100 + [PARAGRAPH]))
+    vocab = corpora.vocab_file(tmp_path / "vocab")
+    flags = {"input_files": tmp_path / "text", "output_dir": tmp_path / "out", "vocab_file": vocab, "num_workers": 1}
+    status = program.main(["prepare", "--eval_fraction=0", *(f"--{name}={value}" for name, value in flags.items())])
+    assert status == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("prepare: --min_tokens_used=0.9: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_total_adds_counts():
+    dropped = {"duplicate_paragraph": 1, "other": 0}, {"duplicate_paragraph": 3, "other": 2}
+    parts = [
+        Accounting(Counter(a=2), Counter(é=1), Counter({9: 1}), 1, 10, 9, dropped[0], 3, details={"pairs": 2}),
+        Accounting(Counter(a=1, b=5), Counter(é=2), Counter({9: 2}), 2, 20, 15, dropped[1], 0, details={"pairs": 5}),
+    ]
+    whole = total(parts)
+    dropped, details = {"duplicate_paragraph": 4, "other": 2}, {"pairs": 7}
+    assert whole == Accounting(
+        Counter(a=3, b=5), Counter(é=3), Counter({9: 3}), 3, 30, 24, dropped, 3, details=details, shown=[]
+    )
+    assert whole.share_used == 24 / 26
+    assert whole.unk_share == 3 / 24

@@ -1,0 +1,99 @@
+"""Documents out of text files."""
+
+import gzip
+
+import pytest
+
+from tftrain.input.errors import DataError
+from tftrain.prepare import corpus
+from tftrain.prepare.corpus import read_documents
+
+TEXT = "First line.\nsecond  line\n\n\n  \nOther document. \r\nIts end"
+
+
+def write(tmp_path, content):
+    path = tmp_path / "text"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def test_blank_lines_part_documents_and_lines_are_paragraphs(tmp_path):
+    assert list(read_documents(write(tmp_path, TEXT), "blank_line")) == [
+        ["First line.", "second line"],
+        ["Other document.", "Its end"],
+    ]
+
+
+def test_a_file_is_a_document_and_wrapped_lines_are_joined(tmp_path):
+    assert list(read_documents(write(tmp_path, TEXT), "file")) == [
+        ["First line. second line", "Other document. Its end"]
+    ]
+
+
+@pytest.mark.parametrize("separator", ["blank_line", "file"])
+def test_gzip_reads_as_the_plain_file(tmp_path, separator):
+    plain = list(read_documents(write(tmp_path, TEXT), separator))
+    assert list(read_documents(write(tmp_path, gzip.compress(TEXT.encode())), separator)) == plain
+
+
+def test_text_does_not_depend_on_how_it_is_read(tmp_path, monkeypatch):
+    path = write(tmp_path, "äöü 漢字 🙂 \r\n\r\nx\r\n")
+    expected = [["äöü 漢字 🙂"], ["x"]]
+    for block in (1, 2, 3, 7, 1000):
+        monkeypatch.setattr(corpus, "_BLOCK", block)
+        assert list(read_documents(path, "blank_line")) == expected
+
+
+def test_byte_order_mark_is_no_text(tmp_path):
+    assert list(read_documents(write(tmp_path, "\ufeffword\n"), "file")) == [["word"]]
+    assert list(read_documents(write(tmp_path, "\ufeffword"), "file")) == [["word"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "offset"),
+    [
+        (b"good\n\xe9vil\n", 5),
+        (b"\xff", 0),
+        (b"ends within \xe6\xbc", 12),
+        (b"abc \xe6\xbcx", 4),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 3, 1000])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_what_is_not_utf8_names_file_and_byte(tmp_path, monkeypatch, content, offset, block, compressed):
+    monkeypatch.setattr(corpus, "_BLOCK", block)
+    path = write(tmp_path, gzip.compress(content) if compressed else content)
+    with pytest.raises(DataError, match=rf"text: byte {offset}: not UTF-8"):
+        list(read_documents(path, "file"))
+
+
+def test_damaged_gzip_is_named(tmp_path):
+    packed = gzip.compress(TEXT.encode() * 100)
+    with pytest.raises(DataError, match="text: the gzip file is cut short"):
+        list(read_documents(write(tmp_path, packed[:-9]), "file"))
+    with pytest.raises(DataError, match="text: a damaged gzip file"):
+        list(read_documents(write(tmp_path, packed[:-8] + b"\x00" * 8), "file"))
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match="gone: No such file"):
+        list(read_documents(str(tmp_path / "gone"), "file"))
+
+
+@pytest.mark.parametrize("space", [" ", "\t", "\u3000"])
+@pytest.mark.parametrize("end", ["", "\n", "\nlast"])
+def test_overlong_lines_are_cut_between_words(tmp_path, monkeypatch, end, space):
+    monkeypatch.setattr(corpus, "LONGEST_PARAGRAPH", 50)
+    monkeypatch.setattr(corpus, "_BLOCK", 64)
+    words = [f"word{number}" for number in range(100)]
+    (document,) = read_documents(write(tmp_path, space.join(words) + end), "blank_line")
+    assert " ".join(document).split() == words + end.split()
+    assert max(map(len, document)) <= 50
+
+
+def test_overlong_lines_without_spaces_keep_every_character(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "LONGEST_PARAGRAPH", 50)
+    monkeypatch.setattr(corpus, "_BLOCK", 64)
+    text = "".join(chr(0x4E00 + number) for number in range(1000))
+    (document,) = read_documents(write(tmp_path, text), "blank_line")
+    assert "".join(document) == text

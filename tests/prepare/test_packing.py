@@ -1,0 +1,225 @@
+"""Packing: no example is lost, no row is too full, few positions are padding; and what the packed batches contain."""
+
+import json
+import os
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import corpora
+from tests.input.test_pipeline import failure, joined, records_of, source_of
+from tftrain.config.fields import ConfigError
+from tftrain.config.train import DataConfig
+from tftrain.input.manifest import read_manifest
+from tftrain.input.pipeline import eval_batches
+from tftrain.input.records import write_records
+from tftrain.prepare.packing import pack
+from tftrain.prepare.preparation import prepare
+
+LENGTH = 32  # of the rows of the small corpus
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), max_size=200),
+    longest=st.integers(40, 60),
+    most=st.integers(1, 9),
+)
+def test_every_example_is_in_one_row_and_no_row_is_too_full(lengths, longest, most):
+    rows = pack(np.array(lengths, np.int64), longest, most)
+    assert sorted(rows[rows >= 0].tolist()) == list(range(len(lengths)))
+    for row in rows.tolist():
+        used = [number for number in row if number >= 0]
+        assert used == row[: len(used)]  # -1 only behind the examples
+        assert 1 <= len(used) <= most == len(row)
+        assert sum(lengths[number] for number in used) <= longest
+    np.testing.assert_array_equal(rows, pack(np.array(lengths, np.int64), longest, most))
+
+
+@pytest.mark.parametrize("shape", ["uniform", "around a half", "full and short"])
+def test_hardly_any_position_is_padding_where_examples_are_half_as_long_as_rows(shape):
+    random = np.random.default_rng(0)
+    lengths = {
+        "uniform": random.integers(1, 513, 20_000),
+        "around a half": np.clip(random.normal(256, 80, 20_000).astype(int), 5, 512),
+        "full and short": np.where(random.random(20_000) < 0.2, 512, random.integers(5, 400, 20_000)),
+    }[shape]
+    assert 0.45 < lengths.mean() / 512 < 0.6
+    assert lengths.sum() / (len(pack(lengths, 512, 3)) * 512) >= 0.99
+
+
+def test_rows_with_room_for_more_examples_are_fewer():
+    lengths = np.clip(np.random.default_rng(0).exponential(120, 5000).astype(int), 5, 512)
+    rows = [len(pack(lengths, 512, most)) for most in (1, 2, 4, 8)]
+    assert rows[0] == len(lengths)
+    assert all(more < fewer for fewer, more in pairwise(rows))
+
+
+@pytest.mark.parametrize(("lengths", "most"), [([0], 3), ([33], 3), ([5], 0)])
+def test_impossible_lengths_are_refused(lengths, most):
+    with pytest.raises(ValueError, match="expected"):
+        pack(np.array(lengths), 32, most)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A corpus of documents of a few words, most of them shorter than a half of a row."""
+    folder = tmp_path_factory.mktemp("short")
+    (folder / "part.txt").write_text(corpora.text(300, sentences=1), encoding="utf-8")
+    return str(folder / "part.txt")
+
+
+@pytest.fixture(scope="module")
+def folders(prepare_config, texts, tmp_path_factory):
+    """The same text prepared without packing and with it."""
+    folder = tmp_path_factory.mktemp("packing")
+    for name, changes in (("none", {}), ("greedy", {"packing": "greedy", "max_sequences_per_pack": 4})):
+        prepare(prepare_config(folder / name, input_files=texts, **changes))
+    return {name: str(folder / name) for name in ("none", "greedy")}
+
+
+def examples_of(record):
+    """Returns the examples of a packed record: tokens, start of the second segment, label."""
+    ends = np.cumsum(record["sequence_lengths"])
+    tokens = [
+        tuple(record["input_ids"][end - size : end]) for size, end in zip(record["sequence_lengths"], ends, strict=True)
+    ]
+    return list(zip(tokens, record["second_segment_start"], record["next_sentence_labels"], strict=True))
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_packed_records_hold_the_same_examples(folders, split):
+    packed = [example for record in records_of(folders["greedy"], split) for example in examples_of(record)]
+    plain = [
+        (tuple(record["input_ids"]), *record["second_segment_start"], *record["next_sentence_labels"])
+        for record in records_of(folders["none"], split)
+    ]
+    assert sorted(packed) == sorted(plain)
+    manifest = read_manifest(folders["greedy"])
+    assert manifest.packed_examples(split) == len(plain)
+    assert manifest.examples(split) < 0.7 * len(plain)
+
+
+def test_packed_shards_are_the_same_for_any_number_of_workers(prepare_config, texts, folders, tmp_path):
+    prepare(
+        prepare_config(tmp_path / "two", input_files=texts, packing="greedy", max_sequences_per_pack=4, num_workers=2)
+    )
+    names = sorted(os.listdir(folders["greedy"]))
+    assert names == sorted(os.listdir(tmp_path / "two"))
+    for name in names:
+        assert (tmp_path / "two" / name).read_bytes() == Path(folders["greedy"], name).read_bytes()
+
+
+def test_a_packed_batch_has_each_example_apart(folders):
+    data = DataConfig(data_dir=folders["greedy"])
+    source = source_of(data, "eval")
+    batch = joined(eval_batches(source, data, 5, 0, 5))
+    records = records_of(folders["greedy"], "eval")
+    assert source.max_predictions_per_seq == 5 + 4
+    for row, record in enumerate(records):
+        examples, sizes = examples_of(record), record["sequence_lengths"]
+        size, most = sum(sizes), 4 - len(sizes)
+        starts = np.cumsum([0, *sizes])[:-1].tolist()
+        number = np.repeat(np.arange(len(sizes)), sizes)
+        positions = np.concatenate([np.arange(each) for each in sizes])
+        seconds = np.array(record["second_segment_start"])[number]
+        expected = {
+            "input_mask": [1] * size,
+            "sequence_ids": (number + 1).tolist(),
+            "position_ids": positions.tolist(),
+            "segment_ids": (positions >= seconds).astype(int).tolist(),
+        }
+        for name, values in expected.items():
+            assert batch[name][row].tolist() == values + [0] * (LENGTH - size), name
+        assert batch["sequence_starts"][row].tolist() == starts + [0] * most
+        assert batch["sequence_weights"][row].tolist() == [1] * len(sizes) + [0] * most
+        assert batch["next_sentence_labels"][row].tolist() == record["next_sentence_labels"] + [0] * most
+
+        used = batch["masked_lm_weights"][row] > 0
+        masked, labels = batch["masked_lm_positions"][row][used], batch["masked_lm_ids"][row][used]
+        ids = batch["input_ids"][row].copy()
+        unchanged = np.setdiff1d(np.arange(size), masked)
+        np.testing.assert_array_equal(ids[unchanged], np.array(record["input_ids"])[unchanged])
+        ids[masked] = labels
+        assert ids[:size].tolist() == [token for tokens, _, _ in examples for token in tokens]
+        of_each = np.bincount(number[masked], minlength=len(sizes))
+        share = [max(1, round(0.15 * (each - 3))) for each in sizes]
+        assert of_each.tolist() == share
+    fill = batch["example_weights"] == 0
+    assert fill.sum() == -len(records) % 5
+    assert not batch["sequence_weights"][fill].any()
+    assert not batch["masked_lm_weights"][fill].any()
+
+
+def test_an_example_is_masked_alike_whatever_its_neighbours_are(folders):
+    source = source_of(DataConfig(data_dir=folders["greedy"]))
+    random = np.random.default_rng(0)
+
+    def masked(second):
+        tokens = np.concatenate([first, second, third]).astype(np.int32)
+        lengths = tf.constant([[len(first), len(second), len(third), 0]], tf.int64)
+        return {
+            name: value.numpy()[0]
+            for name, value in source._masking.packed(tf.constant(tokens), lengths, tf.constant(7, tf.int64)).items()
+        }
+
+    first, third = random.integers(5, 30, 10), random.integers(5, 30, 8)
+    one, other = masked(random.integers(5, 30, 9)), masked(random.integers(5, 30, 9))
+    for part in (slice(0, 10), slice(19, None)):
+        np.testing.assert_array_equal(one["input_ids"][part], other["input_ids"][part])
+    assert (one["input_ids"] != other["input_ids"]).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sequence_lengths": [5]}, "the same number of each, from 1 to 4"),
+        ({"next_sentence_labels": [0]}, "the same number of each, from 1 to 4"),
+        ({name: [1] * 5 for name in ("sequence_lengths", "second_segment_start", "next_sentence_labels")}, "1 to 4"),
+        ({"sequence_lengths": None}, "the same number of each"),
+        ({"sequence_lengths": [9, 12]}, "sequence_lengths are not those"),
+        ({"sequence_lengths": [20, 0]}, "sequence_lengths are not those"),
+        ({"sequence_lengths": [-1, 21]}, "sequence_lengths are not those"),
+        ({"second_segment_start": [11, 2]}, "second_segment_start is not a place"),
+        ({"next_sentence_labels": [0, 2]}, "next_sentence_labels is neither 0 nor 1"),
+        ({"input_ids": [5] * 19 + [2**32 + 5]}, "--vocab_size=200"),
+        ({"input_ids": [5] * 33, "sequence_lengths": [16, 17]}, "more than max_seq_length=32"),
+    ],
+)
+def test_a_packed_record_with_wrong_features_is_named(folders, tmp_path, change, words):
+    shutil.copytree(folders["greedy"], tmp_path, dirs_exist_ok=True)
+    shard = read_manifest(str(tmp_path)).splits["train"][0].file
+    good = {
+        "input_ids": [5] * 20,
+        "sequence_lengths": [10, 10],
+        "second_segment_start": [4, 10],
+        "next_sentence_labels": [0, 1],
+    }
+    bad = {name: value for name, value in (good | change).items() if value is not None}
+    path = str(tmp_path / shard)
+    write_records(path, [corpora.serialize(good), corpora.serialize(bad)])
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    content["splits"]["train"] = [{"file": shard, "examples": 2, "bytes": os.path.getsize(path), "packed": 4}]
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    data = DataConfig(data_dir=str(tmp_path))
+    error = str(failure(source_of(data), data))
+    assert f"{path}: byte {len(corpora.serialize(good)) + 16}: " in error
+    assert words in error
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"packing": "greedy", "masking": "static"}, "expected none with masking=static"),
+        ({"max_sequences_per_pack": 4}, "expected only with packing=greedy"),
+        ({"packing": "greedy", "objective": "causal"}, "expected only with objective=masked"),
+    ],
+)
+def test_packing_is_refused_where_it_can_not_be(prepare_config, tmp_path, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        raise ConfigError(prepare_config(tmp_path, **changes).problems())

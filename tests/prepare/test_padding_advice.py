@@ -1,0 +1,70 @@
+"""The advice on padding names flags and the factor that they give."""
+
+import logging
+import re
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests import corpora
+from tftrain.config.prepare import PrepareConfig
+from tftrain.prepare.padding_advice import advice
+from tftrain.prepare.preparation import prepare
+
+
+def config(**changes):
+    return PrepareConfig(input_files=("x",), output_dir="y", **changes)
+
+
+def test_factors_are_those_that_the_flags_give(prepare_config, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    text = "\n\n".join(corpora.text(1, seed, 1 + seed % 3) for seed in range(1200))
+    (tmp_path / "text").write_text(text)
+    changes = {"input_files": str(tmp_path / "text"), "max_seq_length": 128, "shard_mb": 1.0, "eval_fraction": 0.0}
+    prepare(prepare_config(tmp_path / "padded", **changes))
+    (line,) = [line for line in caplog.messages if "padding;" in line]
+    share, packed, most, cut, buckets = re.fullmatch(
+        r"(\d+)% of the positions are padding; estimated factor in real examples a second: ([\d.]+) with "
+        r"--packing=greedy --max_sequences_per_pack=(\d+), or ([\d.]+) with --seq_length_buckets=([\d,]+) of "
+        r"tftrain.run \(positions now / positions then\)",
+        line,
+    ).groups()
+    assert int(share) > 60
+    assert (float(cut) > 2, buckets) == (True, "32,64")
+    caplog.clear()
+    made = prepare(prepare_config(tmp_path / "packed", packing="greedy", max_sequences_per_pack=int(most), **changes))
+    assert made.packed_examples("train") / made.examples("train") == pytest.approx(float(packed), rel=0.05)
+    assert not [line for line in caplog.messages if "padding;" in line]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "changes", "said"),
+    [
+        ({}, {}, False),
+        ({128: 90, 10: 10}, {}, False),
+        ({128: 50, 40: 50}, {}, True),
+        ({128: 50, 40: 50}, {"packing": "greedy"}, False),
+        # One in a row, and none fits a shorter batch.
+        ({90: 100}, {}, False),
+    ],
+)
+def test_nothing_is_said_without_need(lengths, changes, said):
+    assert (advice(Counter(lengths), config(**changes)) is not None) == said
+
+
+def test_static_masks_are_not_packed():
+    line = advice(Counter({30: 100}), config(masking="static"))
+    assert line == (
+        "77% of the positions are padding; estimated factor in real examples a second: 4.0 with "
+        "--seq_length_buckets=32,64 of tftrain.run (positions now / positions then)"
+    )
+
+
+def test_long_rows_take_no_long_time():
+    rng = np.random.default_rng(0)
+    lengths = Counter(np.minimum(65536, 5 + rng.pareto(1, 300_000) * 1000).astype(int).tolist())
+    begin = time.process_time()
+    assert "--packing=greedy" in advice(lengths, config(max_seq_length=65536))
+    assert time.process_time() - begin < 3

@@ -1,0 +1,398 @@
+"""`python -m tftrain.prepare`: the same bytes for any number of workers, whole or nothing, one line for an error."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import corpora
+from tftrain.input.errors import DataError
+from tftrain.input.example import decode
+from tftrain.input.manifest import read_manifest
+from tftrain.input.records import scan
+from tftrain.input.vocabulary import read_vocabulary
+from tftrain.prepare import __main__ as program
+from tftrain.prepare import builtin_corpus, corpus_chunks, preparation, workers
+from tftrain.prepare.preparation import prepare
+from tftrain.prepare.spool import Spool
+
+
+def contents(folder):
+    return {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}
+
+
+def examples(folder, split="train"):
+    manifest = read_manifest(str(folder))
+    return [
+        decode(payload, "")
+        for shard in manifest.splits[split]
+        for payload in tf.data.TFRecordDataset(manifest.path(shard.file)).as_numpy_iterator()
+    ]
+
+
+@pytest.mark.slow
+def test_output_is_the_same_for_any_number_of_workers(prepare_config, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_chunks, "_TASK_BYTES", 1000)
+    # Two files and a part of a third one repeat what others have.
+    for number, seed in enumerate((0, 1, 0, 2)):
+        (tmp_path / f"text{number}").write_text(corpora.text(40 if number < 3 else 60, seed=seed))
+    changes = {"input_files": (str(tmp_path / "text*"), str(corpus / "*.txt"))}
+    changes |= {
+        "vocab_file": None,
+        "vocab_size": 100,
+        "masking": "static",
+        "dupe_factor": 2,
+        "whole_word_masking": True,
+        "heldout_window": 5,
+    }
+    for count in (1, 3):
+        prepare(prepare_config(tmp_path / str(count), num_workers=count, **changes))
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    dropped = read_manifest(str(tmp_path / "1")).tokens_dropped
+    assert dropped["duplicate_paragraph"] > 10_000
+    assert dropped["shared_with_training"] > 100
+
+
+def test_manifest_says_what_is_there(prepared):
+    manifest = read_manifest(prepared)
+    assert manifest.documents == 120
+    assert len(manifest.splits["train"]) > 1
+    vocabulary = read_vocabulary(manifest.path(manifest.vocab_file), "wordpiece")
+    assert len(vocabulary) == manifest.vocab_size
+    for split, shards in manifest.splits.items():
+        assert manifest.examples(split) == len(examples(prepared, split))
+        for shard in shards:
+            np.testing.assert_array_equal(
+                np.load(manifest.path(shard.file) + ".index"), scan(manifest.path(shard.file))
+            )
+    listed = {shard.file for shards in manifest.splits.values() for shard in shards}
+    assert set(os.listdir(prepared)) == {"manifest.json", "vocab.txt", *listed, *(name + ".index" for name in listed)}
+    # A word a token, but for four words in two or three pieces and the full stops.
+    assert 120 * 12 * 9 < manifest.tokens_read < 120 * 12 * 14
+
+
+def test_static_records_have_the_standard_features(prepared_static):
+    vocabulary = read_vocabulary(os.path.join(prepared_static, "vocab.txt"), "wordpiece")
+    for record in examples(prepared_static, "eval"):
+        sizes = {name: len(values) for name, values in record.items()}
+        assert sizes == {
+            "input_ids": 32,
+            "input_mask": 32,
+            "segment_ids": 32,
+            "masked_lm_positions": 5,
+            "masked_lm_ids": 5,
+            "masked_lm_weights": 5,
+            "next_sentence_labels": 1,
+        }
+        size = sum(record["input_mask"])
+        assert record["input_ids"][0] == vocabulary.id("[CLS]")
+        assert record["input_ids"][size - 1] == vocabulary.id("[SEP]")
+        assert not any(record["input_ids"][size:])
+        separator = record["input_ids"].index(vocabulary.id("[SEP]"))
+        assert record["segment_ids"] == [0] * (separator + 1) + [1] * (size - separator - 1) + [0] * (32 - size)
+
+
+def test_held_out_documents_are_not_in_the_training_split(prepare_config, tmp_path):
+    documents = [f"word{number} here. word{number} there." for number in range(100)]
+    (tmp_path / "text").write_text("\n\n".join(documents))
+    vocab = corpora.vocab_file(tmp_path / "vocab", extra=[f"word{number}" for number in range(100)])
+    prepare(
+        prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), vocab_file=str(vocab), max_seq_length=8)
+    )
+    first = read_vocabulary(str(vocab), "wordpiece").id("word0")
+    words = [
+        {token for record in examples(tmp_path / "out", split) for token in record["input_ids"] if token >= first}
+        for split in ("train", "eval")
+    ]
+    assert not words[0] & words[1]
+    assert 3 <= len(words[1]) <= 20
+
+
+def test_seed_changes_split_and_pairs(prepare_config, prepared, tmp_path):
+    prepare(prepare_config(tmp_path / "out", seed=2))
+    assert read_manifest(str(tmp_path / "out")).documents == read_manifest(prepared).documents
+    assert examples(tmp_path / "out", "eval") != examples(prepared, "eval")
+
+
+def test_gzip_files_give_the_same_examples(prepare_config, corpus, prepared, tmp_path):
+    for name in os.listdir(corpus):
+        if name.endswith(".txt"):
+            (tmp_path / f"{name}.gz").write_bytes(gzip.compress((corpus / name).read_bytes()))
+    prepare(prepare_config(tmp_path / "out", input_files=str(tmp_path / "*.gz")))
+    # The number of chunks follows from the compressed sizes, so the examples are others; the text is the same.
+    one, other = read_manifest(str(tmp_path / "out")), read_manifest(prepared)
+    assert (one.documents, one.tokens_read) == (other.documents, other.tokens_read)
+
+
+def test_sentencepiece_end_to_end(prepare_config, tmp_path):
+    made = prepare(prepare_config(tmp_path / "a", tokenizer_type="sentencepiece", vocab_file=None, vocab_size=64))
+    assert made.vocab_size == 64
+    assert made.tokenizer_file == "sentencepiece.model"
+    vocabulary = read_vocabulary(made.path("vocab.txt"), "sentencepiece")
+    ids = examples(tmp_path / "a", "eval")[0]["input_ids"]
+    text = "".join(vocabulary.tokens[number] for number in ids)
+    words = text.replace("[CLS]", "").replace("[SEP]", "").replace(".", "").strip("\u2581").split("\u2581")
+    assert np.mean([word in corpora.WORDS for word in words]) > 0.8
+    again = prepare(
+        prepare_config(tmp_path / "b", tokenizer_type="sentencepiece", vocab_file=made.path("sentencepiece.model"))
+    )
+    assert msgspec.structs.replace(again, folder=made.folder) == made
+
+
+def test_builtin_corpus(prepare_config, tmp_path, monkeypatch):
+    files = builtin_corpus.list_files()[:400]
+    monkeypatch.setattr(builtin_corpus, "list_files", lambda: files)
+    made = prepare(prepare_config(tmp_path / "out", input_files=(), builtin_corpus=True, builtin_corpus_mb=0.1))
+    assert made.documents > 10
+    assert made.tokens_read > 10_000
+
+
+def test_documents_are_spread_evenly_over_chunks(tmp_path):
+    spool = Spool(str(tmp_path), 1, 0.1, 4, 2)
+    counts = spool.add((file, number, ["text"]) for file in range(10) for number in range(400))
+    sizes = [len(spool.read(chunk)) for chunk in spool.chunks()]
+    assert sum(sizes) == 4000 == sum(counts.values())
+    # Five standard deviations of a binomial count.
+    for size, expected in zip(sizes, [900] * 4 + [200] * 2, strict=True):
+        assert abs(size - expected) < 5 * np.sqrt(expected)
+
+
+def refused(config, match):
+    with pytest.raises(DataError, match=match) as caught:
+        prepare(config)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "match"),
+    [
+        (b"", {}, "no document in 1 files"),
+        (b" \n\n\t\n", {}, "no document in 1 files"),
+        (b"One document.", {}, "of 1 documents none is in the held-out split with --eval_fraction=0.1"),
+        (b"text \xff\n", {}, r"text: byte 5: not UTF-8"),
+    ],
+)
+def test_unusable_text_is_named_and_leaves_nothing(prepare_config, tmp_path, content, changes, match):
+    (tmp_path / "text").write_bytes(content)
+    refused(prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), **changes), match)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("documents", [2, 3, 7, 50])
+def test_a_small_corpus_has_a_document_in_each_split(prepare_config, tmp_path, documents):
+    (tmp_path / "text").write_text(corpora.text(documents), encoding="utf-8")
+    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.001)
+    manifest = prepare(config)
+    assert manifest.examples("train") > 0
+    assert manifest.examples("eval") > 0
+    assert manifest.documents == documents
+
+
+def test_error_in_a_worker_is_the_same_line(prepare_config, tmp_path):
+    for number in range(4):
+        (tmp_path / f"text{number}").write_bytes(b"good\n" if number != 2 else b"text \xff\n")
+    refused(
+        prepare_config(tmp_path / "out", input_files=str(tmp_path / "text*"), num_workers=2),
+        r"text2: byte 5: not UTF-8",
+    )
+
+
+def test_glob_that_matches_nothing_is_named(prepare_config, tmp_path):
+    refused(prepare_config(tmp_path / "out", input_files=str(tmp_path / "no*")), r"--input_files=.*no file matches")
+
+
+def test_vocabulary_without_special_tokens_is_named(prepare_config, tmp_path):
+    (tmp_path / "vocab").write_text("[PAD]\nword\n")
+    refused(prepare_config(tmp_path / "out", vocab_file=str(tmp_path / "vocab")), r"vocab: .*lacks \[UNK\]")
+
+
+def test_a_preparation_is_replaced_only_when_told(prepare_config, tmp_path):
+    folder = tmp_path / "out"
+    prepare(prepare_config(folder))
+    before = contents(folder)
+    refused(prepare_config(folder), "expected --overwrite")
+    prepare(prepare_config(folder, overwrite=True, shard_mb=1.0))
+    assert set(contents(folder)) != set(before)
+    assert all(os.path.exists(folder / f"{name}") for name in before if name.startswith("vocab"))
+    assert len([name for name in contents(folder) if name.endswith(".tfrecord")]) == sum(
+        map(len, read_manifest(str(folder)).splits.values())
+    )
+
+
+def test_a_folder_with_other_files_is_never_touched(prepare_config, tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    refused(prepare_config(tmp_path, overwrite=True), r"holds other files \(thesis.txt\)")
+    assert contents(tmp_path) == {"thesis.txt": b"mine"}
+
+
+def test_files_beside_a_replaced_preparation_survive(prepare_config, tmp_path):
+    folder = tmp_path / "out"
+    prepare(prepare_config(folder))
+    (folder / "mine.tfrecord").write_bytes(b"mine")
+    # A damaged preparation can be replaced too.
+    os.remove(folder / read_manifest(str(folder)).splits["train"][0].file)
+    made = prepare(prepare_config(folder, overwrite=True, shard_mb=1.0))
+    listed = [shard.file for shards in made.splits.values() for shard in shards]
+    kept = contents(folder)
+    assert set(kept) == {"manifest.json", "vocab.txt", "mine.tfrecord", *listed, *(name + ".index" for name in listed)}
+    assert kept["mine.tfrecord"] == b"mine"
+
+
+def test_a_file_in_the_way_of_a_shard_is_not_replaced(prepare_config, tmp_path):
+    folder = tmp_path / "out"
+    prepare(prepare_config(folder))
+    (folder / "train-00000-of-00001.tfrecord").write_bytes(b"mine")
+    before = contents(folder)
+    refused(prepare_config(folder, overwrite=True, shard_mb=1.0), "train-00000-of-00001.tfrecord is in the way")
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"format_version": 1, "sha256": {"state.safetensors": "00"}, "step": 5}',
+        '{"format": 1, "splits": {"train": [], "eval": []}}',
+        '{"format": 1, "splits": {"train": [{"file": "../x"}], "eval": []}, "vocab_file": "v"}',
+    ],
+)
+def test_a_manifest_of_something_else_is_refused(prepare_config, tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    (tmp_path / "state.tfrecord").write_text("mine")
+    before = contents(tmp_path)
+    refused(prepare_config(tmp_path, overwrite=True), "its manifest.json is not one of tftrain.prepare's")
+    assert contents(tmp_path) == before
+
+
+def test_interrupt_while_files_are_moved_comes_too_late(prepare_config, tmp_path, monkeypatch):
+    write = preparation.manifest.write_manifest
+
+    def interrupted(made):
+        os.kill(os.getpid(), signal.SIGINT)
+        write(made)
+
+    monkeypatch.setattr(preparation.manifest, "write_manifest", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    prepare(prepare_config(tmp_path / "out"))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert read_manifest(str(tmp_path / "out")).examples("train")
+
+
+def test_chunks_of_one_document_are_said(prepare_config, tmp_path, capsys):
+    (tmp_path / "text").write_text(corpora.text(1))
+    config = prepare_config(tmp_path / "out", input_files=str(tmp_path / "text"), eval_fraction=0.0, shard_mb=1.0)
+    prepare(config)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "chunks" in line]
+    assert line.endswith(
+        ": 1 of 1 chunks hold a single document: their pairs are all consecutive; use more documents, a larger "
+        "--shard_mb, or --document_separator=file if that is what parts the text"
+    )
+    assert {label for record in examples(tmp_path / "out") for label in record["next_sentence_labels"]} == {0}
+
+
+def test_output_that_cannot_be_written_is_one_line(corpus, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    folder = f"{tmp_path}/file/out"
+    status = program.main(["prepare", f"--input_files={corpus}/*.txt", f"--output_dir={folder}"])
+    assert status == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"prepare: --output_dir={folder}: ")
+    assert error.endswith("Not a directory; nothing was left in the output folder\n")
+    assert error.count("\n") == 1
+
+
+def test_a_failed_replacement_leaves_the_old_data(prepare_config, tmp_path):
+    folder = tmp_path / "out"
+    prepare(prepare_config(folder))
+    before = contents(folder)
+    (tmp_path / "text").write_bytes(b"good\n\n" * 50 + b"\xff")
+    refused(prepare_config(folder, overwrite=True, input_files=str(tmp_path / "text")), "not UTF-8")
+    assert contents(folder) == before
+
+
+def test_a_worker_that_is_killed_is_one_clear_error():
+    with pytest.raises(DataError, match="a worker process died in the stage 'count words'"), workers.Workers(2) as pool:
+        list(pool.run("count words", os._exit, [1, 2, 3]))
+
+
+def test_bad_flags_are_refused_all_at_once(capsys):
+    with pytest.raises(SystemExit) as caught:
+        program.main(["prepare", "--max_seq_length=4", "--masked_lm_prob=0.2", "--vocab_file=a", "--vocab_size=100"])
+    assert caught.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    for flag in ("max_seq_length=4", "masked_lm_prob=0.2", "vocab_size=100", "input_files", "output_dir"):
+        words = "remove this flag" if flag == "vocab_size=100" else "expected"
+        assert sum(f"--{flag}: {words}" in line for line in lines) == 1
+
+
+def test_the_program_reports_an_error_in_one_line(tmp_path, capsys):
+    status = program.main(["prepare", f"--input_files={tmp_path}/no*", f"--output_dir={tmp_path}/out"])
+    error = capsys.readouterr().err
+    assert status == 2
+    assert error.startswith("prepare: --input_files=")
+    assert error.count("\n") == 1
+
+
+def ended(group, seconds=20):
+    """Waits until no process of a group is left."""
+    for _ in range(10 * seconds):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_workers_and_leaves_nothing(tmp_path):
+    (tmp_path / "text").write_text(corpora.text(3000))
+    command = [
+        sys.executable,
+        "-m",
+        "tftrain.prepare",
+        f"--input_files={tmp_path}/text",
+        f"--output_dir={tmp_path}/out",
+        "--num_workers=2",
+        "--vocab_size=100",
+        "--shard_mb=0.01",
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell's background job, such as this test perhaps, hands on that it does not listen to interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        for line in process.stdout:
+            if "read documents" in line:
+                break
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, error
+    assert error.strip().splitlines()[-1].startswith("prepare: interrupted")
+    assert not (tmp_path / "out").exists()
+    assert ended(process.pid)
+
+
+def test_manifest_is_json_that_others_can_read(prepared):
+    with open(os.path.join(prepared, "manifest.json"), encoding="utf-8") as file:
+        content = json.load(file)
+    assert content["format"] == 2
+    assert sum(shard["examples"] for shard in content["splits"]["eval"]) == len(examples(prepared, "eval"))

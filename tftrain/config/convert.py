@@ -1,0 +1,87 @@
+"""The configuration of `tftrain.convert`, and how a model's files are named on a command line: FORMAT:PATH."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tftrain.config.fields import Problem, field_problems, flag
+
+FORMATS = {
+    "tftrain": "a checkpoint, or a run's --output_dir",
+    "hf": "a folder of transformers, with config.json and model.safetensors",
+    "tf1": "a folder of the original BERT, with bert_config.json, bert_model.ckpt.* and vocab.txt",
+    "tf_models": "the same with an object-based checkpoint of tf-models",
+    "nvidia": "the same with one of NVIDIA's BERT for TensorFlow 2",
+    "megatron": "a checkpoint folder of Megatron-LM's BERT, of one rank",
+}
+EXPECTED = f"expected FORMAT:PATH, where FORMAT is one of {', '.join(FORMATS)}"
+
+
+class Place(NamedTuple):
+    """Where a model is: a key of `FORMATS` and a path."""
+
+    format: str
+    path: str
+
+
+def place_problems(name: str, value: str | None, exists: bool) -> list[Problem]:
+    """Returns why the value of a flag is no FORMAT:PATH.
+
+    Args:
+        name, value: of the flag.
+        exists: whether something must be there already.
+    """
+    if value is None:
+        return [Problem(name, value, EXPECTED)]
+    place = parse_place(value)
+    if place is None:
+        return [Problem(name, value, EXPECTED)]
+    if exists and not Path(place.path).is_dir():
+        return [Problem(name, value, f"no such folder; expected {FORMATS[place.format]}")]
+    if not exists and Path(place.path).exists() and (not Path(place.path).is_dir() or any(Path(place.path).iterdir())):
+        return [Problem(name, value, "expected a folder that does not exist yet, or an empty one")]
+    return []
+
+
+def parse_place(value: str) -> Place | None:
+    """Returns the place that FORMAT:PATH names; None if it names none."""
+    name, _, path = value.partition(":")
+    return Place(name, path) if name in FORMATS and path else None
+
+
+@dataclass(frozen=True)
+class ConvertConfig:
+    """Which model is read, and in which format it is written."""
+
+    from_: str | None = flag(
+        None, f"The model to read, as FORMAT:PATH. {'; '.join(f'{name}: {what}' for name, what in FORMATS.items())}."
+    )
+    to: str | None = flag(
+        None, "The model to write, as FORMAT:PATH, into a folder that does not exist yet or is empty."
+    )
+    architecture: str | None = flag(
+        None,
+        "Class to write: BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf; "
+        "BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default "
+        "the largest whose heads are there.",
+    )
+    tokenizer_dir: str | None = flag(
+        None, "Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."
+    )
+    allow_pickle: bool = flag(
+        False,
+        "Read pytorch_model.bin where hf has no model.safetensors. A pickle can name code to run when it is loaded; "
+        "this reader runs none of it, but other programs that load the same file may.",
+    )
+    init_missing: bool = flag(False, "Give heads that the source lacks initial values instead of refusing them.")
+    seed: int = flag(1, "Seed of these initial values.", minimum=0, maximum=2**31 - 1)
+
+    def problems(self) -> list[Problem]:
+        """Returns every reason to refuse this configuration."""
+        found = field_problems(self)
+        found += place_problems("from", self.from_, exists=True)
+        found += place_problems("to", self.to, exists=False)
+        if self.tokenizer_dir and not Path(self.tokenizer_dir).is_dir():
+            expected = "no such folder; expected one with vocab.txt or tokenizer.json, or prepared data"
+            found.append(Problem("tokenizer_dir", self.tokenizer_dir, expected))
+        return found

@@ -1,0 +1,48 @@
+"""The sizes that model and data share, and their defaults for synthetic data; needs no TensorFlow."""
+
+import math
+from typing import NamedTuple
+
+from tftrain.config.train import DataConfig
+
+SYNTHETIC_VOCAB_SIZE = 30522  # bert-base-uncased
+SYNTHETIC_SEQ_LENGTH = 128
+
+
+class Sizes(NamedTuple):
+    """The sizes that model and data share.
+
+    Attributes:
+        vocab_size: rows of the embedding.
+        max_seq_length: tokens of an example that the model reads.
+        max_predictions_per_seq: largest number of masked tokens of an example; all of them if the objective is causal.
+    """
+
+    vocab_size: int
+    max_seq_length: int
+    max_predictions_per_seq: int
+
+
+def predictions(max_seq_length: int, masked_lm_prob: float) -> int:
+    """Returns the masked tokens of the longest example: its share of them, rounded up."""
+    return max(1, math.ceil(max_seq_length * masked_lm_prob))
+
+
+def packed_predictions(max_seq_length: int, masked_lm_prob: float, most: int) -> int:
+    """Returns the masked tokens of a row of at most `most` examples: each of them may have one more, rounded up."""
+    return predictions(max_seq_length, masked_lm_prob) + most
+
+
+def synthetic(data: DataConfig, vocab_size: int | None, objective: str = "masked") -> Sizes:
+    """Returns the sizes of synthetic data: those that flags state, else the defaults.
+
+    Args:
+        data: its max_seq_length, max_predictions_per_seq and masked_lm_prob.
+        vocab_size: of the model's configuration; None: the default.
+        objective: "masked" or "causal", which predicts every token.
+    """
+    length = data.max_seq_length or SYNTHETIC_SEQ_LENGTH
+    if objective == "causal":
+        return Sizes(vocab_size or SYNTHETIC_VOCAB_SIZE, length, length)
+    slots = data.max_predictions_per_seq or predictions(length, data.masked_lm_prob)
+    return Sizes(vocab_size or SYNTHETIC_VOCAB_SIZE, length, slots)

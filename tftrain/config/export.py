@@ -1,0 +1,70 @@
+"""The configuration of `tftrain.export`."""
+
+import importlib.util
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tftrain.config.fields import Problem, field_problems, flag
+from tftrain.config.model_source import ModelSource
+
+_ONNX_PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class ExportFlags:
+    """What is written, and where."""
+
+    to: str | None = flag(None, "Folder to write, which does not exist yet or is empty.")
+    format: str = flag(
+        "saved_model",
+        "saved_model: a SavedModel of TensorFlow in the folder 1 in it; onnx: a file for each signature on token ids.",
+        choices=("saved_model", "onnx"),
+    )
+    variant: str = flag(
+        "fp32",
+        "Format of the weights. bf16: the model computes in it too; int8: kernels and the word table in 8 bits with a "
+        "scale for each channel, and the model computes in fp32.",
+        choices=("fp32", "bf16", "int8"),
+    )
+    text_file: str | None = flag(
+        None,
+        "UTF-8 text on which the export is compared with the model in fp32; by default the documentation strings of "
+        "tftrain, in English.",
+    )
+    top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
+    null_score_threshold: float | None = flag(
+        None,
+        "A question has no answer if that scores higher than the best answer by more than this; by default every "
+        "question has an answer. For the signature answer_text of a model of question_answering.",
+    )
+
+    def problems(self) -> list[Problem]:
+        """Returns every reason to refuse these flags."""
+        found = field_problems(self)
+        expected = "expected a folder that does not exist yet, or an empty one"
+        if not self.to or (Path(self.to).exists() and (not Path(self.to).is_dir() or any(Path(self.to).iterdir()))):
+            found.append(Problem("to", self.to, expected))
+        if self.text_file and not Path(self.text_file).is_file():
+            found.append(Problem("text_file", self.text_file, "no such file; expected a UTF-8 text"))
+        if self.format == "onnx":
+            if self.null_score_threshold is not None:
+                expected = "remove this flag: --format=onnx has no signature on text"
+                found.append(Problem("null_score_threshold", self.null_score_threshold, expected))
+            if self.variant in ("bf16", "int8"):
+                found.append(Problem("variant", self.variant, "expected fp32 with --format=onnx"))
+            if missing := [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]:
+                expected = f"expected {' and '.join(missing)} to be installed: pip install {' '.join(missing)}"
+                found.append(Problem("format", self.format, expected))
+        return found
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """A model, and what it is exported to."""
+
+    source: ModelSource = field(default_factory=ModelSource)
+    export: ExportFlags = field(default_factory=ExportFlags)
+
+    def problems(self) -> list[Problem]:
+        """Returns every reason to refuse this configuration."""
+        return self.source.problems() + self.export.problems()

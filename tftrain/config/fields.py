@@ -1,0 +1,155 @@
+"""Fields of a configuration: each is a flag with its help, allowed values and bounds; and the problems of a value."""
+
+import dataclasses
+import math
+import operator
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from tftrain.host.files import one_line
+
+Config = TypeVar("Config")
+
+# Characters of a value in a message: a path fits, a flagfile's line of a megabyte does not.
+_MAX_VALUE = 300
+
+# What a flag may do when a run resumes from a checkpoint. The value of a checkpoint serves where the command line gives
+# none, except of local flags.
+ON_RESUME = {
+    "fixed": "another value is another model, another update rule or other random numbers: a change is refused",
+    "named": "another value changes the remaining steps: a change is refused unless --change_on_resume names the flag",
+    "logged": "another value changes rounding, or the length of the run: the log has a line on a change",
+    "free": "the value chooses where, how fast and on how many ranks the same result is computed: it may change",
+    "local": "free, and never taken from a checkpoint: it is of one command or one host, or follows from the ranks",
+}
+_BOUNDS = {
+    "minimum": ("at least", operator.ge),
+    "maximum": ("at most", operator.le),
+    "above": ("above", operator.gt),
+    "below": ("below", operator.lt),
+}
+
+
+class Problem(NamedTuple):
+    """One reason to refuse a configuration: the flag, the value given, and the value expected."""
+
+    flag: str
+    value: Any
+    expected: str
+
+    def __str__(self) -> str:
+        value = self.value
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, tuple):
+            value = ",".join(value)
+        value = one_line(str(value), _MAX_VALUE)
+        given = "" if self.value in (None, ()) else f"={value}"
+        return one_line(f"--{self.flag}{given}: {self.expected}" if self.flag else f"{value}: {self.expected}")
+
+
+class ConfigError(ValueError):
+    """A configuration is refused; carries all its problems."""
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def flag(
+    default: Any,
+    help: str,
+    *,
+    choices=None,
+    minimum=None,
+    maximum=None,
+    above=None,
+    below=None,
+    implementation: str | None = None,
+    path: bool = False,
+    on_resume: str | None = None,
+) -> Any:
+    """Declares a dataclass field that is also a flag.
+
+    Args:
+        default: the value without the flag. None means that the value follows from others; the help explains how. A
+            field of the type tuple[str, ...] has the values of all occurrences of its flag.
+        help: one sentence for `--help` and the documentation.
+        choices: the allowed values, if there are only a few.
+        minimum, maximum: inclusive bounds of a number.
+        above, below: exclusive bounds of a number.
+        implementation: for a flag that only chooses how the same result is computed, its value for plain TensorFlow.
+        path: whether the value is a path or a glob, see `with_absolute_paths`.
+        on_resume: whether the value may differ from that of the checkpoint that a run resumes from, one of ON_RESUME;
+            None: free for a path or an implementation, otherwise as the class attribute ON_RESUME says.
+    """
+    limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
+    kinds = {"implementation": implementation, "path": path, "on_resume": on_resume}
+    return dataclasses.field(default=default, metadata={"help": help, **limits, **kinds})
+
+
+def on_resume(section: Any) -> dict[str, str | None]:
+    """Returns for each flag of a dataclass one of ON_RESUME: its own, that of its kind, or the class attribute's."""
+    default, found = getattr(section, "ON_RESUME", None), {}
+    for field in dataclasses.fields(section):
+        is_free = field.metadata["path"] or field.metadata["implementation"] is not None
+        found[field.name] = field.metadata["on_resume"] or ("free" if is_free else default)
+    return found
+
+
+def implementations(config: Any) -> dict[str, str]:
+    """Returns the flags of a dataclass that only choose an implementation, each with its value for plain TensorFlow."""
+    plain = {field.name: field.metadata.get("implementation") for field in dataclasses.fields(config)}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+def with_absolute_paths(section: Config) -> Config:
+    """Returns a copy of a dataclass whose paths hold in any working folder."""
+    paths = [field.name for field in dataclasses.fields(section) if field.metadata.get("path")]
+    return dataclasses.replace(
+        section, **{name: os.path.abspath(value) for name in paths if (value := getattr(section, name))}
+    )
+
+
+def flag_name(field: dataclasses.Field) -> str:
+    """Returns the name of a field's flag; a keyword of Python, such as "from", has "_" behind it as a field."""
+    return field.name.removesuffix("_")
+
+
+def field_problems(config: Any) -> list[Problem]:
+    """Returns the fields of one dataclass that violate their own choices or bounds."""
+    found = []
+    for field in dataclasses.fields(config):
+        value, limits = getattr(config, field.name), field.metadata
+        if value is None or "help" not in limits:
+            continue
+        if limits["choices"] and value not in limits["choices"]:
+            found.append(Problem(flag_name(field), value, f"expected one of {', '.join(map(str, limits['choices']))}"))
+        elif isinstance(value, float) and not math.isfinite(value):
+            found.append(Problem(flag_name(field), value, "expected a finite number"))
+        elif not all(holds(value, limits[name]) for name, (_, holds) in _BOUNDS.items() if limits[name] is not None):
+            found.append(Problem(flag_name(field), value, f"expected a number {bounds(field)}"))
+    return found
+
+
+def bounds(field: dataclasses.Field) -> str:
+    """Returns the bounds of a flag in words; "" if it has none."""
+    limits = field.metadata
+    return " and ".join(f"{word} {limits[name]}" for name, (word, _) in _BOUNDS.items() if limits[name] is not None)
+
+
+def sections(config: Any) -> list[Any]:
+    """Returns the dataclasses that hold the flags of `config`: its dataclass-valued fields, or itself."""
+    parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    return [part for part in parts if dataclasses.is_dataclass(part)] or [config]
+
+
+def changed(config: Config, values: Mapping[str, Any]) -> Config:
+    """Returns a copy of a configuration of several sections with new values of some flags, found in any section."""
+    parts = {}
+    for field in dataclasses.fields(config):
+        section = getattr(config, field.name)
+        own = {each.name: values[each.name] for each in dataclasses.fields(section) if each.name in values}
+        parts[field.name] = dataclasses.replace(section, **own)
+    return dataclasses.replace(config, **parts)

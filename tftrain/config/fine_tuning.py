@@ -1,0 +1,108 @@
+"""The flags of fine-tuning: where the labelled examples are, and how a run is judged."""
+
+from dataclasses import dataclass
+
+from tftrain.config.families import FAMILIES
+from tftrain.config.fields import Problem, flag
+
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
+
+
+@dataclass(frozen=True)
+class FineTuningConfig:
+    """Fine-tuning: labelled files, and what decides about the best checkpoint; for every --task but pretraining."""
+
+    ON_RESUME = "named"
+
+    train_file: str | None = flag(
+        None,
+        "Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering.",
+        path=True,
+    )
+    eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
+    text_column: str | None = flag(
+        None, "Name or number (from 0) of the column of the text; by default text or sentence."
+    )
+    text_pair_column: str | None = flag(None, "Column of the second text of a pair; by default there is none.")
+    label_column: str | None = flag(None, "Column of the label; by default label.")
+    header: bool = flag(True, "Whether the first line of a TSV or CSV has the names of the columns.")
+    label_separator: str = flag("|", "Between the labels of one example of multi_label; JSONL may have lists instead.")
+    glue_task: str | None = flag(
+        None,
+        "Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric.",
+        choices=GLUE_TASKS,
+    )
+    glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True)
+    tokenizer_dir: str | None = flag(
+        None,
+        "Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights.",
+        path=True,
+        on_resume="local",
+    )
+    doc_stride: int = flag(128, "Tokens between the windows of a long context of question_answering.", minimum=1)
+    max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1)
+    max_answer_length: int = flag(30, "Most words of a predicted answer.", minimum=1, on_resume="free")
+    n_best: int = flag(20, "Answers that predictions.jsonl lists for each question.", minimum=1, on_resume="free")
+    null_score_threshold: float = flag(
+        0.0,
+        "A question has no answer if that scores higher than the best answer by more than this; SQuAD 2.0.",
+        on_resume="free",
+    )
+    temperature: float = flag(0.05, "Divides the cosines in the loss of embedding.", above=0)
+    best_metric: str | None = flag(
+        None,
+        "Score by which the best checkpoint is chosen, higher is better; by default the first one of the task.",
+        on_resume="free",
+    )
+    early_stopping: int = flag(
+        0,
+        "Evaluations in a row without a better best_metric that end the run; 0: none do.",
+        minimum=0,
+        on_resume="free",
+    )
+    seeds: int = flag(
+        1,
+        "Number of runs with the seeds seed, seed + 1 ..., in OUTPUT_DIR/seed_N; mean and spread of their scores are "
+        "printed at the end.",
+        minimum=1,
+        maximum=1000,
+        on_resume="local",
+    )
+
+
+def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem]:
+    """Returns every reason to refuse the flags of fine-tuning that needs no look at files.
+
+    Args:
+        settings: the flags.
+        task: `--task`.
+        family: `--model_family`.
+    """
+    defaults = FineTuningConfig()
+    if task == "pretraining":
+        return [
+            Problem(name, value, "expected together with a --task other than pretraining")
+            for name, value in vars(settings).items()
+            if value != getattr(defaults, name)
+        ]
+    found = []
+    if family in FAMILIES and not FAMILIES[family].fine_tuned:
+        able = " and ".join(name for name, each in FAMILIES.items() if each.fine_tuned)
+        expected = f"expected pretraining with --model_family={family}: only {able} is fine-tuned"
+        found.append(Problem("task", task, expected))
+    if settings.glue_task and not settings.glue_dir:
+        found.append(Problem("glue_dir", None, f"expected the folder with the files of glue_task={settings.glue_task}"))
+    if settings.glue_dir and not settings.glue_task:
+        found.append(Problem("glue_dir", settings.glue_dir, "expected together with glue_task"))
+    if not settings.glue_task and not settings.train_file:
+        found.append(Problem("train_file", None, "expected a file of labelled examples, or glue_task and glue_dir"))
+    if settings.glue_task:
+        names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column")
+        found += [
+            Problem(name, getattr(settings, name), f"remove this flag: glue_task={settings.glue_task} says it")
+            for name in names
+            if getattr(settings, name)
+        ]
+    if settings.early_stopping and not (settings.eval_file or settings.glue_task):
+        found.append(Problem("early_stopping", settings.early_stopping, "expected 0 without eval_file"))
+    return found

@@ -1,0 +1,96 @@
+"""Flagfiles: replaces each `--flagfile=FILE` of a command line by the arguments in the file, one a line.
+
+Blank lines and lines that begin with # or // are skipped. A flagfile may include other flagfiles.
+
+absl's own reader is not used, for its errors cannot be repaired from outside. It opens the file by its name (a pipe
+blocks it), reads it whole, raises UnicodeDecodeError without the file's name, skips a file that includes itself with a
+warning, stops at the first problem, and gives no line numbers.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+
+from tftrain.config.fields import Problem
+from tftrain.host.files import read_small
+
+MAX_BYTES = 1 << 18
+MAX_FILES = 100
+MAX_ARGUMENTS = 10_000
+_DIRECTIVE = re.compile(r"--?flagfile(?:=(.*))?", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def expand(args: Sequence[str]) -> tuple[list[str], list[Problem]]:
+    """Returns a command line without flagfiles.
+
+    Args:
+        args: the arguments. `--flagfile FILE` means the same as `--flagfile=FILE`; arguments after `--` stay as they
+            are.
+
+    Returns:
+        The arguments, with those of each file in its place; and the problems of the files.
+    """
+    reader = _Reader()
+    waiting = list(reversed(args))
+    while waiting:
+        arg = waiting.pop()
+        if arg == "--":
+            reader.found += [arg, *reversed(waiting)]
+            break
+        directive = _DIRECTIVE.fullmatch(arg)
+        if not directive:
+            reader.found.append(arg)
+        elif directive[1] is not None:
+            reader.read(directive[1], ())
+        elif waiting:
+            reader.read(waiting.pop(), ())
+        else:
+            reader.refuse("", "expected a file name after it")
+    return reader.found, reader.problems
+
+
+class _Reader:
+    """The arguments and problems found so far. It counts the files, because each may include another twice."""
+
+    def __init__(self):
+        self.found: list[str] = []
+        self.problems: list[Problem] = []
+        self._files = 0
+
+    def refuse(self, name: str, expected: str) -> None:
+        self.problems.append(Problem("flagfile", name, expected))
+
+    def read(self, name: str, within: tuple[str, ...]) -> None:
+        """Reads a file; `within` are the files that include it, the outermost first."""
+        self._files += 1
+        path = os.path.expanduser(name.strip())
+        place = os.path.realpath(path)
+        if place in within:
+            return self.refuse(name, f"the file includes itself, through {within[-1]}; remove that line")
+        if self._files > MAX_FILES:
+            return self.refuse(name, f"expected at most {MAX_FILES} flagfiles; a file counts each time it is included")
+        try:
+            text = read_small(path, MAX_BYTES).decode("utf-8-sig")
+        except OSError as error:
+            return self.refuse(name, f"{error.strerror}; expected a text file of at most {MAX_BYTES} bytes")
+        except UnicodeDecodeError as error:
+            return self.refuse(name, f"byte {error.start}: not UTF-8; expected a text file with a flag on each line")
+        for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+            if _CONTROL.search(line):
+                return self.refuse(name, f"line {number}: a control character; expected a text file")
+            self._take(name, number, line.strip(), (*within, place))
+            if len(self.found) > MAX_ARGUMENTS:
+                return self.refuse(name, f"line {number}: expected at most {MAX_ARGUMENTS} arguments in all")
+        return None
+
+    def _take(self, name: str, number: int, line: str, within: tuple[str, ...]) -> None:
+        if not line or line.startswith(("#", "//")):
+            return
+        directive = _DIRECTIVE.fullmatch(line)
+        if not directive:
+            self.found.append(line)
+        elif directive[1]:
+            self.read(directive[1], within)
+        else:
+            self.refuse(name, f"line {number}: expected --flagfile=FILE on one line")

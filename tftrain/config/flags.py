@@ -1,0 +1,235 @@
+"""The command line, made from the configuration's dataclasses with absl flags.
+
+All problems of a command line are reported at once, one line each. Only rank 0 reports them: the same lines from 64
+ranks would hide the reason.
+"""
+
+import dataclasses
+import os
+import re
+import sys
+import time
+import types
+import typing
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from absl import flags
+
+from tftrain.config import flagfile
+from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, sections
+from tftrain.config.suggestions import REPLACED, suggest
+from tftrain.host.exit_codes import ExitCode
+
+Config = TypeVar("Config")
+
+
+class Described(NamedTuple):
+    """A flag in words; `default` is "" if it has none, `bounds` are as in "at least 1"."""
+
+    name: str
+    default: str
+    choices: tuple[str, ...]
+    kind: str
+    bounds: str
+    help: str
+
+
+# If there are more problems, only their number is printed: somebody passed a file that is no flagfile.
+MAX_PROBLEMS = 50
+RANK_0_PRINT_SECONDS = 5
+
+
+def parse(config_class: type[Config], argv: Sequence[str]) -> Config:
+    """Reads a command line like `read`, and raises its problems.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    config, problems, _ = read(config_class, argv)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def read(
+    config_class: type[Config], argv: Sequence[str], arguments: list[str] | None = None
+) -> tuple[Config, list[Problem], frozenset[str]]:
+    """Reads a command line, `--flagfile` included.
+
+    Args:
+        config_class: a dataclass of flags, or a dataclass of such dataclasses; all have defaults.
+        argv: the program's name and its arguments.
+        arguments: takes the arguments that are no flags, for a program that has such, and all behind `--`; None: they
+            are problems.
+
+    Returns:
+        A config_class; the problems: unknown flags, values of the wrong type or missing, stray arguments; and the names
+        of the flags that the command line gives. A flag with a problem has its default. `field_problems` and the class
+        itself check the values further.
+
+    Raises:
+        SystemExit: after printing the help, if `--help` is among the arguments.
+    """
+    defaults = config_class()
+    args, problems = flagfile.expand(argv)
+    values = _define(defaults, problems)
+    try:
+        if any(arg in ("--help", "-help", "-h", "--helpfull") for arg in args):
+            print_help(help_text(config_class, args[0]))
+        values.set_gnu_getopt(arguments is not None)
+        stray = values(_with_values(args, values, problems), known_only=True)[1:]
+    except flags.Error as error:
+        return defaults, [*problems, Problem("", "command line", str(error).removeprefix("ERROR:: "))], frozenset()
+    if arguments is not None:
+        stray = _without_arguments(stray, arguments)
+    problems += [_unknown(arg, list(values) if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
+    given = frozenset(name for name in values if values[name].present)
+    filled = [_fill(section, values) for section in sections(defaults)]
+    if filled[0].__class__ is config_class:
+        return filled[0], problems, given
+    by_class = {part.__class__: part for part in filled}
+    parts = {field.name: by_class[getattr(defaults, field.name).__class__] for field in dataclasses.fields(defaults)}
+    return dataclasses.replace(defaults, **parts), problems, given
+
+
+def refuse(program: str, error: ConfigError, rank: int = 0) -> NoReturn:
+    """Ends the process with WRONG_FLAGS; rank 0 first prints the problems, one line each.
+
+    The other ranks wait, because a launcher ends all ranks as soon as one fails, perhaps before rank 0 has printed.
+    """
+    if rank > 0:
+        time.sleep(RANK_0_PRINT_SECONDS)
+    else:
+        for problem in error.problems[:MAX_PROBLEMS]:
+            print(f"{program}: {problem}", file=sys.stderr, flush=True)
+        if len(error.problems) > MAX_PROBLEMS:
+            print(f"{program}: and {len(error.problems) - MAX_PROBLEMS} more problems", file=sys.stderr, flush=True)
+        print(f"{program}: --help lists every flag", file=sys.stderr, flush=True)
+    raise SystemExit(ExitCode.WRONG_FLAGS)
+
+
+def print_help(text: str) -> NoReturn:
+    """Prints the help and ends the process: with 0, or with 1 if standard output can't be written to."""
+    try:
+        print(text, flush=True)
+    except OSError:  # A pipe whose reader has enough, or a full disk.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    raise SystemExit(0)
+
+
+def help_text(config_class: type, program: str) -> str:
+    """Returns the help: the flags by section, each with its default, its allowed values and its description.
+
+    The sections that the class adds to those of its base class come first.
+    """
+    lines, config = [f"usage: {program} [--flagfile=FILE ...] [--flag=value ...]"], config_class()
+    own = [getattr(config, name) for name in vars(config_class)["__annotations__"]]
+    for section in sorted(sections(config), key=lambda section: section not in own):
+        lines += ["", (section.__doc__ or "").strip().split("\n")[0]]
+        for flag in described(section):
+            shown = f" (default {flag.default})" if flag.default else ""
+            lines.append(f"  --{flag.name}={'|'.join(flag.choices) or flag.kind}{shown}\n      {flag.help}")
+    return "\n".join(lines)
+
+
+def described(section: Any) -> list[Described]:
+    """Returns the flags of a dataclass in words."""
+    found = []
+    for field in dataclasses.fields(section):
+        base, default = _base_type(section, field.name), getattr(section, field.name)
+        shown = "" if default in (None, ()) else str(default).lower() if base is bool else str(default)
+        choices = tuple(map(str, field.metadata["choices"] or ()))
+        kind = "str" if base is tuple else base.__name__
+        found.append(Described(flag_name(field), shown, choices, kind, bounds(field), field.metadata["help"]))
+    return found
+
+
+def _base_type(section: Any, name: str) -> type:
+    """Returns int for both `int` and `int | None`, and tuple for `tuple[str, ...]`."""
+    hint = typing.get_type_hints(section.__class__)[name]
+    if isinstance(hint, types.UnionType):
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    return typing.get_origin(hint) or hint
+
+
+_INT64 = flags.IntegerParser(-(1 << 63), (1 << 63) - 1)
+_PARSERS = {int: _INT64, float: flags.FloatParser(), str: flags.ArgumentParser()}
+_EXPECTED = {int: "expected a whole number within 64 bits", float: "expected a number", bool: "expected true or false"}
+
+
+def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
+    """Returns a private flag registry for the fields of `defaults`; parsing appends wrong values to `problems`."""
+
+    def collecting(base: type[flags.Flag], expected: str) -> type[flags.Flag]:
+        class Collecting(base):
+            def parse(self, argument):
+                try:
+                    super().parse(argument)
+                except flags.IllegalFlagValueError:
+                    problems.append(Problem(self.name, argument, expected))
+
+        return Collecting
+
+    values = flags.FlagValues()
+    for section in sections(defaults):
+        for field in dataclasses.fields(section):
+            kind, default = _base_type(section, field.name), getattr(section, field.name)
+            description = field.metadata["help"]
+            if kind is bool:
+                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(flag_name(field), default, description)
+            elif kind is tuple:
+                # Every occurrence of the flag adds a value; the values stay as they were typed.
+                made = flags.MultiFlag(
+                    _PARSERS[str], flags.ArgumentSerializer(), flag_name(field), list(default), description
+                )
+            else:
+                made = collecting(flags.Flag, _EXPECTED.get(kind, ""))(
+                    _PARSERS[kind], flags.ArgumentSerializer(), flag_name(field), default, description
+                )
+            flags.DEFINE_flag(made, flag_values=values)
+    return values
+
+
+def _fill(section: Any, values: flags.FlagValues) -> Any:
+    given = {field.name: values[flag_name(field)].value for field in dataclasses.fields(section)}
+    return dataclasses.replace(
+        section, **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    )
+
+
+def _with_values(args: Sequence[str], values: flags.FlagValues, problems: list[Problem]) -> list[str]:
+    """Returns the arguments without flags that lack their value, which become problems.
+
+    absl would take the next flag for the value, or would stop at the last argument.
+    """
+    complete = []
+    for number, arg in enumerate(args):
+        if arg == "--":
+            return [*complete, *args[number:]]
+        match, following = re.fullmatch(r"--?(\w+)", arg), args[number + 1 : number + 2]
+        lacks_value = not following or following[0].startswith("--")
+        if match and match[1] in values and not values[match[1]].boolean and lacks_value:
+            problems.append(Problem(match[1], None, f"expected a value: --{match[1]}=VALUE"))
+        else:
+            complete.append(arg)
+    return complete
+
+
+def _without_arguments(stray: list[str], arguments: list[str]) -> list[str]:
+    """Moves what is no flag to `arguments`; returns the flags that do not exist."""
+    end = stray.index("--") if "--" in stray else len(stray)
+    arguments += [arg for arg in stray[:end] if not arg.startswith("-")] + stray[end + 1 :]
+    return [arg for arg in stray[:end] if arg.startswith("-")]
+
+
+def _unknown(arg: str, known: Collection[str]) -> Problem:
+    """Returns the problem of an unknown argument, and suggests what may be meant among the `known` flag names."""
+    name, equals, value = arg.lstrip("-").partition("=")
+    if not arg.startswith("-") or not name:
+        return Problem("", arg, "stray argument; every argument is --flag=value")
+    if name in REPLACED and REPLACED[name][0] in known:
+        return Problem(name, value if equals else None, f"no such flag any more; {REPLACED[name][1]}")
+    meant = " or ".join(f"--{flag}" for flag in suggest(name, known))
+    return Problem(name, value if equals else None, f"no such flag{f'; did you mean {meant}?' if meant else ''}")

@@ -1,0 +1,81 @@
+"""The division of a model's layers among the parts of a pipeline, `--pipeline_split`.
+
+With several chunks, division number chunk * stages + stage is chunk `chunk` of stage `stage`.
+"""
+
+import re
+
+from tftrain.config.fields import ConfigError, Problem
+
+
+def split_layers(
+    layers: int,
+    stages: int,
+    chunks: int = 1,
+    how: str = "layers",
+    head: float = 0.0,
+) -> tuple[int, ...]:
+    """Returns the number of layers of each of the stages * chunks parts, in the order of the layers.
+
+    Args:
+        layers: of the model.
+        stages: value of --pipeline_parallel_size.
+        chunks: value of --virtual_pipeline_size.
+        how: value of --pipeline_split. layers: as even as possible; the first and the last part, which also have the
+            embedding and the head, get no remainder as long as others can take it. flops: the costliest part costs as
+            little as possible. Or the numbers themselves, such as 3,4,4,1.
+        head: FLOPs of the head over those of a layer, for `flops`. The embedding has no products, so it costs nothing.
+
+    Raises:
+        ConfigError: there are more parts than layers, or `how` is wrong.
+    """
+    parts = stages * chunks
+    if parts > layers:
+        sizes = f"{stages} x virtual_pipeline_size={chunks} are {parts} parts"
+        expected = f"expected at most num_hidden_layers={layers} parts, such as {max(1, layers // chunks)} stages"
+        raise ConfigError([Problem("pipeline_parallel_size", sizes, expected)])
+    if how == "layers":
+        return _even(layers, parts)
+    if how == "flops":
+        return _by_cost(layers, parts, head)
+    return _listed(how, layers, stages, chunks)
+
+
+def _even(layers: int, parts: int) -> tuple[int, ...]:
+    """Returns equal numbers; the remainder goes to inner parts, the later ones first, which hold fewer activations."""
+    each, left = divmod(layers, parts)
+    more = [*range(parts - 2, 0, -1), 0, parts - 1][:left]
+    return tuple(each + (part in more) for part in range(parts))
+
+
+def _listed(how: str, layers: int, stages: int, chunks: int) -> tuple[int, ...]:
+    """Returns the numbers of a list, which must be one for each part and add up to the layers."""
+    if not re.fullmatch(r"\d+(,\d+)*", how):
+        raise ConfigError([Problem("pipeline_split", how, "expected layers, flops, or a list such as 3,4,4,1")])
+    numbers, parts = tuple(map(int, how.split(","))), stages * chunks
+    wrong = ""
+    if len(numbers) != parts:
+        sizes = f"pipeline_parallel_size={stages} x virtual_pipeline_size={chunks}"
+        wrong = f"expected {parts} numbers for {sizes}, not {len(numbers)}"
+    elif min(numbers) < 1:
+        wrong = "expected at least one layer for each part"
+    elif sum(numbers) != layers:
+        wrong = f"expected a sum of num_hidden_layers={layers}, not {sum(numbers)}"
+    if wrong:
+        even = ",".join(map(str, _even(layers, parts)))
+        raise ConfigError([Problem("pipeline_split", how, f"{wrong}; an even division is {even}")])
+    return numbers
+
+
+def _by_cost(layers: int, parts: int, head: float) -> tuple[int, ...]:
+    """Returns the division whose costliest part costs least: the last part has the head, the others are even."""
+    if parts == 1:
+        return (layers,)
+
+    def division(last: int) -> tuple[int, ...]:
+        each, left = divmod(layers - last, parts - 1)
+        # The later of the other parts get the remainder: they hold fewer activations.
+        return (*(each + (part >= parts - 1 - left) for part in range(parts - 1)), last)
+
+    found = [division(last) for last in range(1, layers - parts + 2)]
+    return min(found, key=lambda each: (max(*each[:-1], each[-1] + head), -each[-1]))

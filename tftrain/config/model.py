@@ -1,0 +1,200 @@
+"""The flags of the model: its family, its task, its sizes, and what its blocks are made of."""
+
+import math
+from dataclasses import dataclass
+
+from tftrain.config.families import FAMILIES, Family
+from tftrain.config.fields import flag, implementations
+
+TASKS = (
+    "pretraining",
+    "classification",
+    "multi_label",
+    "regression",
+    "token_classification",
+    "question_answering",
+    "embedding",
+)
+IMPLEMENTATIONS = ("auto", "fused", "reference")
+# The head sizes that attn_impl takes: multiples of the first number up to the second. For cudnn, those that every GPU
+# from compute capability 8.0 on takes.
+HEAD_SIZES = {"flash": (8, 256), "cudnn": (8, 128)}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model's family and sizes, and what its blocks are made of."""
+
+    ON_RESUME = "fixed"
+
+    model_family: str = flag(
+        "bert",
+        "bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token.",
+        choices=tuple(FAMILIES),
+    )
+    task: str = flag(
+        "pretraining",
+        "What the heads learn. pretraining: as the family says; the others fine-tune bert on labelled examples, see "
+        "docs/finetuning.md.",
+        choices=TASKS,
+    )
+    labels: tuple[str, ...] = flag(
+        (),
+        "A class, in the order of the outputs; repeat it for each one. By default the labels in train_file, sorted.",
+    )
+    vocab_size: int | None = flag(
+        None, "Rows of the embedding; by default the size of the data's vocabulary.", minimum=6
+    )
+    num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
+    hidden_size: int = flag(768, "Width of the residual stream; a multiple of num_attention_heads.", minimum=1)
+    num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
+    intermediate_size: int | None = flag(
+        None, "Width of the feed-forward layer; by default 4 x hidden_size.", minimum=1
+    )
+    max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
+    position_embedding: str = flag(
+        "learned",
+        "How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the "
+        "first half of a head with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance (arXiv "
+        "2108.12409), for any number of heads. The last two are for gpt.",
+        choices=("learned", "rotary", "alibi"),
+    )
+    type_vocab_size: int = flag(2, "Token types (segments) of bert.", minimum=1)
+    norm_position: str = flag(
+        "auto",
+        "LayerNorm after each residual add or before each sub-layer. auto: post for bert, pre for gpt.",
+        choices=("auto", "post", "pre"),
+    )
+    activation: str = flag(
+        "gelu", "Feed-forward activation; geglu has a second, gating projection.", choices=("gelu", "geglu")
+    )
+    gelu_form: str = flag(
+        "tanh",
+        "The tanh approximation of GeLU, as in the original BERT, or the exact form with erf.",
+        choices=("tanh", "erf"),
+    )
+    ln_impl: str = flag(
+        "auto",
+        "LayerNorm by the fused op or by plain TensorFlow; auto: fused where the op is built and takes the model.",
+        choices=IMPLEMENTATIONS,
+        implementation="reference",
+    )
+    ln_dtype: str = flag(
+        "compute",
+        "Format of scale and shift of every LayerNorm; its statistics are always fp32.",
+        choices=("compute", "fp32"),
+        on_resume="logged",
+    )
+    attn_impl: str = flag(
+        "softmax",
+        "softmax: matrix products around the softmax that attn_softmax_impl names. flash: one fused op, which keeps "
+        "nothing of sequence length x sequence length. cudnn: the same by cuDNN; on GPUs, under XLA, in fp16 "
+        "and bf16, without dropout of probabilities.",
+        choices=("softmax", "flash", "cudnn"),
+        implementation="softmax",
+    )
+    attn_softmax_impl: str = flag(
+        "auto",
+        "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as "
+        "for ln_impl. attn_impl=flash and cudnn do without.",
+        choices=IMPLEMENTATIONS,
+        implementation="reference",
+    )
+    gelu_impl: str = flag(
+        "auto",
+        "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl.",
+        choices=IMPLEMENTATIONS,
+        implementation="reference",
+    )
+    dropout_add_impl: str = flag(
+        "auto",
+        "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl.",
+        choices=IMPLEMENTATIONS,
+        implementation="reference",
+    )
+    use_bias_in_keys: bool = flag(
+        True, "Add a bias in the key projection; it cancels in the softmax and costs a little."
+    )
+    hidden_dropout_prob: float = flag(
+        0.1, "Dropout after the embeddings and after each sub-layer.", minimum=0, below=1, on_resume="named"
+    )
+    attention_probs_dropout_prob: float = flag(
+        0.1, "Dropout on the attention probabilities.", minimum=0, below=1, on_resume="named"
+    )
+    initializer_range: float = flag(
+        0.02, "Standard deviation of the truncated normal initial weights.", above=0, on_resume="named"
+    )
+    layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every LayerNorm.", above=0)
+
+    @property
+    def family(self) -> Family:
+        """The family; that of BERT for a name that is refused."""
+        return FAMILIES.get(self.model_family, FAMILIES["bert"])
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether each token attends only to itself and to those before it, and the model predicts the next one."""
+        return self.family.objective == "causal"
+
+    @property
+    def is_fine_tuned(self) -> bool:
+        """Whether the task learns from labelled examples."""
+        return self.task != "pretraining"
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether the heads read the pooled first token."""
+        return not self.is_decoder and self.task in ("pretraining", "classification", "multi_label", "regression")
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the head of a fine-tuned model gives: for an example or, of some tasks, for each token."""
+        fixed = {"regression": 1, "question_answering": 2, "embedding": 0}
+        return fixed.get(self.task, len(self.labels))
+
+    @property
+    def objective(self) -> str:
+        """What the family trains on: "masked" or "causal", as `--objective` of tftrain.prepare."""
+        return self.family.objective
+
+    @property
+    def is_pre_norm(self) -> bool:
+        """Whether each sub-layer has its LayerNorm in front."""
+        return self.family.pre_norm if self.norm_position == "auto" else self.norm_position == "pre"
+
+    @property
+    def residual_init_scale(self) -> float:
+        """Factor of the initial standard deviation of the projections that write to the residual stream.
+
+        In a GPT it is 1 / sqrt(2 layers), as in GPT-2, so that their sum does not grow with the depth.
+        """
+        return (2 * self.num_hidden_layers) ** -0.5 if self.family.scales_residual else 1.0
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether the embedding has a table of token types."""
+        return self.family.token_types
+
+    @property
+    def longest_sequence(self) -> float:
+        """Most tokens of a sequence; infinite without a table of positions."""
+        return self.max_position_embeddings if self.position_embedding == "learned" else math.inf
+
+    @property
+    def feed_forward_size(self) -> int:
+        """Width of the feed-forward layer: `intermediate_size`, or 4 x `hidden_size`."""
+        return self.intermediate_size or 4 * self.hidden_size
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+
+# Fused ops, and the flags that choose between each and plain TensorFlow. attn_impl is no such flag: its cores differ in
+# what they keep.
+FUSED_OPS = {
+    name.removesuffix("_impl").removeprefix("attn_"): name
+    for name in implementations(ModelConfig)
+    if getattr(ModelConfig, name) == "auto"
+}

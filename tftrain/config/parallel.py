@@ -1,0 +1,251 @@
+"""Sections of `TrainConfig` that divide the global batch, the layers and the state, and their arithmetic."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tftrain.config import ramp
+from tftrain.config.fields import ConfigError, Problem, flag
+
+PIPELINE_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: state two, the third follows."""
+
+    ON_RESUME = "named"
+
+    micro_batch_size: int | None = flag(
+        None,
+        "Samples of one forward pass on one rank; by default 8, if no batch size is given.",
+        minimum=1,
+        on_resume="free",
+    )
+    grad_accum_steps: int | None = flag(
+        None,
+        "Micro-batches accumulated into one update; by default it follows from the other sizes, or is 1.",
+        minimum=1,
+        on_resume="local",
+    )
+    global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
+    grad_accum_dtype: str = flag(
+        "fp32",
+        "Format in which the gradients of micro-batches are added; fp16 scales the loss.",
+        choices=("fp32", "fp16", "bf16"),
+        on_resume="logged",
+    )
+    batch_rampup: str = flag(
+        "none",
+        "start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first "
+        "samples; the learning rate schedule then counts samples. The other sizes are those of the full batch.",
+    )
+    fit_micro_batch: bool = flag(
+        False,
+        "Lower micro_batch_size to the largest size that divides global_batch_size evenly among any number of ranks; "
+        "an elastic launcher sets this flag.",
+        on_resume="local",
+    )
+
+    @property
+    def ramp(self) -> ramp.Ramp:
+        """The batch sizes of the run's updates; the configuration must be resolved."""
+        return ramp.read(self.batch_rampup, self.global_batch_size)
+
+    def resolve(self, data_parallel_size: int) -> "BatchConfig":
+        """Returns the configuration with all sizes filled in.
+
+        Args:
+            data_parallel_size: ranks that share a global batch.
+
+        Returns:
+            A BatchConfig with all three sizes; grad_accum_steps is that of the full batch.
+
+        Raises:
+            ConfigError: the sizes contradict each other or do not divide, or a batch ramp can't lead to them.
+        """
+        try:
+            sized, found = self._with_sizes(data_parallel_size), []
+        except ConfigError as error:
+            sized, found = dataclasses.replace(self, micro_batch_size=None), list(error.problems)
+        found += ramp.problems(self.batch_rampup, sized.global_batch_size, sized.micro_batch_size, data_parallel_size)
+        if found:
+            raise ConfigError(found)
+        return sized
+
+    def _with_sizes(self, data_parallel_size):
+        micro, accum, total = self.micro_batch_size, self.grad_accum_steps, self.global_batch_size
+        ranks = data_parallel_size
+        if self.fit_micro_batch:
+            micro = self._fitted(ranks)
+        if total is None:
+            micro, accum = micro or 8, accum or 1
+            total = micro * accum * ranks
+            return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum, global_batch_size=total)
+        if micro is None:
+            accum = accum or 1
+            micro = total // (accum * ranks)
+        elif accum is None:
+            accum = total // (micro * ranks)
+        if micro * accum * ranks != total:
+            stated = (self.micro_batch_size, self.grad_accum_steps)
+            shown = [
+                f"{name}={'any' if value is None else value}"
+                for name, value in zip(("micro_batch_size", "grad_accum_steps"), stated, strict=True)
+            ]
+            step = (self.micro_batch_size or 1) * (self.grad_accum_steps or 1) * ranks
+            below = total // step * step
+            fitting = [step] if None not in stated else [size for size in (below, below + step) if size > 0]
+            expected = (
+                f"expected a product of {', '.join(shown)} and data_parallel_size={ranks}, such as "
+                f"{' or '.join(map(str, fitting))}"
+            )
+            raise ConfigError([Problem("global_batch_size", total, expected)])
+        return dataclasses.replace(self, micro_batch_size=micro, grad_accum_steps=accum)
+
+    def _fitted(self, ranks: int) -> int:
+        """Returns the largest micro-batch, up to the given one, that divides every global batch on all ranks."""
+        if self.grad_accum_steps or not self.micro_batch_size or not self.global_batch_size:
+            expected = (
+                "expected --global_batch_size and --micro_batch_size without --grad_accum_steps, which follows from "
+                "the number of ranks; an elastic launcher sets this flag"
+            )
+            raise ConfigError([Problem("fit_micro_batch", True, expected)])
+        unit, left = divmod(ramp.unit(self.batch_rampup, self.global_batch_size), ranks)
+        if left:
+            sizes = "it" if self.batch_rampup == "none" else f"it and all sizes of batch_rampup={self.batch_rampup}"
+            expected = f"expected {sizes} to be divisible by data_parallel_size={ranks}"
+            raise ConfigError([Problem("global_batch_size", self.global_batch_size, expected)])
+        return max(size for size in range(1, self.micro_batch_size + 1) if unit % size == 0)
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How layers, optimizer state and gradients are divided among the ranks."""
+
+    ON_RESUME = "free"
+
+    tensor_parallel_size: int = flag(
+        1, "Ranks that split every layer; groups of so many ranks share the global batch.", minimum=1
+    )
+    sequence_parallel: bool = flag(
+        False,
+        "Divide norms, dropouts and residuals among the tensor parallel ranks along the sequence (arXiv 2205.05198).",
+    )
+    pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1)
+    pipeline_schedule: str = flag(
+        "1f1b",
+        "Order of forwards and backwards under a pipeline. gpipe: all forwards first. interleaved: several chunks of "
+        "layers on each stage. zero_bubble: backward for inputs and for weights apart (ZB-H1, arXiv 2401.10241).",
+        choices=PIPELINE_SCHEDULES,
+    )
+    virtual_pipeline_size: int = flag(
+        1, "Chunks of layers on each pipeline stage; above 1 with pipeline_schedule=interleaved alone.", minimum=1
+    )
+    pipeline_split: str = flag(
+        "layers",
+        "How pipeline stages divide the layers. layers: evenly. flops: the costliest part, with embedding and head, "
+        "costs the least. Or the number of layers of each part, such as 3,4,4,1; with several chunks, part number "
+        "chunk * stages + stage.",
+    )
+    split_opt_state: bool = flag(
+        False, "Divide master weights and moments among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
+    )
+    split_grad_accum: bool = flag(
+        False, "Also divide the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."
+    )
+    state_split_strategy: str = flag(
+        "even",
+        "Which rank owns which part of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on "
+        "rank i modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks.",
+    )
+
+    @property
+    def splits_state(self) -> bool:
+        """Whether master weights and moments are split over ranks."""
+        return self.split_opt_state or self.split_grad_accum
+
+    def data_parallel_size(self, ranks: int) -> int:
+        """Returns the number of data parallel ranks among `ranks` ranks."""
+        return ranks // (self.tensor_parallel_size * self.pipeline_parallel_size)
+
+    def problems(self, ranks: int, widths: Mapping[str, int]) -> list[Problem]:
+        """Returns every reason why `ranks` ranks can't divide the work in this way.
+
+        Args:
+            ranks: the number of all ranks.
+            widths: the widths of the layers that tensor parallel ranks split, by their flag.
+        """
+        found, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
+        if size > 0 and ranks % size:
+            expected = f"expected a divisor of the {ranks} ranks, such as {_nearest_divisors(ranks, size)}"
+            found.append(Problem("tensor_parallel_size", size, expected))
+        elif size > 0 and stages > 0 and ranks % (size * stages):
+            nearest = _nearest_divisors(ranks // size, stages)
+            expected = f"expected a divisor of the {ranks} ranks by tensor_parallel_size={size}, such as {nearest}"
+            found.append(Problem("pipeline_parallel_size", stages, expected))
+        if self.split_grad_accum and stages > 1:
+            expected = (
+                "expected split_opt_state instead with pipeline_parallel_size > 1: summing the gradients of each "
+                "micro-batch over the data parallel ranks would make every stage wait once a micro-batch"
+            )
+            found.append(Problem("split_grad_accum", True, expected))
+        for name, width in widths.items():
+            if size > 0 and width % size:
+                found.append(Problem("tensor_parallel_size", size, f"expected a divisor of {name}={width}"))
+        if not re.fullmatch(r"even|naive|greedy:[1-9]\d*", self.state_split_strategy):
+            expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
+            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        elif self.state_split_strategy != "even" and not self.splits_state:
+            expected = "expected together with split_opt_state or split_grad_accum"
+            found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        elif self.state_split_strategy.startswith("greedy") and size > 0 and stages > 0:
+            owners, data_ranks = (
+                int(self.state_split_strategy.partition(":")[2]),
+                max(self.data_parallel_size(ranks), 1),
+            )
+            if owners > data_ranks:
+                expected = f"expected at most the {data_ranks} data parallel ranks"
+                found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
+        return found
+
+
+def _nearest_divisors(number: int, size: int) -> str:
+    """Returns the divisors of a number around a size that is none."""
+    divisors = [each for each in range(1, number + 1) if number % each == 0]
+    below, above = [each for each in divisors if each < size], [each for each in divisors if each > size]
+    return " or ".join(map(str, below[-1:] + above[:1]))
+
+
+def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: int) -> list[Problem]:
+    """Returns every reason why a pipeline schedule can't run these sizes.
+
+    Args:
+        schedule: value of --pipeline_schedule.
+        stages: value of --pipeline_parallel_size.
+        micro_batches: of an update on each data parallel rank.
+        chunks: value of --virtual_pipeline_size.
+    """
+    if schedule not in PIPELINE_SCHEDULES:
+        return [Problem("pipeline_schedule", schedule, f"expected one of {', '.join(PIPELINE_SCHEDULES)}")]
+    sizes = {"pipeline_parallel_size": stages, "virtual_pipeline_size": chunks, "micro-batches": micro_batches}
+    found = [
+        Problem(name if "_" in name else "", size, f"expected at least 1{'' if '_' in name else ' micro-batch'}")
+        for name, size in sizes.items()
+        if size < 1
+    ]
+    if found:
+        return found
+    if chunks > 1 and schedule != "interleaved":
+        expected = f"expected 1 with pipeline_schedule={schedule}, or pipeline_schedule=interleaved"
+        return [Problem("virtual_pipeline_size", chunks, expected)]
+    if schedule == "interleaved" and chunks > 1 and stages > 1 and micro_batches % stages:
+        below = micro_batches // stages * stages
+        nearest = " or ".join(str(size) for size in (below, below + stages) if size)
+        expected = (
+            f"expected micro-batches of an update in a multiple of pipeline_parallel_size={stages}, such as {nearest}, "
+            f"not {micro_batches}"
+        )
+        return [Problem("pipeline_schedule", schedule, expected)]
+    return []

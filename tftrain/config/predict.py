@@ -1,0 +1,84 @@
+"""The configuration of `tftrain.predict`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tftrain.config.fields import Problem, field_problems, flag
+from tftrain.config.model_source import ModelSource
+
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True)
+class PredictFlags:
+    """What is predicted, and how it is printed."""
+
+    input_file: str | None = flag(
+        None,
+        "UTF-8 file with one text a line, instead of texts as arguments; - is standard input. A tab is between both "
+        "texts of a pair.",
+    )
+    format: str = flag(
+        "text",
+        "text: a line for each text and one for each of its predictions; jsonl: a JSON object for each text.",
+        choices=("text", "jsonl"),
+    )
+    top_k: int = flag(
+        5,
+        "Candidates for each masked token, or for the next token; classes or answers of a fine-tuned model.",
+        minimum=1,
+        maximum=1000,
+    )
+    embedding: str | None = flag(
+        None,
+        "The vector of each text, of length 1, instead of what the model was trained for; of a pair the cosine. mean: "
+        "of the hidden states of its tokens; cls: that of [CLS]. For every encoder.",
+        choices=("mean", "cls"),
+    )
+    batch_size: int = flag(32, "Texts that the model reads at once.", minimum=1, maximum=65536)
+    max_new_tokens: int = flag(
+        0,
+        "Tokens that a decoder appends to each text, the most probable one each time; fewer if its end token comes.",
+        minimum=0,
+        maximum=65536,
+    )
+    max_seq_length: int | None = flag(
+        None,
+        "Most tokens of a text for a fine-tuned model; by default as in its run, or as the model allows.",
+        minimum=8,
+    )
+    null_score_threshold: float | None = flag(
+        None,
+        "A question has no answer if that scores higher than the best answer by more than this; by default every "
+        "question has an answer. For a model of question_answering that was trained with questions without an answer.",
+    )
+
+    def problems(self, texts: int) -> list[Problem]:
+        """Returns every reason to refuse these flags.
+
+        Args:
+            texts: number of texts among the arguments.
+        """
+        found = field_problems(self)
+        path = self.input_file
+        if not path and not texts:
+            found.append(Problem("input_file", path, "expected texts as arguments, or a file with one text a line"))
+        elif path and texts:
+            found.append(Problem("input_file", path, "expected either texts as arguments or a file, not both"))
+        elif path and path != STANDARD_INPUT and not Path(path).exists():
+            found.append(Problem("input_file", path, "no such file; expected one with one text a line"))
+        elif path and Path(path).is_dir():
+            found.append(Problem("input_file", path, "a folder; expected a file with one text a line"))
+        return found
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """A model, and what it predicts."""
+
+    source: ModelSource = field(default_factory=ModelSource)
+    predict: PredictFlags = field(default_factory=PredictFlags)
+
+    def problems(self, texts: int) -> list[Problem]:
+        """Returns every reason to refuse this configuration; see `PredictFlags.problems`."""
+        return self.source.problems() + self.predict.problems(texts)

@@ -1,0 +1,236 @@
+"""The configuration of `tftrain.prepare`, as `tftrain.config.train` is that of a run."""
+
+import math
+from dataclasses import dataclass
+
+from tftrain.config.fields import Problem, field_problems, flag
+
+# The 256 bytes and the end token.
+SMALLEST_BPE_VOCABULARY = 257
+_NORMALIZATIONS = {"wordpiece": "bert", "sentencepiece": "nfkc", "bpe": "none"}
+_ONLY_MASKED = (
+    "short_seq_prob",
+    "masking",
+    "masked_lm_prob",
+    "max_predictions_per_seq",
+    "whole_word_masking",
+    "dupe_factor",
+    "packing",
+    "max_sequences_per_pack",
+)
+_DEFAULT_SEQUENCES_PER_PACK = 3
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
+
+    input_files: tuple[str, ...] = flag(
+        (), "UTF-8 text files, plain or .gz: files, folders and globs; with commas, or the flag several times."
+    )
+    skip_unreadable: bool = flag(
+        False, "Leave out files, folders and links that can't be read, and count them in the manifest."
+    )
+    builtin_corpus: bool = flag(
+        False, "Use the English documentation inside a fixed list of installed Python packages."
+    )
+    builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
+    document_separator: str = flag(
+        "blank_line",
+        "Blank lines part documents, whose lines are paragraphs; or a file is a document, and blank "
+        "lines part its paragraphs.",
+        choices=("blank_line", "file"),
+    )
+    deduplicate: str = flag(
+        "paragraph",
+        "Keep a paragraph of at least 32 bytes only once in the corpus; or keep all text.",
+        choices=("paragraph", "none"),
+    )
+    min_tokens_used: float = flag(
+        0.9,
+        "Refuse the text if a smaller share of its tokens, without duplicates, is in examples.",
+        minimum=0,
+        maximum=1,
+    )
+    output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
+    overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
+    objective: str = flag(
+        "masked",
+        "What the examples are for. masked: sentence pairs for --model_family=bert; causal: documents one behind the "
+        "other, without padding, for --model_family=gpt.",
+        choices=("masked", "causal"),
+    )
+    tokenizer_type: str = flag(
+        "wordpiece",
+        "Tokenizer of the text. bpe: byte-level, causal only.",
+        choices=("wordpiece", "sentencepiece", "bpe"),
+    )
+    vocab_file: str | None = flag(
+        None,
+        "Use this vocabulary and learn none: vocab.txt; a sentencepiece .model; for bpe tokenizer.json, or vocab.json "
+        "with merges.txt beside it.",
+    )
+    vocab_size: int | None = flag(
+        None, "Tokens of the learned vocabulary; by default 30522.", minimum=64, maximum=1 << 20
+    )
+    lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.")
+    strip_accents: str = flag(
+        "auto",
+        "Strip the nonspacing marks of letters (é to e), in every script. auto: where the text is lower-cased and, "
+        "for a new vocabulary, in Latin script with hardly any marks; or what is recorded beside --vocab_file.",
+        choices=("auto", "true", "false"),
+    )
+    normalization: str | None = flag(
+        None,
+        "What words are: bert as the original BERT and its vocabularies have it, nfkc with NFKC case folding; by "
+        "default bert. A sentencepiece model has nfkc; bpe leaves text as it is.",
+        choices=("bert", "nfkc"),
+    )
+    max_seq_length: int = flag(
+        128,
+        "Tokens of an example: of a pair with [CLS] and both [SEP], or inputs of a causal sequence.",
+        minimum=8,
+        maximum=1 << 16,
+    )
+    short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
+    masking: str = flag(
+        "dynamic",
+        "Mask while training, or write masked records in the standard BERT format.",
+        choices=("dynamic", "static"),
+    )
+    masked_lm_prob: float = flag(0.15, "Share of the tokens that static masking selects.", above=0, below=1)
+    max_predictions_per_seq: int | None = flag(
+        None, "Masked tokens of a static example at most; by default max_seq_length x masked_lm_prob.", minimum=1
+    )
+    whole_word_masking: bool = flag(False, "Static masking selects words, not pieces of words.")
+    dupe_factor: int | None = flag(
+        None,
+        "Times that the text is used, each with new pairs and, if static, masks; by default 10 if static, else 1.",
+        minimum=1,
+    )
+    packing: str = flag(
+        "none",
+        "greedy: put several examples into a row of max_seq_length, which keeps them apart; hardly any position is "
+        "padding. none: one example a row.",
+        choices=("none", "greedy"),
+    )
+    max_sequences_per_pack: int | None = flag(
+        None, "Examples of a row with packing=greedy at most; by default 3.", minimum=2, maximum=64
+    )
+    eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
+    heldout_window: int = flag(
+        13,
+        "Cut out of the held-out split each sequence of so many tokens that training has too; 0: cut nothing.",
+        minimum=0,
+        maximum=1024,
+    )
+    shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", minimum=0.01, maximum=1e5)
+    num_workers: int | None = flag(
+        None, "Processes; by default one a core. The output is the same for any.", minimum=1, maximum=1024
+    )
+    seed: int = flag(
+        1,
+        "Seed of the split, the mixture of documents, the order, the pairs and static masks.",
+        minimum=0,
+        maximum=2**31 - 1,
+    )
+
+    @property
+    def resolved_normalization(self) -> str:
+        """The value of `normalization`, or its default; "none" for bpe."""
+        return self.normalization or _NORMALIZATIONS[self.tokenizer_type]
+
+    @property
+    def resolved_lower_case(self) -> bool:
+        """The value of `lower_case`, or its default."""
+        return self.tokenizer_type != "bpe" if self.lower_case is None else self.lower_case
+
+    @property
+    def strips_accents(self) -> bool | None:
+        """Whether accents are stripped; None: the text decides, or what is recorded beside `vocab_file`."""
+        if self.tokenizer_type != "wordpiece":
+            return False
+        if self.strip_accents != "auto":
+            return self.strip_accents == "true"
+        if self.resolved_normalization == "nfkc" or not self.resolved_lower_case:
+            return self.resolved_lower_case
+        return None
+
+    @property
+    def examples_per_row(self) -> int:
+        """Examples of a row at most."""
+        return 1 if self.packing == "none" else self.max_sequences_per_pack or _DEFAULT_SEQUENCES_PER_PACK
+
+    def problems(self) -> list[Problem]:
+        """Returns every reason to refuse this configuration."""
+        found = field_problems(self)
+        if bool(self.input_files) == self.builtin_corpus:
+            found.append(Problem("input_files", self.input_files, "expected either input_files or builtin_corpus"))
+        if not self.output_dir:
+            found.append(Problem("output_dir", self.output_dir, "expected a folder for what is prepared"))
+        if self.vocab_file and self.vocab_size:
+            found.append(Problem("vocab_size", self.vocab_size, "remove this flag: vocab_file is given"))
+        found += self._tokenizer_problems()
+        return found + (self._causal_problems() if self.objective == "causal" else self._mask_problems())
+
+    def _tokenizer_problems(self) -> list[Problem]:
+        found = []
+        if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
+            expected = "expected nfkc or nothing with tokenizer_type=sentencepiece, whose models normalize the text"
+            found.append(Problem("normalization", self.normalization, expected))
+        if self.strip_accents != "auto":
+            if self.tokenizer_type != "wordpiece":
+                expected = f"remove this flag: tokenizer_type={self.tokenizer_type} strips no accents"
+                found.append(Problem("strip_accents", self.strip_accents, expected))
+            elif self.resolved_normalization == "nfkc" and self.strips_accents != self.resolved_lower_case:
+                expected = f"expected {str(self.resolved_lower_case).lower()}: normalization=nfkc strips accents if it "
+                expected += "lower-cases; or remove this flag, or use normalization=bert"
+                found.append(Problem("strip_accents", self.strip_accents, expected))
+        if self.tokenizer_type != "bpe":
+            return found
+        if self.objective == "masked":
+            expected = "expected wordpiece or sentencepiece, or objective=causal: pairs need [CLS], [SEP] and [MASK]"
+            found.append(Problem("tokenizer_type", "bpe", expected))
+        if self.normalization:
+            expected = "remove this flag: tokenizer_type=bpe leaves the text as it is"
+            found.append(Problem("normalization", self.normalization, expected))
+        if self.lower_case:
+            expected = "expected false or nothing with tokenizer_type=bpe, which leaves the text as it is"
+            found.append(Problem("lower_case", True, expected))
+        if 64 <= (self.vocab_size or math.inf) < SMALLEST_BPE_VOCABULARY:
+            expected = (
+                f"expected at least {SMALLEST_BPE_VOCABULARY} with tokenizer_type=bpe: all bytes and an end token"
+            )
+            found.append(Problem("vocab_size", self.vocab_size, expected))
+        return found
+
+    def _causal_problems(self) -> list[Problem]:
+        expected = "expected only with objective=masked; causal sequences have every token once and no mask"
+        return [
+            Problem(name, getattr(self, name), expected)
+            for name in _ONLY_MASKED
+            if getattr(self, name) != getattr(PrepareConfig, name)
+        ]
+
+    def _mask_problems(self) -> list[Problem]:
+        found = []
+        if self.packing == "none" and self.max_sequences_per_pack:
+            expected = "expected only with packing=greedy"
+            found.append(Problem("max_sequences_per_pack", self.max_sequences_per_pack, expected))
+        if self.packing == "greedy" and self.masking == "static":
+            expected = "expected none with masking=static: records in the standard BERT format have one example each"
+            found.append(Problem("packing", "greedy", expected))
+        if self.masking == "dynamic":
+            for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
+                if getattr(self, name) != getattr(PrepareConfig, name):
+                    expected = "expected only with masking=static; dynamic masks follow the flag of training"
+                    found.append(Problem(name, getattr(self, name), expected))
+        elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
+            found.append(
+                Problem(
+                    "max_predictions_per_seq",
+                    self.max_predictions_per_seq,
+                    f"expected at most {self.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
+                )
+            )
+        return found

@@ -1,0 +1,123 @@
+"""The batch ramp: a global batch that grows while the first samples of a run are consumed.
+
+`--batch_rampup=start:increment:samples` means the same as Megatron-LM's `--rampup-batch-size`. The global batch has
+`start` samples at first and grows by `increment` at evenly spaced points. The last point lies at `samples` consumed
+samples; from there on, the batch is full. The size of an update depends only on the samples consumed before it, so a
+run that resumes within the ramp continues with the right size. Without a ramp, the first batch is already full.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tftrain.config.fields import Problem
+
+_FORMAT = re.compile(r"([1-9]\d*):([1-9]\d*):([1-9]\d*)")
+
+
+class Stage(NamedTuple):
+    """Consecutive updates with batches of one size.
+
+    Attributes:
+        batch_size: samples of each update, over all ranks.
+        first_step: number of updates before the stage.
+        first_sample: number of samples consumed before the stage.
+    """
+
+    batch_size: int
+    first_step: int
+    first_sample: int
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """The batch sizes of a run, in samples over all ranks.
+
+    Attributes:
+        start: the first size.
+        increment: the difference between a size and the next; it divides full - start.
+        samples: number of consumed samples after which the batch is full.
+        full: the last size, global_batch_size.
+    """
+
+    start: int
+    increment: int
+    samples: int
+    full: int
+
+    @property
+    def increments(self) -> int:
+        """The number of times that the batch grows; 0 without a ramp."""
+        return (self.full - self.start) // self.increment
+
+    def batch_size(self, consumed_samples: int) -> int:
+        """Returns the batch size of the next update after `consumed_samples`.
+
+        With k increments, the i-th is due at i * samples / k consumed samples. The first update that begins there or
+        later has it.
+        """
+        reached = consumed_samples * self.increments // self.samples
+        return self.start + self.increment * min(reached, self.increments)
+
+    def stages(self, consumed_samples: int = 0) -> list[Stage]:
+        """Returns the stages of a run that continues after `consumed_samples`; the last stage has no end.
+
+        A steep ramp skips some sizes.
+        """
+        found = [Stage(self.batch_size(consumed_samples), 0, consumed_samples)]
+        while found[-1].batch_size < self.full:
+            size, step, sample = found[-1]
+            number = (size - self.start) // self.increment + 1
+            due = -(-number * self.samples // self.increments)
+            steps = -(-(due - sample) // size)
+            sample += steps * size
+            found.append(Stage(self.batch_size(sample), step + steps, sample))
+        return found
+
+    def samples_after(self, steps: int) -> int:
+        """Returns the number of samples that the first `steps` updates of a run consume."""
+        stage = max(stage for stage in self.stages() if stage.first_step <= steps)
+        return stage.first_sample + (steps - stage.first_step) * stage.batch_size
+
+
+def read(batch_rampup: str, global_batch_size: int) -> Ramp:
+    """Returns the ramp of a valid `--batch_rampup` that ends with this global batch size."""
+    if batch_rampup == "none":
+        return Ramp(global_batch_size, 1, 1, global_batch_size)
+    return Ramp(*map(int, batch_rampup.split(":")), global_batch_size)
+
+
+def unit(batch_rampup: str, global_batch_size: int) -> int:
+    """Returns the greatest common divisor of all batch sizes; the full size, if the flag is malformed."""
+    match = _FORMAT.fullmatch(batch_rampup)
+    return math.gcd(global_batch_size, *map(int, match.groups()[:2])) if match else global_batch_size
+
+
+def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | None, ranks: int) -> list[Problem]:
+    """Returns every reason why the ramp can't reach the full batch.
+
+    Args:
+        batch_rampup: the flag.
+        global_batch_size: the full batch's samples.
+        micro_batch_size: samples of one forward pass; every batch must be a multiple of it on all ranks. None: unknown.
+        ranks: the number of data parallel ranks.
+    """
+    if batch_rampup == "none":
+        return []
+    match = _FORMAT.fullmatch(batch_rampup)
+    if not match:
+        expected = "expected none, or start:increment:samples, whole numbers above 0, such as 32:32:1000000"
+        return [Problem("batch_rampup", batch_rampup, expected)]
+    start, increment, found = int(match[1]), int(match[2]), []
+    if start > global_batch_size:
+        found.append(f"expected a start of at most global_batch_size={global_batch_size}")
+    elif (global_batch_size - start) % increment:
+        grown = f"global_batch_size={global_batch_size} minus the start, {global_batch_size - start}"
+        found.append(f"expected an increment that divides {grown}")
+    if micro_batch_size:
+        odd = [size for size in range(start, global_batch_size, increment) if size % (micro_batch_size * ranks)]
+        if odd:
+            unit = f"micro_batch_size={micro_batch_size} x data_parallel_size={ranks}"
+            found.append(f"expected batch sizes that are multiples of {unit}, which {odd[0]} is not")
+    return [Problem("batch_rampup", batch_rampup, expected) for expected in found]

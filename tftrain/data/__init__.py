@@ -1,1 +1,0 @@
-"""From text to batches: records, their order, masking and the input pipeline."""

@@ -1,0 +1,1 @@
+"""This process and its host: log, files, exit codes, devices, environment."""

@@ -1,0 +1,59 @@
+"""Reads small files whole, and refuses large files and files that are not regular.
+
+Manifests, vocabularies, indexes and flagfiles are read by this module, so that no path can block a program (a pipe, a
+device) or fill its memory.
+"""
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+_PART_BYTES = 1 << 20
+
+
+def one_line(text: str, max_length: int = 2000) -> str:
+    """Returns a text for a message: escapes characters that are not printable, and cuts the middle of a long text."""
+    if len(text) > max_length:
+        text = f"{text[: max_length // 2]}...{text[-max_length // 2 :]}"
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def reason(error: Exception) -> str:
+    """Returns why a file can't be used, without the error number and the path that an OSError has in front."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def read_small(path: str, limit: int) -> bytes:
+    """Returns the content of a file.
+
+    Args:
+        path: of a regular file.
+        limit: the maximum size in bytes.
+
+    Raises:
+        OSError: the file can't be read, is not regular, or is too large; `strerror` gives the reason.
+    """
+    # Without O_NONBLOCK, opening a pipe waits until another process opens its other end.
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "Not a regular file", path)
+        content = read_at_most(file, limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"Larger than {limit} bytes", path)
+    return content
+
+
+def read_at_most(file: BinaryIO, limit: int) -> bytes:
+    """Returns the bytes of an open file, at most `limit` of them, without memory for as many.
+
+    The size in fstat is not reliable: a file in /proc has size 0.
+    """
+    parts, left = [], limit
+    while left > 0 and (part := file.read(min(left, _PART_BYTES))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""Trained models: loaded, asked, and handed on."""

@@ -1,0 +1,79 @@
+"""How tftrain.predict prints predictions: lines to read, or a JSON object."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tftrain.host.files import one_line
+
+
+def as_text(text: str, sample, found) -> str:
+    """Returns the lines that are printed for a text."""
+    lines = [_shown(text)]
+    if not isinstance(found, list):
+        lines.append(f"  next: {_listed(found.candidates, quote=True)}")
+        lines += [f"  continued: {json.dumps(found.text, ensure_ascii=False)}"] if found.text else []
+    elif not found:
+        lines.append("  no [MASK]")
+    else:
+        lines += [f"  token {place}: {_listed(each)}" for place, each in zip(sample.masks, found, strict=True)]
+    return "\n".join(lines)
+
+
+def _shown(text: str) -> str:
+    return one_line(text, len(text))
+
+
+def of_task(text: str, task: str, found: Mapping[str, Any], top_k: int) -> str:
+    """Returns the lines that are printed for a text, given the object that predicts something of it.
+
+    Args:
+        text: as it was given.
+        task: what the model was fine-tuned for.
+        found: see `task_predictions.TaskPredictions`.
+        top_k: most classes, answers or numbers of a vector.
+    """
+    return f"{_shown(text)}\n  {_predicted(task, found, top_k)}"
+
+
+def _predicted(task: str, found: Mapping[str, Any], top_k: int) -> str:
+    if "probabilities" in found:
+        ranked = sorted(found["probabilities"].items(), key=lambda each: -each[1])
+        if task == "classification":
+            return f"class: {_scored(ranked[:top_k])}"
+        chosen = [each for each in ranked if each[0] in found["prediction"]]
+        return f"classes: {_scored(chosen)}" if chosen else f"no class; the best: {_scored(ranked[:1])}"
+    if "n_best" in found:
+        best = [(json.dumps(each["text"], ensure_ascii=False), each["score"]) for each in found["n_best"]]
+        return f"answer: {_scored(best[:top_k])}"
+    if "words" in found:
+        pairs = zip(found["words"], found["prediction"], strict=True)
+        return f"words: {', '.join(f'{word} {name}' for word, name in pairs)}"
+    if "embedding" in found:
+        first, more = found["embedding"][:top_k], len(found["embedding"]) - top_k
+        shown = ", ".join(f"{each:.4f}" for each in first)
+        return f"embedding: {shown}" + (f" and {more} more" if more > 0 else "")
+    return f"{'cosine' if task == 'embedding' else 'number'}: {found['prediction']:.4f}"
+
+
+def _scored(pairs) -> str:
+    return ", ".join(f"{name} {score:.4f}" for name, score in pairs)
+
+
+def _listed(candidates, quote: bool = False) -> str:
+    shown = (json.dumps(token, ensure_ascii=False) if quote else token for token, _ in candidates)
+    return ", ".join(f"{token} {each.probability:.4f}" for token, each in zip(shown, candidates, strict=True))
+
+
+def as_json(text: str, sample, found) -> str:
+    """Returns the JSON object of a text, in one line."""
+    if isinstance(found, list):
+        masks = zip(sample.masks.tolist(), found, strict=True)
+        values = {"masks": [{"position": place, "candidates": _objects(each)} for place, each in masks]}
+    else:
+        values = {"candidates": _objects(found.candidates), "continuation": found.text}
+    return json.dumps({"text": text, **values}, ensure_ascii=False)
+
+
+def _objects(candidates) -> list[dict]:
+    return [each._asdict() for each in candidates]

@@ -1,0 +1,84 @@
+"""ONNX files of signatures on token ids, by tf2onnx."""
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import tensorflow as tf
+
+from tftrain.formats.errors import FormatError
+from tftrain.inference.serving.signatures import Signature
+
+OPSET = 17
+# A file of protobuf holds no more; ONNX's files beside it are not written here.
+MAX_BYTES = 2**31 - 1
+_AXES = ("batch", "length")
+
+
+def write(path: Path, signature: Signature, weight_bytes: int) -> None:
+    """Writes a signature.
+
+    Args:
+        path: of the file.
+        signature: on token ids.
+        weight_bytes: of the model.
+
+    Raises:
+        FormatError: the model is too large.
+    """
+    if weight_bytes > MAX_BYTES:
+        raise FormatError(f"--format=onnx: the weights have {weight_bytes / 1e9:.1f} GB; expected at most 2.1 GB")
+    import onnx
+    import tf2onnx
+
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    function = tf.function(signature.function, input_signature=signature.inputs, autograph=False)
+    with _native_log_on_failure():
+        model, _ = tf2onnx.convert.from_function(function, input_signature=signature.inputs, opset=OPSET)
+    for each in (*model.graph.input, *model.graph.output):
+        _name_axes(each)
+    onnx.checker.check_model(model)
+    path.write_bytes(model.SerializeToString())
+
+
+@contextlib.contextmanager
+def _native_log_on_failure() -> Iterator[None]:
+    """Shows what is written to standard error inside a `with` statement only if that fails.
+
+    TensorFlow's optimizer, which tf2onnx calls, greets there at every call, whatever TF_CPP_MIN_LOG_LEVEL says.
+    """
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            file.seek(0)
+            os.write(before, file.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _name_axes(value) -> None:
+    """Names the axes of an input or output that have any size."""
+    dimensions = value.type.tensor_type.shape.dim
+    for axis, dimension in enumerate(dimensions):
+        if not dimension.HasField("dim_value"):
+            dimension.dim_param = _AXES[axis]
+
+
+def load(path: Path):
+    """Returns a file as a function of arrays by name, which returns arrays by name."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_outputs()]
+    return lambda **inputs: dict(zip(names, session.run(names, inputs), strict=True))

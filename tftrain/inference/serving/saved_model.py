@@ -1,0 +1,29 @@
+"""SavedModels of signatures. They hold what the functions read and nothing else: no class of this project."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from tftrain.inference.serving.signatures import Signature, Source
+
+# TensorFlow Serving calls it where a request names none.
+DEFAULT = "serving_default"
+
+
+def write(path: Path, source: Source, signatures: Mapping[str, Signature]) -> None:
+    """Writes a SavedModel.
+
+    Args:
+        path: of a folder that does not exist yet.
+        source: what the signatures are made of.
+        signatures: by name; the first one is the default too.
+    """
+    functions = {name: signature.traced for name, signature in signatures.items()}
+    root = tf.Module()
+    # A SavedModel holds what its root leads to: the variables that the functions read, and the tables of the tokenizer.
+    variables = {variable.ref(): variable for each in functions.values() for variable in each.graph.variables}
+    root.variables_read = list(variables.values())
+    root.text = source.text if any(signature.takes_text for signature in signatures.values()) else None
+    first = next(iter(functions.values()))
+    tf.saved_model.save(root, str(path), signatures={**functions, DEFAULT: first})

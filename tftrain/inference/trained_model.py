@@ -1,0 +1,230 @@
+"""From text to predictions with a trained model: what tftrain.predict and tftrain.export share.
+
+The model runs on one process with plain TensorFlow ops, on sequences of any length. Text becomes tokens by the code
+that prepares training data.
+"""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config.fields import implementations
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.config.model_source import ModelSource
+from tftrain.config.train import ModelConfig
+from tftrain.formats import registry
+from tftrain.formats.errors import FormatError
+from tftrain.formats.own import tokenizer_of
+from tftrain.formats.tokenizer import Tokenizer
+from tftrain.formats.weights import Weights
+from tftrain.input import tokenizer_model
+from tftrain.input.normalization import cut_spaceless
+from tftrain.labelled.preflight import DEFAULT_LENGTHS
+from tftrain.model.registry import model_class
+from tftrain.model.transformer import Transformer
+
+MASK = "[MASK]"
+# Most tokens of a text for a fine-tuned model of which no run says it, if its positions allow more.
+LONGEST_EXAMPLE = 512
+
+
+class TrainedModel(NamedTuple):
+    """A model with its weights.
+
+    Attributes:
+        config: of the model, with plain TensorFlow ops and without dropout.
+        network: the model itself.
+        tokenizer: None if the weights have none beside them.
+        missing: heads that the weights lack; those of `network` have random values.
+        notes: what a user must know of the model, a line each.
+        fine_tuning: how it was fine-tuned; None if it was not, or if its files do not say.
+        max_seq_length: most tokens of an example of a fine-tuned model: as in its run, if its files say that.
+    """
+
+    config: ModelConfig
+    network: Transformer
+    tokenizer: Tokenizer | None
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+    fine_tuning: FineTuningConfig | None
+    max_seq_length: int
+
+    @property
+    def longest(self) -> float:
+        """Tokens of the longest sequence; infinite without a table of positions."""
+        return self.config.longest_sequence
+
+
+def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> TrainedModel:
+    """Loads a model.
+
+    Args:
+        source: which one.
+        dtype: of variables and activations.
+        embeds: whether an encoder is to give the vectors of texts, as if it had been trained for --task=embedding.
+
+    Raises:
+        FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.
+    """
+    weights = registry.open_weights(source.place)
+    if source.tokenizer_dir:
+        weights.tokenizer = tokenizer_of(source.tokenizer_dir)
+        if weights.tokenizer is None:
+            raise FormatError(f"--tokenizer_dir={source.tokenizer_dir}: no vocab.txt, tokenizer.json or prepared data")
+    if weights.tokenizer and len(weights.tokenizer.vocabulary) > weights.model.vocab_size:
+        tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
+        raise FormatError(
+            f"{source.shown}: the tokenizer has {tokens} tokens, the model {rows}; name its own with --tokenizer_dir"
+        )
+    if embeds and not weights.model.is_decoder:
+        weights.model = dataclasses.replace(weights.model, task="embedding", labels=())
+    return with_weights(weights, dtype)
+
+
+def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
+    """Builds the model of weights for inference; see `load`."""
+    without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = dataclasses.replace(weights.model, **implementations(ModelConfig), **without_dropout)
+    if config.is_fine_tuned and weights.missing:
+        raise FormatError(
+            f"{weights.path}: no {' and no '.join(weights.missing)}, which a model for {config.task} has; expected "
+            "weights that were fine-tuned for it"
+        )
+    network = model_class(config)(config, config.vocab_size, dtype, seed=1, initial=weights)
+    length = weights.max_seq_length or int(
+        min(config.longest_sequence, DEFAULT_LENGTHS.get(config.task, LONGEST_EXAMPLE))
+    )
+    return TrainedModel(config, network, weights.tokenizer, weights.missing, weights.notes, weights.fine_tuning, length)
+
+
+def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = ()) -> None:
+    """Checks that a model has what predictions need: a tokenizer, and heads.
+
+    Raises:
+        FormatError: something is missing; the message names the flag.
+    """
+    if model.tokenizer is None:
+        folders = ", ".join(registry.tokenizer_folders(source.place))
+        raise FormatError(f"{source.shown}: no tokenizer in any of {folders}; name its folder with --tokenizer_dir")
+    if lacking := [head for head in heads if head in model.missing]:
+        raise FormatError(
+            f"{source.shown}: it has no {' and no '.join(lacking)}; expected weights with that head, such as "
+            "BertForPreTraining or BertForMaskedLM of hf, or --embedding=mean for the vectors of texts"
+        )
+    check_tokens(model, source)
+
+
+def check_tokens(model: TrainedModel, source: ModelSource) -> None:
+    """Checks that the tokenizer, if there is one, has the special tokens of the model's family.
+
+    Raises:
+        FormatError: it has not.
+    """
+    if model.tokenizer and not model.config.is_decoder and MASK not in model.tokenizer.vocabulary.tokens:
+        raise FormatError(f"{source.shown}: its vocabulary has no {MASK}; expected that of an encoder")
+
+
+def answer_settings(model: TrainedModel, null_score_threshold: float | None, n_best: int) -> FineTuningConfig:
+    """Returns how answers are chosen: the settings of the model's run, or the defaults.
+
+    Args:
+        model: which one.
+        null_score_threshold: in place of the run's; None: as the run.
+        n_best: answers to find for each question; the run's number if that is larger.
+    """
+    settings = model.fine_tuning or FineTuningConfig()
+    threshold = settings.null_score_threshold if null_score_threshold is None else null_score_threshold
+    return dataclasses.replace(settings, null_score_threshold=threshold, n_best=max(n_best, settings.n_best))
+
+
+class Sample(NamedTuple):
+    """A text as the model reads it.
+
+    Attributes:
+        ids: int32 [n], with the special tokens.
+        masks: places of [MASK] in `ids`, ascending.
+        cut: number of tokens that did not fit.
+        cut_masks: number of [MASK] among them.
+        unknown: number of [UNK] in `ids`.
+    """
+
+    ids: np.ndarray
+    masks: np.ndarray
+    cut: int
+    cut_masks: int
+    unknown: int
+
+
+class TextEncoder:
+    """Turns texts into samples: [CLS] text [SEP] for an encoder, the text alone for a decoder."""
+
+    def __init__(self, model: TrainedModel):
+        """Builds the tokenizer of a model that has one."""
+        tokenizer = model.tokenizer
+        self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
+        self._is_decoder = model.config.is_decoder
+        self._cut_spaceless = tokenizer.vocabulary.tokenizer_type != "bpe"
+        self._tokenize = tokenizer_model.build(
+            tokenizer.vocabulary,
+            tokenizer.model,
+            tokenizer.lower_case,
+            tokenizer.normalization,
+            tokenizer.strip_accents,
+        )
+        if not self._is_decoder:
+            self._cls, self._sep, self._mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
+
+    def __call__(self, texts: Sequence[str]) -> list[Sample]:
+        """Returns a sample for each text. In a text for an encoder, [MASK] is one token, in capitals as here."""
+        parts = [[text] if self._is_decoder else text.split(MASK) for text in texts]
+        passages = [cut_spaceless(part) if self._cut_spaceless else part for each in parts for part in each]
+        tokens = iter(self._tokenize(passages))
+        make = self._prompt if self._is_decoder else self._sentence
+        return [make([next(tokens) for _ in each]) for each in parts]
+
+    def _sentence(self, parts: list[np.ndarray]) -> Sample:
+        with_masks = [ids for part in parts for ids in ([self._mask], part)][1:]
+        whole, room = np.concatenate(with_masks), int(min(self._longest - 2, 1 << 31))
+        ids = np.concatenate([[self._cls], whole[:room], [self._sep]]).astype(np.int32)
+        masks = np.flatnonzero(ids == self._mask)
+        return Sample(ids, masks, max(len(whole) - room, 0), len(parts) - 1 - len(masks), self._unknown(ids))
+
+    def _prompt(self, parts: list[np.ndarray]) -> Sample:
+        (whole,) = parts
+        ids = whole if len(whole) else np.array([self._vocabulary.end_id], np.int32)
+        cut = int(max(len(ids) - self._longest, 0))
+        return Sample(ids[cut:], np.zeros(0, np.int64), cut, 0, self._unknown(ids[cut:]))
+
+    def _unknown(self, ids: np.ndarray) -> int:
+        unknown = self._vocabulary.unknown_id
+        return 0 if unknown is None else int(np.count_nonzero(ids == unknown))
+
+
+def padded(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns sequences as one array with zeros behind each, int32 [b, S], and their lengths, int32 [b]."""
+    lengths = np.array([len(each) for each in ids], np.int32)
+    batch = np.zeros([len(ids), lengths.max()], np.int32)
+    for row, each in zip(batch, ids, strict=True):
+        row[: len(each)] = each
+    return batch, lengths
+
+
+def encoder_batch(input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor | None = None) -> dict:
+    """Returns the features that an encoder reads; without `segment_ids` all tokens are of the first type."""
+    segment_ids = tf.zeros_like(input_ids) if segment_ids is None else segment_ids
+    return {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+
+
+def most_probable(logits: tf.Tensor, tokens: int, top_k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the best classes of each row and their probabilities, [n, top_k] int32 and fp32.
+
+    Args:
+        logits: [n, classes]; classes that are no token, such as the rows that pad a vocabulary, have no probability.
+        tokens: number of tokens.
+        top_k: number of classes to return; at most `tokens` are.
+    """
+    probabilities, best = tf.math.top_k(tf.nn.softmax(tf.cast(logits[:, :tokens], tf.float32)), min(top_k, tokens))
+    return best, probabilities

@@ -1,0 +1,1 @@
+"""From records to batches: order, masking, the input pipeline, and checks before a start."""

@@ -1,0 +1,197 @@
+"""Byte-level BPE (Sennrich et al., arXiv 1508.07909, over bytes as in GPT-2), by the library `tokenizers`.
+
+A text is a sequence of bytes, and every byte is a token, so every text has tokens, and the tokens give back the text
+exactly. GPT-2's expression cuts a text into words first, and no token reaches over a word's end.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from tftrain.host import strict_json
+from tftrain.host.files import read_small
+from tftrain.input.errors import DataError, unreadable
+from tftrain.input.vocabulary import END_OF_TEXT, LONGEST_TOKEN, MAX_BYTES, Vocabulary, check_tokens
+
+# One printable character for each byte.
+ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
+SMALLEST_VOCABULARY = len(ALPHABET) + 1
+# A byte is a character of at most two bytes in the vocabulary.
+_LONGEST_LEARNED = LONGEST_TOKEN // 2
+# A pair that occurs once is not worth a token.
+_MIN_FREQUENCY = 2
+_CHARACTERS_AT_ONCE = 1 << 20
+# Characters of one to four bytes, words, numbers, and spaces of several kinds.
+_SAMPLE = "".join(map(chr, range(0x800))) + " a  b\n\n c\t\u4e00\u3000\U0001f600\U0010ffff don't 1234"
+
+
+def learn_byte_pairs(texts: Iterable[list[str]], vocab_size: int) -> tuple[Vocabulary, bytes]:
+    """Learns a vocabulary: END_OF_TEXT, the 256 bytes and the pairs that occur most often.
+
+    The result depends on the texts only, and not on their order or on the number of threads.
+
+    Args:
+        texts: lists of texts.
+        vocab_size: tokens; at least SMALLEST_VOCABULARY. A small text gives fewer.
+
+    Returns:
+        The vocabulary, and the tokenizer in the library's format (tokenizer.json).
+    """
+    tokenizer = _byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_MIN_FREQUENCY,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=list(ALPHABET),
+        max_token_length=_LONGEST_LEARNED,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return _vocabulary(tokenizer, "the learned tokenizer"), _serialized(tokenizer)
+
+
+def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
+    """Reads an existing vocabulary.
+
+    Args:
+        path: a tokenizer.json of `tokenizers`; or GPT-2's vocab.json, with merges.txt beside it. The names may have
+            something in front, such as gpt2-vocab.json and gpt2-merges.txt.
+
+    Returns:
+        The vocabulary, and the tokenizer in the library's format (tokenizer.json).
+
+    Raises:
+        DataError: a file cannot be read, or is not a byte-level BPE that gives every text back exactly.
+    """
+    content = _read_json(path)
+    tokenizer = _from_library(path, content) if "model" in content else _from_gpt2(path, content)
+    vocabulary = _vocabulary(tokenizer, path)
+    if missing := set(ALPHABET) - set(vocabulary.tokens):
+        raise DataError(f"{path}: {len(missing)} of the 256 bytes are no tokens; {_EXPECTED}")
+    if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != _SAMPLE:
+        raise DataError(f"{path}: its tokens do not give back the text that they are made of; {_EXPECTED}")
+    return vocabulary, _serialized(tokenizer)
+
+
+_EXPECTED = "expected a byte-level BPE, as GPT-2's: tokenizer.json, or vocab.json with merges.txt beside it"
+
+
+class BytePairTokenizer:
+    """Turns texts into token ids. A text that spells END_OF_TEXT gets the tokens of its letters."""
+
+    def __init__(self, model: bytes):
+        """Builds the tokenizer from what `learn_byte_pairs` or `read_byte_pairs` returned."""
+        self._tokenizer = _prepared(Tokenizer.from_buffer(model))
+
+    def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns one int32 array of token ids for each text."""
+        return [np.array(ids, np.int32) for part in _parts(texts) for ids in _ids(self._tokenizer, part)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of token ids. Bytes that are not UTF-8, as where a character is cut, become U+FFFD."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def _byte_level(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _prepared(tokenizer: Tokenizer) -> Tokenizer:
+    """Makes equal texts give equal tokens, never a special one; nothing is cut or padded. Returns the tokenizer."""
+    tokenizer.encode_special_tokens = True
+    tokenizer.model.dropout = None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _serialized(tokenizer: Tokenizer) -> bytes:
+    return tokenizer.to_str().encode()
+
+
+def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the texts in lists of about _CHARACTERS_AT_ONCE characters, which limits the library's memory."""
+    part, size = [], 0
+    for text in texts:
+        part.append(text)
+        size += len(text)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    try:
+        content = strict_json.parse(read_small(path, MAX_BYTES))
+    except OSError as error:
+        raise unreadable(path, error, _EXPECTED) from error
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); {_EXPECTED}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: not a vocabulary; {_EXPECTED}")
+    return content
+
+
+def _from_library(path: str, content: dict[str, Any]) -> Tokenizer:
+    """Returns the tokenizer of a tokenizer.json."""
+    if not isinstance(content["model"], dict) or content["model"].get("type", "BPE") != "BPE":
+        raise DataError(f"{path}: the tokenizer is no BPE; {_EXPECTED}")
+    try:
+        return _prepared(Tokenizer.from_str(read_small(path, MAX_BYTES).decode()))
+    except Exception as error:  # The library raises nothing more particular.
+        raise DataError(f"{path}: not a tokenizer ({error}); {_EXPECTED}") from error
+
+
+def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
+    """Returns the tokenizer of a vocab.json and the merges.txt beside it."""
+    if not vocabulary or not all(type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()):
+        raise DataError(f"{path}: not a vocabulary of tokens with their ids; {_EXPECTED}")
+    folder, name = os.path.split(path)
+    if "vocab" not in name:
+        raise DataError(f"{path}: the name does not tell that of merges.txt; {_EXPECTED}")
+    merges_path = os.path.join(folder, name.replace("vocab", "merges").removesuffix(".json") + ".txt")
+    try:
+        lines = read_small(merges_path, MAX_BYTES).decode().splitlines()
+    except OSError as error:
+        raise unreadable(merges_path, error, _EXPECTED) from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{merges_path}: byte {error.start}: not UTF-8; {_EXPECTED}") from error
+    merges = []
+    for number, line in enumerate(lines, 1):
+        if line and not (number == 1 and line.startswith("#version")):
+            parts = tuple(line.split(" "))
+            if len(parts) != 2 or not {*parts, "".join(parts)} <= vocabulary.keys():
+                raise DataError(f"{merges_path}: line {number}: not two tokens that make a third one; {_EXPECTED}")
+            merges.append(parts)
+    tokenizer = _prepared(_byte_level(models.BPE(vocab=vocabulary, merges=merges)))
+    if END_OF_TEXT in vocabulary:
+        tokenizer.add_special_tokens([END_OF_TEXT])
+    return tokenizer
+
+
+def _vocabulary(tokenizer: Tokenizer, path: str) -> Vocabulary:
+    """Returns the tokens by id.
+
+    Raises:
+        DataError: the ids are not 0, 1, 2 and so on, or `check_tokens` refuses the tokens.
+    """
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    tokens = tuple(sorted(ids, key=ids.__getitem__))
+    if any(ids[token] != number for number, token in enumerate(tokens)):
+        raise DataError(
+            f"{path}: the ids of its {len(tokens)} tokens leave out a number; expected 0 to {len(tokens) - 1}"
+        )
+    check_tokens(tokens, path, "bpe")
+    return Vocabulary(tokens, "bpe")

@@ -1,0 +1,196 @@
+"""Sources of masked sentence pairs: prepared records, records in the standard BERT format, and synthetic data.
+
+A batch of n examples of S tokens, P of them masked at most, has the features input_ids, input_mask and segment_ids,
+int32 [n, S]; masked_lm_positions and masked_lm_ids, int32 [n, P]; masked_lm_weights, float32 [n, P]; and
+next_sentence_labels, int32 [n] (1: the second segment is random).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config.data_sizes import predictions
+from tftrain.input.example import decode
+from tftrain.input.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSource, Order, RecordSource
+from tftrain.input.masking import Masking, random_block, stream_key
+from tftrain.input.preflight import SEGMENTS
+from tftrain.input.records import RecordSet
+
+_WEIGHTS = ("masked_lm_weights",)
+
+
+def widths(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, int | None]:
+    """Returns the number of elements of each feature of an example, see `ExampleSource.widths`."""
+    of_tokens = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), max_seq_length)
+    of_masks = dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), max_predictions_per_seq)
+    return {**of_tokens, **of_masks, "next_sentence_labels": None}
+
+
+class PairRecords(RecordSource):
+    """Sentence pairs in TFRecord files.
+
+    Attributes:
+        max_predictions_per_seq: P, maximum number of masked tokens of an example.
+    """
+
+    weights = _WEIGHTS
+
+    def __init__(self, records: RecordSet, max_seq_length: int, max_predictions_per_seq: int, id_limit: int):
+        """Every token id must be below `id_limit`, the number of rows of the embedding."""
+        super().__init__(records, max_seq_length, widths(max_seq_length, max_predictions_per_seq), id_limit)
+        self.max_predictions_per_seq = max_predictions_per_seq
+
+    def lengths(self, examples: np.ndarray) -> np.ndarray:
+        """Returns the tokens of examples, see `ExampleSource.lengths`; wrong features show when the batch is read."""
+        places = [(number, self._records.place(number)) for number in examples.tolist()]
+        return np.array([self._length(decode(self._records.read(number), place)) for number, place in places], np.int64)
+
+    def widths_at(self, length: int) -> dict[str, int | None]:
+        """Returns the widths of shorter batches, see `ExampleSource.widths_at`."""
+        return widths(length, self.max_predictions_per_seq)
+
+    def _length(self, features: Mapping[str, Sequence]) -> int:
+        """Returns the tokens of a record."""
+        return len(features.get("input_ids", ()))
+
+    def _lengths_fit(self, where: tf.Tensor, lengths: tf.Tensor) -> tf.Operation:
+        """Checks the tokens of each record, int64 [n]."""
+        return self._check(
+            (lengths > 0) & (lengths <= self.max_seq_length),
+            where,
+            f"the record has no tokens or more than max_seq_length={self.max_seq_length}",
+        )
+
+    def _labels_fit(self, where: tf.Tensor, labels: tf.Tensor) -> tf.Operation:
+        """Checks next_sentence_labels, int64 [n] or, of packed examples, [n, examples]."""
+        fit = tf.reduce_all(tf.reshape((labels == 0) | (labels == 1), [tf.shape(where)[0], -1]), 1)
+        return self._check(fit, where, "next_sentence_labels is neither 0 nor 1; expected one of them")
+
+
+class DynamicSource(PairRecords):
+    """Prepared, unmasked pairs. They are masked when a batch is read."""
+
+    def __init__(self, records: RecordSet, masking: Masking, id_limit: int):
+        super().__init__(records, masking.max_seq_length, masking.max_predictions_per_seq, id_limit)
+        self._masking = masking
+
+    def widths_at(self, length: int) -> dict[str, int | None]:
+        """Returns the widths of shorter batches, which have fewer predictions too."""
+        return widths(length, min(self.max_predictions_per_seq, predictions(length, self._masking.masked_lm_prob)))
+
+    def _features(self, serialized, where, first_sample):
+        parsed = tf.io.parse_example(
+            serialized,
+            {
+                "input_ids": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
+                "second_segment_start": tf.io.FixedLenFeature([], tf.int64),
+                "next_sentence_labels": tf.io.FixedLenFeature([], tf.int64),
+            },
+            example_names=where,
+        )
+        tokens, start = parsed["input_ids"], parsed["second_segment_start"]
+        lengths = tokens.row_lengths()
+        with tf.control_dependencies([self._lengths_fit(where, lengths)]):
+            # Padded after the check, because every row becomes as long as the longest record.
+            dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()
+        checks = [
+            self._ids_fit(where, dense),
+            self._labels_fit(where, parsed["next_sentence_labels"]),
+            self._check(
+                (start >= 0) & (start <= lengths), where, "second_segment_start is not a place in the record's tokens"
+            ),
+        ]
+        with tf.control_dependencies(checks):
+            tokens = tokens.with_flat_values(tf.cast(tokens.flat_values, tf.int32))
+        position = tf.range(self.max_seq_length, dtype=tf.int64)[None, :]
+        within = position < lengths[:, None]
+        second = within & (position >= start[:, None])
+        return self._masking(tokens, first_sample) | {
+            "input_mask": tf.cast(within, tf.int32),
+            "segment_ids": tf.cast(second, tf.int32),
+            "next_sentence_labels": tf.cast(parsed["next_sentence_labels"], tf.int32),
+        }
+
+
+class StaticSource(PairRecords):
+    """Records in the standard BERT pre-training format, which contain the masks."""
+
+    def _length(self, features: Mapping[str, Sequence]) -> int:
+        places = [*np.flatnonzero(features.get("input_mask", ())), *features.get("masked_lm_positions", ())]
+        return int(max(places, default=0)) + 1
+
+    def _features(self, serialized, where, first_sample):
+        length, slots = self.max_seq_length, self.max_predictions_per_seq
+        shapes = {
+            "input_ids": [length],
+            "input_mask": [length],
+            "segment_ids": [length],
+            "masked_lm_positions": [slots],
+            "masked_lm_ids": [slots],
+            "next_sentence_labels": [1],
+        }
+        features = {name: tf.io.FixedLenFeature(shape, tf.int64) for name, shape in shapes.items()}
+        features["masked_lm_weights"] = tf.io.FixedLenFeature([slots], tf.float32)
+        parsed = tf.io.parse_example(serialized, features, example_names=where)
+        positions = parsed["masked_lm_positions"]
+        within = self._check(
+            tf.reduce_all((positions >= 0) & (positions < length), 1),
+            where,
+            f"a masked position is outside the sequence; expected positions below {length}",
+        )
+        segments, mask, weights = parsed["segment_ids"], parsed["input_mask"], parsed["masked_lm_weights"]
+        checks = [
+            within,
+            self._ids_fit(where, parsed["input_ids"], parsed["masked_lm_ids"]),
+            self._labels_fit(where, parsed["next_sentence_labels"][:, 0]),
+            self._check(
+                tf.reduce_all((segments >= 0) & (segments < SEGMENTS), 1),
+                where,
+                f"a segment id is negative or too large; expected ids below {SEGMENTS}",
+            ),
+            self._check(tf.reduce_all((mask == 0) | (mask == 1), 1), where, "input_mask is neither 0 nor 1 somewhere"),
+            # The comparison is false for NaN too.
+            self._check(
+                tf.reduce_all((weights >= 0) & (weights <= 1), 1),
+                where,
+                "one of masked_lm_weights is no number from 0 to 1; expected 1 for a masked token and 0 for none",
+            ),
+        ]
+        with tf.control_dependencies(checks):
+            batch = {name: tf.cast(parsed[name], tf.int32) for name in shapes}
+            batch["masked_lm_weights"] = tf.identity(weights)
+        batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
+        return batch
+
+
+class SyntheticPairs(ExampleSource):
+    """Random token ids in sequences of full length with P predictions each: the largest work for these sizes."""
+
+    weights = _WEIGHTS
+
+    def __init__(self, split: str, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int, seed: int):
+        super().__init__(SYNTHETIC_EXAMPLES[split], max_seq_length, widths(max_seq_length, max_predictions_per_seq))
+        self.max_predictions_per_seq = max_predictions_per_seq
+        self._vocab_size = vocab_size
+        self._key = stream_key(seed, f"synthetic {split}")
+
+    def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
+        """Returns `count` consecutive samples, as `ExampleSource.batch`. `order` is not used."""
+        length, slots = self.max_seq_length, self.max_predictions_per_seq
+        draws = random_block(self._key, first_sample, tf.constant(count), length + slots + 1)
+
+        def ids(part):
+            return tf.minimum(4 + tf.cast(part * (self._vocab_size - 4), tf.int32), self._vocab_size - 1)
+
+        begin, end = tf.fill([count, 1], 2), tf.fill([count, 1], 3)
+        positions = 1 + np.arange(slots) * (length - 2) // slots
+        return {
+            "input_ids": tf.concat([begin, ids(draws[:, 1 : length - 1]), end], 1),
+            "input_mask": tf.ones([count, length], tf.int32),
+            "segment_ids": tf.tile(tf.constant(np.arange(length)[None, :] >= length // 2, tf.int32), [count, 1]),
+            "masked_lm_positions": tf.tile(tf.constant(positions[None, :], tf.int32), [count, 1]),
+            "masked_lm_ids": ids(draws[:, length : length + slots]),
+            "masked_lm_weights": tf.ones([count, slots]),
+            "next_sentence_labels": tf.cast(draws[:, -1] < 0.5, tf.int32),
+        }

@@ -1,0 +1,148 @@
+"""The input pipeline: batches as tf.data datasets.
+
+The position in the training data is one integer, the global number of the next sample. Each rank reads a range of the
+samples of a global batch. The order (`order`) and the masks (`masking`) are functions of the seed and the sample
+number. So the batches do not depend on the number of ranks, and a resumed run reads the same samples.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config import length_choice
+from tftrain.config.ramp import Ramp
+from tftrain.config.train import DataConfig
+from tftrain.input.length_buckets import LengthBuckets
+from tftrain.input.order import example_ids
+from tftrain.input.source import Batch, ExampleSource, open_source
+
+__all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
+
+
+def train_batches(
+    source: ExampleSource,
+    data: DataConfig,
+    seed: int,
+    first_sample: int,
+    global_batch_size: int,
+    start: int,
+    stop: int,
+) -> tf.data.Dataset:
+    """Returns this rank's part of the global batches, as an infinite dataset.
+
+    Args:
+        source: the examples, from `open_source`.
+        data: data_readers is the number of threads that read and decode; with seq_length_buckets, batches are arranged
+            and cut as `length_buckets` says.
+        seed: seed of the order.
+        first_sample: global number of the first sample, which is the number of consumed samples.
+        global_batch_size: samples of one update over all ranks.
+        start, stop: this rank's samples of each global batch; n = stop - start.
+
+    Returns:
+        A dataset. Element i holds the global samples first_sample + i * global_batch_size + [start, stop). It has the
+        features of `ExampleSource.batch` and example_weights float32 [n], all 1.
+    """
+    buckets = None
+    if data.seq_length_buckets != length_choice.NONE:
+        lengths = length_choice.read(data.seq_length_buckets, source.max_seq_length)
+        buckets = LengthBuckets(source, seed, lengths, global_batch_size)
+
+    def order(samples: np.ndarray) -> np.ndarray:
+        return example_ids(samples, source.num_examples, seed)
+
+    def batch(number: tf.Tensor) -> Batch:
+        first = first_sample + number * global_batch_size
+        features = source.batch(first + start, stop - start, buckets.examples if buckets else order)
+        found = _static(source, features | {"example_weights": tf.ones([stop - start])}, stop - start)
+        return buckets.cut(found, first) if buckets else found
+
+    return _dataset(tf.data.Dataset.counter(), batch, data)
+
+
+def ramped_batches(
+    source: ExampleSource,
+    data: DataConfig,
+    seed: int,
+    first_sample: int,
+    ramp: Ramp,
+    share: Callable[[int], tuple[int, int]],
+    steps: int,
+) -> Iterator[Batch]:
+    """Yields this rank's part of `steps` global batches whose size follows a ramp.
+
+    Args:
+        source, data, seed: as for `train_batches`.
+        first_sample: global number of the first sample, which is the number of consumed samples. It determines the
+            size of the first batch.
+        ramp: the batch sizes.
+        share: maps the size of a global batch to this rank's samples, [start, stop).
+        steps: number of batches.
+    """
+    stages = ramp.stages(first_sample)
+    for stage, end in zip(stages, [*(stage.first_step for stage in stages[1:]), steps], strict=True):
+        size, count = stage.batch_size, min(end, steps) - stage.first_step
+        if count > 0:
+            yield from train_batches(source, data, seed, stage.first_sample, size, *share(size)).take(count)
+
+
+def eval_batches(
+    source: ExampleSource,
+    data: DataConfig,
+    global_batch_size: int,
+    start: int,
+    stop: int,
+    max_rows: int = 0,
+) -> tf.data.Dataset:
+    """Returns this rank's part of one pass over the held-out examples, in file order.
+
+    Every rank has the same number of batches. The last batch is padded with examples of weight 0.
+
+    Args:
+        source: the examples, opened with split "eval". Their masks are the same in every pass.
+        data: data_readers is the number of threads that read and decode.
+        global_batch_size: examples of one batch over all ranks.
+        start, stop: this rank's examples of each batch; n = stop - start.
+        max_rows: number of the first rows to read, however batches divide them; 0 for all.
+
+    Returns:
+        A dataset with the features of `ExampleSource.batch` and example_weights float32 [n]. Padding examples have
+        example_weights 0 and, if there are masks, masked_lm_weights 0.
+    """
+    total = source.num_examples
+    if max_rows:
+        total = min(total, max_rows)
+    batches = -(-total // global_batch_size)
+
+    def order(samples: np.ndarray) -> np.ndarray:
+        return np.minimum(samples, total - 1)
+
+    def batch(number: tf.Tensor) -> Batch:
+        first = number * global_batch_size + start
+        features = source.batch(first, stop - start, order)
+        weights = tf.cast(first + tf.range(stop - start, dtype=tf.int64) < total, tf.float32)
+        for name in source.weights:
+            features[name] *= weights[:, None]
+        return _static(source, features | {"example_weights": weights}, stop - start)
+
+    return _dataset(tf.data.Dataset.range(batches), batch, data)
+
+
+def _dataset(numbers: tf.data.Dataset, batch, data: DataConfig) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = True
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = data.data_readers
+    options.threading.max_intra_op_parallelism = 1
+    batch = tf.autograph.experimental.do_not_convert(batch)
+    mapped = numbers.map(batch, num_parallel_calls=data.data_readers, deterministic=True)
+    return mapped.prefetch(2 * data.data_readers).with_options(options)
+
+
+def _static(source: ExampleSource, features: Batch, count: int) -> Batch:
+    """Sets static shapes, which XLA needs."""
+    return {
+        name: tf.ensure_shape(value, [count] if source.widths.get(name) is None else [count, source.widths[name]])
+        for name, value in features.items()
+    }

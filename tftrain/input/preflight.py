@@ -1,0 +1,306 @@
+"""Checks a configuration against its data before TensorFlow starts."""
+
+import math
+
+from tftrain.config import families, length_choice
+from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, packed_predictions, predictions, synthetic
+from tftrain.config.fields import Problem, field_problems
+from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.input.errors import DataError
+from tftrain.input.example import decode
+from tftrain.input.manifest import Manifest, read_manifest
+from tftrain.input.records import RecordSet, match_files
+
+# An example has two segments. Their ids are the token types.
+SEGMENTS = 2
+STANDARD_FEATURES = (
+    "input_ids",
+    "input_mask",
+    "segment_ids",
+    "masked_lm_positions",
+    "masked_lm_ids",
+    "masked_lm_weights",
+    "next_sentence_labels",
+)
+
+
+def sizes(config: TrainConfig) -> Sizes:
+    """Returns the sizes of a run. The data supplies the sizes that no flag sets.
+
+    Raises:
+        DataError: the data cannot be read, or neither a flag nor the data states the vocabulary size.
+    """
+    data, vocab_size, objective = config.data, config.model.vocab_size, config.model.objective
+    if data.synthetic_data:
+        return synthetic(data, vocab_size, objective)
+    if data.data_dir:
+        manifest = read_manifest(data.data_dir)
+        if manifest.objective != objective:
+            raise DataError(
+                f"--data_dir={data.data_dir}: {other_objective(config.model.objective, manifest.objective)}"
+            )
+        return Sizes(vocab_size or manifest.vocab_size, manifest.max_seq_length, manifest_predictions(manifest, data))
+    if vocab_size is None:
+        raise DataError("--vocab_size is not given; expected the vocabulary's size, as --train_files do not state it")
+    length, slots = record_sizes(match_files(data.train_files, "train_files"), objective)
+    return Sizes(vocab_size, length, slots)
+
+
+def other_objective(wanted: str, found: str) -> str:
+    """Returns what is wrong with data of an objective that the model does not train on, and what to do."""
+    return (
+        f"the data was prepared with --objective={found}, but --model_family={families.listed(wanted)} trains on "
+        f"--objective={wanted}; prepare the text with that, or use --model_family={families.listed(found)}"
+    )
+
+
+def manifest_predictions(manifest: Manifest, data: DataConfig) -> int:
+    """Returns max_predictions_per_seq of prepared data: from the manifest, else the flag, else masked_lm_prob.
+
+    If the objective is causal, every token is predicted.
+    """
+    length, most = manifest.max_seq_length, manifest.max_sequences_per_pack
+    if manifest.objective == "causal":
+        return length
+    if given := manifest.max_predictions_per_seq or data.max_predictions_per_seq:
+        return given
+    return packed_predictions(length, data.masked_lm_prob, most) if most else predictions(length, data.masked_lm_prob)
+
+
+def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
+    """Reads max_seq_length and max_predictions_per_seq from the first record of files that were not prepared here.
+
+    Args:
+        paths: the files.
+        objective: "masked": records in the standard BERT format; "causal": records of max_seq_length + 1 input_ids.
+
+    Raises:
+        DataError: the file cannot be read, or the record is no example of the objective.
+    """
+    records = RecordSet(paths[:1])
+    where = records.place(0)
+    features = decode(records.read(0), where)
+    if objective == "causal":
+        length = len(features.get("input_ids", ())) - 1
+        if length < 1 or "masked_lm_positions" in features:
+            found = (
+                f"masked_lm_positions, as for --model_family={families.listed('masked')}"
+                if length >= 1
+                else "no two input_ids"
+            )
+            raise DataError(
+                f"{where}: the record has {found}; expected the token ids of a sequence and a label more as input_ids, "
+                f"and no masks, for --model_family={families.listed('causal')}"
+            )
+        return length, length
+    missing = [name for name in STANDARD_FEATURES if not features.get(name)]
+    if missing:
+        raise DataError(
+            f"{where}: the record lacks {', '.join(missing)}; expected the original BERT pre-training features, or "
+            f"tf-models' names of them, for --model_family={families.listed('masked')}"
+        )
+    length, slots = len(features["input_ids"]), len(features["masked_lm_positions"])
+    if slots > length:
+        raise DataError(f"{where}: the record has {slots} masked positions in {length} tokens; prepare the data again")
+    return length, slots
+
+
+def problems(config: TrainConfig) -> list[Problem]:
+    """Returns all conflicts between a configuration and its data, except conflicts with the content of records.
+
+    Args:
+        config: any configuration, valid or not. Problems that `TrainConfig.problems` reports are not repeated, and no
+            check depends on a flag that is out of its bounds.
+    """
+    data, faults = config.data, []
+    if config.model.objective == "causal":
+        faults += _mask_problems(data)
+    elif config.model.type_vocab_size < SEGMENTS:
+        expected = f"expected at least {SEGMENTS}, the segments of an example"
+        faults.append(Problem("type_vocab_size", config.model.type_vocab_size, expected))
+    if sum(map(bool, (data.data_dir, data.train_files, data.synthetic_data))) != 1:
+        return faults
+    if data.synthetic_data:
+        return faults + _synthetic_problems(config)
+    if data.train_files:
+        return faults + _standard_problems(config)
+    try:
+        manifest = read_manifest(data.data_dir)
+    except DataError as error:
+        return [*faults, Problem("data_dir", data.data_dir, str(error))]
+    if manifest.objective != config.model.objective:
+        return [
+            *faults,
+            Problem("data_dir", data.data_dir, other_objective(config.model.objective, manifest.objective)),
+        ]
+    return faults + _prepared_problems(config, manifest)
+
+
+def _mask_problems(data: DataConfig) -> list[Problem]:
+    """Returns the flags of masks that are given although the model predicts every token."""
+    masked, causal = families.listed("masked"), families.listed("causal")
+    expected = f"expected only with --model_family={masked}: {causal} predicts every token, without masks"
+    return [
+        Problem(name, getattr(data, name), expected)
+        for name in ("masked_lm_prob", "whole_word_masking")
+        if getattr(data, name) != getattr(DataConfig, name)
+    ]
+
+
+def _synthetic_problems(config: TrainConfig) -> list[Problem]:
+    data, faults = config.data, []
+    model = config.model
+    if data.max_seq_length is None and model.longest_sequence < SYNTHETIC_SEQ_LENGTH:
+        faults.append(
+            Problem(
+                "max_position_embeddings",
+                model.max_position_embeddings,
+                f"expected at least max_seq_length={SYNTHETIC_SEQ_LENGTH}, which is the default of synthetic data",
+            )
+        )
+    if {problem.flag for problem in field_problems(data)} & {"max_seq_length", "masked_lm_prob"}:
+        return faults
+    _, length, slots = synthetic(data, model.vocab_size, model.objective)
+    if model.objective == "causal":
+        return faults + _prediction_problems(data, length)
+    if slots > length - 2:
+        faults.append(
+            Problem(
+                "max_predictions_per_seq",
+                data.max_predictions_per_seq,
+                f"expected at most {length - 2}, max_seq_length without [CLS] and [SEP]",
+            )
+        )
+    return faults
+
+
+def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]:
+    data, faults = config.data, []
+    if (config.model.vocab_size or manifest.vocab_size) < manifest.vocab_size:
+        faults.append(
+            Problem(
+                "vocab_size",
+                config.model.vocab_size,
+                f"remove this flag, or give at least the {manifest.vocab_size} of the vocabulary in {data.data_dir}",
+            )
+        )
+    faults += _length_problems(config, manifest.max_seq_length, data.data_dir)
+    faults += length_choice.problems(data.seq_length_buckets, manifest.max_seq_length, 1)
+    if data.seq_length_buckets != length_choice.NONE and manifest.max_sequences_per_pack:
+        expected = f"expected none: the rows of {data.data_dir} are packed, so they are full"
+        faults.append(Problem("seq_length_buckets", data.seq_length_buckets, expected))
+    if config.model.attn_impl == "cudnn" and manifest.max_sequences_per_pack:
+        expected = (
+            f"expected flash or softmax: the rows of {data.data_dir} are packed, and cuDNN would mix their examples"
+        )
+        faults.append(Problem("attn_impl", "cudnn", expected))
+    if manifest.examples("train") == 0 and config.run.mode == "train":
+        faults.append(Problem("data_dir", data.data_dir, "its train split is empty; prepare it from more text"))
+    if manifest.examples("eval") == 0:
+        reason = "its eval split is empty; prepare it from more text, or with a larger --eval_fraction"
+        faults += _held_out_problems(config, Problem("data_dir", data.data_dir, reason))
+    if manifest.objective == "causal":
+        faults += _prediction_problems(data, manifest.max_seq_length)
+    elif manifest.masking == "static":
+        faults += _static_problems(config, manifest.max_predictions_per_seq, "static masks (prepare --masking=dynamic)")
+    elif (data.max_predictions_per_seq or 1) > manifest.max_seq_length - 3:
+        faults.append(
+            Problem(
+                "max_predictions_per_seq",
+                data.max_predictions_per_seq,
+                f"expected at most {manifest.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
+            )
+        )
+    elif (data.max_predictions_per_seq or math.inf) <= (most := manifest.max_sequences_per_pack or 0):
+        faults.append(
+            Problem(
+                "max_predictions_per_seq",
+                data.max_predictions_per_seq,
+                f"expected more than {most}: a row of {data.data_dir} holds up to {most} examples",
+            )
+        )
+    return faults
+
+
+def _standard_problems(config: TrainConfig) -> list[Problem]:
+    data, faults = config.data, []
+    if config.model.vocab_size is None:
+        faults.append(Problem("vocab_size", None, "expected the vocabulary's size, as --train_files do not state it"))
+    if data.eval_files is None:
+        expected = "expected a glob of held-out TFRecords, which mode=evaluate reads"
+        faults += _held_out_problems(config, Problem("eval_files", None, expected))
+    sizes_by_flag = {}
+    for flag in ("train_files", "eval_files"):
+        pattern = getattr(data, flag)
+        if pattern is None:
+            continue
+        try:
+            length, slots = record_sizes(match_files(pattern, flag), config.model.objective)
+        except DataError as error:
+            faults.append(Problem(flag, pattern, str(error).removeprefix(f"--{flag}={pattern}: ")))
+            continue
+        sizes_by_flag[flag] = f"max_seq_length {length} and max_predictions_per_seq {slots}"
+        faults += _length_problems(config, length, pattern)
+        if flag == "train_files":
+            faults += length_choice.problems(data.seq_length_buckets, length, 1)
+        if config.model.objective == "causal":
+            sizes_by_flag[flag] = f"max_seq_length {length}"
+            faults += _prediction_problems(data, length)
+        else:
+            faults += _static_problems(config, slots, "masks in the records")
+    if len(set(sizes_by_flag.values())) > 1:
+        expected = f"expected the {sizes_by_flag['train_files']} of train_files, not {sizes_by_flag['eval_files']}"
+        faults.append(Problem("eval_files", data.eval_files, expected))
+    return list(dict.fromkeys(faults))
+
+
+def _held_out_problems(config: TrainConfig, reason: Problem) -> list[Problem]:
+    """Returns the problems of a run without held-out examples. `reason` is the problem if the mode is evaluate."""
+    if config.run.mode == "evaluate":
+        return [reason]
+    if config.evaluation.eval_every > 0:
+        missing = "eval_files" if reason.flag == "eval_files" else f"a held-out split in {reason.value}"
+        return [Problem("eval_every", config.evaluation.eval_every, f"expected 0, or {missing}: nothing is held out")]
+    return []
+
+
+def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Problem]:
+    faults = []
+    if config.data.max_seq_length not in (None, length):
+        faults.append(
+            Problem("max_seq_length", config.data.max_seq_length, f"remove this flag, or give the {length} of {origin}")
+        )
+    if config.model.longest_sequence < length:
+        faults.append(
+            Problem(
+                "max_position_embeddings",
+                config.model.max_position_embeddings,
+                f"expected at least the max_seq_length={length} of {origin}",
+            )
+        )
+    return faults
+
+
+def _prediction_problems(data: DataConfig, length: int) -> list[Problem]:
+    """Returns whether max_predictions_per_seq fits a model that predicts every token of `length`."""
+    if data.max_predictions_per_seq in (None, length):
+        return []
+    expected = f"remove this flag: --model_family={families.listed('causal')} predicts every one of {length} tokens"
+    return [Problem("max_predictions_per_seq", data.max_predictions_per_seq, expected)]
+
+
+def _static_problems(config: TrainConfig, slots: int, masks: str) -> list[Problem]:
+    data, faults = config.data, []
+    if data.max_predictions_per_seq not in (None, slots):
+        faults.append(
+            Problem(
+                "max_predictions_per_seq",
+                data.max_predictions_per_seq,
+                f"remove this flag, or give {slots}: the data has {masks}",
+            )
+        )
+    if data.whole_word_masking:
+        faults.append(Problem("whole_word_masking", True, f"expected false: the data has {masks}"))
+    if data.masked_lm_prob != DataConfig.masked_lm_prob:
+        faults.append(Problem("masked_lm_prob", data.masked_lm_prob, f"remove this flag: the data has {masks}"))
+    return faults

@@ -1,0 +1,258 @@
+"""Random access to TFRecord files.
+
+An index has the byte offset of every record. So the training order can be a pure function of the sample number, and
+the position in the training data is one integer. A TFRecord consists of a little-endian uint64 length, the masked
+CRC-32C of the length, the payload and the masked CRC-32C of the payload. Every read verifies both checksums.
+"""
+
+import array
+import contextlib
+import glob
+import itertools
+import os
+import stat
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from threading import Lock
+
+import google_crc32c
+import numpy as np
+
+from tftrain.input.errors import DataError
+from tftrain.input.record_index import FRAME_BYTES, read_index, write_index
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+_GZIP_MAGIC = b"\x1f\x8b"
+_OPEN_FILES = 128
+# The largest valid example (2^16 tokens in the standard format) needs a third of this.
+LONGEST_RECORD = 16 << 20
+
+
+def masked_crc(data: bytes) -> int:
+    """Returns TFRecord's checksum of `data`: its CRC-32C, rotated right by 15 bits, plus a constant."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def frame(payload: bytes) -> bytes:
+    """Returns `payload` as one TFRecord."""
+    length = struct.pack("<Q", len(payload))
+    return b"".join((length, _FOOTER.pack(masked_crc(length)), payload, _FOOTER.pack(masked_crc(payload))))
+
+
+def write_records(path: str, payloads: Iterable[bytes]) -> int:
+    """Writes a TFRecord file and its index. Returns the number of records."""
+    offsets = [0]
+    with open(path, "wb") as file:
+        for payload in payloads:
+            record = frame(payload)
+            file.write(record)
+            offsets.append(offsets[-1] + len(record))
+    write_index(path, np.array(offsets, np.uint64))
+    return len(offsets) - 1
+
+
+def match_files(pattern: str, flag: str) -> list[str]:
+    """Returns the sorted paths of the files that a glob matches, without index files.
+
+    Args:
+        pattern: the glob.
+        flag: name of the flag that has the glob, for the error message.
+
+    Raises:
+        DataError: no file matches.
+    """
+    paths = sorted(
+        path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path) and not path.endswith(".index")
+    )
+    if not paths:
+        raise DataError(f"--{flag}={pattern}: no file matches; expected a glob of existing files (quote it in a shell)")
+    return paths
+
+
+def load_offsets(path: str) -> np.ndarray:
+    """Returns the byte offset of each record of a file.
+
+    The offsets come from the index file `path + ".index"`. If the index is missing or does not match the file, the file
+    is scanned and the index is written, if the folder is writable.
+
+    Args:
+        path: a TFRecord file.
+
+    Returns:
+        uint64 [records + 1] byte offsets. The last one is the size of the file.
+
+    Raises:
+        DataError: the file is missing, empty, compressed, truncated or damaged.
+    """
+    try:
+        size = os.path.getsize(path)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; expected a TFRecord file that can be read") from error
+    if size == 0:
+        raise DataError(f"{path}: byte 0: the file is empty; copy it again, or leave it out")
+    offsets = read_index(path, size)
+    if offsets is None:
+        offsets = scan(path)
+        with contextlib.suppress(OSError):
+            write_index(path, offsets)
+    return offsets
+
+
+def scan(path: str) -> np.ndarray:
+    """Reads all record headers of a file. Returns the offsets and raises errors as `load_offsets`."""
+    offsets = array.array("Q", [0])
+    with _OpenFile(path) as file:
+        while offsets[-1] < file.size:
+            begin = offsets[-1]
+            offsets.append(begin + FRAME_BYTES + _payload_length(file, begin))
+    return np.array(offsets, np.uint64)
+
+
+class RecordSet:
+    """The records of several files, numbered consecutively in file order. Reads are thread-safe."""
+
+    def __init__(self, paths: Sequence[str]):
+        """Loads the index of each TFRecord file. Raises DataError as `load_offsets`."""
+        self.paths = list(paths)
+        self._offsets = [load_offsets(path) for path in self.paths]
+        self._ends = list(itertools.accumulate(len(offsets) - 1 for offsets in self._offsets))
+        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of records of each file."""
+        return [len(offsets) - 1 for offsets in self._offsets]
+
+    def place(self, number: int) -> str:
+        """Returns "path: byte offset" of a record, for error messages."""
+        shard, offset, _ = self._find(number)
+        return f"{self.paths[shard]}: byte {offset}"
+
+    def read(self, number: int) -> bytes:
+        """Returns the payload of a record.
+
+        Raises:
+            DataError: the file is missing or truncated, or a checksum does not match.
+        """
+        shard, offset, size = self._find(number)
+        file = self._file(shard)
+        if offset + size > file.size:
+            raise _cut_short(file, offset, size)
+        # Checked first, because the length in the index may be wrong.
+        if _payload_length(file, offset) != size - FRAME_BYTES:
+            raise DataError(
+                f"{file.path}: byte {offset}: the record has another length than {file.path}.index says; "
+                "remove that index, it is made anew"
+            )
+        record = file.pread(size, offset)
+        payload, (crc,) = record[_HEADER.size : -_FOOTER.size], _FOOTER.unpack(record[-_FOOTER.size :])
+        if masked_crc(payload) != crc:
+            raise DataError(
+                f"{file.path}: byte {offset}: the record's checksum does not fit its {len(payload)} bytes: "
+                "the file is damaged; copy or prepare it again"
+            )
+        return payload
+
+    def _find(self, number: int) -> tuple[int, int, int]:
+        """Returns the shard, the byte offset and the framed size of a record."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"record {number} of {len(self)}")
+        shard = bisect_right(self._ends, number)
+        offsets = self._offsets[shard]
+        local = number - (self._ends[shard] - (len(offsets) - 1))
+        return shard, int(offsets[local]), int(offsets[local + 1]) - int(offsets[local])
+
+    def _file(self, shard: int) -> "_OpenFile":
+        """Returns an open shard from a cache of the most recently used files.
+
+        A file dropped from the cache closes when no thread reads it any more.
+        """
+        with self._lock:
+            if shard not in self._open:
+                self._open[shard] = _OpenFile(self.paths[shard])
+                if len(self._open) > _OPEN_FILES:
+                    self._open.popitem(last=False)
+            self._open.move_to_end(shard)
+            return self._open[shard]
+
+
+class _OpenFile:
+    """A file descriptor that closes with its last reference."""
+
+    def __init__(self, path: str):
+        self.path, self._descriptor = path, -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            status = os.fstat(self._descriptor)
+        except OSError as error:
+            raise DataError(f"{self.path}: {error.strerror}; expected a TFRecord file that can be read") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{self.path}: not a regular file; expected a TFRecord file")
+        self.size = status.st_size
+
+    def __enter__(self) -> "_OpenFile":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def __del__(self):
+        self.close()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Reads `size` bytes at the offset of a record. The caller has checked that the range is inside the file."""
+        try:
+            data = os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise DataError(f"{self.path}: byte {offset}: {error.strerror}") from error
+        if len(data) != size:
+            self.size = os.fstat(self._descriptor).st_size
+            raise _cut_short(self, offset, size)
+        return data
+
+
+def _payload_length(file: _OpenFile, offset: int) -> int:
+    """Reads the payload length from a record's header and validates it.
+
+    Raises:
+        DataError: the checksum does not match, the record is too long, or it ends after the end of the file.
+    """
+    if file.size - offset < FRAME_BYTES:
+        raise _cut_short(file, offset, FRAME_BYTES)
+    header = file.pread(_HEADER.size, offset)
+    length, crc = _HEADER.unpack(header)
+    if masked_crc(header[:8]) != crc:
+        if offset == 0 and header.startswith(_GZIP_MAGIC):
+            raise DataError(f"{file.path}: byte 0: this is gzip, not plain TFRecord; uncompress it first (gunzip)")
+        raise DataError(
+            f"{file.path}: byte {offset}: the checksum of the record's length does not fit: not a TFRecord "
+            "file, or a damaged one; copy or prepare it again"
+        )
+    if length > file.size - offset - FRAME_BYTES:
+        raise _cut_short(file, offset, length + FRAME_BYTES)
+    if length > LONGEST_RECORD:
+        raise DataError(
+            f"{file.path}: byte {offset}: the record has {length} bytes; expected an example of at most "
+            f"{LONGEST_RECORD}; prepare the data again"
+        )
+    return length
+
+
+def _cut_short(file: _OpenFile, offset: int, size: int) -> DataError:
+    return DataError(
+        f"{file.path}: byte {offset}: the record is cut short: it has {size} bytes or more and the file ends "
+        f"{file.size - offset} bytes after its beginning; copy or prepare it again"
+    )

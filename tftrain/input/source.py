@@ -1,0 +1,87 @@
+"""Opens the source of examples that the flags select: prepared data, other records, or synthetic data."""
+
+from tftrain.config.data_sizes import synthetic
+from tftrain.config.train import DataConfig
+from tftrain.input.causal_source import CausalSource, SyntheticSequences
+from tftrain.input.errors import DataError
+from tftrain.input.example_source import Batch, ExampleSource
+from tftrain.input.manifest import Manifest, read_manifest
+from tftrain.input.masked_source import DynamicSource, StaticSource, SyntheticPairs
+from tftrain.input.masking import Masking, stream_key
+from tftrain.input.packed_source import PackedSource
+from tftrain.input.preflight import manifest_predictions, other_objective, record_sizes
+from tftrain.input.records import RecordSet, match_files
+from tftrain.input.vocabulary import read_vocabulary
+
+__all__ = ["Batch", "ExampleSource", "open_source"]
+
+
+def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, objective: str = "masked") -> ExampleSource:
+    """Opens the source of examples that the flags select.
+
+    Args:
+        data: data_dir, train_files and eval_files, or synthetic_data select the source.
+        split: "train" or "eval".
+        vocab_size: rows of the embedding. Reading a record with a token id of vocab_size or more is an error.
+        seed: seed of the masks, and of synthetic data.
+        objective: "masked" (see `masked_source` for the features of a batch) or "causal" (see `causal_source`).
+
+    Raises:
+        DataError: files are missing or damaged, the split is empty, or the data has another objective.
+    """
+    if data.synthetic_data:
+        _, length, slots = synthetic(data, vocab_size, objective)
+        if objective == "causal":
+            return SyntheticSequences(split, length, vocab_size, seed)
+        return SyntheticPairs(split, length, slots, vocab_size, seed)
+    if data.data_dir:
+        return _open_prepared(data, split, vocab_size, seed, objective)
+    pattern, flag = (data.train_files, "train_files") if split == "train" else (data.eval_files, "eval_files")
+    if pattern is None:
+        raise DataError(f"--{flag} is not given; expected a glob of TFRecords for the {split} split")
+    paths = match_files(pattern, flag)
+    length, slots = record_sizes(paths, objective)
+    records = RecordSet(paths)
+    if objective == "causal":
+        return CausalSource(records, length, vocab_size)
+    return StaticSource(records, length, slots, vocab_size)
+
+
+def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int, objective: str) -> ExampleSource:
+    manifest = read_manifest(data.data_dir)
+    if manifest.objective != objective:
+        raise DataError(f"{manifest.folder}: {other_objective(objective, manifest.objective)}")
+    shards = manifest.splits[split]
+    records = RecordSet([manifest.path(shard.file) for shard in shards])
+    for shard, count in zip(shards, records.counts, strict=True):
+        if count != shard.examples:
+            raise DataError(
+                f"{manifest.path(shard.file)}: it holds {count} records, the manifest says {shard.examples}; "
+                "remove its .index, or prepare the data again"
+            )
+    if not len(records):
+        raise DataError(
+            f"{manifest.folder}: its {split} split is empty; prepare it from more text, or with a larger "
+            "--eval_fraction"
+        )
+    if objective == "causal":
+        return CausalSource(records, manifest.max_seq_length, vocab_size)
+    if manifest.masking == "static":
+        return StaticSource(records, manifest.max_seq_length, manifest.max_predictions_per_seq, vocab_size)
+    masking = _masking(manifest, data, split, seed)
+    if manifest.max_sequences_per_pack:
+        examples = manifest.packed_examples(split)
+        return PackedSource(records, masking, vocab_size, manifest.max_sequences_per_pack, examples)
+    return DynamicSource(records, masking, vocab_size)
+
+
+def _masking(manifest: Manifest, data: DataConfig, split: str, seed: int) -> Masking:
+    vocabulary = read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type)
+    return Masking(
+        vocabulary,
+        manifest.max_seq_length,
+        manifest_predictions(manifest, data),
+        data.masked_lm_prob,
+        data.whole_word_masking,
+        stream_key(seed, f"masking {split}"),
+    )

@@ -1,0 +1,164 @@
+"""Vocabularies: the tokens in the order of their ids, the special tokens and the word starts."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tftrain.host.files import read_small
+from tftrain.input.errors import DataError, unreadable
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# The one special token of a byte-level BPE vocabulary.
+END_OF_TEXT = "<|endoftext|>"
+SENTENCEPIECE_SPACE = "\u2581"
+MAX_BYTES = 32 << 20
+MAX_TOKENS = 1 << 20
+# Bytes of UTF-8. tensorflow-text refuses longer tokens.
+LONGEST_TOKEN = 256
+UNUSED_PREFIX = "[unused"
+_IMPOSSIBLE = re.compile(r"[\x00\r\n]")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens of a tokenizer.
+
+    Attributes:
+        tokens: the tokens by id, including the special tokens. [PAD] has id 0 if there is one.
+        tokenizer_type: "wordpiece" (a piece inside a word has the prefix "##"), "sentencepiece" (the first piece of a
+            word has the prefix U+2581) or "bpe" (a token is a sequence of bytes, each written as one character).
+    """
+
+    tokens: tuple[str, ...]
+    tokenizer_type: str
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def id(self, token: str) -> int:
+        """Returns a token's id."""
+        return self.tokens.index(token)
+
+    @property
+    def end_id(self) -> int:
+        """Id of the token behind each document of a causal data set: END_OF_TEXT, or [SEP] where there is none."""
+        return self.id(END_OF_TEXT if self.tokenizer_type == "bpe" else "[SEP]")
+
+    @property
+    def unknown_id(self) -> int | None:
+        """Id of [UNK]; None if every text has tokens."""
+        return None if self.tokenizer_type == "bpe" else self.id("[UNK]")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns token ids as text. WordPiece loses the spaces around punctuation marks."""
+        tokens = [self.tokens[number] for number in ids]
+        if self.tokenizer_type == "bpe":
+            return decode_bytes(tokens)
+        if self.tokenizer_type == "sentencepiece":
+            return "".join(tokens).replace(SENTENCEPIECE_SPACE, " ").strip()
+        return " ".join(tokens).replace(" ##", "")
+
+    @cached_property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids of [PAD], [UNK], [CLS], [SEP] and [MASK]."""
+        return tuple(self.id(token) for token in SPECIAL_TOKENS)
+
+    @cached_property
+    def word_starts(self) -> np.ndarray:
+        """Which tokens begin a word: bool [vocab_size]."""
+        if self.tokenizer_type == "sentencepiece":
+            starts = [token.startswith(SENTENCEPIECE_SPACE) for token in self.tokens]
+        else:
+            starts = [not token.startswith("##") for token in self.tokens]
+        starts = np.array(starts)
+        starts[list(self.special_ids)] = True
+        return starts
+
+    @cached_property
+    def ordinary_ids(self) -> np.ndarray:
+        """int32 ids of all tokens except special and unused ones. Masking draws random replacements from them."""
+        special = set(SPECIAL_TOKENS)
+        return np.array(
+            [
+                number
+                for number, token in enumerate(self.tokens)
+                if token not in special and not token.startswith(UNUSED_PREFIX)
+            ],
+            np.int32,
+        )
+
+
+def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
+    """Reads a vocabulary file with one token a line.
+
+    Args:
+        path: a UTF-8 text file in the format of BERT's vocab.txt.
+        tokenizer_type: "wordpiece", "sentencepiece" or "bpe".
+
+    Raises:
+        DataError: the file cannot be read, or `check_tokens` refuses its tokens.
+    """
+    try:
+        lines = read_small(path, MAX_BYTES).decode("utf-8").split("\n")
+    except OSError as error:
+        raise unreadable(path, error, "expected a vocabulary, one token a line") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start}: not UTF-8; expected a vocabulary, one token a line") from error
+    tokens = tuple(line.removesuffix("\r") for line in lines)
+    tokens = tokens[:-1] if tokens[-1] == "" else tokens
+    check_tokens(tokens, path, tokenizer_type)
+    return Vocabulary(tokens, tokenizer_type)
+
+
+def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str) -> None:
+    """Checks that tokens are a valid vocabulary.
+
+    Args:
+        tokens: the tokens by id.
+        path: the file of the tokens, for the error message. Token n is on line n + 1.
+        tokenizer_type: "wordpiece", "sentencepiece" or "bpe".
+
+    Raises:
+        DataError: a special token is missing, there is no ordinary token, [PAD] is not the first token (unless it is a
+            "bpe"), a token occurs twice, there are too many tokens, or a token is too long or contains a line break or
+            NUL.
+    """
+    if len(tokens) > MAX_TOKENS:
+        raise DataError(f"{path}: it has {len(tokens)} tokens; expected a vocabulary of at most {MAX_TOKENS}")
+    for line, token in enumerate(tokens, 1):
+        if len(token.encode()) > LONGEST_TOKEN or _IMPOSSIBLE.search(token):
+            raise DataError(
+                f"{path}: line {line}: a token of {len(token.encode())} bytes that begins {token[:20]!r}; expected at "
+                f"most {LONGEST_TOKEN}, and no line break or NUL among them"
+            )
+    special = (END_OF_TEXT,) if tokenizer_type == "bpe" else SPECIAL_TOKENS
+    missing = [token for token in special if token not in tokens]
+    if missing:
+        raise DataError(
+            f"{path}: the vocabulary lacks {' '.join(missing)}; expected {' '.join(special)} among "
+            f"its {len(tokens)} {'tokens' if tokenizer_type == 'bpe' else 'lines'}"
+        )
+    if special == SPECIAL_TOKENS and tokens[0] != SPECIAL_TOKENS[0]:
+        raise DataError(f"{path}: line 1 is {tokens[0]!r}; expected [PAD] there, as padding has the id 0")
+    if len(set(tokens)) != len(tokens):
+        seen: set[str] = set()
+        line, token = next((n, t) for n, t in enumerate(tokens, 1) if t in seen or seen.add(t))
+        raise DataError(f"{path}: line {line}: the token {token!r} occurs for the second time")
+    if all(token in special or token.startswith(UNUSED_PREFIX) for token in tokens):
+        raise DataError(f"{path}: the vocabulary holds nothing but the special tokens and unused ones")
+
+
+def write_vocabulary(path: str, vocabulary: Vocabulary) -> None:
+    """Writes a vocabulary file with one token a line."""
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(token + "\n" for token in vocabulary.tokens)
+
+
+def decode_bytes(tokens: Sequence[str]) -> str:
+    """Returns the text of byte-level tokens as they are in a vocabulary."""
+    from tokenizers import decoders
+
+    return decoders.ByteLevel().decode(list(tokens))

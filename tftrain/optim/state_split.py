@@ -1,0 +1,97 @@
+"""Splits the optimizer's state among ranks (ZeRO): whole tensors to each rank's part of flat buckets, and back."""
+
+from collections.abc import Hashable, Iterator, Sequence
+
+import tensorflow as tf
+
+from tftrain.optim.state_buckets import Bucket, Slice, layout
+from tftrain.parallel import buckets, collectives
+from tftrain.parallel.mesh import Group
+
+
+class StateSplit:
+    """Converts between whole tensors and this rank's flat part of each bucket.
+
+    Attributes:
+        group: the ranks among which tensors are divided.
+        buckets: the tensors of each bucket, and the bounds of each rank's part.
+        slices: the slices of this rank's part of each bucket.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        names: Sequence[str],
+        shapes: Sequence[tf.TensorShape],
+        strategy: str,
+        kinds: Sequence[Hashable] | None = None,
+        loads: Sequence[float] | None = None,
+    ):
+        """Divides tensors of these names and shapes, which are the same on all ranks of the group, see `layout`."""
+        self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
+        self._sizes = [shape.num_elements() for shape in self._shapes]
+        kinds = kinds or [None] * len(names)
+        self.buckets = layout(strategy, names, self._sizes, kinds, group.size, buckets.BUCKET_BYTES // 4, loads)
+        self.slices: list[list[Slice]] = [bucket.slices(group.rank, self._sizes) for bucket in self.buckets]
+
+    def take(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
+        """Yields this rank's part of each bucket, flat.
+
+        Args:
+            tensors: whole, equal on all ranks. Only those that this rank owns elements of are accessed, one bucket
+                after the other.
+        """
+        for bucket, slices in zip(self.buckets, self.slices, strict=True):
+            ranges = {tensor: range_ for tensor, _, range_ in bucket.owned(self.group.rank, self._sizes)}
+            owned = {tensor: tf.reshape(tensors[tensor], [-1])[range_] for tensor, range_ in ranges.items()}
+            dtype = next(iter(owned.values())).dtype if owned else tf.float32
+            yield tf.concat(
+                [tf.zeros([size], dtype) if tensor is None else owned[tensor] for tensor, size in slices], axis=0
+            )
+
+    def reduce(self, tensors: Sequence[tf.Tensor], name: str, wire_dtype: tf.DType) -> list[tf.Tensor]:
+        """Sums tensors over the ranks; each rank receives the sum of its own part.
+
+        Args:
+            tensors: one of each shape, of any floating dtypes, different on each rank.
+            name: of the collectives; unique in the graph and equal on every rank.
+            wire_dtype: float32 or float16.
+
+        Returns:
+            This rank's part of each bucket, flat, in fp32.
+        """
+        return [
+            collectives.reduce_scatter_sum(
+                self.group, self._flat(bucket, tensors, wire_dtype), bucket.bounds, f"{name}.{number}"
+            )
+            for number, bucket in enumerate(self.buckets)
+        ]
+
+    def gather(self, parts: Sequence[tf.Tensor], name: str) -> Iterator[tuple[int, tf.Tensor]]:
+        """Collects tensors from the parts of all ranks.
+
+        Args:
+            parts: this rank's part of each bucket.
+            name: of the collectives; unique in the graph and equal on every rank.
+
+        Yields:
+            Index and value of each tensor, bucket by bucket.
+        """
+        for number, (bucket, part) in enumerate(zip(self.buckets, parts, strict=True)):
+            flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), f"{name}.{number}")
+            flat = tf.bitcast(tf.ensure_shape(flat, [bucket.bounds[-1]]), part.dtype)
+            for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
+                yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
+
+    def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
+        """Returns a bucket of whole tensors, with zeros as padding."""
+        pieces, position = [], 0
+        dtype = dtype or tensors[0].dtype
+        for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
+            if offset > position:
+                pieces.append(tf.zeros([offset - position], dtype))
+            pieces.append(tf.reshape(tf.cast(tensors[tensor], dtype), [-1]))
+            position = offset + self._sizes[tensor]
+        if bucket.bounds[-1] > position:
+            pieces.append(tf.zeros([bucket.bounds[-1] - position], dtype))
+        return tf.concat(pieces, axis=0)

@@ -1,0 +1,25 @@
+"""Packs tensors into buckets, of which each is one collective."""
+
+from collections.abc import Sequence
+
+# A bucket is reduced as soon as all its gradients exist. Buckets are small enough that the first is sent while backward
+# still computes the last, and large enough that the network runs at its full rate.
+BUCKET_BYTES = 32 * 2**20
+
+
+def pack(sizes: Sequence[int], limit: int) -> list[list[int]]:
+    """Packs items, in order, into few groups of about `limit`. Returns indices.
+
+    An item that does not fit begins a new group, unless the present group has less than a quarter of `limit`. So the
+    biases between two large kernels travel with a kernel and not alone, and a group has at most its largest item and a
+    quarter of `limit`, or `limit`.
+    """
+    groups: list[list[int]] = []
+    filled = 0
+    for place, size in enumerate(sizes):
+        if not groups or (filled + size > limit and 4 * filled >= limit):
+            groups.append([])
+            filled = 0
+        groups[-1].append(place)
+        filled += size
+    return groups

@@ -1,0 +1,50 @@
+"""`python -m tftrain.prepare`: converts text to a vocabulary and shards of training examples."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from tftrain import program
+from tftrain.config.prepare import PrepareConfig
+
+logger = logging.getLogger("tftrain.prepare")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prepares the data set that the command line describes; returns the exit code."""
+    return program.main(
+        "prepare",
+        PrepareConfig,
+        prepare,
+        argv,
+        target=lambda config: f"--output_dir={config.output_dir}",
+        left="; nothing was left in the output folder",
+    )
+
+
+def prepare(config: PrepareConfig) -> None:
+    """Prepares a data set, and logs its size.
+
+    Raises:
+        DataError, OSError: the message names the file or the flag.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    from tftrain.prepare import preparation
+
+    result = preparation.prepare(config)
+    logger.info(
+        f"{config.output_dir}: {result.documents} documents, {result.tokens_read} tokens, vocabulary of "
+        f"{result.vocab_size}, {result.packed_examples('train')} training and {result.packed_examples('eval')} "
+        f"held-out examples of {result.max_seq_length} tokens{_rows(result)}"
+    )
+
+
+def _rows(result) -> str:
+    if result.max_sequences_per_pack is None:
+        return ""
+    return f", packed into {result.examples('train')} and {result.examples('eval')} rows"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

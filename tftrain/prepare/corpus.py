@@ -1,0 +1,110 @@
+"""Reads documents from text files, plain or gzip, in strict UTF-8.
+
+A document is a list of paragraphs without line breaks. There are two formats:
+    blank_line: blank lines separate documents, and every line is a paragraph. The input of the original BERT (one
+        sentence a line) and extracts of Wikipedia have this format.
+    file: every file is one document, and blank lines separate its paragraphs. The lines of a paragraph are joined, as
+        in a book with wrapped lines.
+"""
+
+import codecs
+import gzip
+import zlib
+from collections.abc import Iterator
+
+from tftrain.input.errors import DataError
+
+_BLOCK = 1 << 20
+# Longer paragraphs are split between words. This bounds the memory for one line of input.
+LONGEST_PARAGRAPH = 1 << 16
+_OTHER_SPACES = "\t\u00a0\u2003\u3000"
+
+
+def read_documents(path: str, separator: str) -> Iterator[list[str]]:
+    """Yields the documents of one file.
+
+    Args:
+        path: a text file, plain or gzip. The first two bytes tell which.
+        separator: "blank_line" or "file".
+
+    Raises:
+        DataError: the file cannot be read or is not UTF-8. The message gives the byte offset in the uncompressed text.
+    """
+    document: list[str] = []
+    wrapped: list[str] = []
+    for line in _lines(path):
+        words = " ".join(line.split())
+        if separator == "file":
+            if words:
+                wrapped.append(words)
+            elif wrapped:
+                document.append(" ".join(wrapped))
+                wrapped = []
+        elif words:
+            document.append(words)
+        elif document:
+            yield document
+            document = []
+    if wrapped:
+        document.append(" ".join(wrapped))
+    if document:
+        yield document
+
+
+def _lines(path: str) -> Iterator[str]:
+    """Yields the lines of a file. A line longer than LONGEST_PARAGRAPH is split, at a space if it has one."""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    offset, rest, bom_checked = 0, "", False
+    for block in _blocks(path):
+        undecoded = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}: byte {offset - undecoded + error.start}: not UTF-8 ({error.reason}); convert the file, "
+                f"for instance with iconv -t UTF-8, or leave it out if it is no text"
+            ) from error
+        offset += len(block)
+        if text and not bom_checked:
+            text, bom_checked = text.removeprefix("\ufeff"), True
+        *complete, rest = (rest + text).replace("\r\n", "\n").split("\n")
+        for line in complete:
+            yield from _cut(line)
+        while len(rest) > LONGEST_PARAGRAPH:
+            part, rest = _cut_once(rest)
+            yield part
+    if rest:
+        yield rest
+
+
+def _cut(line: str) -> Iterator[str]:
+    while len(line) > LONGEST_PARAGRAPH:
+        part, line = _cut_once(line)
+        yield part
+    yield line
+
+
+def _cut_once(line: str) -> tuple[str, str]:
+    end = line.rfind(" ", 1, LONGEST_PARAGRAPH)
+    if end < 0:
+        end = max(line.rfind(space, 1, LONGEST_PARAGRAPH) for space in _OTHER_SPACES)
+    end = LONGEST_PARAGRAPH if end < 0 else end
+    return line[:end], line[end:]
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    """Yields the uncompressed bytes of a file in blocks; the last block is empty."""
+    try:
+        with open(path, "rb") as file:
+            compressed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            with gzip.GzipFile(fileobj=file) if compressed else file as stream:
+                while block := stream.read(_BLOCK):
+                    yield block
+                yield b""
+    except EOFError as error:
+        raise DataError(f"{path}: the gzip file is cut short; copy it again") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: a damaged gzip file ({error}); copy it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; expected a text file that can be read") from error

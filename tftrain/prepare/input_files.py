@@ -1,0 +1,149 @@
+"""The text files that `--input_files` names: files, folders and globs, separated by commas or in several flags."""
+
+import errno
+import glob
+import logging
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tftrain.host.files import reason as reason_of
+from tftrain.input.errors import DataError, MissingFileError
+
+logger = logging.getLogger(__name__)
+
+# Number of commas that the name of one file or one glob may contain.
+_COMMAS_IN_NAME = 16
+
+
+class InputFiles(NamedTuple):
+    """The sorted paths of all files, and the number of files and folders that can't be read."""
+
+    paths: list[str]
+    unreadable: int
+
+
+def list_files(values: Sequence[str], skip_unreadable: bool = False) -> InputFiles:
+    """Finds the named files. A file that is named twice occurs once.
+
+    Each value is a list of names with commas between them. A name is a file, a folder or a glob. A folder means all
+    regular files below it, through links too; files and folders whose names begin with a dot are left out. A name that
+    exists is never split at its commas and never read as a glob.
+
+    Args:
+        values: the values of all `--input_files` flags.
+        skip_unreadable: whether to leave out what can't be read.
+
+    Raises:
+        MissingFileError: a name matches no file.
+        DataError: a file, a folder or a link can't be read.
+    """
+    paths: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
+    for value in values:
+        for name, matches in _names(value):
+            before = len(unreadable)
+            _note_unlisted(name, unreadable)
+            found = [path for match in matches or [name] for path in _files(match, unreadable)]
+            if not found and len(unreadable) == before:
+                reason = "no file in this folder" if os.path.isdir(name) else "no file matches"
+                raise MissingFileError(
+                    f"--input_files={name}: {reason}; expected files, folders or globs (quote a glob in a shell)"
+                )
+            for path in found:
+                paths.setdefault(os.path.realpath(path), path)
+    if unreadable:
+        path, reason = min(unreadable.items())
+        more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+        if not skip_unreadable:
+            raise DataError(f"{path}: {reason}{more}; make it readable, or leave it out with --skip_unreadable")
+        logger.warning(f"--skip_unreadable: {len(unreadable)} left out: {path}: {reason}{more}")
+    if not paths:
+        reason = "nothing that can be read" if unreadable else "no name"
+        raise DataError(f"--input_files={','.join(values)}: {reason}; expected files, folders or globs")
+    return InputFiles(sorted(paths.values()), len(unreadable))
+
+
+def _names(value: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the names in a value with the paths that match each. The longest name that matches comes first."""
+    if matches := _matches(value):
+        yield value, matches
+        return
+    parts, begin = value.split(","), 0
+    while begin < len(parts):
+        for end in range(min(len(parts), begin + 1 + _COMMAS_IN_NAME), begin, -1):
+            name = ",".join(parts[begin:end])
+            # Spaces around a comma do not belong to a name, unless a file has them in its name.
+            matches = _matches(name) or _matches(name.strip())
+            if matches or end == begin + 1:
+                break
+        if name.strip():
+            yield name, matches
+        begin = end
+
+
+def _matches(name: str) -> list[str]:
+    if os.path.exists(name):
+        return [name]
+    # A shell does not expand "~" after "=".
+    return glob.glob(os.path.expanduser(name), recursive=True)
+
+
+def _files(path: str, unreadable: dict[str, str]) -> list[str]:
+    """Returns a file, or the files below a folder. What can't be read goes into `unreadable`, with the reason."""
+    if not os.path.isdir(path):
+        return [path] if _is_file(path, unreadable) else []
+    found, visited = [], {os.path.realpath(path)}
+
+    def is_new(folder: str) -> bool:
+        real = os.path.realpath(folder)
+        return not (real in visited or visited.add(real))
+
+    def note(error: OSError) -> None:
+        unreadable[error.filename] = _reason(error.filename, error)
+
+    for folder, folders, names in os.walk(path, onerror=note, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".") and is_new(os.path.join(folder, name))]
+        files = [os.path.join(folder, name) for name in names if not name.startswith(".")]
+        found += [file for file in files if _is_file(file, unreadable)]
+    return found
+
+
+def _is_file(path: str, unreadable: dict[str, str]) -> bool:
+    """Whether a path is a regular file that can be read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb"):
+            return True
+    except OSError as error:
+        # A name that nothing has, or that goes through a file, matches nothing.
+        if os.path.lexists(path) or not isinstance(error, FileNotFoundError | NotADirectoryError):
+            unreadable[path] = _reason(path, error)
+        return False
+
+
+def _note_unlisted(name: str, unreadable: dict[str, str]) -> None:
+    """Adds the folders in which a glob looks and which can't be listed. `glob` skips them."""
+    if os.path.exists(name):
+        return
+    parts = os.path.expanduser(name).split(os.sep)
+    for number, part in enumerate(parts):
+        if not glob.has_magic(part) or (number and parts[number - 1] == "**"):
+            continue
+        above = "".join(part + os.sep for part in parts[:number])
+        below = glob.glob(f"{above}**{os.sep}", recursive=True) if part == "**" else []
+        for folder in [*(glob.glob(above, recursive=True) if above else ["."]), *below]:
+            try:
+                os.scandir(os.path.join(folder, ".")).close()
+            except OSError as error:
+                unreadable[folder.rstrip(os.sep)] = _reason(folder, error)
+
+
+def _reason(path: str, error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "a symbolic link that leads to itself"
+    if isinstance(error, FileNotFoundError) and os.path.islink(path):
+        return f"a symbolic link to {os.readlink(path)}, which does not exist"
+    return reason_of(error)

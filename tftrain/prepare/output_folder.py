@@ -1,0 +1,98 @@
+"""The output folder of a preparation: what may be in it before, and how the finished files come into it."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+from tftrain.config.prepare import PrepareConfig
+from tftrain.input import manifest
+from tftrain.input.errors import DataError
+from tftrain.input.manifest import Manifest
+
+# Inside the output folder, for the files of a preparation that is under way.
+UNFINISHED = ".unfinished"
+
+
+def check(config: PrepareConfig) -> None:
+    """Checks that the output folder may be written.
+
+    Raises:
+        DataError: the folder holds other files, or an earlier preparation and --overwrite is not set.
+    """
+    folder = config.output_dir
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise DataError(f"--output_dir={folder}: this is a file; expected a folder")
+    if os.path.islink(os.path.join(folder, UNFINISHED)):
+        raise DataError(f"--output_dir={folder}: {UNFINISHED} in it is a symbolic link; remove it")
+    present = set(os.listdir(folder)) - {UNFINISHED} if os.path.isdir(folder) else set()
+    if not present:
+        return
+    if manifest.NAME not in present:
+        raise DataError(
+            f"--output_dir={folder}: the folder holds other files ({sorted(present)[0]}); expected a new or an "
+            "empty folder, or an earlier preparation with --overwrite"
+        )
+    try:
+        manifest.listed_files(folder)
+    except DataError as error:
+        raise DataError(
+            f"--output_dir={folder}: its {manifest.NAME} is not one of tftrain.prepare's; expected a new or an empty "
+            "folder, or an earlier preparation with --overwrite"
+        ) from error
+    if not config.overwrite:
+        raise DataError(
+            f"--output_dir={folder}: the folder holds a preparation; expected --overwrite to replace it, or "
+            "another folder"
+        )
+
+
+def publish(config: PrepareConfig, work: str, new_manifest: Manifest) -> None:
+    """Replaces the files of an earlier preparation with the finished files and writes the manifest.
+
+    Args:
+        config: names the folder.
+        work: the folder of the finished files.
+        new_manifest: lists them.
+
+    Raises:
+        DataError: a file that is not of the earlier preparation has the name of a finished file.
+    """
+    with _signals_ignored():
+        _move(config.output_dir, work, new_manifest)
+
+
+def _move(folder: str, work: str, new_manifest: Manifest) -> None:
+    earlier = manifest.listed_files(folder) if os.path.exists(os.path.join(folder, manifest.NAME)) else []
+    published = [shard.file for shards in new_manifest.splits.values() for shard in shards]
+    published += (
+        [name + ".index" for name in published]
+        + [new_manifest.vocab_file]
+        + ([new_manifest.tokenizer_file] if new_manifest.tokenizer_file else [])
+    )
+    for name in published:
+        if name not in earlier and os.path.lexists(new_manifest.path(name)):
+            raise DataError(
+                f"--output_dir={folder}: {name} is in the way: it is not of the earlier preparation; move it away"
+            )
+    for name in [manifest.NAME, *earlier]:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(new_manifest.path(name))
+    for name in published:
+        os.replace(os.path.join(work, name), new_manifest.path(name))
+    manifest.write_manifest(new_manifest)
+
+
+@contextlib.contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Ignores SIGINT and SIGTERM while files are moved, so that a signal cannot leave the move half done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous_handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous_handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,191 @@
+"""The stages of a preparation: documents into chunks, a vocabulary, chunks into shards, and the manifest at the end.
+
+A preparation writes its files into the folder `.unfinished` inside the output folder. When all files are complete, it
+moves them into the output folder and writes the manifest last. If it fails or is interrupted, the output folder does
+not change.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from tftrain.config.prepare import PrepareConfig
+from tftrain.input import manifest
+from tftrain.input.errors import DataError
+from tftrain.input.manifest import Manifest, Shard
+from tftrain.input.tokenizer_model import MODEL_FILES, TokenizerModel
+from tftrain.input.vocabulary import write_vocabulary
+from tftrain.prepare import (
+    accounting,
+    accounting_report,
+    corpus_chunks,
+    input_files,
+    output_folder,
+    padding_advice,
+    shards,
+    tokenizer_choice,
+)
+from tftrain.prepare.accounting import Accounting
+from tftrain.prepare.input_files import InputFiles
+from tftrain.prepare.objective import Objective
+from tftrain.prepare.objectives import objective_of
+from tftrain.prepare.spool import Chunk, Spool
+from tftrain.prepare.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+VOCAB_FILE = "vocab.txt"
+
+
+def prepare(config: PrepareConfig) -> Manifest:
+    """Prepares a data set.
+
+    Args:
+        config: a valid configuration.
+
+    Returns:
+        The manifest, after it has been written.
+
+    Raises:
+        DataError: the text, the vocabulary or the output folder cannot be used.
+    """
+    output_folder.check(config)
+    objective = objective_of(config.objective)
+    tokenizer_from_file = tokenizer_choice.read(config)
+    inputs = InputFiles([], 0)
+    if not config.builtin_corpus:
+        inputs = input_files.list_files(config.input_files, config.skip_unreadable)
+    work = os.path.join(config.output_dir, output_folder.UNFINISHED)
+    existed = os.path.isdir(config.output_dir)
+    shutil.rmtree(work, ignore_errors=True)
+    for name in corpus_chunks.FOLDERS:
+        os.makedirs(os.path.join(work, name))
+    try:
+        with Workers(config.num_workers or os.cpu_count() or 1) as workers:
+            smallest_chunk = objective.smallest_chunk(config)
+            spool, documents = corpus_chunks.read_corpus(config, work, inputs.paths, workers, smallest_chunk)
+            tokenizer = tokenizer_from_file or tokenizer_choice.learn(config, objective, spool, workers)
+            new_manifest = _write(config, objective, work, spool, documents, tokenizer, workers)
+        if config.skip_unreadable:
+            new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=inputs.unreadable)
+        output_folder.publish(config, work, new_manifest)
+        return new_manifest
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        if not existed and os.path.isdir(config.output_dir) and not os.listdir(config.output_dir):
+            os.rmdir(config.output_dir)
+
+
+def _write(
+    config: PrepareConfig,
+    objective: Objective,
+    work: str,
+    spool: Spool,
+    documents: int,
+    tokenizer: TokenizerModel,
+    workers: Workers,
+) -> Manifest:
+    """Writes the shards and the vocabulary. Returns the manifest without writing it."""
+    chunks = spool.chunks()
+    tasks = [
+        shards.ShardTask(spool, chunk, config, tokenizer, os.path.join(work, f"{chunk.split}-{chunk.number}"))
+        for chunk in chunks
+    ]
+    results = _write_shards(config, work, tasks, workers)
+    for warning in objective.warnings([result.documents for result in results], config):
+        logger.warning(warning)
+    tokens = _account(config, objective, chunks, results)
+    splits: dict[str, list[Shard]] = {"train": [], "eval": []}
+    for split, split_shards in splits.items():
+        nonempty = [
+            (task.path, result)
+            for task, result in zip(tasks, results, strict=True)
+            if task.chunk.split == split and result.examples
+        ]
+        for number, (path, result) in enumerate(nonempty):
+            name = f"{split}-{number:05d}-of-{len(nonempty):05d}.tfrecord"
+            for suffix in ("", ".index"):
+                os.rename(path + suffix, os.path.join(work, name + suffix))
+            size, packed = os.path.getsize(os.path.join(work, name)), config.examples_per_row > 1
+            split_shards.append(Shard(name, result.records, size, result.examples if packed else None))
+    write_vocabulary(os.path.join(work, VOCAB_FILE), tokenizer.vocabulary)
+    model_file = None if tokenizer.model is None else MODEL_FILES[config.tokenizer_type]
+    if model_file:
+        with open(os.path.join(work, model_file), "wb") as file:
+            file.write(tokenizer.model)
+    return Manifest(
+        folder=config.output_dir,
+        objective=config.objective,
+        masking=config.masking if config.objective == "masked" else None,
+        tokenizer_type=config.tokenizer_type,
+        vocab_file=VOCAB_FILE,
+        vocab_size=len(tokenizer.vocabulary),
+        vocab_sha256=manifest.file_sha256(os.path.join(work, VOCAB_FILE)),
+        tokenizer_file=model_file,
+        lower_case=config.resolved_lower_case,
+        strip_accents=tokenizer.strip_accents,
+        normalization=config.resolved_normalization,
+        max_seq_length=config.max_seq_length,
+        max_predictions_per_seq=objective.predictions(config),
+        documents=documents,
+        tokens_read=tokens.tokens_read,
+        tokens_in_examples=tokens.tokens_in_examples,
+        tokens_dropped=dict(tokens.tokens_dropped),
+        unk_share=tokens.unk_share,
+        max_sequences_per_pack=config.examples_per_row if config.examples_per_row > 1 else None,
+        seed=config.seed,
+        splits=splits,
+    )
+
+
+def _write_shards(config: PrepareConfig, work: str, tasks: list, workers: Workers) -> list[Accounting]:
+    """Writes all shards, the training ones first, and returns their accountings in the order of `tasks`."""
+    if not (config.heldout_window and config.eval_fraction):
+        return [accounting for accounting, _ in workers.run("write records", shards.write_shard, tasks)]
+    training, held_out = ([task for task in tasks if task.chunk.split == split] for split in ("train", "eval"))
+    windows = _save_union(work, "held-out", workers.run("hash held-out text", shards.hash_windows, held_out))
+    training = [task._replace(windows=windows) for task in training]
+    results = list(workers.run("write records", shards.write_shard, training))
+    windows = _save_union(work, "shared", (found for _, found in results))
+    held_out = [task._replace(windows=windows) for task in held_out]
+    results += workers.run("write held-out records", shards.write_shard, held_out)
+    return [accounting for accounting, _ in results]
+
+
+def _save_union(work: str, name: str, hashes: Iterable[np.ndarray]) -> str:
+    """Writes the different ones of some hashes to a file, ascending, and returns its path."""
+    path = os.path.join(work, f"{name}-windows.npy")
+    np.save(path, np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes])))
+    return path
+
+
+def _account(config: PrepareConfig, objective: Objective, chunks: list[Chunk], results: list[Accounting]) -> Accounting:
+    """Logs the accounting of the whole text and returns it.
+
+    Raises:
+        DataError: too little of the text is in examples, or a split has none.
+    """
+    whole = accounting.total(results)
+    for line in accounting_report.table(whole, config, objective):
+        logger.info(line)
+    accounting_report.check(whole, config, objective)
+    if line := padding_advice.advice(whole.lengths, config):
+        logger.info(line)
+    for split, name in (("train", "training"), ("eval", "held-out")):
+        examples = sum(result.examples for chunk, result in zip(chunks, results, strict=True) if chunk.split == split)
+        if not examples and (split == "train" or config.eval_fraction):
+            cut = whole.tokens_dropped.get(accounting.IN_TRAINING) if split == "eval" else 0
+            raise DataError(
+                f"{corpus_chunks.source(config)}: the {name} split has no example; expected "
+                f"{objective.smallest_text(config)}"
+                + (
+                    f"; {cut:,} of its tokens are cut out, as training has them: --heldout_window=0 keeps them"
+                    if cut
+                    else ""
+                )
+            )
+    return whole

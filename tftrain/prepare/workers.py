@@ -1,0 +1,125 @@
+"""Worker processes that run one stage of tasks at a time.
+
+Results come in task order, so the output of a stage does not depend on the number of workers. With one worker, the
+tasks run in the calling process.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from tftrain.input.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+# Maximum number of submitted tasks per worker.
+_TASKS_IN_FLIGHT = 4
+
+
+class Workers:
+    """A pool of spawned processes, used as a context manager.
+
+    The processes end when the context exits. If an exception leaves the context, they are terminated at once.
+    """
+
+    def __init__(self, count: int):
+        """Creates the pool. The processes start with the first stage."""
+        self.count = count
+        self._pool = None
+        if count > 1:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            for process in multiprocessing.active_children():
+                process.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, stage: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        """Yields function(task) for each task, in task order, and shows a progress bar.
+
+        Args:
+            stage: the name of the stage, for the progress bar and error messages.
+            function: a function that another process can import.
+            tasks: the arguments of the calls.
+
+        Raises:
+            DataError: a worker process died.
+            Exception: an exception of the function.
+        """
+        with Stage(stage, len(tasks)) as progress:
+            results = map(function, tasks) if self._pool is None else self._in_order(stage, function, tasks)
+            for result in results:
+                progress.advance()
+                yield result
+
+    def _in_order(self, stage: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        pending: deque = deque()
+        try:
+            for task in tasks:
+                pending.append(self._pool.submit(function, task))
+                if len(pending) >= _TASKS_IN_FLIGHT * self.count:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool as error:
+            raise DataError(
+                f"a worker process died in the stage {stage!r}, killed for its memory as a rule; give the "
+                f"machine more, or use a smaller --num_workers than {self.count} or a smaller --shard_mb"
+            ) from error
+
+
+class Stage:
+    """A stage of work: a progress bar on a terminal, and a log line with the duration at the end."""
+
+    def __init__(self, name: str, total: int | None):
+        """Begins a stage of `total` steps. `total` is None if the number is unknown."""
+        self._name, self._begin = name, time.monotonic()
+        self._bar = tqdm(total=total, desc=name, disable=None, leave=False, dynamic_ncols=True)
+
+    def advance(self) -> None:
+        """Counts one step."""
+        self._bar.update()
+
+    def __enter__(self) -> "Stage":
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        self._bar.close()
+        if kind is None:
+            logger.info(f"{self._name}: {time.monotonic() - self._begin:.1f} s")
+
+
+def _begin(parent: int) -> None:
+    """Sets up a worker process: the parent handles Ctrl-C, and libraries use one thread without a GPU."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.update(
+        TF_USE_LEGACY_KERAS="1",
+        CUDA_VISIBLE_DEVICES="-1",
+        TF_CPP_MIN_LOG_LEVEL="3",
+        TF_NUM_INTRAOP_THREADS="1",
+        TF_NUM_INTEROP_THREADS="1",
+        OMP_NUM_THREADS="1",
+        TOKENIZERS_PARALLELISM="false",
+    )
+    if os.getppid() != parent:
+        raise SystemExit(1)

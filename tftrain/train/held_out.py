@@ -1,0 +1,114 @@
+"""Evaluates the held-out split: the task's means and scores, and the unigram entropy of the text's tokens.
+
+The examples are the same for every micro-batch, number of ranks and global batch: `--eval_examples` of them, or all.
+
+A score, such as F1, is computed from the predictions for all examples, which every rank gathers. So it does not depend
+on the number of ranks.
+
+The unigram entropy is the lowest loss of a model that knows only how frequent each token is. A lower loss shows that
+the model has learned from context.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.config.train import TrainConfig
+from tftrain.input import pipeline
+from tftrain.model.part import ModelPart
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.run_state import Evaluation
+from tftrain.tasks.task import Task
+from tftrain.train.pipeline import PipelineEvaluation
+
+
+class HeldOut:
+    """The held-out split of a run's data, and the compiled forward pass over it.
+
+    Attributes:
+        scorer: judges the predictions; None if the task's means say all.
+    """
+
+    def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
+        """Opens the split; nothing is read before the first call.
+
+        Args:
+            config: of the run, resolved.
+            task: whose model is evaluated as it is at each call.
+            parts: the layers of this rank.
+            mesh: the ranks.
+            jit: whether XLA compiles the forward pass.
+        """
+        self._config, self._task, self._mesh = config, task, mesh
+        self._source = task.open_source(config.data, "eval", config.run.seed)
+        self.scorer = task.scorer(self._source)
+        self._forward = tf.function(self._of_batch, jit_compile=jit, autograph=False)
+        if mesh.pipeline_parallel_size > 1:
+            self._forward = PipelineEvaluation(config, task, parts, mesh, jit)
+
+    def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
+        """Evaluates the model; every rank must call it.
+
+        Args:
+            before_batch: called before each batch.
+        """
+        # One forward pass takes a micro-batch: evaluation needs no more memory than training. Each of several pipeline
+        # stages takes one at a time.
+        mesh = self._mesh
+        samples = self._config.batch.micro_batch_size * mesh.data.size * mesh.pipeline_parallel_size
+        share = self._mesh.data.share(samples)
+        sums, counts, outputs = np.zeros(len(self._task.sums)), np.zeros(self._task.vocab_size), []
+        for batch in pipeline.eval_batches(self._source, self._config.data, samples, *share, self._rows()):
+            before_batch()
+            of_batch, predicted = self._forward(batch)
+            sums += of_batch.numpy()
+            if predicted is not None:
+                outputs.append(predicted.numpy())
+            tokens = self._task.text_tokens({name: tensor.numpy() for name, tensor in batch.items()})
+            if tokens is not None:
+                counts += np.bincount(tokens, minlength=self._task.vocab_size)
+        vector = tf.constant(np.concatenate([sums, counts]), tf.float64)
+        vector = collectives.all_reduce(self._mesh.data, vector, "evaluation").numpy()
+        total, counts = vector[: len(sums)], vector[len(sums) :]
+        # Of the pipeline stages, only the last one computes sums; those of the others are zero.
+        total = collectives.all_reduce(mesh.pipeline, tf.constant(total), "evaluation").numpy()
+        examples = int(total[self._task.sums.index("examples")])
+        unigram = entropy(counts) if counts.any() else None
+        result = Evaluation(self._task.mean_values(total), unigram, examples, self._source.real_examples)
+        if self.scorer is None:
+            return result
+        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[:examples]
+        return result._replace(scores=self.scorer.scores(gathered), outputs=gathered)
+
+    def _rows(self) -> int:
+        """Returns how many rows of the split hold `eval_examples`, about so many if they are packed; 0: all."""
+        wanted, source = self._config.evaluation.eval_examples, self._source
+        return math.ceil(wanted * source.num_examples / source.real_examples)
+
+    def _of_batch(self, batch):
+        found = self._task.compute(batch)
+        return self._task.vector(found), found.get("outputs")
+
+    def _gathered(self, outputs: list[np.ndarray], batch_size: int) -> np.ndarray:
+        """Returns what all data parallel ranks predict, in the order of the examples; every rank must call it.
+
+        Args:
+            outputs: of this rank's samples of each batch, on the last pipeline stage.
+            batch_size: number of these samples.
+        """
+        mesh, shape = self._mesh, self._task.output_shape
+        batches = int(collectives.gather_numbers(mesh.world, len(outputs), "evaluation/batches").max())
+        own = np.concatenate(outputs) if outputs else np.zeros([batches * batch_size, *shape], np.float32)
+        own = collectives.all_reduce(mesh.pipeline, tf.constant(own), "evaluation/stages")
+        found = collectives.all_gather_rows(mesh.data, own, "evaluation/outputs").numpy()
+        by_rank = found.reshape(mesh.data.size, batches, batch_size, *shape)
+        return np.swapaxes(by_rank, 0, 1).reshape(-1, *shape)
+
+
+def entropy(counts: np.ndarray) -> float:
+    """Returns the entropy of a distribution given by its counts, in nats."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
