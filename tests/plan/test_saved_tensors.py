@@ -6,7 +6,7 @@ from tests.plan.workloads import BERT, resized
 from tftrain.architecture.describe import describe
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.train import ModelConfig
-from tftrain.plan import bert
+from tftrain.plan import own
 
 ALIASES = ("Reshape", "Identity", "IdentityN", "StopGradient")
 SAMPLES, LENGTH, WIDTH, HEADS = 3, 32, 64, 4
@@ -53,7 +53,7 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
     found = saved_bytes(config, dtype)
     # A number or two for each row, such as a norm's mean, is not in the inventory.
     rows = 16 * SAMPLES * LENGTH * 4
-    assert 0 <= found - bert.block(work).saved_bytes() <= rows
+    assert 0 <= found - own.block(work).saved_bytes() <= rows
 
 
 def saved_bytes(config, dtype):

@@ -5,16 +5,13 @@ imports TensorFlow: a wrong flag is refused before TensorFlow starts.
 """
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
-from tftrain.config import fine_tuning, length_choice
-from tftrain.config.families import listed
+from tftrain.config import combinations
 from tftrain.config.fields import ConfigError, Problem, field_problems, flag, sections, with_absolute_paths
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.config.layer_split import split_layers
-from tftrain.config.model import HEAD_SIZES, TASKS, ModelConfig
-from tftrain.config.parallel import BatchConfig, ParallelConfig, schedule_problems
+from tftrain.config.model import ModelConfig
+from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.config.run import CheckpointConfig, EvaluationConfig, LimitsConfig, LogConfig, RunConfig
 
 # The update rules of tftrain.optim.rules, and which of them have fused ops.
@@ -163,143 +160,7 @@ class TrainConfig:
     def problems(self, ranks: int) -> list[Problem]:
         """Returns every reason to refuse this configuration on this number of ranks."""
         found = [problem for section in sections(self) for problem in field_problems(section)]
-        model, data, optimizer, run = self.model, self.data, self.optimizer, self.run
-        if model.num_attention_heads > 0 and model.hidden_size % model.num_attention_heads:
-            expected = f"expected a multiple of num_attention_heads={model.num_attention_heads}"
-            found.append(Problem("hidden_size", model.hidden_size, expected))
-        if model.position_embedding not in model.family.positions and not model.is_decoder:
-            expected = f"expected {' or '.join(model.family.positions)}, or --model_family={listed('causal')}"
-            found.append(Problem("position_embedding", model.position_embedding, expected))
-        if model.position_embedding == "rotary" and model.head_size % 2:
-            expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
-            found.append(Problem("position_embedding", model.position_embedding, expected))
-        size = model.head_size if model.num_attention_heads > 0 else 0
-        multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
-        if size % multiple or size > largest:
-            takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
-            found.append(
-                Problem("attn_impl", model.attn_impl, f"expected softmax with heads of {size} elements: {takes}")
-            )
-        if model.attn_impl == "cudnn":
-            found += self._cudnn_problems()
-        sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
-        if model.task in TASKS:
-            found += fine_tuning.problems(self.fine_tuning, model.task, model.model_family)
-        if model.is_fine_tuned:
-            expected = "remove this flag: fine-tuning reads train_file and eval_file"
-            found += [Problem(name, getattr(data, name), expected) for name in sources]
-        elif len(sources) != 1:
-            given = "none" if not sources else ", ".join(sources)
-            found.append(
-                Problem(
-                    "data_dir",
-                    data.data_dir,
-                    f"expected exactly one of data_dir, train_files and synthetic_data, given: {given}",
-                )
-            )
-        if data.eval_files and not data.train_files:
-            found.append(Problem("eval_files", data.eval_files, "expected together with train_files"))
-        if model.position_embedding == "learned" and (data.max_seq_length or 0) > model.max_position_embeddings:
-            expected = f"expected at most max_position_embeddings={model.max_position_embeddings}"
-            found.append(Problem("max_seq_length", data.max_seq_length, expected))
-        if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):
-            expected = f"expected at most learning_rate={optimizer.learning_rate}"
-            found.append(Problem("end_learning_rate", optimizer.end_learning_rate, expected))
-        if (optimizer.warmup_steps or 0) > max(run.max_steps, 0):
-            found.append(Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={run.max_steps}"))
-        widths = {"num_attention_heads": model.num_attention_heads, "intermediate_size": model.feed_forward_size}
-        found += self.parallel.problems(ranks, widths)
-        parallel = self.parallel
-        try:
-            sizes = model.num_hidden_layers, parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
-            split_layers(*(max(1, size) for size in sizes), parallel.pipeline_split)
-        except ConfigError as error:
-            found += error.problems
-        if parallel.pipeline_schedule == "zero_bubble" and self.compute.activation_checkpointing == "full":
-            expected = (
-                "expected none or selective with pipeline_schedule=zero_bubble, which computes backward in halves"
-            )
-            found.append(Problem("activation_checkpointing", "full", expected))
-        if (model.vocab_size or math.inf) < self.parallel.tensor_parallel_size:
-            expected = (
-                f"expected at least one word for each of tensor_parallel_size={self.parallel.tensor_parallel_size}"
-            )
-            found.append(Problem("vocab_size", model.vocab_size, expected))
-        if self._has_deferred_collectives and self.compute.jit_compile == "true":
-            expected = (
-                "expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble: the halves of "
-                "backward share tensors that pieces compiled by XLA would hide"
-            )
-            found.append(Problem("jit_compile", "true", expected))
-        length, size = data.max_seq_length or 0, parallel.tensor_parallel_size
-        if parallel.sequence_parallel and size < 2:
-            found.append(Problem("sequence_parallel", True, "expected together with tensor_parallel_size > 1"))
-        elif parallel.sequence_parallel and length % size:
-            expected = f"expected a multiple of tensor_parallel_size={size} with sequence_parallel"
-            found.append(Problem("max_seq_length", length, expected))
-        found += self._bucket_problems()
-        if not self.compute.enable_resource_variables:
-            expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
-            found.append(Problem("enable_resource_variables", False, expected))
-        if not run.output_dir:
-            found.append(Problem("output_dir", run.output_dir, "expected a folder for what the run writes"))
-        batch_flags = {field.name for field in dataclasses.fields(self.batch)}
-        batch_flags |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
-        if not any(problem.flag in batch_flags for problem in found):
-            try:
-                found += self._schedule_problems(self.parallel.data_parallel_size(ranks))
-            except ConfigError as error:
-                found += error.problems
-        return found
-
-    def _bucket_problems(self) -> list[Problem]:
-        """Returns why batches can't be cut to seq_length_buckets, as far as that does not depend on the data."""
-        given, model, parallel = self.data.seq_length_buckets, self.model, self.parallel
-        if given == length_choice.NONE:
-            return []
-        reasons = {
-            f"--model_family={model.model_family} has sequences of full length": model.is_decoder,
-            "fine-tuning makes batches of one length": model.is_fine_tuned,
-            "--synthetic_data has rows of full length": self.data.synthetic_data,
-            "--batch_rampup changes the size of the batches that are arranged by length": self.batch.batch_rampup
-            != "none",
-        }
-        for reason, holds in reasons.items():
-            if holds:
-                return [Problem("seq_length_buckets", given, f"expected none: {reason}")]
-        divisor = max(1, parallel.tensor_parallel_size) if parallel.sequence_parallel else 1
-        return length_choice.problems(given, self.data.max_seq_length, divisor)
-
-    def _schedule_problems(self, data_parallel_size: int) -> list[Problem]:
-        """Returns why the pipeline schedule can't run the global batch, or a smaller one of the batch ramp.
-
-        Raises:
-            ConfigError: the batch sizes contradict each other.
-        """
-        batch, parallel = self.batch.resolve(data_parallel_size), self.parallel
-        for stage in batch.ramp.stages():
-            count = stage.batch_size // (batch.micro_batch_size * data_parallel_size)
-            sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
-            if found := schedule_problems(parallel.pipeline_schedule, *sizes):
-                return found
-        return []
-
-    def _cudnn_problems(self) -> list[Problem]:
-        """Returns a reason why cuDNN can't compute the attention, as far as it depends on neither data nor device."""
-        model, compute = self.model, self.compute
-        reasons = {
-            "precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
-            "attention_probs_dropout_prob above 0: cuDNN would draw other masks after a resume": (
-                model.attention_probs_dropout_prob > 0
-            ),
-            "position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
-                model.position_embedding == "alibi"
-            ),
-            "deterministic: cuDNN adds gradients in any order": compute.deterministic,
-            "a step that XLA does not compile": not self.compiles(gpu=True),
-        }
-        reason = next((reason for reason, holds in reasons.items() if holds), None)
-        return [Problem("attn_impl", "cudnn", f"expected flash or softmax with {reason}")] if reason else []
+        return found + combinations.problems(self, ranks, {problem.flag for problem in found})
 
     def compiles(self, gpu: bool) -> bool:
         """Returns whether XLA compiles the step, or pieces of it under tensor parallelism. auto: on a GPU.
@@ -308,7 +169,7 @@ class TrainConfig:
             gpu: whether the run's device is a GPU.
         """
         if self.compute.jit_compile == "auto":
-            return gpu and not self._has_deferred_collectives
+            return gpu and not self.has_deferred_collectives
         return self.compute.jit_compile == "true"
 
     def compiles_whole(self, gpu: bool) -> bool:
@@ -316,7 +177,7 @@ class TrainConfig:
         return self.compiles(gpu) and self.parallel.tensor_parallel_size == 1
 
     @property
-    def _has_deferred_collectives(self) -> bool:
+    def has_deferred_collectives(self) -> bool:
         """Whether backward is in halves, and each has sums over tensor parallel ranks in it."""
         parallel = self.parallel
         stages = parallel.pipeline_parallel_size > 1

@@ -3,17 +3,12 @@
 import functools
 from typing import NamedTuple
 
-from tftrain.plan import bert, decoder, encoder, gpt
+from tftrain.plan import decoder, encoder, own
 from tftrain.plan.blocks import Part
 from tftrain.plan.workload import Workload
 
-# By the trainer and whether the model is a decoder.
-INVENTORIES = {
-    ("megatron", True): decoder,
-    ("encoder", False): encoder,
-    ("tftrain", False): bert,
-    ("tftrain", True): gpt,
-}
+# By the trainer.
+INVENTORIES = {"megatron": decoder, "encoder": encoder, "tftrain": own}
 
 
 class Parts(NamedTuple):
@@ -47,8 +42,8 @@ def one_block(work: Workload) -> Workload:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _parts(work: Workload) -> Parts:
-    own = INVENTORIES[work.trainer, work.model.causal]
-    return Parts(own.block(work), own.embedding(work), own.head(work))
+    trainer = INVENTORIES[work.trainer]
+    return Parts(trainer.block(work), trainer.embedding(work), trainer.head(work))
 
 
 def weights(work: Workload, stage: int = 0) -> float:

@@ -1,9 +1,10 @@
-"""The inventory of this project's encoder: products and kernels from `encoder.py`, and its own list of saved tensors.
+"""The inventory of this project's models: products and kernels from `encoder.py`, and its own list of saved tensors.
 
 The saved tensors follow from `tftrain/model` and `tftrain/ops`. Fused ops draw dropout masks again in backward. The
 fused softmax saves only its probabilities, the fused norm only its input. Plain norms, softmax and GeLU are fp32 in any
 precision: a norm saves the centred and the normed input, the softmax its result, GeLU its input and two factors, and
-GeGLU both projections' outputs and the result of GeLU.
+GeGLU both projections' outputs and the result of GeLU. A causal mask saves no products: scores and context are products
+of whole matrices. The output layer works in chunks of rows.
 """
 
 from tftrain.config.output_chunks import rows_of_chunk
@@ -13,6 +14,7 @@ from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
 from tftrain.plan.workload import Workload
 
 PLAIN_BYTES = 4  # of norms, softmax and GeLU, and of sums over chunks of logits
+CHUNK_COPIES = 4  # of a chunk's causal logits in fp32: logits, differences, exponentials, gradients
 
 
 def block(work: Workload) -> Part:
@@ -27,7 +29,11 @@ def embedding(work: Workload) -> Part:
 
 
 def head(work: Workload) -> Part:
-    """Returns the inventory of the two heads; the logits of the masked words are in chunks of rows."""
+    """Returns the inventory behind the blocks: the logits of the masked words, or of all; in chunks of rows."""
+    return _causal_head(work) if work.model.causal else _accumulated(_masked_head(work), work)
+
+
+def _masked_head(work: Workload) -> Part:
     part, words, width = encoder.head(work), round(work.model.vocab / work.tp), work.model.width
     rows = work.micro_batch * work.predictions
     chunk = rows_of_chunk(rows, words, width)
@@ -35,7 +41,25 @@ def head(work: Workload) -> Part:
     if chunk < rows:
         saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * width))
     products = (*part.products, Product("next sentence", work.micro_batch, 2, width))
-    return _accumulated(part._replace(products=products, saved=tuple(saved)), work)
+    return part._replace(products=products, saved=tuple(saved))
+
+
+def _causal_head(work: Workload) -> Part:
+    tokens, width, words = work.micro_batch * work.seq, work.model.width, work.model.vocab / work.tp
+    u, rows = tokens * width * work.item, rows_of_chunk(tokens, round(words), width)
+    products = (Product("logits", tokens, round(words), width),)
+    kernels = (
+        Kernel("cross-entropy", *(passes * tokens * words for passes in encoder.LOGIT_BYTES)),
+        Kernel("launches", 0, 0, (10, 10)),
+    )
+    saved = (
+        SavedTensor("input of the last norm", u / work.stream_ranks),
+        SavedTensor("input of the output layer", u),
+        SavedTensor("logits of a chunk", 4.0 * CHUNK_COPIES * rows * words),
+        SavedTensor("sum of the table's gradient", 4.0 * words * width if rows < tokens else 0.0),
+    )
+    sums = ((4.0 * tokens,) * 4, (u,)) if work.tp > 1 else ((), ())
+    return Part(products, kernels, saved, u, sums, work.model.output_weights.of_rank(work.tp))
 
 
 def _accumulated(part: Part, work: Workload) -> Part:

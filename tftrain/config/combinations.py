@@ -1,0 +1,167 @@
+"""Which flags of a run contradict each other: every rule over more than one flag, section by section."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Set
+
+from tftrain.config import fine_tuning, length_choice
+from tftrain.config.families import listed
+from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.layer_split import split_layers
+from tftrain.config.model import HEAD_SIZES, TASKS
+from tftrain.config.parallel import schedule_problems
+
+
+def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
+    """Returns why the flags of a configuration can't be combined.
+
+    Args:
+        config: a `TrainConfig`.
+        ranks: the number of all ranks.
+        wrong: flags whose own values are refused.
+    """
+    found = [*_of_model(config), *_of_data(config), *_of_schedule(config), *_of_ranks(config, ranks)]
+    found += _of_buckets(config)
+    if not config.compute.enable_resource_variables:
+        expected = "expected true: tf.function of TensorFlow 2 supports only resource variables"
+        found.append(Problem("enable_resource_variables", False, expected))
+    if not config.run.output_dir:
+        found.append(Problem("output_dir", config.run.output_dir, "expected a folder for what the run writes"))
+    batch_flags = {field.name for field in dataclasses.fields(config.batch)}
+    batch_flags |= {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_schedule", "virtual_pipeline_size"}
+    if batch_flags.isdisjoint({*wrong, *(problem.flag for problem in found)}):
+        try:
+            found += _of_pipeline(config, config.parallel.data_parallel_size(ranks))
+        except ConfigError as error:
+            found += error.problems
+    return found
+
+
+def _of_model(config) -> Iterator[Problem]:
+    model, positions = config.model, config.model.position_embedding
+    heads = model.num_attention_heads
+    if heads > 0 and model.hidden_size % heads:
+        yield Problem("hidden_size", model.hidden_size, f"expected a multiple of num_attention_heads={heads}")
+    if positions not in model.family.positions and not model.is_decoder:
+        expected = f"expected {' or '.join(model.family.positions)}, or --model_family={listed('causal')}"
+        yield Problem("position_embedding", positions, expected)
+    if positions == "rotary" and model.head_size % 2:
+        expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
+        yield Problem("position_embedding", positions, expected)
+    size = model.head_size if heads > 0 else 0
+    multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
+    if size % multiple or size > largest:
+        takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
+        yield Problem("attn_impl", model.attn_impl, f"expected softmax with heads of {size} elements: {takes}")
+    if model.attn_impl == "cudnn" and (reason := _no_cudnn(config)):
+        yield Problem("attn_impl", "cudnn", f"expected flash or softmax with {reason}")
+
+
+def _no_cudnn(config) -> str | None:
+    """Returns why cuDNN can't compute the attention, as far as it depends on neither data nor device."""
+    model, compute = config.model, config.compute
+    reasons = {
+        "precision=fp32: cuDNN takes fp16 and bf16": compute.precision == "fp32",
+        "attention_probs_dropout_prob above 0: cuDNN would draw other masks after a resume": (
+            model.attention_probs_dropout_prob > 0
+        ),
+        "position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
+            model.position_embedding == "alibi"
+        ),
+        "deterministic: cuDNN adds gradients in any order": compute.deterministic,
+        "a step that XLA does not compile": not config.compiles(gpu=True),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _of_data(config) -> Iterator[Problem]:
+    model, data = config.model, config.data
+    sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
+    if model.task in TASKS:
+        yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family)
+    if model.is_fine_tuned:
+        expected = "remove this flag: fine-tuning reads train_file and eval_file"
+        yield from (Problem(name, getattr(data, name), expected) for name in sources)
+    elif len(sources) != 1:
+        given = "none" if not sources else ", ".join(sources)
+        expected = f"expected exactly one of data_dir, train_files and synthetic_data, given: {given}"
+        yield Problem("data_dir", data.data_dir, expected)
+    if data.eval_files and not data.train_files:
+        yield Problem("eval_files", data.eval_files, "expected together with train_files")
+    if model.position_embedding == "learned" and (data.max_seq_length or 0) > model.max_position_embeddings:
+        expected = f"expected at most max_position_embeddings={model.max_position_embeddings}"
+        yield Problem("max_seq_length", data.max_seq_length, expected)
+
+
+def _of_schedule(config) -> Iterator[Problem]:
+    optimizer, max_steps = config.optimizer, config.run.max_steps
+    if optimizer.end_learning_rate > max(optimizer.learning_rate, 0):
+        expected = f"expected at most learning_rate={optimizer.learning_rate}"
+        yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)
+    if (optimizer.warmup_steps or 0) > max(max_steps, 0):
+        yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={max_steps}")
+
+
+def _of_ranks(config, ranks: int) -> Iterator[Problem]:
+    model, parallel, compute = config.model, config.parallel, config.compute
+    size, length = parallel.tensor_parallel_size, config.data.max_seq_length or 0
+    yield from parallel.problems(
+        ranks, {"num_attention_heads": model.num_attention_heads, "intermediate_size": model.feed_forward_size}
+    )
+    try:
+        sizes = model.num_hidden_layers, parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
+        split_layers(*(max(1, each) for each in sizes), parallel.pipeline_split)
+    except ConfigError as error:
+        yield from error.problems
+    if parallel.pipeline_schedule == "zero_bubble" and compute.activation_checkpointing == "full":
+        expected = "expected none or selective with pipeline_schedule=zero_bubble, which computes backward in halves"
+        yield Problem("activation_checkpointing", "full", expected)
+    if (model.vocab_size or math.inf) < size:
+        expected = f"expected at least one word for each of tensor_parallel_size={size}"
+        yield Problem("vocab_size", model.vocab_size, expected)
+    if config.has_deferred_collectives and compute.jit_compile == "true":
+        expected = (
+            "expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble: the halves of "
+            "backward share tensors that pieces compiled by XLA would hide"
+        )
+        yield Problem("jit_compile", "true", expected)
+    if parallel.sequence_parallel and size < 2:
+        yield Problem("sequence_parallel", True, "expected together with tensor_parallel_size > 1")
+    elif parallel.sequence_parallel and length % size:
+        yield Problem(
+            "max_seq_length", length, f"expected a multiple of tensor_parallel_size={size} with sequence_parallel"
+        )
+
+
+def _of_buckets(config) -> list[Problem]:
+    """Returns why batches can't be cut to seq_length_buckets, as far as that does not depend on the data."""
+    given, model, parallel = config.data.seq_length_buckets, config.model, config.parallel
+    if given == length_choice.NONE:
+        return []
+    reasons = {
+        f"--model_family={model.model_family} has sequences of full length": model.is_decoder,
+        "fine-tuning makes batches of one length": model.is_fine_tuned,
+        "--synthetic_data has rows of full length": config.data.synthetic_data,
+        "--batch_rampup changes the size of the batches that are arranged by length": config.batch.batch_rampup
+        != "none",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            return [Problem("seq_length_buckets", given, f"expected none: {reason}")]
+    divisor = max(1, parallel.tensor_parallel_size) if parallel.sequence_parallel else 1
+    return length_choice.problems(given, config.data.max_seq_length, divisor)
+
+
+def _of_pipeline(config, data_parallel_size: int) -> list[Problem]:
+    """Returns why the pipeline schedule can't run the global batch, or a smaller one of the batch ramp.
+
+    Raises:
+        ConfigError: the batch sizes contradict each other.
+    """
+    batch, parallel = config.batch.resolve(data_parallel_size), config.parallel
+    for stage in batch.ramp.stages():
+        count = stage.batch_size // (batch.micro_batch_size * data_parallel_size)
+        sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
+        if found := schedule_problems(parallel.pipeline_schedule, *sizes):
+            return found
+    return []
