@@ -13,14 +13,13 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from tftrain import program
 from tftrain.bench import host, page
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.report import Store, render
 from tftrain.bench.table import Row, Table, groups
 from tftrain.bench.tables import TABLES
-from tftrain.config import flags
 from tftrain.config.fields import ConfigError, Problem
-from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode
 
 logger = logging.getLogger("tftrain.bench")
@@ -38,21 +37,25 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
-    log.configure(program="tftrain.bench", stream="stderr")
-    try:
-        args = [f"--list={EVERY}" if arg == "--list" else arg for arg in argv[1:]]
-        config = flags.parse(BenchConfig, ["python -m tftrain.bench", *args])
-        if problems := config.problems():
-            raise ConfigError(problems)
-        if config.list:
-            tables = named(config.list, "list") if config.list != EVERY else named(config.table)
-            print(listing(tables), end="")
-            return 0
-        every = chosen(config)
-    except ConfigError as error:
-        flags.refuse("tftrain.bench", error)
+    args = [f"--list={EVERY}" if arg == "--list" else arg for arg in argv[1:]]
+    return program.main(
+        "bench",
+        BenchConfig,
+        measure,
+        [argv[0], *args],
+        target=lambda config: f"--output_dir={config.output_dir}",
+        stream="stderr",
+    )
+
+
+def measure(config: BenchConfig) -> int:
+    """Lists tables, or measures those that the flags name; returns the exit status."""
+    if config.list:
+        tables = named(config.list, "list") if config.list != EVERY else named(config.table)
+        print(listing(tables), end="")
+        return 0
     codes = []
-    for table, rows in every:
+    for table, rows in chosen(config):
         try:
             codes.append(measure_table(table, rows, config))
         except ConfigError as error:
