@@ -1,7 +1,8 @@
 # Every target that needs the environment brings it up to date first; when it is, that takes a fraction of a second.
 #
 #   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.12 that works)
-#   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL where CUDA is; GPU=0 goes back
+#   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL, GPU kernels; GPU=0 goes back
+#   NCCL=0                      with GPU=1: Horovod without NCCL, where there is no CUDA toolkit
 #   OPS=0                       without the fused ops, and without Bazel
 #   CHROMIUM=1                  with Chromium (as root, with apt), for the test that looks at the reports of tftrain.bench
 #   MODEL=gpt                   with `make train`: a small GPT instead of a small BERT
@@ -26,7 +27,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv: locked packages, Horovod, the project itself, the fused ops
-	@PYTHON="$(PYTHON)" GPU="$(GPU)" OPS="$(OPS)" sh tools/setup.sh
+	@PYTHON="$(PYTHON)" GPU="$(GPU)" NCCL="$(NCCL)" OPS="$(OPS)" sh tools/setup.sh
 
 train: setup build/$(QUICKSTART)/data/manifest.json ## Train a small BERT (or GPT) on two ranks, then evaluate it
 	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/$(QUICKSTART).flags

@@ -43,11 +43,6 @@ DROPPED_SOURCE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorfl
 # A translation unit that includes TensorFlow's headers takes up to 2 GB to compile.
 GB_PER_COMPILER = 2
 
-WITHOUT_NCCL = (
-    "No CUDA toolkit found (no nvcc on PATH, CUDA_HOME not set): building without NCCL. GPU tensors will travel "
-    "through host memory. Install the toolkit, or set CUDA_HOME, and run this again for NCCL."
-)
-
 
 class BuildError(Exception):
     """Horovod cannot be built or does not work; the message says why and what to do."""
@@ -195,7 +190,7 @@ def install(wheel: Path) -> None:
 def main() -> int:
     """Finds or builds the wheel, installs it, and returns the exit status."""
     parser = argparse.ArgumentParser(description="Build Horovod into a cached wheel and install it.")
-    parser.add_argument("--gpu", action="store_true", help="build for GPU tensors too, where a CUDA toolkit is found")
+    parser.add_argument("--gpu", action="store_true", help="with NCCL, where a CUDA toolkit is found")
     parser.add_argument("--find", action="store_true", help="only print the path of the cached wheel, if there is one")
     parser.add_argument("--rebuild", action="store_true", help="build even where the cache has the wheel")
     arguments = parser.parse_args()
@@ -209,8 +204,6 @@ def main() -> int:
         if wheel:
             say(f"Using {wheel}")
         else:
-            if arguments.gpu and not features.cuda:
-                print(WITHOUT_NCCL, file=sys.stderr)
             wheel = build(features, folder)
         install(wheel)
     except (BuildError, OSError) as error:

@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import build_horovod
 from horovod_features import of_machine
 
+from setup import Choices
+
 ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "build" / "custom_ops" / "libtftrain_ops.so"
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
@@ -75,9 +77,8 @@ def main() -> int:
     if not arguments.without_ops and not OPS.exists():
         print(f"build_wheel: no {OPS}; `make setup` builds it, OPS=0 leaves the fused ops out", file=sys.stderr)
         return 1
-    kind = Path(sys.prefix) / "setup" / "kind"
-    gpu = kind.exists() and kind.read_text() == "gpu"
-    horovod = build_horovod.find_wheel(build_horovod.wheel_folder(of_machine(gpu)))
+    choices = Choices.of_stamps()
+    horovod = build_horovod.find_wheel(build_horovod.wheel_folder(of_machine(choices.nccl)))
     if horovod is None:
         print("build_wheel: the cache has no wheel of Horovod; `make setup` builds it", file=sys.stderr)
         return 1
@@ -88,8 +89,8 @@ def main() -> int:
         print(f"build_wheel: exit status {error.returncode} from pip", file=sys.stderr)
         return 1
     version = wheels[0].name.split("-")[1]
-    names = [f"tftrain{'[gpu]' if gpu else ''}=={version}", f"horovod=={build_horovod.VERSION}"]
-    lock = ROOT / ("requirements-gpu.lock" if gpu else "requirements.lock")
+    names = [f"tftrain{'[gpu]' if choices.gpu else ''}=={version}", f"horovod=={build_horovod.VERSION}"]
+    lock = ROOT / ("requirements-gpu.lock" if choices.gpu else "requirements.lock")
     (arguments.to / "constraints.txt").write_text(constraints(lock.read_text()))
     (arguments.to / "requirements.txt").write_text(REQUIREMENTS.format(requirements="\n".join(names)))
     for wheel in wheels:

@@ -6,12 +6,17 @@ was built with an MPI that is gone can't be imported.
 """
 
 import hashlib
+import importlib.metadata
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+import cuda_toolkit
 
 
 class Features(NamedTuple):
@@ -20,10 +25,12 @@ class Features(NamedTuple):
     Attributes:
         mpi: the compiler command of MPI's wrapper, which names the MPI; empty for a build without MPI.
         cuda: the root of the CUDA toolkit for NCCL; empty for a build without NCCL.
+        versions: of nvcc and NCCL.
     """
 
     mpi: str = ""
     cuda: str = ""
+    versions: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -33,37 +40,32 @@ class Features(NamedTuple):
     @property
     def key(self) -> str:
         """The names, with a hash of each foreign library that the binary is linked with: `gloo+mpi-1a2b3c4d`."""
-        found = {"gloo": "", "mpi": self.mpi, "nccl": self.cuda}
+        found = {"gloo": "", "mpi": self.mpi, "nccl": f"{self.cuda} {self.versions}"}
         return "+".join(f"{name}-{_short_hash(found[name])}" if found[name] else name for name in self.names)
 
 
-def choose(mpi: str, cuda: str, gpu: bool, environ: Mapping[str, str]) -> Features:
+def choose(mpi: str, cuda: str, gpu: bool, environ: Mapping[str, str], versions: str = "") -> Features:
     """Returns the features of a build.
 
     Args:
-        mpi, cuda: what the machine has, as in `Features`.
-        gpu: whether the environment is one for GPUs; NCCL needs it.
+        mpi, cuda, versions: what the machine has, as in `Features`.
+        gpu: whether NCCL is wanted: the environment is one for GPUs, and was not set up with NCCL=0.
         environ: `HOROVOD_WITHOUT_MPI=1`, Horovod's own switch, leaves MPI out.
     """
-    return Features(mpi if environ.get("HOROVOD_WITHOUT_MPI") != "1" else "", cuda if gpu else "")
+    mpi = mpi if environ.get("HOROVOD_WITHOUT_MPI") != "1" else ""
+    return Features(mpi, cuda, versions) if gpu else Features(mpi)
 
 
 def of_machine(gpu: bool, environ: Mapping[str, str] = os.environ) -> Features:
     """Returns the features of a build on this machine; see `choose`."""
-    return choose(_mpi(), str(cuda_home(environ) or "") if gpu else "", gpu, environ)
-
-
-def cuda_home(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Returns the root of the CUDA toolkit (the folder that has bin/nvcc), or None where there is none."""
-    candidates = [environ.get(name) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDA_PATH")]
-    if nvcc := shutil.which("nvcc"):
-        # nvcc on PATH may be a wrapper script; the real one tells where its toolkit is.
-        plan = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], capture_output=True, text=True).stderr
-        candidates += [line.split("=", 1)[1] for line in plan.splitlines() if line.startswith("#$ TOP=")]
-    for candidate in [*filter(None, candidates), "/usr/local/cuda"]:
-        if (Path(candidate) / "bin" / "nvcc").exists():
-            return Path(candidate).resolve()
-    return None
+    found = cuda_toolkit.toolkit(environ, cuda_toolkit.driver(environ)) if gpu else None
+    if found is None:
+        return choose(_mpi(), "", gpu, environ)
+    try:
+        nccl = importlib.metadata.version("nvidia-nccl-cu12")
+    except importlib.metadata.PackageNotFoundError:
+        nccl = "of the system"
+    return choose(_mpi(), str(found.home), gpu, environ, f"nvcc {cuda_toolkit.words(found.version)}, NCCL {nccl}")
 
 
 def _mpi() -> str:

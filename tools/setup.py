@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import cuda_toolkit
 import horovod_features
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,10 @@ UV_PIN = ROOT / "tools" / "uv.txt"
 OPS_LIBRARY = ROOT / "build" / "custom_ops" / "libtftrain_ops.so"
 OPS_SOURCES = ("custom_ops", "tools/bazel", "tools/bazel_rules", "WORKSPACE", ".bazelrc")
 TAIL_LINES = 30
+
+
+# A library with GPU kernels has the code of CUDA's runtime in it.
+CUDA_MARK = b"__cudaRegisterFatBinary"
 
 
 class SetupError(Exception):
@@ -57,6 +62,42 @@ class Step:
     title: Callable[[], str]
     key: str
     commands: tuple[tuple, ...]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the environment is for. A choice that is not given is that of the last set-up.
+
+    Attributes:
+        gpu: TensorFlow with its CUDA packages, and the GPU kernels of the fused ops.
+        nccl: Horovod with NCCL; only for GPUs.
+        ops: the fused ops.
+    """
+
+    gpu: bool = False
+    nccl: bool = False
+    ops: bool = True
+
+    @classmethod
+    def of_stamps(cls, gpu: str | None = None, nccl: str | None = None, ops: str | None = None) -> "Choices":
+        """Returns the choices; "1", "0" or None for one that is not given."""
+        kind, without = (
+            (STAMPS / name).read_text() if (STAMPS / name).exists() else "" for name in ("kind", "without")
+        )
+        is_gpu = kind == "gpu" if gpu is None else gpu == "1"
+        # Another kind of environment has made no choice yet.
+        before = without.split() if is_gpu and kind == "gpu" else []
+        is_with = {
+            name: name not in before if given is None else given == "1"
+            for name, given in (("nccl", nccl), ("ops", ops))
+        }
+        return cls(is_gpu, is_gpu and is_with["nccl"], is_with["ops"])
+
+    def write(self) -> None:
+        """Stores the choices for the next set-up."""
+        STAMPS.mkdir(parents=True, exist_ok=True)
+        (STAMPS / "kind").write_text("gpu" if self.gpu else "cpu")
+        (STAMPS / "without").write_text(" ".join(["nccl"] * (not self.nccl) + ["ops"] * (not self.ops)))
 
 
 def say(message: str, end: str = "\n") -> None:
@@ -89,7 +130,8 @@ def environment() -> dict[str, str]:
     if paths.cafile or (paths.capath and any(Path(paths.capath).iterdir())):
         result.setdefault("UV_SYSTEM_CERTS", "1")
     # An active environment of the caller's must not be mistaken for ours.
-    for name in ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH"):
+    # NVIDIA's containers constrain pip to the versions of their own packages.
+    for name in ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "PIP_CONSTRAINT"):
         result.pop(name, None)
     return result
 
@@ -166,14 +208,14 @@ def describe_python() -> str:
     return f"{platform.python_version()} {sys.base_prefix}"
 
 
-def prepare_venv(recreate_for_other_python: bool, gpu: bool) -> None:
+def prepare_venv(recreate_for_other_python: bool, choices: Choices) -> None:
     """Makes `.venv`; makes it again if it does not start, or is of another kind or another Python than requested.
 
     A change of kind starts afresh, because packages of the other kind would stay behind.
     """
     present = venv_python()
     kind = STAMPS / "kind"
-    wanted_kind = "gpu" if gpu else "cpu"
+    wanted_kind = "gpu" if choices.gpu else "cpu"
     # The stamp is missing where an earlier run was stopped half-way.
     unusable = present is None or not (STAMPS / "venv").exists()
     other_python = recreate_for_other_python and present != describe_python()
@@ -186,38 +228,56 @@ def prepare_venv(recreate_for_other_python: bool, gpu: bool) -> None:
         shutil.rmtree(VENV, ignore_errors=True)
         title = f"creating .venv with Python {platform.python_version()} ({sys.executable})"
         run_step(Step("venv", lambda: title, describe_python(), ((sys.executable, "-m", "venv", VENV),)))
-    STAMPS.mkdir(parents=True, exist_ok=True)
-    kind.write_text(wanted_kind)
+    choices.write()
 
 
-def horovod_title() -> str:
+def horovod_title(nccl: bool) -> str:
     """Says whether Horovod's step will take seconds or minutes."""
-    find = subprocess.run([PYTHON, BUILD_HOROVOD, "--find"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    command = [PYTHON, BUILD_HOROVOD, "--find", *(["--gpu"] if nccl else [])]
+    find = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    kind = "Horovod with NCCL" if nccl else "Horovod"
     if find.stdout.strip():
-        return "installing Horovod from the cached wheel"
-    return "building Horovod (some minutes, once per Python version and MPI)"
+        return f"installing {kind} from the cached wheel"
+    once = "once per Python version, MPI, CUDA and NCCL" if nccl else "once per Python version and MPI"
+    return f"building {kind} (some minutes, {once})"
 
 
-def ops_step(packages_key: str) -> Step:
-    """Builds the fused ops with Bazel; again when a source changed, or when `make clean` took the library away."""
+def ops_step(packages_key: str, gpu: bool) -> Step | None:
+    """Builds the fused ops with Bazel; again when a source changed, or when `make clean` took the library away.
+
+    Returns None if that would replace a library with GPU kernels, which was built by hand, by one without them.
+    """
     if not OPS_LIBRARY.exists():
         (STAMPS / "ops").unlink(missing_ok=True)
     places = [ROOT / source for source in OPS_SOURCES]
     sources = sorted(path for place in places for path in [place, *place.rglob("*")] if path.is_file())
-    title = "building the fused ops (some minutes the first time)"
-    return Step(
-        "ops",
-        lambda: title,
-        digest(packages_key, *(part for path in sources for part in (path.relative_to(ROOT), path))),
-        ((ROOT / "tools" / "bazel", "run", "//custom_ops:install"),),
-    )
+    kernels, options = "", ()
+    if gpu:
+        found = cuda_toolkit.toolkit(os.environ, cuda_toolkit.driver(os.environ))
+        kernels = f" with GPU kernels by nvcc {cuda_toolkit.words(found.version)}"
+        options = ("--config=cuda", f"--action_env=NVCC={found.home}/bin/nvcc")
+    title = f"building the fused ops{kernels} (some minutes the first time)"
+    key = digest(packages_key, kernels, *(part for path in sources for part in (path.relative_to(ROOT), path)))
+    stamp = STAMPS / "ops"
+    if not gpu and OPS_LIBRARY.exists() and (not stamp.exists() or stamp.read_text() != key) and has_cuda(OPS_LIBRARY):
+        say(
+            f"{OPS_LIBRARY.relative_to(ROOT)} stays: it has GPU kernels, and this set-up would build none; delete it "
+            "to build it again, or run `make setup GPU=1`"
+        )
+        return None
+    return Step("ops", lambda: title, key, ((ROOT / "tools" / "bazel", "run", *options, "//custom_ops:install"),))
 
 
-def plan_steps(gpu: bool, ops: bool) -> list[Step]:
+def has_cuda(library: Path) -> bool:
+    """Whether a library of fused ops has GPU kernels."""
+    return CUDA_MARK in library.read_bytes()
+
+
+def plan_steps(choices: Choices) -> list[Step]:
     """Lists the steps that fill an existing environment, in order."""
-    lock = ROOT / ("requirements-gpu.lock" if gpu else "requirements.lock")
+    lock = ROOT / ("requirements-gpu.lock" if choices.gpu else "requirements.lock")
     packages_key = digest(lock, UV_PIN, venv_python())
-    horovod_key = digest(BUILD_HOROVOD, packages_key, horovod_features.of_machine(gpu).key)
+    horovod_key = digest(BUILD_HOROVOD, packages_key, horovod_features.of_machine(choices.nccl).key)
     project = ROOT / "pyproject.toml"
     pip_install = (PYTHON, "-m", "pip", "install", "--require-hashes", "--no-deps", "--only-binary=:all:")
     # Containers often forbid Python to write bytecode; without any, every start would compile all of TensorFlow again.
@@ -234,9 +294,9 @@ def plan_steps(gpu: bool, ops: bool) -> list[Step]:
         ),
         Step(
             "horovod",
-            horovod_title,
+            lambda: horovod_title(choices.nccl),
             horovod_key,
-            ((PYTHON, BUILD_HOROVOD, *(["--gpu"] if gpu else [])),),
+            ((PYTHON, BUILD_HOROVOD, *(["--gpu"] if choices.nccl else [])),),
         ),
         Step(
             "project",
@@ -244,7 +304,7 @@ def plan_steps(gpu: bool, ops: bool) -> list[Step]:
             digest(project, packages_key, str(ROOT)),
             ((*uv_install, "--no-deps", "--no-build-isolation", "--editable", ROOT),),
         ),
-        *([ops_step(packages_key)] if ops else []),
+        *([ops] if choices.ops and (ops := ops_step(packages_key, choices.gpu)) else []),
     ]
 
 
@@ -254,10 +314,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--gpu",
         choices=("0", "1"),
-        help="1: TensorFlow with its CUDA packages, Horovod with NCCL where CUDA is; 0: neither. "
+        help="1: TensorFlow with its CUDA packages, Horovod with NCCL, fused ops with GPU kernels; 0: none of them. "
         "Without it, whatever .venv is already, and 0 for a new one.",
     )
-    parser.add_argument("--without-ops", action="store_true", help="leave out the fused ops and Bazel")
+    parser.add_argument("--nccl", choices=("0", "1"), help="0: Horovod without NCCL, on GPUs too")
+    parser.add_argument("--ops", choices=("0", "1"), help="0: leave out the fused ops and Bazel")
     parser.add_argument(
         "--recreate-for-other-python",
         action="store_true",
@@ -279,10 +340,11 @@ def main() -> int:
         except BlockingIOError:
             say("waiting for another set-up of this checkout to end")
             fcntl.flock(held, fcntl.LOCK_EX)
-        kind = STAMPS / "kind"
-        gpu = arguments.gpu == "1" or (arguments.gpu is None and kind.exists() and kind.read_text() == "gpu")
-        prepare_venv(arguments.recreate_for_other_python, gpu)
-        for step in plan_steps(gpu, not arguments.without_ops):
+        choices = Choices.of_stamps(arguments.gpu, arguments.nccl, arguments.ops)
+        if choices.gpu and (refusal := cuda_toolkit.refusal(os.environ, choices.nccl, choices.ops)):
+            raise SetupError(refusal)
+        prepare_venv(arguments.recreate_for_other_python, choices)
+        for step in plan_steps(choices):
             run_step(step)
     say(f"ready: .venv, Python {venv_python().split()[0]} ({duration(time.monotonic() - started)})")
     return 0

@@ -2,8 +2,9 @@
 # What `make setup` runs: finds a Python, installs the system packages that are missing (as root, with apt) or says how to,
 # and hands over to tools/setup.py. Shell, because a bare machine may have no Python yet; everything else is there.
 #
-# PYTHON=/path/to/python3.x names the Python to use. GPU=1 or GPU=0 chooses the environment; see setup.py. OPS=0 leaves out
-# the fused ops, and Bazel with them. CHROMIUM=1 adds Chromium, in which a test looks at the reports of tftrain.bench.
+# PYTHON=/path/to/python3.x names the Python to use. GPU=1 or GPU=0 chooses the environment, NCCL=0 leaves NCCL out of it; see
+# setup.py. OPS=0 leaves out the fused ops, and Bazel with them. What is not given is as in the last set-up.
+# CHROMIUM=1 adds Chromium, in which a test looks at the reports of tftrain.bench.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -68,6 +69,10 @@ else
         fi
     fi
 fi
+# A GPU environment that was made without the fused ops stays without them.
+if [ "${GPU:-1}" = 1 ] && grep -qsx gpu .venv/setup/kind && grep -qsw ops .venv/setup/without; then
+    OPS=${OPS:-0}
+fi
 command -v c++ >/dev/null || command -v g++ >/dev/null || missing="$missing g++"
 if [ "${OPS:-1}" != 0 ]; then
     command -v bazelisk >/dev/null || command -v bazel >/dev/null || missing="$missing bazel-bootstrap"
@@ -91,6 +96,4 @@ if [ -n "$missing" ]; then
     [ -n "$python" ] || fail "no Python 3.10, 3.11 or 3.12 with its venv module after installing:$missing. Name one with PYTHON=/path/to/python3.x"
 fi
 
-without_ops=''
-[ "${OPS:-1}" != 0 ] || without_ops=--without-ops
-exec "$python" tools/setup.py $without_ops ${GPU:+--gpu="$GPU"} ${PYTHON:+--recreate-for-other-python}
+exec "$python" tools/setup.py ${OPS:+--ops="$OPS"} ${NCCL:+--nccl="$NCCL"} ${GPU:+--gpu="$GPU"} ${PYTHON:+--recreate-for-other-python}

@@ -54,7 +54,7 @@ def test_set_up_builds_again_exactly_when_mpi_changes(tmp_path, monkeypatch):
 
     def key(text):
         write_wrapper(tmp_path, text)
-        return {step.name: step.key for step in setup.plan_steps(gpu=False, ops=False)}["horovod"]
+        return {step.name: step.key for step in setup.plan_steps(setup.Choices(ops=False))}["horovod"]
 
     absent, first, other = key(None), key(f"echo {OPEN_MPI}"), key(f"echo {MPICH}")
     assert len({absent, first, other}) == 3
