@@ -141,6 +141,9 @@ def run(config: TrainConfig, launch: Launch) -> int:
     from tftrain.supervise.watchdog import Watchdog
     from tftrain.train import evaluate, loop, rank_checks, seeds
 
+    tf.config.experimental.enable_tensor_float_32_execution(
+        config.compute.tensor_float_32 and not config.compute.deterministic
+    )
     if config.compute.deterministic:
         determinism.enable()
     watchdog, code = Watchdog(launch.rank, config.limits, config.run.output_dir, host=host_of(launch)), ExitCode.FAILED

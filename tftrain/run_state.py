@@ -42,7 +42,7 @@ class StepInfo(NamedTuple):
         learning_rate, grad_norm, loss_scale: fp32; grad_norm is unscaled and from before clipping.
         skipped: bool; loss or gradient was not finite and nothing was updated.
         is_nan: bool; skipped, and not because of the loss scale alone.
-        culprit: int32, what was not finite, for `Optimizer.culprit_name`.
+        culprit: fp32, a whole number: what was not finite, for `Optimizer.culprit_name`.
         bad_ranks: fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite.
         requests: fp32 as given to the step, the largest of all ranks.
     """

@@ -10,6 +10,7 @@ from official.modeling.optimization.lamb import LAMB
 
 from tests.checkpoint import states
 from tftrain.config.train import OPTIMIZERS, OptimizerConfig
+from tftrain.ops.library import MissingLibraryError
 from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.rules import UpdateRule
 from tftrain.parallel import buckets
@@ -236,6 +237,17 @@ def test_a_rule_takes_its_fused_ops_where_they_are_built(name, monkeypatch):
         np.testing.assert_array_equal(value, states_by_name[f"fused_{name}"][tensor], err_msg=tensor)
     monkeypatch.setattr("tftrain.optim.optimizer.is_available", lambda gpu: False)
     assert not make(dataclasses.replace(CONFIG, optimizer=name))[0].is_fused
+
+
+def test_a_fused_update_that_a_gpu_lacks_is_refused_with_its_flag(monkeypatch):
+    monkeypatch.setattr("tftrain.optim.optimizer.devices.has_gpu", lambda: True)
+    monkeypatch.setattr(
+        "tftrain.ops.library.unavailable_reason", lambda gpu: "the fused ops were built without CUDA kernels"
+    )
+    with pytest.raises(
+        MissingLibraryError, match="without CUDA kernels; build them with `make setup GPU=1`.*--optimizer=fused_lamb"
+    ):
+        make(dataclasses.replace(CONFIG, optimizer="fused_lamb"))
 
 
 def test_every_optimizer_of_the_flag_is_a_rule_and_every_rule_is_in_the_flag():

@@ -41,6 +41,12 @@ def test_a_rank_that_a_launcher_has_bound_to_a_core_keeps_the_short_cycle():
     assert speed_settings({}, Launch(0, 16, 0, 16), 1)[CYCLE] == "1"
 
 
+def test_collectives_of_gpus_do_not_wait_for_the_host():
+    settings = speed_settings({}, Launch(0, 8, 0, 8), 96, gpu=True)
+    assert (settings[CYCLE], settings["HOROVOD_ENABLE_ASYNC_COMPLETION"]) == ("0.1", "1")
+    assert "HOROVOD_ENABLE_ASYNC_COMPLETION" not in speed_settings({}, Launch(0, 8, 0, 8), 96)
+
+
 def test_the_speed_settings_of_the_user_count():
     given = {**GLOO, CYCLE: "3.5", CACHE: "0"}
     assert speed_settings(given, Launch(0, 64, 0, 64), 2) == {CYCLE: "3.5", CACHE: "0"}

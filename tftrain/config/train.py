@@ -103,6 +103,12 @@ class ComputeConfig:
     deterministic: bool = flag(
         False, "Repeat a run bit for bit on GPUs too, on equal devices and as many ranks; slower.", on_resume="free"
     )
+    tensor_float_32: bool = flag(
+        True,
+        "With precision=fp32 on GPUs from A100 on, round the operands of matrix products to TF32 (10 bits of "
+        "mantissa), as TensorFlow does by default. false, and deterministic, keep fp32, several times as slow.",
+        on_resume="logged",
+    )
     activation_checkpointing: str = flag(
         "none",
         "Recompute activations in backward instead of keeping them. selective: the attention core's; full: all.",
@@ -120,7 +126,16 @@ class ComputeConfig:
         True, "Must be true: tf.function of TensorFlow 2 supports only resource variables.", on_resume="free"
     )
     hvd_fp16_compression: bool = flag(
-        False, "Send gradients between ranks in fp16, with a dynamic loss scale.", on_resume="logged"
+        False,
+        "Send gradients between ranks in fp16, with a dynamic loss scale. NCCL adds them in fp16, other transports in "
+        "fp32.",
+        on_resume="logged",
+    )
+    sums_without_nccl: bool = flag(
+        False,
+        "Let several ranks on GPUs train with a Horovod that has no NCCL: gradients are added in host memory, "
+        "which is many times as slow.",
+        on_resume="local",
     )
     sparse_as_dense: bool = flag(
         True, "Reduce the embedding's gradient as one dense tensor instead of gathering its rows.", on_resume="free"
@@ -161,6 +176,11 @@ class TrainConfig:
         """Returns every reason to refuse this configuration on this number of ranks."""
         found = [problem for section in sections(self) for problem in field_problems(section)]
         return found + combinations.problems(self, ranks, {problem.flag for problem in found})
+
+    @property
+    def has_tf32(self) -> bool:
+        """Whether fp32 matrix products are in TF32 on a GPU that can."""
+        return self.compute.precision == "fp32" and self.compute.tensor_float_32 and not self.compute.deterministic
 
     def compiles(self, gpu: bool) -> bool:
         """Returns whether XLA compiles the step, or pieces of it under tensor parallelism. auto: on a GPU.

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tftrain.config.model import FUSED_OPS, ModelConfig
 from tftrain.ops.cudnn_attention import check
 from tftrain.ops.dtypes import STORAGE
-from tftrain.ops.library import MissingLibraryError, unavailable_reason
+from tftrain.ops.library import require_gpu_kernels, unavailable_reason
 
 FLAGS = tuple(FUSED_OPS.values())
 
@@ -33,9 +33,8 @@ def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> Model
     """
     named = [f"--{flag}=fused" for flag in FLAGS if getattr(config, flag) == "fused"]
     named += ["--attn_impl=flash"] if config.attn_impl == "flash" else []
-    if gpu and named and (reason := unavailable_reason(gpu)):
-        how = "build them with `bazel run --config=cuda //custom_ops:install`, or leave out"
-        raise MissingLibraryError(f"{reason}; {how} {' '.join(named)}")
+    if gpu and named:
+        require_gpu_kernels(" ".join(named))
     if config.attn_impl == "cudnn":
         check(config.head_size, config.is_decoder, dtype)
     automatic = [flag for flag in FLAGS if getattr(config, flag) == "auto"]

@@ -62,6 +62,13 @@ def unavailable_reason(gpu: bool) -> str | None:
     return None
 
 
+def require_gpu_kernels(named: str) -> None:
+    """Raises MissingLibraryError, with the flags that name fused ops, if the library has no kernels for GPUs."""
+    if reason := unavailable_reason(gpu=True):
+        how = "build them with `make setup GPU=1`, where a CUDA toolkit is, or leave out"
+        raise MissingLibraryError(f"{reason}; {how} {named}")
+
+
 def is_available(gpu: bool) -> bool:
     """Whether fused ops can run on a GPU, or on the CPU; see `unavailable_reason`."""
     return unavailable_reason(gpu) is None

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tftrain.checkpoint.piece import Piece
 from tftrain.config.train import OptimizerConfig
 from tftrain.host import devices
-from tftrain.ops.library import is_available
+from tftrain.ops.library import is_available, require_gpu_kernels
 from tftrain.optim import rules
 from tftrain.optim.loss_scale import FixedLossScale, LossScale
 from tftrain.optim.norms import Norms
@@ -34,7 +34,7 @@ class UpdateInfo(NamedTuple):
     loss_scale: tf.Tensor  # fp32, by which these gradients were multiplied
     found_inf: tf.Tensor  # bool, whether loss or norm was not finite and the update was skipped
     is_nan: tf.Tensor  # bool, whether it was skipped for a reason that no smaller loss scale removes
-    culprit: tf.Tensor  # int32, what was not finite, for `Optimizer.culprit_name`
+    culprit: tf.Tensor  # fp32, a whole number: what was not finite, for `Optimizer.culprit_name`
 
 
 class Optimizer(tf.Module):
@@ -88,7 +88,10 @@ class Optimizer(tf.Module):
             shapes = [variable.shape for variable in targets]
             loads = bucket_loads(held, mesh.tensor.size)
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds, loads)
-        rule, self.is_fused = rules.choose(config, is_available(devices.has_gpu()))
+        gpu = devices.has_gpu()
+        if gpu and config.optimizer.startswith("fused_"):
+            require_gpu_kernels(f"--optimizer={config.optimizer}")
+        rule, self.is_fused = rules.choose(config, is_available(gpu))
         self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial, summed)
         self._names = list(names_of_model or variables)
         place_of = {name: place for place, name in enumerate(self._names)}
@@ -134,7 +137,8 @@ class Optimizer(tf.Module):
         found_inf = has_bad_loss | ~tf.math.is_finite(grad_norm)
         rate = self._apply(gradients, scale, grad_norm, found_inf)
         is_nan = found_inf & (has_bad_loss | (scale <= loss_scale.smallest))
-        culprit = tf.reduce_max(tf.where(marks > 0, tf.range(len(self._names) + 1), -1))
+        # On a GPU, a maximum of int32 would wait on the host for all gradients.
+        culprit = tf.reduce_max(tf.where(marks > 0, tf.range(len(self._names) + 1.0), -1.0))
         loss_scale.update(found_inf)
         return UpdateInfo(rate, grad_norm, scale, found_inf, is_nan, culprit)
 

@@ -256,7 +256,17 @@ def has_nccl() -> bool:
     """Whether Horovod sends between GPUs by NCCL."""
     import horovod.tensorflow as hvd
 
-    return devices.has_gpu() and hvd.nccl_built()
+    return devices.has_gpu() and bool(hvd.nccl_built())
+
+
+def transport() -> str:
+    """Returns in words how tensors travel between the GPUs of several ranks."""
+    import horovod.tensorflow as hvd
+
+    if not has_nccl():
+        return "through host memory: Horovod has no NCCL"
+    number = hvd.nccl_built()  # such as 23203
+    return f"by NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 def _move(group, part, before, after, name):

@@ -23,6 +23,8 @@ STALL_SHUTDOWN_SECONDS = 600
 # many messages a millisecond and core, that takes some tenths of the cores' time (docs/results/parallelism.md).
 MESSAGES_PER_MS = 10
 DEFAULT_CYCLE_MS = 1.0
+# On GPUs, a sum of tensor parallel ranks waits for the next cycle.
+GPU_CYCLE_MS = 0.1
 # Tensors of a process set whose negotiation Horovod remembers. Its default, 1024, is less than some models have; those
 # beyond it would be negotiated in every step, and room that is not used costs nothing.
 CACHED_TENSORS = 16384
@@ -53,7 +55,7 @@ def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1, p
 def _connect(launch: Launch, mesh: Mesh) -> Mesh:
     """Starts Horovod with one process set for each group that is neither all ranks nor a single one."""
     os.environ.update(stall_limits(os.environ))
-    os.environ.update(speed_settings(os.environ, launch, len(os.sched_getaffinity(0))))
+    os.environ.update(speed_settings(os.environ, launch, len(os.sched_getaffinity(0)), gpu=bool(devices.gpus())))
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
@@ -90,22 +92,26 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
     )
 
 
-def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int) -> dict[str, str]:
+def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int, gpu: bool = False) -> dict[str, str]:
     """Returns the environment variables for how soon Horovod's collectives begin; the user's values take precedence.
 
     Horovod's own cycle time suits ranks with a core of their own. Where ranks share cores, their threads would spend
-    all time on asking each other what is ready.
+    all time on asking each other what is ready. On GPUs, a collective is done when the host has put it on the stream
+    (asynchronous completion), so that the host need not wait for the GPU.
 
     Args:
         environ: of this rank.
         launch: the ranks, and how many of them share this host.
         cores: that this rank may use.
+        gpu: whether the ranks are on GPUs.
     """
-    cycle = DEFAULT_CYCLE_MS
+    cycle = GPU_CYCLE_MS if gpu else DEFAULT_CYCLE_MS
     # Other launchers than those with a store may bind each rank to cores of its own.
     if launch.local_size > cores and address_of_store(environ):
         cycle = max(cycle, launch.local_size * launch.size / (MESSAGES_PER_MS * cores))
     defaults = {"HOROVOD_CYCLE_TIME": f"{cycle:g}", "HOROVOD_CACHE_CAPACITY": str(CACHED_TENSORS)}
+    if gpu:
+        defaults["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
     return {name: environ.get(name, value) for name, value in defaults.items()}
 
 

@@ -199,7 +199,10 @@ def train_row(run: Run, info: StepInfo, clock: Clock, failed_saves: int) -> Trai
     contents = Contents(*collectives.all_reduce(run.mesh.data, contents, "contents").numpy().tolist())
     length = config.data.max_seq_length
     achieved = contents.flops / counted * rate / run.mesh.size / 1e12
-    peak = config.compute.device_peak_tflops or cluster.peak_tflops(devices.device_name(), config.compute.precision)
+    peak = config.compute.device_peak_tflops
+    # The known peaks in fp32 are those of TF32.
+    if peak is None and (config.compute.precision != "fp32" or config.has_tf32):
+        peak = cluster.peak_tflops(devices.device_name(), config.compute.precision)
     peaks = collectives.gather_numbers(run.mesh.world, devices.peak_memory_gb(), "peak_memory")
     return TrainRow(
         step=int(progress.step),
@@ -245,8 +248,11 @@ def describe(run: Run, source: ExampleSource) -> str:
         ),
         "ranks": _division_words(run),
         "ramp": ramp_words(batch.ramp),
+        "sums": (collectives.transport(),) if run.mesh.size > 1 and devices.has_gpu() else (),
         "compute": (
-            config.compute.precision,
+            f"fp32{' (products in TF32)' if devices.has_gpu() and config.has_tf32 else ''}"
+            if config.compute.precision == "fp32"
+            else config.compute.precision,
             devices.device_name(),
             _compilation(config),
             f"{config.optimizer.optimizer} ({'fused' if run.optimizer.is_fused else 'plain TensorFlow'})",

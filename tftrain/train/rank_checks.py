@@ -7,8 +7,8 @@ from tftrain.host import devices
 from tftrain.host.environment import host_name, project, versions
 from tftrain.labelled.preflight import identity
 from tftrain.ops.library import unavailable_reason
-from tftrain.parallel import graph_collectives, rank_consistency
-from tftrain.parallel.mesh import Mesh
+from tftrain.parallel import collectives, graph_collectives, rank_consistency
+from tftrain.parallel.mesh import Mesh, MeshError
 from tftrain.train.step import TrainStep
 
 
@@ -20,7 +20,7 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
         mesh: the ranks, already connected.
 
     Raises:
-        MeshError: they differ; on every rank.
+        MeshError: they differ, or are on GPUs and Horovod has no NCCL; on every rank.
         DataError: the data can't be read.
     """
     if mesh.size == 1:
@@ -35,7 +35,14 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
         "the library of fused ops": unavailable_reason(devices.has_gpu()) or "available",
         **identity(config),
     }
+    if devices.has_gpu():
+        facts["sums between GPUs"] = collectives.transport()
     rank_consistency.require_same(mesh, {"world": facts}, "start", host_name())
+    if devices.has_gpu() and not collectives.has_nccl() and not config.compute.sums_without_nccl:
+        raise MeshError(
+            f"{mesh.size} ranks on GPUs, but Horovod has no NCCL, and sums through host memory are many times as slow; "
+            "install a CUDA toolkit and run `make setup GPU=1 NCCL=1`, or use --sums_without_nccl"
+        )
 
 
 def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: Mesh) -> None:

@@ -1,0 +1,48 @@
+"""What ranks on GPUs are refused before anything else."""
+
+import dataclasses
+
+import pytest
+
+from tests.test_run import configured
+from tftrain.parallel import collectives, rank_consistency
+from tftrain.parallel.launcher import Launch
+from tftrain.parallel.mesh import Mesh, MeshError
+from tftrain.train import rank_checks
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Two ranks on GPUs; their Horovod has NCCL, or not."""
+    monkeypatch.setattr(rank_consistency, "require_same", lambda *_, **__: None)
+    monkeypatch.setattr(rank_checks.devices, "has_gpu", lambda: True)
+
+    def with_nccl(version):
+        monkeypatch.setattr("horovod.tensorflow.nccl_built", lambda: version)
+        return Mesh(*Launch(0, 2, 0, 2))
+
+    return with_nccl
+
+
+def test_gpus_without_nccl_are_refused_unless_a_flag_allows_it(gpus):
+    config, mesh = configured("--output_dir=unused"), gpus(0)
+    with pytest.raises(
+        MeshError, match=r"2 ranks on GPUs, but Horovod has no NCCL.*make setup GPU=1 NCCL=1.*--sums_without_nccl"
+    ):
+        rank_checks.before_start(config, mesh)
+    compute = dataclasses.replace(config.compute, sums_without_nccl=True)
+    rank_checks.before_start(dataclasses.replace(config, compute=compute), mesh)
+    assert collectives.transport() == "through host memory: Horovod has no NCCL"
+
+
+def test_the_log_names_the_nccl_that_horovod_was_built_with(gpus):
+    rank_checks.before_start(configured("--output_dir=unused"), gpus(23203))
+    assert collectives.transport() == "by NCCL 2.32.3"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [([], True), (["--tensor_float_32=false"], False), (["--deterministic"], False), (["--precision=bf16"], False)],
+)
+def test_products_are_in_tf32_as_the_flags_say(flags, expected):
+    assert configured("--output_dir=unused", *flags).has_tf32 == expected
