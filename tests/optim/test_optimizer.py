@@ -241,12 +241,9 @@ def test_a_rule_takes_its_fused_ops_where_they_are_built(name, monkeypatch):
 
 def test_a_fused_update_that_a_gpu_lacks_is_refused_with_its_flag(monkeypatch):
     monkeypatch.setattr("tftrain.optim.optimizer.devices.has_gpu", lambda: True)
-    monkeypatch.setattr(
-        "tftrain.ops.library.unavailable_reason", lambda gpu: "the fused ops were built without CUDA kernels"
-    )
-    with pytest.raises(
-        MissingLibraryError, match="without CUDA kernels; build them with `make setup GPU=1`.*--optimizer=fused_lamb"
-    ):
+    reason = "the fused ops were built without CUDA kernels"
+    monkeypatch.setattr("tftrain.ops.library.unavailable_reason", lambda gpu: reason)
+    with pytest.raises(MissingLibraryError, match=rf"{reason}; build .* `make setup GPU=1`.*--optimizer=fused_lamb"):
         make(dataclasses.replace(CONFIG, optimizer="fused_lamb"))
 
 
