@@ -1,12 +1,32 @@
 """The pending: what has begun and not ended is known to another thread, eagerly and from within graphs."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tftrain.parallel.pending_collectives import Collective, PendingCollectives, _is_constant
+from tftrain.ops.library import MissingLibraryError, is_available
+from tftrain.parallel import pending_collectives
+from tftrain.parallel.pending_collectives import (
+    Collective,
+    NoCounter,
+    OpCounter,
+    PendingCollectives,
+    VariableCounter,
+    _is_constant,
+)
 
 FIRST, SECOND = Collective("all-reduce", "world.first", (0, 1)), Collective("all-gather", "data.second", (1, 3))
+
+
+@pytest.fixture(params=[OpCounter, VariableCounter], autouse=True)
+def counter(request, monkeypatch):
+    """What counts the collectives of a test."""
+    if request.param is OpCounter and not is_available(gpu=False):
+        pytest.skip("the library of ops is not built")
+    monkeypatch.setattr("tftrain.parallel.pending_collectives.counter_class", lambda: request.param)
 
 
 class Watching:
@@ -55,6 +75,53 @@ def test_collectives_of_a_graph_are_marked_in_their_order(calls):
     assert [names[-1] for names in watching.seen] == [str(FIRST), str(SECOND)] * calls
     assert watching.seen[0] == [str(FIRST)]
     assert watching.pending.unfinished() == []
+
+
+def test_without_the_library_nothing_is_counted_on_a_gpu(monkeypatch):
+    def missing():
+        raise MissingLibraryError
+
+    monkeypatch.undo()
+    monkeypatch.setattr(pending_collectives, "library", missing)
+    assert pending_collectives.counter_class() is VariableCounter
+    monkeypatch.setattr(pending_collectives.devices, "has_gpu", lambda: True)
+    assert pending_collectives.counter_class() is NoCounter
+
+
+# Two logical devices: CPU:1 stands for a GPU. Prints the transfers between them in a step with three collectives.
+TRANSFERS = """
+import sys
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tftrain.parallel import pending_collectives
+from tftrain.parallel.pending_collectives import Collective, PendingCollectives
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+pending = PendingCollectives(getattr(pending_collectives, sys.argv[1]))
+
+@tf.function(autograph=False)
+def step(x):
+    with tf.device("CPU:1"):
+        for number in range(3):
+            collective = Collective("all-reduce", str(number), (0, 1))
+            x = pending.around(collective, [tf.sin(x)], lambda given: tf.cos(given[0]))
+        return x
+
+with tf.device("CPU:1"):
+    x = tf.ones([4])
+context.context().enable_run_metadata()
+step(x)
+graphs = context.context().export_run_metadata().partition_graphs
+print(len(graphs), sum(node.op == "_Send" for graph in graphs for node in graph.node))
+"""
+
+
+@pytest.mark.parametrize(("kind", "transfers"), [("OpCounter", 0), ("NoCounter", 0), ("VariableCounter", 12)])
+def test_counting_copies_nothing_from_a_device(kind, transfers, counter):
+    command = [sys.executable, "-c", TRANSFERS, kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[1]) == transfers
 
 
 def test_graph_optimizers_do_not_know_that_an_input_is_constant():

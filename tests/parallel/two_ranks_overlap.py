@@ -28,7 +28,7 @@ seen: list[bool] = []
 
 def marks():
     """Returns how often each collective has begun or ended, by its name."""
-    return {each.name: int(counter.numpy()) for each, counter in mesh.pending._counters.items()}
+    return {each.name: counter.value for each, counter in mesh.pending._counters.items()}
 
 
 def await_first_bucket(number):

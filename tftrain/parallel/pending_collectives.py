@@ -1,16 +1,24 @@
 """The collectives that this rank has begun and not ended, so that a rank that hangs can report what it waits for.
 
 TensorFlow's own threads run the collectives of a traced function, while the caller of the function waits. So each
-collective has a counter, an integer variable on the host that is incremented before and after it: an odd count means
-that this rank waits for the others. Any thread may read the counters at any time. Each collective has its own variable,
-because operations on one variable run in program order, which collectives need not do.
+collective has a counter on the host that is incremented before and after it: an odd count means that this rank waits
+for the others. Any thread may read the counters at any time.
+
+An op of the project's library counts (`custom_ops/tensorflow/count.cc`). It forwards the tensors and touches no stream
+of a GPU. Without the library, the counter is a variable on the host. On a GPU, an operation on such a variable between
+a tensor and its collective is a copy that waits for all that is on the stream, so there nothing is counted: Horovod's
+stall check names the tensors.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
+
+from tftrain.host import devices
+from tftrain.ops.library import MissingLibraryError, library
 
 
 class Collective(NamedTuple):
@@ -33,10 +41,11 @@ class Collective(NamedTuple):
 class PendingCollectives:
     """The pending collectives of one process."""
 
-    def __init__(self):
-        """Begins empty."""
-        self._counters: dict[Collective, tf.Variable] = {}
+    def __init__(self, counter: type["OpCounter | VariableCounter"] | None = None):
+        """Begins empty; by default, `counter_class` says what counts."""
+        self._counters: dict[Collective, OpCounter | VariableCounter] = {}
         self._eager: dict[Collective, None] = {}
+        self._counter_class = counter
 
     def around(
         self, collective: Collective, tensors: Sequence[tf.Tensor], operation: Callable[[list[tf.Tensor]], Any]
@@ -57,16 +66,88 @@ class PendingCollectives:
             result = operation(list(tensors))
             del self._eager[collective]
             return result
-        counter = self._counter(collective)
+        if collective not in self._counters:
+            self._counter_class = self._counter_class or counter_class()
+            self._counters[collective] = self._counter_class()
+        counter = self._counters[collective]
+        result = operation(counter.counted(list(tensors)))
+        return tf.nest.pack_sequence_as(result, counter.counted(tf.nest.flatten(result)))
+
+    def unfinished(self) -> list[Collective]:
+        """Returns the pending collectives; any thread may call it while a function runs."""
+        return [*self._eager, *(each for each, counter in list(self._counters.items()) if counter.value % 2)]
+
+
+def counter_class() -> type["OpCounter | VariableCounter"]:
+    """Returns what counts the collectives of this process."""
+    try:
+        if hasattr(library(), "tftrain_count"):
+            return OpCounter
+    except MissingLibraryError:
+        pass
+    return NoCounter if devices.has_gpu() else VariableCounter
+
+
+class OpCounter:
+    """A counter in memory of the host, which the library's op increments."""
+
+    def __init__(self):
+        """Begins with 0."""
+        self._count = np.zeros(1, np.int64)
+
+    @property
+    def value(self) -> int:
+        """The count."""
+        return int(self._count[0])
+
+    def counted(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the same tensors; the count goes up when they have been made, or are on their device's stream."""
+        return list(library().tftrain_count(tensors, counter=self._count.ctypes.data))
+
+
+class NoCounter:
+    """A counter that stays 0. It hides from graph optimizers that a tensor is constant, as the others do."""
+
+    value = 0
+
+    def counted(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns tensors that are equal to those given."""
+        return [self._not_constant(tensor) if _is_constant(tensor) else tensor for tensor in tensors]
+
+    def _not_constant(self, tensor: tf.Tensor) -> tf.Tensor:
+        return tensor + tf.cast(tf.minimum(tf.timestamp(), 0.0), tensor.dtype)
+
+
+class VariableCounter:
+    """A counter that is a variable on the host.
+
+    Each collective has its own, because operations on one variable run in program order, which collectives need not do.
+    """
+
+    def __init__(self):
+        """Begins with 0."""
+        # tf.function allows new variables only in its first trace; it does not notice those of other threads.
+        maker = threading.Thread(target=self._make)
+        maker.start()
+        maker.join()
+
+    def _make(self) -> None:
+        with tf.device("CPU:0"):
+            self._variable = tf.Variable(0, trainable=False, dtype=tf.int64, name="pending")
+
+    @property
+    def value(self) -> int:
+        """The count."""
+        return int(self._variable.numpy())
+
+    def counted(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns equal tensors; the count goes up when they have been made."""
         # An input from outside of a loop's body is not in its graph.
-        inputs = [self._not_constant(tf.identity(tensor)) for tensor in tensors]
-        with tf.control_dependencies(inputs):
-            begun = counter.assign_add(1, read_value=False)
-        with tf.control_dependencies([begun]):
-            result = operation(inputs)
-        with tf.control_dependencies(tf.nest.flatten(result)):
-            counter.assign_add(1, read_value=False)
-        return result
+        tensors = [self._not_constant(tf.identity(tensor)) for tensor in tensors]
+        with tf.control_dependencies(tensors):
+            counted = self._variable.assign_add(1, read_value=False)
+        with tf.control_dependencies([counted]):
+            return [tf.identity(tensor) for tensor in tensors]
 
     def _not_constant(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns an equal tensor of which graph optimizers do not know that it is constant.
@@ -77,27 +158,8 @@ class PendingCollectives:
         """
         if not _is_constant(tensor):
             return tensor
-        counter = self._counter(Collective("constant input", "", ()))
-        zero = tf.minimum(counter.read_value(), 0)
+        zero = tf.minimum(self._variable.read_value(), 0)
         return tensor + tf.cast(zero, tensor.dtype)
-
-    def unfinished(self) -> list[Collective]:
-        """Returns the pending collectives; any thread may call it while a function runs."""
-        waiting = [collective for collective, counter in list(self._counters.items()) if int(counter.numpy()) % 2]
-        return [*self._eager, *waiting]
-
-    def _counter(self, collective: Collective) -> tf.Variable:
-        """Returns the collective's counter; a function that is traced again uses the same one."""
-        if collective not in self._counters:
-            # tf.function allows new variables only in its first trace; it does not notice those of other threads.
-            maker = threading.Thread(target=self._make_counter, args=[collective])
-            maker.start()
-            maker.join()
-        return self._counters[collective]
-
-    def _make_counter(self, collective: Collective) -> None:
-        with tf.device("CPU:0"):
-            self._counters[collective] = tf.Variable(0, trainable=False, dtype=tf.int64, name="pending")
 
 
 def _is_constant(tensor: tf.Tensor) -> bool:
