@@ -7,6 +7,8 @@ The one-rank run is made in the same process, from the same seed and global batc
 
 import dataclasses
 import functools
+import itertools
+import random
 import sys
 import time
 
@@ -26,14 +28,13 @@ from tftrain.parallel.start import start
 from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
 
-STEPS, SAMPLES, ACCUMULATE = 20, 16, 4
+RANKS, STEPS, SAMPLES, ACCUMULATE = 4, 12, 16, 4
 LAMB = "reference_lamb"
 FUSED = dict.fromkeys(FLAGS, "fused")
 # The key biases' gradients are nothing but roundings, which Adam turns into steps of full length. The vocabulary of 67
 # divides by nothing.
 MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_hidden_layers=1, num_attention_heads=4)
 WIDE = {"hidden_size": 2560, "num_hidden_layers": 1, "intermediate_size": 64}
-DEEP = {"num_hidden_layers": 5}
 # Many gradients of so small a decoder's attention are next to nothing. A large epsilon keeps Adam from turning their
 # roundings into steps of full length.
 GPT, GPT_EPSILON = {"model_family": "gpt"}, 0.1
@@ -71,139 +72,155 @@ def case(
     )
 
 
-def matrix():
-    """Returns every way of dividing the state, with and without micro-batches, by tensor parallel size."""
-    found = {}
-    for tensor in (1, 2, 4):
-        for accumulate in (1, ACCUMULATE):
-            name = f"tp{tensor}-accumulate{accumulate}"
-            found[f"{name}-zero0"] = case(accumulate, tensor_parallel_size=tensor)
-            for stage, flags in (("zero1", ZERO_1), ("zero2", ZERO_2)):
-                for strategy in ("even", "naive", "greedy:1"):
-                    found[f"{name}-{stage}-{strategy}"] = case(
-                        accumulate, tensor_parallel_size=tensor, state_split_strategy=strategy, **flags
-                    )
-    return found
-
-
-def pipelines():
-    """Returns cases of pipeline stages: every schedule, and every lever beside one of them."""
-
-    def staged(stages, **flags):
-        return case(**{"accumulate": ACCUMULATE, "model": DEEP, **flags}, pipeline_parallel_size=stages)
-
-    interleaved = {"pipeline_schedule": "interleaved", "virtual_pipeline_size": 2}
-    zero_bubble = {"pipeline_schedule": "zero_bubble"}
-    found = {
-        "pp2": staged(2, accumulate=1),
-        "pp2-full-checkpointing": staged(2, compute={"activation_checkpointing": "full"}),
-        "pp2-zero_bubble-selective-fused": staged(
-            2, **zero_bubble, model={**DEEP, **FUSED}, compute={"activation_checkpointing": "selective"}
-        ),
-        "pp2-list": staged(2, pipeline_split="1,4"),
-        "pp2-xla": staged(2, compute={"jit_compile": "true"}),
-        "pp2-bf16": staged(2, compute={"precision": "bf16"}, model={**DEEP, "ln_dtype": "fp32"}),
-        "pp2-fp16": staged(2, compute={"precision": "fp16"}),
-        "pp2-gpt": staged(2, model={**DEEP, **GPT}),
-        "pp2-gpt-interleaved-rotary-geglu": staged(
-            2, model={**DEEP, **GPT, "position_embedding": "rotary", "activation": "geglu"}, **interleaved
-        ),
-        "pp2-adamw": staged(2, optimizer="fused_adamw"),
-        "dp2-pp2-zero1": staged(2, **ZERO_1),
-        "dp2-pp2-zero1-naive-fused-packed": staged(
-            2, **ZERO_1, state_split_strategy="naive", optimizer="fused_lamb", packed=True
-        ),
-        "tp2-pp2": staged(2, tensor_parallel_size=2),
-        "tp2-pp2-gpt-zero_bubble": staged(2, tensor_parallel_size=2, model={**DEEP, **GPT}, **zero_bubble),
-        "tp2-pp2-zero1-interleaved": staged(2, **ZERO_1, tensor_parallel_size=2, **interleaved),
-        "pp8": staged(8, model={"num_hidden_layers": 9}, accumulate=8),
-        "pp8-gpt": staged(8, model={"num_hidden_layers": 9, **GPT}, accumulate=8),
-        "dp2-pp4-zero1-gpt": staged(4, **ZERO_1, model={**DEEP, **GPT}),
-        "tp2-pp4": staged(4, tensor_parallel_size=2),
-        "tp2-pp4-gpt": staged(4, tensor_parallel_size=2, model={**DEEP, **GPT}),
-        "dp2-tp2-pp2-zero1": staged(2, **ZERO_1, tensor_parallel_size=2),
-        "dp2-tp2-pp2-zero1-gpt-fused": staged(
-            2, **ZERO_1, tensor_parallel_size=2, model={**DEEP, **GPT, **FUSED}, optimizer="fused_lamb"
-        ),
-    }
-    for schedule, flags in {"gpipe": {"pipeline_schedule": "gpipe"}, "1f1b": {}, "zero_bubble": zero_bubble}.items():
-        found |= {f"pp2-{schedule}": staged(2, **flags), f"pp4-{schedule}": staged(4, **flags)}
-    found |= {
-        "pp2-interleaved": staged(2, **interleaved),
-        "pp4-interleaved": staged(4, model={"num_hidden_layers": 9}, **interleaved),
-    }
-    return found
-
-
-def sequences():
-    """Returns cases of sequence parallelism, and of tensor parallel ranks whose pieces XLA compiles."""
-    xla, sequence = {"compute": {"jit_compile": "true"}}, {"sequence_parallel": True}
-    selective, full = ({"activation_checkpointing": mode} for mode in ("selective", "full"))
-    tp2, tp4 = {"tensor_parallel_size": 2}, {"tensor_parallel_size": 4}
-    decoder = {**DEEP, **GPT, "position_embedding": "alibi"}
-    return {
-        "tp2-xla": case(**tp2, **xla),
-        "tp2-xla-fused-geglu-accumulate": case(ACCUMULATE, **tp2, **xla, model={**FUSED, "activation": "geglu"}),
-        "tp2-xla-selective": case(**tp2, compute={"jit_compile": "true", **selective}),
-        "tp2-xla-full": case(**tp2, compute={"jit_compile": "true", **full}),
-        "tp2-sequence": case(**tp2, **sequence),
-        "tp2-sequence-fused-accumulate": case(ACCUMULATE, **tp2, **sequence, model=FUSED),
-        "tp2-sequence-sparse": case(**tp2, **sequence, compute={"sparse_as_dense": False}),
-        "tp2-sequence-xla-fused": case(**tp2, **sequence, **xla, model=FUSED),
-        "tp2-sequence-selective-geglu-pre_norm": case(
-            **tp2, **sequence, compute=selective, model={"activation": "geglu", "norm_position": "pre"}
-        ),
-        "tp2-sequence-full-gpt": case(**tp2, **sequence, compute=full, model=decoder),
-        "tp2-sequence-gpt-fused": case(ACCUMULATE, **tp2, **sequence, model={**decoder, **FUSED}),
-        "tp2-sequence-fp16": case(**tp2, **sequence, compute={"precision": "fp16"}),
-        "tp2-sequence-bf16": case(**tp2, **sequence, compute={"precision": "bf16"}, model={"ln_dtype": "fp32"}),
-        "dp2-tp2-sequence-zero1-fused-packed": case(
-            **tp2, **sequence, **ZERO_1, model=FUSED, optimizer="fused_lamb", packed=True
-        ),
-        "dp2-tp2-sequence-zero2": case(ACCUMULATE, **tp2, **sequence, **ZERO_2),
-        "tp4-sequence": case(**tp4, **sequence, model=DEEP),
-        "tp2-pp2-sequence": case(ACCUMULATE, **tp2, **sequence, pipeline_parallel_size=2, model=DEEP),
-        "tp2-pp2-sequence-zero_bubble-gpt": case(
-            ACCUMULATE, **tp2, **sequence, pipeline_parallel_size=2, pipeline_schedule="zero_bubble", model=decoder
-        ),
-    }
-
-
-CASES = {
-    **matrix(),
-    **sequences(),
-    "zero1-even-adamw": case(**ZERO_1, optimizer="reference_adamw"),
-    "zero1-even-lion": case(**ZERO_1, optimizer="lion", learning_rate=SLOWLY),
-    "zero1-even-fused_adamw": case(**ZERO_1, optimizer="fused_adamw"),
-    "zero1-even-sparse": case(**ZERO_1, compute={"sparse_as_dense": False}),
-    "zero1-even-fused-accumulate": case(ACCUMULATE, **ZERO_1, optimizer="fused_lamb", model=FUSED),
-    "zero1-even-wide": case(**ZERO_1, model=WIDE, learning_rate=SLOWLY),
-    "zero2-even-accumulate-xla": case(ACCUMULATE, **ZERO_2, compute={"jit_compile": "true"}),
-    "zero2-greedy:1-fused-accumulate": case(
-        ACCUMULATE, **ZERO_2, optimizer="fused_lamb", state_split_strategy="greedy:1"
-    ),
-    "tp2-sparse-accumulate": case(ACCUMULATE, tensor_parallel_size=2, compute={"sparse_as_dense": False}),
-    "tp2-zero1-even-fused": case(**ZERO_1, tensor_parallel_size=2, optimizer="fused_lamb", model=FUSED),
-    "tp2-zero1-even-wide-geglu": case(
-        **ZERO_1, tensor_parallel_size=2, model={**WIDE, "activation": "geglu"}, learning_rate=SLOWLY
-    ),
-    "tp4-zero2-fused_adamw-accumulate": case(
-        ACCUMULATE, **ZERO_2, tensor_parallel_size=4, optimizer="fused_adamw", model=FUSED
-    ),
-    "zero2-bf16-accumulate": case(ACCUMULATE, **ZERO_2, compute={"precision": "bf16"}, model={"ln_dtype": "fp32"}),
-    "zero1-greedy:3": case(**ZERO_1, state_split_strategy="greedy:3"),
-    "tp2-zero1-greedy:2": case(**ZERO_1, tensor_parallel_size=2, state_split_strategy="greedy:2"),
-    "tp2-zero1-full-checkpointing": case(
-        ACCUMULATE, **ZERO_1, tensor_parallel_size=2, model=FUSED, compute={"activation_checkpointing": "full"}
-    ),
-    "zero0-fp16-wire": case(compute={"hvd_fp16_compression": True}),
-    "zero1-fp16-wire": case(**ZERO_1, compute={"hvd_fp16_compression": True}),
-    "zero2-fp16-buffers": case(ACCUMULATE, **ZERO_2, grad_accum_dtype="fp16"),
-    "tp2-zero2-fp16-accumulate": case(
-        ACCUMULATE, **ZERO_2, tensor_parallel_size=2, compute={"precision": "fp16"}, model=FUSED
-    ),
-    **pipelines(),
+# What a layout and its levers may be. Those of a factor that come first are the default and are not named.
+FACTORS = {
+    "ranks": {
+        "dp4": {},
+        "tp2": {"tensor_parallel_size": 2},
+        "pp2": {"pipeline_parallel_size": 2},
+        "pp4": {"pipeline_parallel_size": 4},
+        "tp2-pp2": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+    },
+    "sequence": {"": {}, "sequence": {"sequence_parallel": True}},
+    "schedule": {
+        "1f1b": {},
+        "gpipe": {"pipeline_schedule": "gpipe"},
+        "interleaved": {"pipeline_schedule": "interleaved", "virtual_pipeline_size": 2},
+        "zero_bubble": {"pipeline_schedule": "zero_bubble"},
+    },
+    "state": {
+        "zero0": {},
+        "zero1-even": ZERO_1,
+        "zero1-naive": {**ZERO_1, "state_split_strategy": "naive"},
+        "zero2-greedy:1": {**ZERO_2, "state_split_strategy": "greedy:1"},
+    },
+    "batch": {"": {}, "accumulate": {"accumulate": ACCUMULATE}},
+    "model": {
+        "bert": {},
+        "geglu-pre_norm": {"model": {"activation": "geglu", "norm_position": "pre"}},
+        "packed": {"packed": True},
+        "gpt-rotary-geglu": {"model": {**GPT, "position_embedding": "rotary", "activation": "geglu"}},
+        "gpt-alibi": {"model": {**GPT, "position_embedding": "alibi"}},
+    },
+    "ops": {"": {}, "fused": {"model": FUSED}},
+    "rule": {"lamb": {}, "adamw": {"rule": "adamw"}},
+    "format": {
+        "fp32": {},
+        "bf16": {"compute": {"precision": "bf16"}, "model": {"ln_dtype": "fp32"}},
+        "fp16": {"compute": {"precision": "fp16"}},
+    },
+    "compiler": {"": {}, "xla": {"compute": {"jit_compile": "true"}}},
+    "checkpointing": {
+        "": {},
+        "selective": {"compute": {"activation_checkpointing": "selective"}},
+        "full": {"compute": {"activation_checkpointing": "full"}},
+    },
+    "sums": {
+        "": {},
+        "sparse": {"compute": {"sparse_as_dense": False}},
+        "fp16-wire": {"compute": {"hvd_fp16_compression": True}},
+        "fp16-buffers": {"grad_accum_dtype": "fp16"},
+    },
 }
+
+
+NARROW = {("format", "bf16"), ("format", "fp16"), ("sums", "fp16-wire"), ("sums", "fp16-buffers")}
+
+
+def configured(row):
+    """Returns the configuration of a row, which has a value of each factor."""
+    flags = {}
+    for factor, value in row.items():
+        for name, given in FACTORS[factor][value].items():
+            flags[name] = {**flags.get(name, {}), **given} if isinstance(given, dict) else given
+    stages = flags.get("pipeline_parallel_size", 1)
+    layers = 1 if stages == 1 else stages * flags.get("virtual_pipeline_size", 1) + 1  # they do not divide evenly
+    flags["model"] = {"num_hidden_layers": layers, **flags.get("model", {})}
+    rule, fused = flags.pop("rule", "lamb"), row["ops"] == "fused"
+    return case(optimizer=f"{'fused' if fused else 'reference'}_{rule}", **flags)
+
+
+def has_effect(row):
+    """Whether each value of a row changes what is done, and the trainer takes them together."""
+    stages, alone = "pp" in row["ranks"], row["ranks"] in ("pp4", "tp2-pp2")
+    return (
+        (stages or row["schedule"] == "1f1b")
+        and not (stages and (not row["batch"] or row["state"].startswith("zero2")))
+        and not (alone and (row["state"] != "zero0" or row["sums"] == "fp16-wire"))
+        and not (row["sums"] == "sparse" and (stages or row["state"] != "zero0"))
+        and not (row["sums"] == "fp16-buffers" and (not row["batch"] or row["format"] != "fp32"))
+        and not configured(row).problems(RANKS)
+    )
+
+
+def pairs_of(row):
+    """Returns the pairs of values that a row tests: with the loose tolerance of 16 bits, only those of the 16 bits."""
+    narrow = {item for item in row.items() if item in NARROW}
+    return {pair for pair in itertools.combinations(row.items(), 2) if not narrow or not narrow.isdisjoint(pair)}
+
+
+def pairwise(factors, allowed, tries=20000, seed=0):
+    """Returns rows that test every two values of two factors that can occur together, after random tries.
+
+    Most faults need one or two values to show (Kuhn, Wallace and Gallo, "Software fault interactions and implications
+    for software testing", 2004).
+
+    Args:
+        factors: the values of each.
+        allowed: whether a row may be.
+        tries, seed: random rows, of which the result is a choice.
+    """
+    rng = random.Random(seed)
+    tried = [{name: rng.choice(list(values)) for name, values in factors.items()} for _ in range(tries)]
+    rows = [(row, pairs_of(row)) for row in tried if allowed(row)]
+    missing, chosen = set().union(*(pairs for _, pairs in rows)), []
+    while missing:
+        row, pairs = max(rows, key=lambda found: len(found[1] & missing))
+        chosen.append(row)
+        missing -= pairs
+    return chosen
+
+
+def shortest(count=4):
+    """Returns the names of so many rows of the design in fp32 that together have the most values."""
+    left, chosen = [row for row in pairwise(FACTORS, has_effect) if NARROW.isdisjoint(row.items())], []
+    for _ in range(count):
+        seen = {item for row in chosen for item in row.items()}
+        chosen.append(max(left, key=lambda row: len(row.items() - seen)))
+    return [name_of(row) for row in chosen]
+
+
+def name_of(row):
+    """Returns the values of a row that are not the defaults, after the ranks."""
+    others = [value for factor, value in row.items() if factor != "ranks" and value != next(iter(FACTORS[factor]))]
+    return "-".join([row["ranks"], *others])
+
+
+EIGHT = ("pp8", "tp2-pp4-gpt", "dp2-tp2-pp2-zero1-gpt")
+
+
+@functools.cache
+def cases():
+    """Returns the cases by name: every pair of values on four ranks, and what only other sizes show."""
+    wide = {"model": {**WIDE, "activation": "geglu"}, "learning_rate": SLOWLY}
+    staged = {"accumulate": 8, "optimizer": LAMB}
+    return {
+        **{name_of(row): configured(row) for row in pairwise(FACTORS, has_effect)},
+        "tp2-zero1-wide": case(**ZERO_1, tensor_parallel_size=2, **wide),  # a tensor is larger than a bucket
+        "tp4-sequence": case(tensor_parallel_size=4, sequence_parallel=True),
+        "zero1-lion": case(**ZERO_1, optimizer="lion", learning_rate=SLOWLY),
+        "zero1-greedy:3": case(**ZERO_1, state_split_strategy="greedy:3"),
+        "pp2-list": case(ACCUMULATE, model={"num_hidden_layers": 5}, pipeline_parallel_size=2, pipeline_split="1,4"),
+        "pp8": case(**staged, model={"num_hidden_layers": 9}, pipeline_parallel_size=8),
+        "tp2-pp4-gpt": case(
+            **staged, model={"num_hidden_layers": 5, **GPT}, tensor_parallel_size=2, pipeline_parallel_size=4
+        ),
+        "dp2-tp2-pp2-zero1-gpt": case(
+            **staged, **ZERO_1, model={"num_hidden_layers": 3, **GPT}, tensor_parallel_size=2, pipeline_parallel_size=2
+        ),
+    }
+
+
 # Of 16-bit weights, a gradient is a sum over many roundings of either sign: a few of them are left.
 TOLERANCES = {"fp32": (1e-5, 1e-4), "bf16": (8 * 2**-8, 4 * 2**-8), "fp16": (8 * 2**-11, 4 * 2**-11)}
 
@@ -304,14 +321,15 @@ def main(names):
     """Runs the named cases, by default all that so many ranks can, by the sizes of their tensor parallel groups."""
     mesh, launch = None, launch_from_environment()
     starting.value_of_rank_0 = lambda launch, name, value: value  # The launcher's store remembers the first start.
-    names = names or [name for name in CASES if not CASES[name].parallel.problems(launch.size, {})]
-    for name in sorted(names, key=lambda name: sizes(CASES[name])):
-        if mesh is None or (mesh.tensor_parallel_size, mesh.pipeline_parallel_size) != sizes(CASES[name]):
+    found = cases()
+    names = names or [name for name in found if not found[name].parallel.problems(launch.size, {})]
+    for name in sorted(names, key=lambda name: sizes(found[name])):
+        if mesh is None or (mesh.tensor_parallel_size, mesh.pipeline_parallel_size) != sizes(found[name]):
             if mesh is not None:
                 hvd.shutdown()
-            mesh = start(launch, 1, *sizes(CASES[name]))
+            mesh = start(launch, 1, *sizes(found[name]))
         begin = time.perf_counter()
-        compare(name, CASES[name], mesh)
+        compare(name, found[name], mesh)
         if mesh.is_chief:
             print(f"{name} agrees, {time.perf_counter() - begin:.1f} s", flush=True)
         collectives.gather_numbers(mesh.world, 0.0, "end")  # Horovod ends on all ranks when one is done.
