@@ -38,13 +38,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 def predict(config: PredictConfig, texts: Sequence[str]) -> None:
-    """Prints the predictions for the texts, or for the lines of a file.
+    """Prints the predictions for the texts, or for the lines of a file; raises what `predictions` raises."""
+    from tqdm import tqdm
+
+    total = None if config.predict.input_file else len(texts)
+    for printed in tqdm(predictions(config, texts), total=total, unit="text", disable=None):
+        tqdm.write(printed, file=sys.stdout)
+    sys.stdout.flush()
+
+
+def predictions(config: PredictConfig, texts: Sequence[str]) -> Iterator[str]:
+    """Yields what is printed for each text, or for each line of a file, and logs warnings.
 
     Raises:
         RunError, OSError: the message names the file or the flag.
     """
-    from tqdm import tqdm
-
     from tftrain.inference import trained_model
 
     settings = config.predict
@@ -54,15 +62,10 @@ def predict(config: PredictConfig, texts: Sequence[str]) -> None:
     run = (of_task if model.config.is_fine_tuned else of_tokens)(model, config)
     doubts = Doubts(settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest)
     lines = read_lines(settings.input_file) if settings.input_file else named_arguments(texts)
-    total = None if settings.input_file else len(texts)
-    with tqdm(total=total, unit="text", disable=None) as bar:
-        for batch in batches(lines, settings.batch_size):
-            samples, printed = run(batch)
-            doubts.report(batch, samples)
-            for each in printed:
-                tqdm.write(each, file=sys.stdout)
-            bar.update(len(batch))
-    sys.stdout.flush()
+    for batch in batches(lines, settings.batch_size):
+        samples, printed = run(batch)
+        doubts.report(batch, samples)
+        yield from printed
     doubts.finish()
 
 

@@ -48,11 +48,7 @@ def main(
     log.configure(program=name, stream=stream)
     logger = logging.getLogger(f"tftrain.{name}")
     try:
-        config, problems, _ = flags.read(config_class, [f"python -m tftrain.{name}", *argv[1:]], arguments)
-        misread = {problem.flag for problem in problems}
-        found = problems_of(config) if problems_of else config.problems()
-        if problems := [*problems, *(problem for problem in found if problem.flag not in misread)]:
-            raise ConfigError(problems)
+        config = checked(config_class, [f"python -m tftrain.{name}", *argv[1:]], problems_of, arguments)
     except ConfigError as error:
         flags.refuse(name, error)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -83,6 +79,25 @@ def main(
             raise
         logger.error(f"{target(config)}: {os.strerror(errno.ENOSPC)}{left}")
         return ExitCode.FAILED
+
+
+def checked(
+    config_class: type,
+    argv: Sequence[str],
+    problems_of: Callable[..., list[Problem]] | None = None,
+    arguments: list[str] | None = None,
+) -> Any:
+    """Returns the configuration of a command line; see `main`.
+
+    Raises:
+        ConfigError: with every reason to refuse it.
+    """
+    config, problems, _ = flags.read(config_class, argv, arguments)
+    misread = {problem.flag for problem in problems}
+    found = problems_of(config) if problems_of else config.problems()
+    if problems := [*problems, *(problem for problem in found if problem.flag not in misread)]:
+        raise ConfigError(problems)
+    return config
 
 
 def is_full_disk(error: Exception) -> bool:

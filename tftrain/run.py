@@ -21,8 +21,6 @@ import sys
 import tempfile
 import time
 
-from tftrain.checkpoint import folder, manifest
-from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.train import TrainConfig
@@ -58,18 +56,11 @@ def main(argv: list[str], forked: bool = False) -> int:
     launch = launch_from_environment()
     log.configure(launch.rank, host=host_of(launch))
     try:
-        config, problems, given = flags.read(TrainConfig, elastic.arguments(argv, os.environ))
-        completed = checkpoint_flags.with_flags_of_checkpoint(config, given)
-        config, of_weights = initial_weights.with_model_of_weights(completed.config, given)
-        problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
-        if __name__ == "__main__" and not problems and elastic.supervises(config, os.environ):
-            return elastic.supervise(config, os.environ)
-        if problems := all_problems(config, problems, launch):
-            raise ConfigError(completed.explain(problems))
+        completed, problems = read(elastic.arguments(argv, os.environ))
+        if __name__ == "__main__" and not problems and elastic.supervises(completed.config, os.environ):
+            return elastic.supervise(completed.config, os.environ)
+        config = checked(completed, problems, launch, forked)
         log.configure(launch.rank, config.log.log_level, host=host_of(launch))
-        config = with_sizes(config.resolve(launch.size))
-        if problems := memory_limit.problems(config, launch, forked):
-            raise ConfigError(problems)
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
     except RunError as error:
@@ -90,6 +81,37 @@ def main(argv: list[str], forked: bool = False) -> int:
         return run(config, launch)
     finally:
         lock.release()
+
+
+def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
+    """Returns a command line's configuration, with what a checkpoint or weights supply; and the problems so far."""
+    config, problems, given = flags.read(TrainConfig, argv)
+    completed = checkpoint_flags.with_flags_of_checkpoint(config, given)
+    config, of_weights = initial_weights.with_model_of_weights(completed.config, given)
+    problems += [problem for problem in of_weights if problem.flag not in {each.flag for each in problems}]
+    return completed._replace(config=config), problems
+
+
+def checked(
+    completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch, forked: bool = False
+) -> TrainConfig:
+    """Returns the configuration that a run takes: resolved, with the sizes that the data gives.
+
+    Args:
+        completed, problems: see `read`.
+        launch: this process's place.
+        forked: whether `tftrain.rank_server` has forked this process.
+
+    Raises:
+        ConfigError: with every reason not to start.
+        RunError: the data can't be read.
+    """
+    if problems := all_problems(completed.config, problems, launch):
+        raise ConfigError(completed.explain(problems))
+    config = with_sizes(completed.config.resolve(launch.size))
+    if problems := memory_limit.problems(config, launch, forked):
+        raise ConfigError(problems)
+    return config
 
 
 def host_of(launch: Launch) -> str:
@@ -139,7 +161,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     from tftrain.parallel import collectives, start
     from tftrain.supervise import peer_failure
     from tftrain.supervise.watchdog import Watchdog
-    from tftrain.train import evaluate, loop, rank_checks, seeds
+    from tftrain.train import evaluate, rank_checks, seeds
 
     tf.config.experimental.enable_tensor_float_32_execution(
         config.compute.tensor_float_32 and not config.compute.deterministic
@@ -173,15 +195,11 @@ def run(config: TrainConfig, launch: Launch) -> int:
             rank_checks.before_start(config, ranks)
         if ranks.is_chief and (note := devices.unused_gpu(os.environ)):
             logger.warning(note)
-        train = seeds.train if config.fine_tuning.seeds > 1 else loop.train
-        code = {"train": train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog)
+        code = {"train": seeds.train, "evaluate": evaluate.evaluate}[config.run.mode](config, ranks, watchdog)
     except (RunError, MissingLibraryError, OSError, tf.errors.OpError) as error:
-        # TensorFlow wraps an error in a record in an error of its own.
-        cause = data_error(error) if isinstance(error, tf.errors.OpError) else error
+        cause = cause_of(error, config)
         if cause is None and collectives.is_peer_failure(error):
             end_after_peer()
-        if cause is None and config.compute.deterministic:
-            cause = determinism.error_of_op(error)
         if cause is None:
             raise
         code = getattr(cause, "exit_code", ExitCode.FAILED)
@@ -198,6 +216,15 @@ def run(config: TrainConfig, launch: Launch) -> int:
         # Horovod's own exit waits for the other ranks.
         watchdog.begin("the end of the process", "exit_timeout_seconds", code or ExitCode.STALLED)
     return code
+
+
+def cause_of(error: Exception, config: TrainConfig) -> Exception | None:
+    """Returns what to tell the user of an error: TensorFlow wraps one in a record in its own; None if it is unknown."""
+    import tensorflow as tf
+
+    if not isinstance(error, tf.errors.OpError):
+        return error
+    return data_error(error) or (determinism.error_of_op(error) if config.compute.deterministic else None)
 
 
 def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) -> list[Problem]:
@@ -223,36 +250,11 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
         problems.append(Problem("attn_impl", "cudnn", "expected flash or softmax: this host has no GPU"))
     if launch.rank == 0 and config.run.output_dir:
         unwritable = output_problems(config.run.output_dir) if config.run.mode == "train" else []
-        unresumable = [] if unwritable else resume_problems(config)
+        unresumable = [] if unwritable else checkpoint_flags.problems(config)
         if unresumable:  # A flag that is not given would have come from the checkpoint.
             problems = [problem for problem in problems if problem.value is not None]
         problems += unwritable + unresumable
     return problems
-
-
-def resume_problems(config: TrainConfig) -> list[Problem]:
-    """Returns why there is no checkpoint where the flags say that there is one."""
-    settings = config.run
-    try:
-        found = checkpoint_flags.chosen(config)
-    except CheckpointError as error:
-        return [Problem("output_dir", settings.output_dir, str(error))]
-    resume = config.checkpoint.resume
-    if resume == "best" and found is None:
-        expected = "output_dir has no checkpoint of the best score; expected auto, none, or the folder of a checkpoint"
-        return [Problem("resume", "best", expected)]
-    if resume not in ("auto", "none") and not (found / manifest.NAME).is_file():
-        newest = folder.find(settings.output_dir)[-1:]
-        such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
-        expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
-        return [Problem("resume", resume, expected)]
-    if settings.mode == "evaluate" and found is None and settings.init_checkpoint is None:
-        expected = (
-            "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint, or "
-            "--init_checkpoint"
-        )
-        return [Problem("output_dir", settings.output_dir, expected)]
-    return []
 
 
 def output_problems(folder: str) -> list[Problem]:

@@ -116,11 +116,11 @@ def test_an_elastic_run_goes_on_when_a_host_leaves_and_comes_back(tmp_path, has_
         if not has_link:
             hosts["node2"].disconnect()
         found.are("node1")
-        job.wait_for("1 ranks, before 2, go on from", SECONDS)
+        job.wait_for("1 ranks, before 2, continue from", SECONDS)
         job.wait_for("continuing after step", SECONDS)
         hosts["node2"].reconnect()
         found.are("node1", "node2")
-        job.wait_for("2 ranks, before 1, go on from", SECONDS)
+        job.wait_for("2 ranks, before 1, continue from", SECONDS)
         outcome = job.outcome(SECONDS)
     assert outcome.code == 0, outcome.output
     assert outcome.left == []

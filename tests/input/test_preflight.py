@@ -220,7 +220,7 @@ def test_both_segments_need_a_token_type(prepared, standard, tmp_path):
         {"train_files": standard},
     ):
         (found,) = problems(config({"vocab_size": 100, "type_vocab_size": 1}, **data))
-        assert str(found) == "--type_vocab_size=1: expected at least 2, the segments of an example"
+        assert str(found) == "--type_vocab_size=1: expected at least 2, the token types of an example"
     made = config({"type_vocab_size": 1}, data_dir=str(tmp_path / "none"))
     assert flags_of(problems(made)) == ["type_vocab_size", "data_dir"]
 

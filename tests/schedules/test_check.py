@@ -67,13 +67,13 @@ def test_backward_before_its_forward_names_stage_tick_and_action():
     table = orders.table("1f1b", 2, 2)
     error = refused(moved(table, 1, place(table, 1, Kind.BACKWARD, 0), 0))
     assert (error.stage, error.tick, error.action) == (1, 0, Action(Kind.BACKWARD, 0))
-    assert str(error) == "stage 1, tick 0, B of micro-batch 0, chunk 0: expected behind its F"
+    assert str(error) == "stage 1, tick 0, B of micro-batch 0, chunk 0: expected after its F"
 
 
 def test_weights_before_inputs_are_refused():
     table = orders.table("zero_bubble", 2, 2)
     tick = place(table, 0, Kind.BACKWARD_WEIGHTS, 0)
-    assert "expected behind its BI" in str(refused(moved(table, 0, tick, place(table, 0, Kind.BACKWARD_INPUTS, 0))))
+    assert "expected after its BI" in str(refused(moved(table, 0, tick, place(table, 0, Kind.BACKWARD_INPUTS, 0))))
 
 
 def test_inputs_without_weights_are_refused():
@@ -83,10 +83,10 @@ def test_inputs_without_weights_are_refused():
     assert "BW of micro-batch 0, chunk 0: missing" in str(refused(left))
 
 
-def test_a_send_before_its_computation_and_a_receive_behind_it_are_refused():
+def test_a_send_before_its_computation_and_a_receive_after_it_are_refused():
     table = orders.table("1f1b", 2, 2)
     sent = moved(table, 0, place(table, 0, Kind.SEND, 0, "activation"), 0)
-    assert "expected behind F of micro-batch 0" in str(refused(sent))
+    assert "expected after F of micro-batch 0" in str(refused(sent))
     tick, needing = place(table, 1, Kind.RECEIVE, 0, "activation"), place(table, 1, Kind.FORWARD, 0)
     assert "expected before F of micro-batch 0" in str(refused(moved(table, 1, tick, needing)))
 
@@ -122,7 +122,7 @@ def test_more_activations_than_the_schedule_may_hold_are_refused():
 
 def test_backward_in_an_evaluation_is_refused():
     table = orders.table("1f1b", 2, 2)._replace(forward_only=True)
-    assert "expected forward alone in an evaluation" in str(refused(table))
+    assert "expected only forward passes in an evaluation" in str(refused(table))
 
 
 def test_a_micro_batch_out_of_range_is_refused():

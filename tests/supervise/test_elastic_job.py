@@ -84,10 +84,10 @@ def test_a_run_that_loses_a_host_and_gains_another_ends_with_the_losses_of_one_r
     with job(hosts, ranks, *RUN, f"--output_dir={output_dir}") as launched:
         launched.wait_for("step_00000005", seconds=SECONDS)
         os.kill(supervisor_on(names[-1], launched.processes[0]), signal.SIGKILL)
-        launched.wait_for(f"{ranks - 1} ranks, before {ranks}, go on from", seconds=SECONDS)
+        launched.wait_for(f"{ranks - 1} ranks, before {ranks}, continue from", seconds=SECONDS)
         launched.wait_for("continuing after step", seconds=SECONDS)
         hosts.are(*names[:-1], "127.0.1")
-        launched.wait_for(f"{ranks} ranks, before {ranks - 1}, go on from", seconds=SECONDS)
+        launched.wait_for(f"{ranks} ranks, before {ranks - 1}, continue from", seconds=SECONDS)
         assert launched.codes([0], SECONDS) == [0], launched.output()
     run_ranks(1, [*RUN, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
     alone, elastic = losses(tmp_path / "alone"), losses(output_dir)
@@ -105,7 +105,7 @@ def test_fine_tuning_that_loses_a_host_ends_with_the_scores_and_predictions_of_o
     with job(hosts, 2, *args, f"--output_dir={tmp_path / 'run'}") as launched:
         launched.wait_for("step_00000080", seconds=SECONDS)
         os.kill(supervisor_on("127.0.0.1", launched.processes[0]), signal.SIGKILL)
-        launched.wait_for("1 ranks, before 2, go on from", seconds=SECONDS)
+        launched.wait_for("1 ranks, before 2, continue from", seconds=SECONDS)
         assert launched.codes([0], SECONDS) == [0], launched.output()
     run_ranks(1, [*args, f"--output_dir={tmp_path / 'alone'}"], seconds=SECONDS)
     alone, elastic = (tmp_path / name for name in ("alone", "run"))

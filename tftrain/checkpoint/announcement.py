@@ -64,7 +64,7 @@ class Announced:
             raise CheckpointError(found.error)
         for file in found.files:
             if not len(file.places) == len(file.starts) == len(file.stops):
-                raise ValueError(f"{file.name} has {len(file.places)} pieces, but another number of stretches")
+                raise ValueError(f"{file.name} has {len(file.places)} pieces, but another number of ranges")
             self._rows.add(file.places, len(self._files), file.starts, file.stops)
             self._files[file.name] = Written(file.bytes, file.digests, ())
 

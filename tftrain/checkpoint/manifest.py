@@ -237,11 +237,11 @@ def _check_block(name: str, tensor: Tensor, block: Block, files: int) -> None:
     if len(block.offset) != len(tensor.shape) or len(block.shape) != len(tensor.shape):
         raise ValueError(f"a piece of {name} has other dimensions than the tensor")
     if any(begin + size > end for begin, size, end in zip(block.offset, block.shape, tensor.shape, strict=True)):
-        raise ValueError(f"a piece of {name} leads out of the tensor")
+        raise ValueError(f"a piece of {name} lies outside the tensor")
     if not block.series:
         raise ValueError(f"a block of {name} is in no file")
     for file, start, stop, count, file_step, step in block.series:
         if not 1 <= count <= files or file + (count - 1) * file_step >= files or not file_step:
             raise ValueError(f"a piece of {name} is in a file that does not exist")
         if not start < stop <= stop + (count - 1) * step <= math.prod(block.shape):
-            raise ValueError(f"a piece of {name} is empty or leads out of its block")
+            raise ValueError(f"a piece of {name} is empty or lies outside its block")

@@ -10,8 +10,8 @@ FORMATS = {
     "tftrain": "a checkpoint, or a run's --output_dir",
     "hf": "a folder of transformers, with config.json and model.safetensors",
     "tf1": "a folder of the original BERT, with bert_config.json, bert_model.ckpt.* and vocab.txt",
-    "tf_models": "the same with an object-based checkpoint of tf-models",
-    "nvidia": "the same with one of NVIDIA's BERT for TensorFlow 2",
+    "tf_models": "a folder like that of tf1, with an object-based checkpoint of tf-models",
+    "nvidia": "a folder like that of tf1, with a checkpoint of NVIDIA's BERT for TensorFlow 2",
     "megatron": "a checkpoint folder of Megatron-LM's BERT, of one rank",
 }
 EXPECTED = f"expected FORMAT:PATH, where FORMAT is one of {', '.join(FORMATS)}"

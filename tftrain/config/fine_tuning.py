@@ -56,7 +56,7 @@ class FineTuningConfig:
     )
     early_stopping: int = flag(
         0,
-        "Evaluations in a row without a better best_metric that end the run; 0: none do.",
+        "End the run after this many evaluations in a row without a better best_metric; 0: never.",
         minimum=0,
         on_resume="free",
     )
@@ -99,7 +99,7 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
     if settings.glue_task:
         names = ("train_file", "eval_file", "text_column", "text_pair_column", "label_column")
         found += [
-            Problem(name, getattr(settings, name), f"remove this flag: glue_task={settings.glue_task} says it")
+            Problem(name, getattr(settings, name), f"remove this flag: glue_task={settings.glue_task} sets it")
             for name in names
             if getattr(settings, name)
         ]

@@ -59,7 +59,7 @@ class ModelConfig:
         "2108.12409), for any number of heads. The last two are for gpt.",
         choices=("learned", "rotary", "alibi"),
     )
-    type_vocab_size: int = flag(2, "Token types (segments) of bert.", minimum=1)
+    type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
     norm_position: str = flag(
         "auto",
         "LayerNorm after each residual add or before each sub-layer. auto: post for bert, pre for gpt.",

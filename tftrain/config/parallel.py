@@ -13,7 +13,7 @@ PIPELINE_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: state two, the third follows."""
+    """global_batch_size = micro_batch_size * grad_accum_steps * data_parallel_size: give two, the third follows."""
 
     ON_RESUME = "named"
 
@@ -122,16 +122,16 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How layers, optimizer state and gradients are divided among the ranks."""
+    """How layers, optimizer state and gradients are partitioned over the ranks."""
 
     ON_RESUME = "free"
 
     tensor_parallel_size: int = flag(
-        1, "Ranks that split every layer; groups of so many ranks share the global batch.", minimum=1
+        1, "Ranks over which every layer is partitioned; each group of so many ranks sees the same samples.", minimum=1
     )
     sequence_parallel: bool = flag(
         False,
-        "Divide norms, dropouts and residuals among the tensor parallel ranks along the sequence (arXiv 2205.05198).",
+        "Partition norms, dropouts and residuals over the tensor parallel ranks, by tokens (arXiv 2205.05198).",
     )
     pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1)
     pipeline_schedule: str = flag(
@@ -145,19 +145,19 @@ class ParallelConfig:
     )
     pipeline_split: str = flag(
         "layers",
-        "How pipeline stages divide the layers. layers: evenly. flops: the costliest part, with embedding and head, "
-        "costs the least. Or the number of layers of each part, such as 3,4,4,1; with several chunks, part number "
-        "chunk * stages + stage.",
+        "Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, with embedding "
+        "or head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several "
+        "chunks, chunk c of stage s is number c * stages + s.",
     )
     split_opt_state: bool = flag(
-        False, "Divide master weights and moments among the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
+        False, "Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
     )
     split_grad_accum: bool = flag(
-        False, "Also divide the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."
+        False, "Also partition the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."
     )
     state_split_strategy: str = flag(
         "even",
-        "Which rank owns which part of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on "
+        "Which rank owns which shard of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on "
         "rank i modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks.",
     )
 

@@ -15,7 +15,7 @@ class PredictFlags:
 
     input_file: str | None = flag(
         None,
-        "UTF-8 file with one text a line, instead of texts as arguments; - is standard input. A tab is between both "
+        "UTF-8 file with one text a line, instead of texts as arguments; - is standard input. A tab separates the two "
         "texts of a pair.",
     )
     format: str = flag(
@@ -31,8 +31,8 @@ class PredictFlags:
     )
     embedding: str | None = flag(
         None,
-        "The vector of each text, of length 1, instead of what the model was trained for; of a pair the cosine. mean: "
-        "of the hidden states of its tokens; cls: that of [CLS]. For every encoder.",
+        "Print the vector of each text, of length 1, instead of the predictions of the model's task; for a pair, the "
+        "cosine of both vectors. mean: of the hidden states of its tokens; cls: that of [CLS]. For every encoder.",
         choices=("mean", "cls"),
     )
     batch_size: int = flag(32, "Texts that the model reads at once.", minimum=1, maximum=65536)

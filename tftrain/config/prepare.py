@@ -37,13 +37,13 @@ class PrepareConfig:
     builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
     document_separator: str = flag(
         "blank_line",
-        "Blank lines part documents, whose lines are paragraphs; or a file is a document, and blank "
-        "lines part its paragraphs.",
+        "blank_line: blank lines separate documents, and each line is a paragraph. file: each file is a document, and "
+        "blank lines separate its paragraphs.",
         choices=("blank_line", "file"),
     )
     deduplicate: str = flag(
         "paragraph",
-        "Keep a paragraph of at least 32 bytes only once in the corpus; or keep all text.",
+        "paragraph: keep each paragraph of at least 32 bytes only once in the corpus. none: keep all text.",
         choices=("paragraph", "none"),
     )
     min_tokens_used: float = flag(
@@ -56,8 +56,8 @@ class PrepareConfig:
     overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
     objective: str = flag(
         "masked",
-        "What the examples are for. masked: sentence pairs for --model_family=bert; causal: documents one behind the "
-        "other, without padding, for --model_family=gpt.",
+        "What the examples are for. masked: sentence pairs for --model_family=bert; causal: joined documents, without "
+        "padding, for --model_family=gpt.",
         choices=("masked", "causal"),
     )
     tokenizer_type: str = flag(
@@ -82,8 +82,8 @@ class PrepareConfig:
     )
     normalization: str | None = flag(
         None,
-        "What words are: bert as the original BERT and its vocabularies have it, nfkc with NFKC case folding; by "
-        "default bert. A sentencepiece model has nfkc; bpe leaves text as it is.",
+        "How text is normalized and divided into words. bert (default): as in the original BERT; nfkc: with NFKC case "
+        "folding. A sentencepiece model has nfkc; bpe leaves text as it is.",
         choices=("bert", "nfkc"),
     )
     max_seq_length: int = flag(
@@ -95,7 +95,7 @@ class PrepareConfig:
     short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
     masking: str = flag(
         "dynamic",
-        "Mask while training, or write masked records in the standard BERT format.",
+        "dynamic: mask while training. static: write masked records in the standard BERT format.",
         choices=("dynamic", "static"),
     )
     masked_lm_prob: float = flag(0.15, "Share of the tokens that static masking selects.", above=0, below=1)
@@ -120,13 +120,13 @@ class PrepareConfig:
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
     heldout_window: int = flag(
         13,
-        "Cut out of the held-out split each sequence of so many tokens that training has too; 0: cut nothing.",
+        "Cut each sequence of this many tokens that training has too out of the held-out split; 0: cut nothing.",
         minimum=0,
         maximum=1024,
     )
-    shard_mb: float = flag(16.0, "Megabytes of text that make one shard, about.", minimum=0.01, maximum=1e5)
+    shard_mb: float = flag(16.0, "Megabytes of text in a shard, approximately.", minimum=0.01, maximum=1e5)
     num_workers: int | None = flag(
-        None, "Processes; by default one a core. The output is the same for any.", minimum=1, maximum=1024
+        None, "Processes; by default one for each core. The output does not depend on it.", minimum=1, maximum=1024
     )
     seed: int = flag(
         1,
@@ -176,7 +176,7 @@ class PrepareConfig:
     def _tokenizer_problems(self) -> list[Problem]:
         found = []
         if self.tokenizer_type == "sentencepiece" and self.normalization == "bert":
-            expected = "expected nfkc or nothing with tokenizer_type=sentencepiece, whose models normalize the text"
+            expected = "remove this flag with tokenizer_type=sentencepiece, whose models normalize the text as nfkc"
             found.append(Problem("normalization", self.normalization, expected))
         if self.strip_accents != "auto":
             if self.tokenizer_type != "wordpiece":
@@ -195,7 +195,7 @@ class PrepareConfig:
             expected = "remove this flag: tokenizer_type=bpe leaves the text as it is"
             found.append(Problem("normalization", self.normalization, expected))
         if self.lower_case:
-            expected = "expected false or nothing with tokenizer_type=bpe, which leaves the text as it is"
+            expected = "remove this flag with tokenizer_type=bpe, which leaves the text as it is"
             found.append(Problem("lower_case", True, expected))
         if 64 <= (self.vocab_size or math.inf) < SMALLEST_BPE_VOCABULARY:
             expected = (

@@ -22,8 +22,8 @@ class LogConfig:
     )
     trace_pipeline: bool = flag(
         False,
-        "Draw when each pipeline stage computed what, above the plan of the schedule: OUTPUT_DIR/pipeline.png, and "
-        "pipeline.json for chrome://tracing.",
+        "Draw what each pipeline stage computed at which time, and below it the plan of the schedule: "
+        "OUTPUT_DIR/pipeline.png, and pipeline.json for chrome://tracing.",
     )
     log_level: str = flag("info", "Least important messages to show.", choices=LEVELS, on_resume="local")
     measure_products: bool = flag(

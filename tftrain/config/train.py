@@ -61,7 +61,7 @@ class OptimizerConfig:
     optimizer: str = flag(
         "lamb",
         "Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675), by fused ops where "
-        "they are built, else by plain TensorFlow; fused_ and reference_ in front of the name force one.",
+        "they are built, else by plain TensorFlow; the prefixes fused_ and reference_ force one.",
         choices=(
             *OPTIMIZERS,
             *(f"fused_{name}" for name, has_fused in OPTIMIZERS.items() if has_fused),

@@ -101,7 +101,9 @@ def read(folder: Path) -> Weights:
     if output := tensors.pop("output_layer.weight", None):
         word = tensors.get("embedding.word_embeddings.weight")
         if word is None or not np.array_equal(content.read(output), content.read(word)):
-            raise FormatError(f"{path}: output_layer.weight differs from the word table; expected a tied output layer")
+            raise FormatError(
+                f"{path}: output_layer.weight differs from the token embedding; expected a tied output layer"
+            )
     rows = arguments["padded_vocab_size"]
     links = links_of(model, rows)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}

@@ -102,7 +102,7 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
         FormatError: the original BERT has no such model.
     """
     if architecture:
-        raise FormatError(f"--architecture={architecture}: the format tf1 has only one; expected no --architecture")
+        raise FormatError(f"--architecture={architecture}: the format tf1 has only one; remove this flag")
     from tftrain.formats import tf_checkpoint
 
     write_config(folder, weights.model)

@@ -117,7 +117,7 @@ class TorchFile:
             raise FormatError(f"{self.path}: {tensor.storage.entry} can't be read: {error}") from error
         last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True))
         if math.prod(tensor.shape) and not 0 <= tensor.offset <= last < elements.size:
-            raise FormatError(f"{self.path}: a tensor leads out of {tensor.storage.entry}")
+            raise FormatError(f"{self.path}: a tensor lies outside {tensor.storage.entry}")
         strides = [step * dtype.itemsize for step in tensor.strides]
         return np.lib.stride_tricks.as_strided(elements[tensor.offset :], tensor.shape, strides, writeable=False)
 

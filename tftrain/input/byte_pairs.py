@@ -72,7 +72,7 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
     if missing := set(ALPHABET) - set(vocabulary.tokens):
         raise DataError(f"{path}: {len(missing)} of the 256 bytes are no tokens; {_EXPECTED}")
     if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != _SAMPLE:
-        raise DataError(f"{path}: its tokens do not give back the text that they are made of; {_EXPECTED}")
+        raise DataError(f"{path}: decoding its tokens does not give the original text; {_EXPECTED}")
     return vocabulary, _serialized(tokenizer)
 
 
@@ -160,7 +160,7 @@ def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
         raise DataError(f"{path}: not a vocabulary of tokens with their ids; {_EXPECTED}")
     folder, name = os.path.split(path)
     if "vocab" not in name:
-        raise DataError(f"{path}: the name does not tell that of merges.txt; {_EXPECTED}")
+        raise DataError(f"{path}: the name of merges.txt does not follow from this name; {_EXPECTED}")
     merges_path = os.path.join(folder, name.replace("vocab", "merges").removesuffix(".json") + ".txt")
     try:
         lines = read_small(merges_path, MAX_BYTES).decode().splitlines()

@@ -116,7 +116,7 @@ def problems(config: TrainConfig) -> list[Problem]:
     if config.model.objective == "causal":
         faults += _mask_problems(data)
     elif config.model.type_vocab_size < SEGMENTS:
-        expected = f"expected at least {SEGMENTS}, the segments of an example"
+        expected = f"expected at least {SEGMENTS}, the token types of an example"
         faults.append(Problem("type_vocab_size", config.model.type_vocab_size, expected))
     if sum(map(bool, (data.data_dir, data.train_files, data.synthetic_data))) != 1:
         return faults

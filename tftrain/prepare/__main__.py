@@ -13,6 +13,7 @@ logger = logging.getLogger("tftrain.prepare")
 
 def main(argv: Sequence[str]) -> int:
     """Prepares the data set that the command line describes; returns the exit code."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     return program.main(
         "prepare",
         PrepareConfig,
@@ -29,7 +30,6 @@ def prepare(config: PrepareConfig) -> None:
     Raises:
         DataError, OSError: the message names the file or the flag.
     """
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from tftrain.prepare import preparation
 
     result = preparation.prepare(config)

@@ -233,5 +233,7 @@ class MetricsWriter:
             yield
         except (OSError, tf.errors.OpError) as error:
             if path not in self._failed:
-                logger.warning(f"{path}: can't be written: {error}; training goes on without what is lost there")
+                logger.warning(
+                    f"{path}: can't be written: {error}; training continues, and what can't be written is lost"
+                )
             self._failed.add(path)

@@ -24,7 +24,7 @@ from tftrain.plan import cluster
 from tftrain.report import memory, planned, predictions, product_time
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
-from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
+from tftrain.report.rows import SpikeRow, TrainRow, of_evaluation
 from tftrain.report.spikes import Spike
 from tftrain.run_state import Evaluation, Run, StepInfo, division_of
 from tftrain.saving.saves import Saves
@@ -154,10 +154,8 @@ class Reporter:
 
     def evaluation(self, number: int, result: Evaluation) -> None:
         """Writes the result of an evaluation."""
-        means = [mean.name for mean in self._run.task.means if mean.in_evaluation]
-        scores = {f"eval_{name}": score for name, score in result.scores.items()}
-        self._scores = tuple(scores)
-        row = EvalRow(number, {f"eval_{name}": result.means[name] for name in means}, result.unigram_nats, scores)
+        row = of_evaluation(number, self._run.task.means, result)
+        self._scores = tuple(row.scores)
         if self._writer:
             self._writer.evaluation(row)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tftrain.run_state import Evaluation
 from tftrain.tasks.task import Mean
 
 
@@ -148,6 +149,13 @@ class SpikeRow:
 
 
 Row = TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow
+
+
+def of_evaluation(number: int, means: Sequence[Mean], result: Evaluation) -> EvalRow:
+    """Returns the row of the result of an evaluation after step `number`; `means` are the task's."""
+    names = [mean.name for mean in means if mean.in_evaluation]
+    scores = {f"eval_{name}": score for name, score in result.scores.items()}
+    return EvalRow(number, {f"eval_{name}": result.means[name] for name in names}, result.unigram_nats, scores)
 
 
 def fields(row: Row) -> dict[str, Any]:

@@ -113,6 +113,31 @@ def chosen(config: TrainConfig) -> Path | None:
     return _chosen(config)[0]
 
 
+def problems(config: TrainConfig) -> list[Problem]:
+    """Returns why there is no checkpoint where the flags say that there is one."""
+    settings = config.run
+    try:
+        found = chosen(config)
+    except CheckpointError as error:
+        return [Problem("output_dir", settings.output_dir, str(error))]
+    resume = config.checkpoint.resume
+    if resume == "best" and found is None:
+        expected = "output_dir has no checkpoint of the best score; expected auto, none, or the folder of a checkpoint"
+        return [Problem("resume", "best", expected)]
+    if resume not in ("auto", "none") and not (found / manifest.NAME).is_file():
+        newest = folder.find(settings.output_dir)[-1:]
+        such_as = newest[0] if newest else folder.checkpoint_folder(settings.output_dir) / "step_00001000"
+        expected = f"no checkpoint is there; expected auto, none, or the folder of a checkpoint, such as {such_as}"
+        return [Problem("resume", resume, expected)]
+    if settings.mode == "evaluate" and found is None and settings.init_checkpoint is None:
+        expected = (
+            "no checkpoint to evaluate; expected the folder of a run, or --resume with the folder of a checkpoint, or "
+            "--init_checkpoint"
+        )
+        return [Problem("output_dir", settings.output_dir, expected)]
+    return []
+
+
 def _chosen(config: TrainConfig) -> tuple[Path | None, dict[str, Any]]:
     """Returns the checkpoint, see `chosen`, and the flags in its manifest, which is read once: it may be large."""
     resume, output_dir = config.checkpoint.resume, config.run.output_dir

@@ -51,7 +51,7 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
     for name, value in values.items():
         own = getattr(config.model, name)
         if name in given and own != value and _effective(config.model, name) != _effective(model, name):
-            expected = f"expected {str(value).lower()}, as in {settings.init_checkpoint}, or nothing"
+            expected = f"expected {str(value).lower()}, as in {settings.init_checkpoint}; correct or remove this flag"
             problems.append(Problem(name, own, expected))
     if tokenizer and config.data.data_dir and (problem := _vocabulary_problem(config, tokenizer)):
         problems.append(problem)

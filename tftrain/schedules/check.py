@@ -51,9 +51,9 @@ def _check_computations(table: Table, stage: int) -> Places:
         if key in places:
             raise ScheduleError(stage, tick, action, f"also at tick {places[key]}; expected once")
         if table.forward_only and kind is not Kind.FORWARD:
-            raise ScheduleError(stage, tick, action, "expected forward alone in an evaluation")
+            raise ScheduleError(stage, tick, action, "expected only forward passes in an evaluation")
         if kind in BEFORE and (BEFORE[kind], micro_batch, chunk) not in places:
-            raise ScheduleError(stage, tick, action, f"expected behind its {BEFORE[kind].value}")
+            raise ScheduleError(stage, tick, action, f"expected after its {BEFORE[kind].value}")
         other = BACKWARDS[kind is Kind.BACKWARD]
         if kind in BACKWARDS and (other, micro_batch, chunk) in places:
             raise ScheduleError(stage, tick, action, f"its {other.value} has been computed; expected one backward")
@@ -80,7 +80,7 @@ def _check_local_input(table: Table, stage: int, tick: int, places: Places) -> N
     if needed and needed.stage == stage:
         kinds = (Kind.FORWARD,) if action.kind is Kind.FORWARD else BACKWARDS
         if not any((kind, action.micro_batch, needed.chunk) in places for kind in kinds):
-            raise ScheduleError(stage, tick, action, f"expected behind {kinds[0].value} of chunk {needed.chunk}")
+            raise ScheduleError(stage, tick, action, f"expected after {kinds[0].value} of chunk {needed.chunk}")
 
 
 def _check_transfers(table: Table, stage: int, places: Places) -> None:
@@ -103,7 +103,7 @@ def _check_transfers(table: Table, stage: int, places: Places) -> None:
             raise ScheduleError(stage, tick, action, f"also at tick {seen[action]}; expected once")
         computed = wanted[action]
         if (action.kind is Kind.SEND) != (tick > computed):
-            where = "behind" if action.kind is Kind.SEND else "before"
+            where = "after" if action.kind is Kind.SEND else "before"
             raise ScheduleError(stage, tick, action, f"expected {where} {actions[computed]} at tick {computed}")
         seen[action] = tick
     for action, computed in wanted.items():

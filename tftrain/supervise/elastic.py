@@ -125,7 +125,7 @@ class Supervisor:
         if self._launch.rank == 0:
             where, reached = self._newest_checkpoint() or "the start", last_logged_step(self._output_dir)
             size = f"{self._launch.size} ranks, before {before.size}"
-            logger.warning(f"elastic: {size}, go on from {where}; the last logged step is {reached}")
+            logger.warning(f"elastic: {size}, continue from {where}; the last logged step is {reached}")
         return True
 
     def _run_child(self) -> int | None:

@@ -15,7 +15,8 @@ from tftrain.model.part import ModelPart, joined
 from tftrain.optim.state import load_weights, weight_restore_buffers
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
-from tftrain.report import predictions
+from tftrain.report import predictions, rows
+from tftrain.report.rows import EvalRow
 from tftrain.run_state import Evaluation, parts_of_rank
 from tftrain.saving import initial_weights, resume, resume_compatibility
 from tftrain.supervise.watchdog import Watchdog
@@ -28,15 +29,23 @@ LARGEST_EXPONENT = 709  # of e in a float64
 
 
 def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
-    """Prints held-out loss and accuracy of the checkpoint that `--resume` means.
+    """Prints held-out loss and accuracy of the checkpoint that `--resume` means; see `row_of_checkpoint`.
+
+    Returns:
+        DONE; or FAILED, if the result can't be printed.
+    """
+    row_of_checkpoint(config, mesh, watchdog)
+    # The lines are all that an evaluation leaves.
+    return ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
+
+
+def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
+    """Evaluates the checkpoint that `--resume` means, prints the result, and returns it.
 
     Args:
         config: resolved, with the sizes that the data gives filled in.
         mesh: the ranks, already connected.
         watchdog: of this process; by default a new one.
-
-    Returns:
-        DONE; or FAILED, if the result can't be printed.
 
     Raises:
         DataError, CheckpointError: the message names the file.
@@ -54,8 +63,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
     logger.info("\n".join(f"{name:24}{value}" for name, value in lines.items()))
     if result.outputs is not None and mesh.is_chief:
         predictions.write(config.run.output_dir, held_out.scorer, result.outputs)
-    # The lines are all that an evaluation leaves.
-    return ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
+    return rows.of_evaluation(step, task.means, result)
 
 
 def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:

@@ -31,10 +31,10 @@ def of_seed(config: TrainConfig, number: int) -> TrainConfig:
 
 
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
-    """Trains once for each seed, in OUTPUT_DIR/seed_N; runs that are done are not done again.
+    """Trains; with several seeds once for each, in OUTPUT_DIR/seed_N. Runs that are done are not done again.
 
     Args:
-        config: resolved, with `--seeds` and the sizes that the data gives.
+        config: resolved, with the sizes that the data gives.
         mesh: the ranks, already connected.
         watchdog: of this process.
 
@@ -44,6 +44,8 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     Raises:
         What `loop.train` raises.
     """
+    if config.fine_tuning.seeds == 1:
+        return loop.train(config, mesh, watchdog)
     runs = [of_seed(config, number) for number in range(config.fine_tuning.seeds)]
     for each in runs:
         logger.info(f"seed {each.run.seed}: {each.run.output_dir}")

@@ -226,7 +226,7 @@ def test_a_missing_column_is_named():
     (line,) = lines_of(SWEEP, "sweep_single_node/0002")
     del line["hidden"]
     (problem,) = rows.read_text(written([line]), "rows.csv").problems
-    assert "hidden: expected such a column" in str(problem)
+    assert "hidden: expected this column" in str(problem)
 
 
 @pytest.mark.parametrize(

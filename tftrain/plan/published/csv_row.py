@@ -22,7 +22,7 @@ class CsvRow:
             ValueError: there is no such column.
         """
         if column not in self._cells:
-            raise ValueError(f"{column}: expected such a column")
+            raise ValueError(f"{column}: expected this column")
         return self._cells[column]
 
     def note(self) -> str:

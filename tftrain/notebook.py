@@ -1,0 +1,150 @@
+"""The programs as functions, for a notebook: flags are keyword arguments, and one process does all of the work.
+
+    from tftrain import notebook
+
+    notebook.train(flagfile="configs/tiny.flags", data_dir="data", output_dir="runs/tiny")
+
+A function calls what its program calls. It raises ConfigError with all wrong flags, in the program's words, and
+RunError or OSError, whose message names the file or the flag. docs/notebook.md has an example.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tftrain import program, run
+from tftrain.config.fields import ConfigError, Problem, flag_name, sections
+from tftrain.config.predict import PredictConfig
+from tftrain.config.prepare import PrepareConfig
+from tftrain.config.train import TrainConfig
+from tftrain.host import determinism, log
+from tftrain.host.exit_codes import ExitCode, RunError
+from tftrain.parallel.launcher import Launch
+from tftrain.supervise.run_lock import RunLock
+
+# The models need the Keras 2 API, and TensorFlow chooses one when it is first used.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+
+def prepare(**flags: Any) -> None:
+    """Prepares text, as `tftrain.prepare` does."""
+    config = program.checked(PrepareConfig, _command_line("prepare", PrepareConfig, flags))
+    from tftrain.prepare import __main__ as prepare_program
+
+    with _one_rank():
+        import tensorflow as tf
+
+        # The process may train on its GPU afterwards, so the GPU can't be hidden from TensorFlow.
+        with tf.device("/CPU:0"):
+            prepare_program.prepare(config)
+
+
+def train(**flags: Any) -> list[dict[str, Any]]:
+    """Trains on one rank, as `tftrain.run` does, and returns the rows of metrics.jsonl.
+
+    Raises:
+        KeyboardInterrupt: a signal stopped the run, and its state is saved; the same call continues it.
+    """
+    config = _run_config({**flags, "mode": "train"})
+    lock = RunLock(config.run.output_dir)
+    if problem := run.lock_problem(lock, config, Launch()):
+        raise ConfigError([problem])
+    try:
+        with _one_rank(config) as mesh:
+            from tftrain.report.metrics import read_rows
+            from tftrain.train import seeds
+
+            if seeds.train(config, mesh) == ExitCode.STOPPED:
+                raise KeyboardInterrupt
+            path = Path(config.run.output_dir) / "metrics.jsonl"
+            return read_rows(path) if path.exists() else []  # Several seeds have a file each.
+    finally:
+        lock.release()
+
+
+def evaluate(**flags: Any) -> dict[str, float]:
+    """Evaluates a checkpoint, as `tftrain.run --mode=evaluate` does; returns its fields of metrics.jsonl."""
+    config = _run_config({**flags, "mode": "evaluate"})
+    with _one_rank(config) as mesh:
+        from tftrain.report import rows
+        from tftrain.train import evaluate as evaluation
+
+        return rows.fields(evaluation.row_of_checkpoint(config, mesh))
+
+
+def predict(*texts: str, **flags: Any) -> list[dict[str, Any]]:
+    """Predicts, as `tftrain.predict --format=jsonl` does; returns an object for each text."""
+    argv = _command_line("predict", PredictConfig, {**flags, "format": "jsonl"})
+    config = program.checked(PredictConfig, argv, lambda config: config.problems(len(texts)))
+    from tftrain import predict as predict_program
+
+    with _one_rank():
+        return [json.loads(line) for line in predict_program.predictions(config, texts)]
+
+
+def _run_config(flags: dict[str, Any]) -> TrainConfig:
+    """Returns the checked configuration of a run; sets the environment that it needs."""
+    config = run.checked(*run.read(_command_line("run", TrainConfig, flags)), Launch())
+    log.configure(program="tftrain.run", level=config.log.log_level)
+    is_set = determinism.XLA_FLAG in os.environ.get("XLA_FLAGS", "")
+    if config.compute.deterministic and "tensorflow" in sys.modules and not is_set:
+        expected = "TensorFlow is loaded and has read its settings; restart the kernel, and call this first"
+        raise ConfigError([Problem("deterministic", True, expected)])
+    run.prepare_process(config, may_restart=False)
+    return config
+
+
+def _command_line(name: str, config_class: type, flags: dict[str, Any]) -> list[str]:
+    """Returns flags as a program's arguments; a list gives a flag several times, or else its values with commas."""
+    log.configure(program=f"tftrain.{name}")
+    parts = sections(config_class())
+    several = {flag_name(each) for part in parts for each in dataclasses.fields(part) if each.default == ()}
+    argv = [f"tftrain.{name}"]
+    for flag, value in flags.items():
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        values = values if flag in (*several, "flagfile") else [",".join(map(str, values))]
+        argv += [f"--{flag}={each}" for each in values if value is not None]
+    return argv
+
+
+@contextlib.contextmanager
+def _one_rank(config: TrainConfig | None = None) -> Iterator[Any]:
+    """Loads TensorFlow and yields the mesh of this process alone; an error of the body says what to do.
+
+    Raises:
+        ConfigError, ImportError: TensorFlow already runs, in another way than the flags or the models need.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    if not tf.keras.layers.__name__.startswith("tf_keras"):
+        raise ImportError(
+            "TensorFlow has loaded Keras 3 in this process; expected Keras 2: restart the kernel, and run "
+            "`from tftrain import notebook` before anything that uses TensorFlow"
+        )
+    from tftrain.parallel import mesh, start
+
+    threads = config.compute.cpu_threads if config else 0
+    if config and config.compute.deterministic:
+        determinism.enable()
+    try:
+        one_rank = start.start(Launch(), threads)
+    except RunError:
+        raise
+    except RuntimeError as error:  # TensorFlow has started, and keeps its threads and devices.
+        if threads:
+            expected = "TensorFlow has started with other threads; restart the kernel, or remove this flag"
+            raise ConfigError([Problem("cpu_threads", threads, expected)]) from error
+        one_rank = mesh.Mesh()
+    try:
+        yield one_rank
+    except tf.errors.OpError as error:
+        raise (run.cause_of(error, config or TrainConfig()) or error) from None
+    finally:
+        gc.collect()
