@@ -22,8 +22,8 @@ class ExportFlags:
     )
     variant: str = flag(
         "fp32",
-        "Format of the weights. bf16: the model computes in it too; int8: kernels and the word table in 8 bits with a "
-        "scale for each channel, and the model computes in fp32.",
+        "Format of the weights. bf16: the model computes in it too; int8: kernels and the token embedding in 8 bits "
+        "with a scale for each channel, and the model computes in fp32.",
         choices=("fp32", "bf16", "int8"),
     )
     text_file: str | None = flag(

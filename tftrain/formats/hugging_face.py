@@ -119,7 +119,8 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     links = check_tensors(str(folder), links_of(model), shapes, {*buffers, *_TIED})
     for copy, name in _TIED.items():
         if copy in shapes and not np.array_equal(tensor(copy), tensor(name)):
-            raise FormatError(f"{folder}: {copy} differs from {name}; expected an output layer tied to the word table")
+            expected = "expected an output layer tied to the token embedding"
+            raise FormatError(f"{folder}: {copy} differs from {name}; {expected}")
     return LinkedWeights(str(folder), model, links, tensor, own_tokenizer)
 
 

@@ -59,7 +59,7 @@ class Transformer(tf_keras.Model):
 
         Args:
             config: sizes and parts of the blocks; each implementation is "fused" or "reference".
-            vocab_size: rows of the word embedding, over all ranks.
+            vocab_size: rows of the token embedding, over all ranks.
             dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             seed: seed of the initial weights.
             checkpointing: what backward recomputes.
@@ -124,7 +124,7 @@ class Transformer(tf_keras.Model):
 
     def held_variables(self) -> dict[str, tf.Variable]:
         """Returns `named_variables`, and last the copy of the token embedding if another pipeline stage owns it."""
-        return self._parameters.variables | self.token_embedding.copy
+        return {**self._parameters.variables, **self.token_embedding.copy}
 
     def kernels(self, part: ModelPart) -> list[tf.Variable]:
         """Returns the kernels of all dense layers of a part of this rank's layers."""

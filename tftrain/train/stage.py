@@ -62,8 +62,8 @@ class Stage:
     """The compiled parts of this rank.
 
     Attributes:
-        parts: of this rank, in the order of the layers; the schedule calls them chunks.
         task: with this rank's parts of the model.
+        parts: of this rank, in the order of the layers; the schedule calls them chunks.
         variables: of all parts, a copy of the token embedding last.
     """
 
