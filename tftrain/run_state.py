@@ -146,7 +146,8 @@ class Run:
         self.parts = parts_of_rank(config, mesh)
         self.task = make_task(config, mesh, joined(self.parts), initial)
         self._shapes = self._shapes_of_all_stages()
-        named, pieces, parallel = self.task.named_variables(), self.task.pieces, config.parallel
+        model, parallel = self.task.model, config.parallel
+        named = model.named_variables()
         rounded = {name for name, variable in named.items() if variable.dtype != tf.float32}
         self._use_values_of_first_rank({name: named[name] for name in named if name not in rounded})
         self.optimizer = Optimizer(
@@ -155,10 +156,10 @@ class Run:
             named,
             mesh,
             parallel.state_split_strategy if parallel.splits_state and mesh.data.size > 1 else None,
-            pieces,
-            self.task.initial_value,
+            model.pieces,
+            model.initial_value,
             list(self._shapes),
-            self.task.summed,
+            model.summed,
             {each.name for each in describe(config.model).variables() if not each.decays},
         )
         state = self.optimizer.state
@@ -167,13 +168,9 @@ class Run:
                 masters = zip(state.names, state.masters, strict=True)
                 self._use_values_of_first_rank({name: master for name, master in masters if name in rounded})
             state.publish()  # With a split, each part of the weights comes from its owner.
-        self.update_copies("initial")
+        model.token_embedding.update_copy(mesh, "initial")
         self.loss_scale = make_loss_scale(config)
         self.progress = Progress(len(self.task.sums))
-
-    def weights(self) -> list[tf.Variable]:
-        """Returns all variables of this rank's part of the model, with copies of those that other stages own."""
-        return [*self.task.named_variables().values(), *self.task.copies().values()]
 
     def counters(self) -> dict[str, tf.Variable]:
         """Returns the state that is the same on every rank, by global name: all but master weights and moments."""
@@ -208,28 +205,11 @@ class Run:
             if piece.name in reader.tensors:
                 variable.assign(reader.read(piece))
         self.optimizer.state.load(reader)
-        self.update_copies("restored")
-
-    def update_copies(self, name: str) -> None:
-        """Sends the variable that two pipeline stages share from its owner to the stage with the copy.
-
-        Every rank must call it, eagerly or in a traced function.
-
-        Args:
-            name: of the transfer; unique in a graph.
-        """
-        shared = self.task.shared_variable
-        if shared is None:
-            return
-        name, link = f"word_table.{name}", self.mesh.link_to_copy
-        if self.mesh.is_first_stage:
-            collectives.prevent_pruning(collectives.send(link, shared.read_value(), name))
-        else:
-            shared.assign(collectives.receive(link, shared.shape, shared.dtype, name), read_value=False)
+        self.task.model.token_embedding.update_copy(self.mesh, "restored")
 
     def _use_values_of_first_rank(self, variables: Mapping[str, tf.Variable]) -> None:
         """Assigns the values of the first rank that holds each part: another host's may differ in a bit."""
-        pieces = self.task.pieces
+        pieces = self.task.model.pieces
         divided = {name: variable for name, variable in variables.items() if pieces[name].is_divided}
         whole = {name: variable for name, variable in variables.items() if name not in divided}
         collectives.broadcast_variables(self.mesh.group("stage"), whole)
@@ -237,7 +217,8 @@ class Run:
 
     def _shapes_of_all_stages(self) -> dict[str, list[int]]:
         """Returns the shapes of the whole variables of the model, from the input to the output."""
-        own = {name: list(self.task.pieces[name].whole) for name in self.task.named_variables()}
+        model = self.task.model
+        own = {name: list(model.pieces[name].whole) for name in model.named_variables()}
         line = self.mesh.pipeline
         shapes = {}
         for text in collectives.gather_texts(line, json.dumps(own), "shapes") if line.size > 1 else []:

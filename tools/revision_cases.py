@@ -36,6 +36,7 @@ DATA = {
     "wordpiece": PREPARE,
     "sentencepiece": PREPARE | {"tokenizer_type": "sentencepiece"},
     "static": PREPARE | {"masking": "static", "dupe_factor": 2},
+    "causal": PREPARE | {"objective": "causal"},
 }
 FROM_FILES = {"train_files": "{data}/train-*.tfrecord", "eval_files": "{data}/eval-*.tfrecord", "vocab_size": 600}
 
@@ -73,6 +74,8 @@ BF16 = {"precision": "bf16", "activation_checkpointing": "selective"}
 # No fused op drops the embedding's elements; attention dropout stays on.
 NO_PLAIN_DROPOUT = {"hidden_dropout_prob": 0}
 TP2 = {"tensor_parallel_size": 2}
+PP2 = {"pipeline_parallel_size": 2, "grad_accum_steps": 2}
+GPT = {"model_family": "gpt"}
 GEGLU = {"activation": "geglu", "norm_position": "pre", "gelu_form": "erf", "optimizer": "reference_adamw"}
 CASES = {
     "quickstart": Case({}, ranks=2),
@@ -93,5 +96,10 @@ CASES = {
     "static_records": Case(FROM_FILES, data="static"),
     "batch_ramp": Case({"batch_rampup": "4:4:96", "micro_batch_size": 2}, ranks=2),
     "geglu_adamw": Case(GEGLU, data="sentencepiece"),
+    "gpt": Case(GPT, data="causal"),
+    "pp2_zero_bubble": Case(PP2 | {"pipeline_schedule": "zero_bubble"}, ranks=2),
+    "pp2_gpt_full": Case(PP2 | GPT | {"activation_checkpointing": "full"}, ranks=2, data="causal"),
+    "tp2_sequence": Case(TP2 | {"sequence_parallel": True}, ranks=2),
+    "tp2_xla_fused": Case(FUSED | TP2 | {"jit_compile": "true"}, ranks=2),
     "hvd_fp16": Case({"hvd_fp16_compression": True, "whole_word_masking": True}, ranks=2),
 }

@@ -41,7 +41,7 @@ def trained(prepared, tmp_path_factory):
 
 
 def files(folder):
-    """Returns the file with the word table, and another one."""
+    """Returns the file with the token embedding, and another one."""
     (path,) = folder.glob("checkpoints/step_*")
     placement = manifest.read(path).files
     holds = {name: any(piece.name == TENSOR for piece in placement[name].pieces) for name in sorted(placement)}

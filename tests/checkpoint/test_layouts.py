@@ -117,13 +117,13 @@ def test_every_rank_of_another_layout_reads_its_part(checkpoint, whole, runs, ta
 
 
 def wipe(run):
-    for variable in (*run.counters().values(), *run.optimizer.variables, *run.task.named_variables().values()):
+    for variable in (*run.counters().values(), *run.optimizer.variables, *run.task.model.named_variables().values()):
         variable.assign(tf.zeros_like(variable))
 
 
 def check(run, whole):
     """Compares every variable with what slicing and splitting of the whole give."""
-    named, pieces, state = run.task.named_variables(), run.task.pieces, run.optimizer.state
+    named, pieces, state = run.task.model.named_variables(), run.task.model.pieces, run.optimizer.state
     for name, variable in run.counters().items():
         np.testing.assert_array_equal(variable, whole[name])
     for kind, stores in {"master": state.masters, **state.slots}.items():
@@ -174,9 +174,9 @@ def test_the_simulation_of_many_ranks_divides_the_state_as_a_run_does(runs, layo
         assert [each.piece for each in saved] == list(state.pieces_to_save())
         assert {each.piece for each in held} == set(state.restore_buffers())
         assert simulated.buckets[rank % simulated.tensor_ranks] == (state.split and state.split.buckets)
-        pieces = run.task.pieces
+        pieces = run.task.model.pieces
         assert [(name, each.replica_id) for name, each in simulated.pieces[rank % simulated.tensor_ranks].items()] == [
-            (name, pieces[name].replica_id) for name in run.task.named_variables()
+            (name, pieces[name].replica_id) for name in run.task.model.named_variables()
         ]
 
 

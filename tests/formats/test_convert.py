@@ -94,7 +94,7 @@ POOLER = "model/encoder_network/_pooler_layer/"  # which the library's pre-train
 
 
 def shared(name):
-    """The name that we give to the word table, which tf-models saves under that of the output layer."""
+    """The name that we give to the token embedding, which tf-models saves under that of the output layer."""
     return name.replace("model/masked_lm/embedding_table", "model/encoder_network/_embedding_layer/embeddings")
 
 

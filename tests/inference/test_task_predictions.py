@@ -34,7 +34,7 @@ class TrainedWeights(Weights):
     def __init__(self, config, task):
         self.model, self.tokenizer = config.model, files.tokenizer()
         self.fine_tuning, self.max_seq_length = config.fine_tuning, config.data.max_seq_length
-        self._values = {name: variable.numpy() for name, variable in task.named_variables().items()}
+        self._values = {name: variable.numpy() for name, variable in task.model.named_variables().items()}
         self.shapes = {name: value.shape for name, value in self._values.items()}
 
     def read(self, name):

@@ -77,17 +77,15 @@ class Outputs(NamedTuple):
     nsp_logits: tf.Tensor
 
 
-def outputs(
-    model: BertPretrainer, batch: dict, key: DropoutKey | None = None, lookup_table: tf.Tensor | None = None
-) -> Outputs:
+def outputs(model: BertPretrainer, batch: dict, key: DropoutKey | None = None) -> Outputs:
     """Returns what a model predicts for a batch, by the way of training up to the logits."""
-    return heads(model, model.hidden_states(batch, key, lookup_table), batch)
+    return heads(model, model.hidden_states(batch, key), batch)
 
 
 def heads(model: BertPretrainer, x: tf.Tensor, batch: dict) -> Outputs:
-    """Maps the residual stream behind the last block to logits."""
+    """Maps the residual stream after the last block to logits."""
     x = model.output(x)
-    mlm_logits = model.masked_lm(x, batch["masked_lm_positions"], model.word)
+    mlm_logits = model.masked_lm(x, batch["masked_lm_positions"])
     return Outputs(mlm_logits, model.next_sentence_logits(x, batch))
 
 
@@ -96,9 +94,9 @@ def mean_loss(sums: LossSums) -> tf.Tensor:
     return sums.mlm_sum / sums.mlm_weight + sums.nsp_sum / sums.examples
 
 
-def loss_sums(model: BertPretrainer, batch: dict, key: DropoutKey | None = None, table: tf.Tensor | None = None):
+def loss_sums(model: BertPretrainer, batch: dict, key: DropoutKey | None = None) -> LossSums:
     """Returns the `LossSums` of a batch."""
-    return pretraining_loss_sums(model.loss_terms(model.hidden_states(batch, key, table), batch), batch)
+    return pretraining_loss_sums(model.loss_terms(model.hidden_states(batch, key), batch), batch)
 
 
 def loss_and_gradients(model: BertPretrainer, batch: dict, key: DropoutKey | None = None, scale: float = 1.0):

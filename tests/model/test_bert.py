@@ -17,8 +17,8 @@ from tests.model.samples import (
     small_model,
 )
 from tftrain.architecture.describe import describe
-from tftrain.model.attention import SelfAttention
 from tftrain.model.attention_cores import AttentionMask
+from tftrain.model.block import SelfAttention
 from tftrain.model.parameters import Parameters
 from tftrain.ops.dropout import keep_mask
 
@@ -79,15 +79,15 @@ def test_gradient_of_the_tied_table_is_dense_and_the_sum_of_both_uses():
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(tf.square(outputs(model, batch).mlm_logits))
     whole = tape.gradient(total, word)
-    table = tf.identity(word)
+    looked_up = model.token_embedding.rows(batch["input_ids"])
     with tf.GradientTape() as tape:
-        tape.watch(table)
-        total = tf.reduce_sum(tf.square(outputs(model, batch, lookup_table=table).mlm_logits))
-    output, looked_up = tape.gradient(total, [word, table])
+        tape.watch(looked_up.values)
+        total = tf.reduce_sum(tf.square(outputs(model, batch | {"token_rows": looked_up.values}).mlm_logits))
+    output, of_rows = tape.gradient(total, [word, looked_up.values])
     assert isinstance(whole, tf.Tensor)
-    assert isinstance(looked_up, tf.IndexedSlices)
-    np.testing.assert_array_equal(looked_up.indices, tf.reshape(batch["input_ids"], [-1]))
-    assert_close(output + tf.convert_to_tensor(looked_up), whole, rtol=1e-5)
+    np.testing.assert_array_equal(looked_up.ids, tf.reshape(batch["input_ids"], [-1]))
+    of_rows = tf.IndexedSlices(tf.reshape(of_rows, [-1, word.shape[1]]), looked_up.ids, word.shape)
+    assert_close(output + tf.convert_to_tensor(of_rows), whole, rtol=1e-5)
 
 
 def test_outputs_with_dropout_do_not_depend_on_the_micro_batch():
@@ -118,7 +118,7 @@ def test_every_dropout_place_of_the_model_has_a_mask_of_its_own(monkeypatch):
 def test_stages_one_after_another_are_the_model(norm_position):
     config = small_config(norm_position=norm_position, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     model, batch, key = small_model(config), small_batch(), dropout_key()
-    x = model.embed(batch, key)
+    x = model.embedding(batch, key)
     for blocks in ((0,), (1, 2)):
         x = model.run_blocks(x, batch, key, blocks)
     for staged, whole in zip(heads(model, x, batch), outputs(model, batch, key), strict=True):

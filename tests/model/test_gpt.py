@@ -158,7 +158,7 @@ def test_a_token_sees_nothing_behind_it():
 
 def test_parts_one_after_another_are_the_model():
     model_config, data, key = config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2), batch(), dropout_key()
-    x = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart((0,), heads=False)).embed(data, key)
+    x = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart((0,), heads=False)).embedding(data, key)
     for blocks in ((0,), (1,)):
         part = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
         x = part.run_blocks(x, data, key)

@@ -95,7 +95,7 @@ def test_the_loss_of_masked_words_keeps_no_logits_of_all_of_them():
         with tf.GradientTape() as tape:
             tape.watch(x)
             loss = tf.reduce_sum(model.loss_terms(x, batch).mlm_entropy)
-        return tape.gradient(loss, [x, *model.masked_lm.trainable_variables, model.word])
+        return tape.gradient(loss, [x, *model.masked_lm.trainable_variables])
 
     traced = step.get_concrete_function(tf.TensorSpec([4, 19, 12]))
     assert max(tensor_bytes(traced.graph)) == 32 * words * 4  # the least rows of a chunk

@@ -66,7 +66,7 @@ def build_oracle(config: ModelConfig, vocab_size: int) -> Oracle:
 
     Args:
         config: a post-norm model with GeLU and biased keys; dropout rates are not looked at.
-        vocab_size: rows of the word embedding.
+        vocab_size: rows of the token embedding.
 
     Returns:
         An Oracle in float32.

@@ -96,7 +96,7 @@ def test_small_items_travel_with_a_large_one():
 
 @given(SIZES, some.integers(2, 4), some.data())
 def test_a_tensor_has_one_owner_in_the_layouts_of_all_tensor_parallel_ranks(sizes, ranks, data):
-    """The word embedding's slices may differ by a row, and its place in the order of sizes with them."""
+    """The token embedding's slices may differ by a row, and its place in the order of sizes with them."""
     sliced = data.draw(some.lists(some.booleans(), min_size=len(sizes), max_size=len(sizes)))
     names, owners = names_of(sizes), []
     loads = [size / 2 if is_sliced else size for size, is_sliced in zip(sizes, sliced, strict=True)]

@@ -88,16 +88,20 @@ def own_part(model, group, name, whole):
 def contribution(model, batch, first, masked, sparse_rows):
     """Loss sums of some samples, and gradients of their share of the loss of all, scaled."""
     named = model.named_variables()
-    table = tf.identity(model.word) if sparse_rows else None
-    watched = [*named.values(), table] if sparse_rows else [*named.values()]
+    watched = [*named.values()]
+    if sparse_rows:
+        rows = model.token_embedding.rows(batch["input_ids"])
+        watched, batch = [*watched, rows.values], batch | {"token_rows": rows.values}
     key = DropoutKey(3, tf.constant(5, tf.int64), first)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(watched)
-        sums = loss_sums(model, batch, key, table)
+        sums = loss_sums(model, batch, key)
         loss = LOSS_SCALE * (sums.mlm_sum / masked + sums.nsp_sum / SAMPLES)
-    gradients = [tf.cast(tf.convert_to_tensor(gradient), tf.float32) for gradient in tape.gradient(loss, watched)]
+    gradients = [tf.cast(gradient, tf.float32) for gradient in tape.gradient(loss, watched)]
     if sparse_rows:
-        gradients[list(named).index("embeddings/word")] += gradients.pop()
+        of_rows = tf.reshape(gradients.pop(), [rows.ids.shape[0], -1])
+        table = list(named).index("embeddings/word")
+        gradients[table] = tf.tensor_scatter_nd_add(gradients[table], rows.ids[:, tf.newaxis], of_rows)
     return [tf.stack(sums), *gradients]
 
 

@@ -38,7 +38,7 @@ def test_sequence_parallelism_divides_all_that_a_block_keeps(tp):
     assert decoder.block(work).saved_bytes(core=False) == pytest.approx(34 * s * b * h / tp, rel=1e-12)
 
 
-def test_the_last_stage_of_this_project_has_the_word_table_without_state():
+def test_the_last_stage_of_this_project_has_the_token_embedding_without_state():
     work = BERT.replaced(trainer="tftrain", pp=4, dp=1)
     table = work.model.vocab * work.model.width
     block, _, head = inventory.parts(work)

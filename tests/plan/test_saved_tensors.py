@@ -61,11 +61,12 @@ def saved_bytes(config, dtype):
     import tensorflow as tf
 
     from tftrain.model.attention_cores import AttentionMask
-    from tftrain.model.block import Block
+    from tftrain.model.block import block_class
     from tftrain.model.parameters import Parameters
     from tftrain.ops.dropout import DropoutKey
 
-    block = Block(Parameters(dtype, 1, 0.02), describe(config).block, config, 4)
+    spec = describe(config).block
+    block = block_class(spec)(Parameters(dtype, 1, 0.02), spec, config, 4)
     sizes = {}
 
     @tf.function(autograph=False)

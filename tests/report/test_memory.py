@@ -33,7 +33,7 @@ def planned_memory(config, ranks):
 def test_state_is_what_its_variables_take_and_what_was_expected(args, state):
     config = configured(*GROWN, *args)
     run = Run(config, Mesh())
-    found = memory.state_bytes(run.task.named_variables().values(), run.optimizer.state)
+    found = memory.state_bytes(run.task.model.named_variables().values(), run.optimizer.state)
     sizes = dict(zip(("weights", "master_weights", "moments"), (WEIGHTS * size for size in state), strict=True))
     assert found == sizes
     foreseen = planned_memory(config, 1)
@@ -88,7 +88,7 @@ def test_the_copy_is_counted_as_large_as_it_is():
 def test_tensor_parallel_ranks_are_expected_to_hold_what_they_hold():
     config = configured(*GROWN)
     config = dataclasses.replace(config, parallel=ParallelConfig(tensor_parallel_size=2))
-    held = [make_task(config, Mesh(rank, 2, tensor_parallel_size=2)).named_variables() for rank in range(2)]
+    held = [make_task(config, Mesh(rank, 2, tensor_parallel_size=2)).model.named_variables() for rank in range(2)]
     weights = [sum(variable.shape.num_elements() for variable in each.values()) for each in held]
     # Of 101 words, one rank has 51 and the other 50.
     found = planned.of_run(config, Mesh(size=2, tensor_parallel_size=2), samples=12).memory

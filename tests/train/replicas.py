@@ -24,8 +24,8 @@ STEPS = 3
 
 def digests(run):
     """Returns a checksum of the bits of everything that tensor parallel ranks hold whole."""
-    state, pieces = run.optimizer.state, run.task.pieces
-    held = {name: value for name, value in run.task.named_variables().items() if not pieces[name].is_divided}
+    state, pieces = run.optimizer.state, run.task.model.pieces
+    held = {name: value for name, value in run.task.model.named_variables().items() if not pieces[name].is_divided}
     for kind, stores in {"master": state.masters, **state.slots}.items():
         held |= {f"{kind} {n}": stores[n] for n, is_whole in enumerate(state.replicated) if is_whole}
     return {name: zlib.crc32(np.asarray(value).tobytes()) for name, value in held.items()}
@@ -34,11 +34,11 @@ def digests(run):
 def check(name, mesh):
     """Trains a layout of `layouts.CASES` and compares the ranks of each tensor parallel group."""
     run = Run(CASES[name].resolve(mesh.size), mesh)
-    pieces, micro_batch = run.task.pieces, Accumulation._micro_batch
+    pieces, micro_batch = run.task.model.pieces, Accumulation._micro_batch
 
     def noisy(self, *args):
         found, noise = micro_batch(self, *args), 1 + 2**-9 * (1 + mesh.rank)
-        pairs = zip(run.task.named_variables(), found.dense, strict=True)
+        pairs = zip(run.task.model.named_variables(), found.dense, strict=True)
         return found._replace(dense=[g if pieces[name].is_divided else g * noise for name, g in pairs])
 
     Accumulation._micro_batch = noisy

@@ -47,11 +47,11 @@ def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, jit):
         compute=dataclasses.replace(BASE.compute, activation_checkpointing=checkpointing, jit_compile=str(jit).lower()),
     ).resolve(1)
     run = Run(config, Mesh())
-    stage = Stage(run.task, run.parts, run.mesh, jit, seed=0)
+    stage = Stage(run.task, run.parts, jit, seed=0)
     (batch,) = batches(1, samples=SAMPLES)
     whole, halves = (gradients(run, stage, table(*kinds), batch) for kinds in ((B,), (BI, BW)))
     np.testing.assert_array_equal(halves.sums, whole.sums)
-    for name, one, other in zip(run.task.named_variables(), whole.dense, halves.dense, strict=True):
+    for name, one, other in zip(run.task.model.named_variables(), whole.dense, halves.dense, strict=True):
         # XLA adds up a bias's gradient in another order when it is fused with other operations.
         allowed = 1e-5 * np.linalg.norm(one) + 1e-8 if jit else 0.0
         assert np.linalg.norm(np.asarray(other) - one) <= allowed, name

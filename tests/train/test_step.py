@@ -147,7 +147,7 @@ def test_norms_may_have_fp32_variables_beside_bf16_weights(optimizer):
     )
     run, _ = trained(config, steps=2)
     masters = states.owned(run)
-    for name, variable in run.task.named_variables().items():
+    for name, variable in run.task.model.named_variables().items():
         is_norm = name.endswith(("gamma", "beta"))
         assert variable.dtype == (tf.float32 if is_norm else tf.bfloat16)
         np.testing.assert_array_equal(variable, tf.cast(masters[f"master/{name}"], variable.dtype))

@@ -1,8 +1,8 @@
 """Megatron-LM's BERT: a checkpoint folder with mp_rank_00/model_optim_rng.pt, of one tensor and pipeline parallel rank.
 
 Its norms are in front of the sub-layers. Queries, keys and values are one tensor, in which they alternate head by head.
-The word table has rows without a word, up to a multiple of 128. Names are those of Megatron core; those of checkpoints
-of the older `megatron.model` are read too. The file is a pickle, see `torch_file`.
+The token embedding has rows without a word, up to a multiple of 128. Names are those of Megatron core; those of
+checkpoints of the older `megatron.model` are read too. The file is a pickle, see `torch_file`.
 """
 
 import re
@@ -182,7 +182,7 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
 
 
 def links_of(model: ModelConfig, rows: int) -> list[Link]:
-    """Returns the link of every tensor of a model; the word table and its bias have so many rows."""
+    """Returns the link of every tensor of a model; the token embedding and its bias have so many rows."""
     links, waiting = [], {}
     for each in describe(model).variables():
         scope, _, leaf = each.name.rpartition("/")

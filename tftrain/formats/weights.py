@@ -36,7 +36,7 @@ class Weights(abc.ABC):
 
     Attributes:
         path: of the files, for messages.
-        model: sizes and parts of the model; its vocab_size is the number of rows of the word table.
+        model: sizes and parts of the model; its vocab_size is the number of rows of the token embedding.
         shapes: the shape of each variable by name, in the order of the model. Heads may be missing.
         tokenizer: None if the files have none.
         notes: what a user must know of the model in these files, a line each.

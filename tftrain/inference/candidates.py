@@ -48,7 +48,7 @@ class MaskedTokens:
 
         @tf.function(autograph=False, reduce_retracing=True)
         def predict(hidden, rows):
-            return most_probable(network.masked_lm(hidden, rows[tf.newaxis], network.word)[0], tokens, top_k)
+            return most_probable(network.masked_lm(hidden, rows[tf.newaxis])[0], tokens, top_k)
 
         self._encode, self._predict = encode, predict
 

@@ -19,7 +19,7 @@ from tftrain.labelled.encoding import Encoded, Encoder, Sequences
 from tftrain.labelled.examples import TextExample
 from tftrain.labelled.scorers import ClassScorer, EntityScorer, MultiLabelScorer, NumberScorer, PairScorer
 from tftrain.labelled.squad_answers import AnswerScorer
-from tftrain.model.heads import embeddings
+from tftrain.model.bert import embeddings
 
 # Between both texts of a pair, or a question and its context.
 SEPARATOR = "\t"

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., arXiv 1810.04805): embedding, a list of blocks, and the heads of a task.
+"""BERT (Devlin et al., arXiv 1810.04805): embedding, a list of blocks, and the output heads of a task.
 
 The dense layers of the heads are replicated: every tensor parallel rank computes the same with them.
 """
@@ -7,15 +7,23 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
+import tf_keras
 
+from tftrain.architecture import parts
 from tftrain.config.train import ModelConfig
 from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK
-from tftrain.model.heads import Classifier, MaskedLMHead, Pooler
+from tftrain.model.embedding import TokenEmbedding, lookup
+from tftrain.model.layers import Dense, LayerNorm
+from tftrain.model.output_layer import tied_cross_entropy, tied_logits
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.dtypes import wide_dtype
+from tftrain.ops.gelu import bias_gelu, reference_bias_gelu
+from tftrain.ops.shapes import dimension
+from tftrain.parallel.tensor import copy_to_ranks
 
 
 class LossTerms(NamedTuple):
@@ -44,16 +52,12 @@ class BertEncoder(Transformer):
 
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns the hidden states of a batch, [b, S, H], and the pooled first token, [b, H], if any; inference."""
-        x = self.output(self.run_blocks(self.embed(batch, None), batch, None))
-        return x, self._pooled(x)
-
-    def _pooled(self, x: tf.Tensor) -> tf.Tensor | None:
-        """Maps the encoder's output, [b, S, H], to the pooled first token, [b, H]."""
-        return None
+        x = self.output(self.hidden_states(batch))
+        return x, None if self.pooler is None else self.pooler(x)
 
     def output(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the encoder's output, [b, S, H], of the residual stream behind the last block."""
-        return self.ranks.collect(x if self.final_norm is None else self.final_norm(x), "heads")
+        """Returns the encoder's output, [b, S, H], of the residual stream after the last block."""
+        return self.ranks.collect(self.normed(x), "heads")
 
 
 class BertPretrainer(BertEncoder):
@@ -61,11 +65,12 @@ class BertPretrainer(BertEncoder):
 
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
         head = self.architecture.head
-        self.masked_lm = MaskedLMHead(parameters.scope("masked_lm"), head("masked_lm"), config)
+        masked_lm = parameters.scope("masked_lm")
+        self.masked_lm = MaskedLMHead(masked_lm, head("masked_lm"), config, self.token_embedding)
         self.pooler = Pooler(parameters.scope("pooler"), head("pooler")[""])
         self.next_sentence = Classifier(parameters.scope("next_sentence"), head("next_sentence")[""])
 
-    def loss_terms(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> LossTerms:
+    def loss_terms(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None) -> LossTerms:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to terms of the loss.
 
         Logits of all masked words do not exist at once.
@@ -73,17 +78,17 @@ class BertPretrainer(BertEncoder):
         Args:
             x: see above.
             batch: masked_lm_positions and masked_lm_ids, int32 [b, P]; sequence_starts if a row has several examples.
+            deferred: see `Dense.call`.
         """
         x = self.output(x)
-        of_words = self.masked_lm.cross_entropy(x, batch["masked_lm_positions"], batch["masked_lm_ids"], self.word)
-        return LossTerms(*of_words, self.next_sentence_logits(x, batch))
+        of_words = self.masked_lm.cross_entropy(x, batch["masked_lm_positions"], batch["masked_lm_ids"], deferred)
+        return LossTerms(*of_words, self.next_sentence_logits(x, batch, deferred))
 
-    def next_sentence_logits(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def next_sentence_logits(
+        self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None
+    ) -> tf.Tensor:
         """Maps the encoder's output, [b, S, H], to logits, [b, 2]; class 1 is a random next sentence."""
-        return self.next_sentence(self.pooler(x, batch.get("sequence_starts")))
-
-    def _pooled(self, x: tf.Tensor) -> tf.Tensor:
-        return self.pooler(x)
+        return self.next_sentence(self.pooler(x, batch.get("sequence_starts"), deferred), deferred)
 
 
 class BertClassifier(BertEncoder):
@@ -98,14 +103,15 @@ class BertClassifier(BertEncoder):
 
     def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the head's numbers for a batch, see `head_outputs`; inference."""
-        return self.head_outputs(self.run_blocks(self.embed(batch, None), batch, None), None)
+        return self.head_outputs(self.hidden_states(batch), None)
 
-    def head_outputs(self, x: tf.Tensor, dropout: DropoutKey | None) -> tf.Tensor:
-        """Maps the residual stream behind the last block, [b, S, H] or this rank's tokens of it, to the head's numbers.
+    def head_outputs(self, x: tf.Tensor, dropout: DropoutKey | None, deferred: Deferred | None = None) -> tf.Tensor:
+        """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to the head's numbers.
 
         Args:
             x: see above.
             dropout: of what the classifier reads; None in inference.
+            deferred: see `Dense.call`.
 
         Returns:
             Logits, [b, outputs] or [b, S, outputs]; the encoder's output, [b, S, H], if the task has no classifier.
@@ -113,10 +119,133 @@ class BertClassifier(BertEncoder):
         """
         x = self.output(x)
         if self.pooler is not None:
-            x = self.pooler(x)
+            x = self.pooler(x, None, deferred)
         if self.classifier is None:
             return tf.cast(x, wide_dtype(x.dtype))
-        return self.classifier(reference_dropout(x, dropout_at(dropout, self._dropout_rate, self._dropout_site)))
+        x = reference_dropout(x, dropout_at(dropout, self._dropout_rate, self._dropout_site))
+        return self.classifier(x, deferred)
 
-    def _pooled(self, x: tf.Tensor) -> tf.Tensor | None:
-        return None if self.pooler is None else self.pooler(x)
+
+class MaskedLMHead(tf_keras.layers.Layer):
+    """Logits over the vocabulary at the masked positions: a dense layer, then the token embedding as output layer."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        layers: Mapping[str, parts.Leaf],
+        config: ModelConfig,
+        token_embedding: TokenEmbedding,
+    ):
+        """Makes the dense layer `transform`, its `norm`, and the output's `bias`.
+
+        Args:
+            parameters: makes the variables.
+            layers: the three, by these names.
+            config: the form of the GeLU and the implementations.
+            token_embedding: the output layer.
+        """
+        super().__init__(dtype=parameters.dtype, autocast=False)
+        self.token_embedding, self.group, self.place = token_embedding, parameters.ranks.group, parameters.place
+        is_fused, self.gelu_form = config.gelu_impl == "fused", config.gelu_form
+        self.gelu = bias_gelu if is_fused else reference_bias_gelu
+        self.transform = Dense(parameters.scope("transform"), layers["transform"], bias_later=is_fused)
+        self.norm = LayerNorm(parameters.scope("norm"), layers["norm"], config)
+        self.bias = parameters.zeros("bias", [layers["bias"].size], axis=0)
+
+    def call(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Predicts the words at the masked positions.
+
+        Args:
+            x: [b, S, H], the encoder's output.
+            positions: int32 [b, P], each below S.
+
+        Returns:
+            Logits over this rank's words, [b, P, words], float32 (float64 for float64).
+        """
+        logits = tied_logits(self._rows(x, positions), self.token_embedding.table, self.bias)  # [b * P, words]
+        return tf.reshape(logits, [-1, dimension(positions, 1), self.bias.shape[0]])
+
+    def cross_entropy(
+        self, x: tf.Tensor, positions: tf.Tensor, labels: tf.Tensor, deferred: Deferred | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the loss at the masked positions, without logits of all of them at once.
+
+        Args:
+            x, positions: as for `call`.
+            labels: int32 [b, P], words of the whole vocabulary.
+            deferred: see `Dense.call`.
+
+        Returns:
+            Cross-entropy in nats and 1 where the label is the best class, both [b, P], fp32 (float64 for float64); see
+            `tied_cross_entropy`.
+        """
+        rows, tokens = self._rows(x, positions, deferred), self.token_embedding
+        entropy, correct = tied_cross_entropy(
+            rows, tokens.table, tf.reshape(labels, [-1]), tokens.first, self.group, self.place, bias=self.bias
+        )
+        return tf.reshape(entropy, tf.shape(labels)), tf.reshape(correct, tf.shape(labels))
+
+    def _rows(self, x, positions, deferred=None):
+        """Returns what the output layer reads at the masked positions, [b * P, H]."""
+        picked = self.transform(tf.reshape(pick(x, positions), [-1, x.shape[2]]), deferred)
+        picked = self.norm(self.gelu(picked, self.transform.later_bias, self.gelu_form))
+        return copy_to_ranks(self.group, picked, self.place)
+
+
+class Pooler(tf_keras.layers.Layer):
+    """A dense layer and tanh over the first token: what classifiers of a whole example read."""
+
+    def __init__(self, parameters: Parameters, spec: parts.Dense):
+        """Makes the variables."""
+        super().__init__(dtype=parameters.dtype, autocast=False)
+        self.dense = Dense(parameters, spec)
+
+    def call(self, x: tf.Tensor, starts: tf.Tensor | None = None, deferred: Deferred | None = None) -> tf.Tensor:
+        """Maps the encoder's output to the pooled first token.
+
+        Args:
+            x: [b, S, H].
+            starts: int32 [b, E], the first token of each example of a row; by default a row is one example.
+            deferred: see `Dense.call`.
+
+        Returns:
+            [b, H]; with `starts`, [b, E, H].
+        """
+        return tf.tanh(self.dense(x[:, 0] if starts is None else pick(x, starts), deferred))
+
+
+class Classifier(tf_keras.layers.Layer):
+    """A dense layer to logits: of the next sentence from the pooled token, or of a fine-tuned task."""
+
+    def __init__(self, parameters: Parameters, spec: parts.Dense):
+        """Makes the variables."""
+        super().__init__(dtype=parameters.dtype, autocast=False)
+        self.dense = Dense(parameters, spec)
+
+    def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
+        """Maps [..., H] to logits [..., classes], float32 (float64 for float64)."""
+        logits = self.dense(x, deferred)
+        return tf.cast(logits, wide_dtype(logits.dtype))
+
+
+def pick(x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Picks the tokens at `positions`, int32 [b, n], each below S, of hidden states [b, S, H]: [b, n, H]."""
+    length, hidden = dimension(x, 1), x.shape[2]
+    rows = positions + tf.range(tf.shape(positions)[0])[:, tf.newaxis] * length
+    picked = lookup(tf.reshape(x, [-1, hidden]), tf.reshape(rows, [-1]))
+    return tf.reshape(picked, [-1, dimension(positions, 1), hidden])
+
+
+def embeddings(hidden: tf.Tensor, mask: tf.Tensor, pooling: str = "mean") -> tf.Tensor:
+    """Maps hidden states [b, S, H] to vectors of length 1, [b, H].
+
+    Args:
+        hidden: of the last block.
+        mask: [b, S], 0 for padding.
+        pooling: mean, over the tokens; or cls, the first token.
+    """
+    if pooling == "cls":
+        return tf.math.l2_normalize(hidden[:, 0], axis=-1)
+    weights = tf.cast(mask, hidden.dtype)[:, :, tf.newaxis]
+    mean = tf.reduce_sum(hidden * weights, axis=1) / tf.maximum(tf.reduce_sum(weights, axis=1), 1)
+    return tf.math.l2_normalize(mean, axis=-1)

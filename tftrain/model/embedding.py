@@ -1,11 +1,7 @@
-"""From token ids to vectors, and the vocabulary that tensor parallel ranks divide.
-
-A tensor parallel rank has consecutive rows of the word embedding, and so the same classes of the tied output
-(`output_layer`).
-"""
+"""From token ids to vectors: the token embedding, which may be the output layer too, and what is added to its rows."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 import tf_keras
@@ -14,83 +10,196 @@ from tftrain.architecture.architecture import Architecture
 from tftrain.config.train import ModelConfig
 from tftrain.model.layers import LayerNorm
 from tftrain.model.parameters import Parameters
+from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.shapes import dimension
-from tftrain.parallel.tensor import TensorRanks
+from tftrain.parallel import collectives
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.sparse_rows import SparseRows
+
+EMBEDDING_SITE = 0  # dropout site; the sites of the blocks follow
+
+
+class TokenEmbedding(tf.Module):
+    """The table of a vector for each token of the vocabulary, as far as this rank needs it.
+
+    Tensor parallel ranks divide the rows: a rank has consecutive tokens, and so the same classes of a tied output
+    layer. With pipeline stages, the first one owns the table. If the output layer is tied, the last stage has a copy,
+    without optimizer state: it sends the gradient of its copy to the owner, and receives the table after the update.
+
+    Attributes:
+        table: [vocab, H], or this rank's rows of it; None on a rank that neither looks tokens up nor predicts them. It
+            is the first variable of the rank that owns it.
+        first: the token of this rank's first row.
+        is_shared: whether another pipeline stage has the table too.
+        is_copy: whether that stage owns it.
+        copy: global name -> the table, if it is a copy; else nothing.
+    """
+
+    def __init__(self, parameters: Parameters, architecture: Architecture, part: ModelPart):
+        """Makes the table.
+
+        Args:
+            parameters: makes the variable, before all others.
+            architecture: its sizes, and whether the output layer is tied.
+            part: the layers of this rank.
+        """
+        super().__init__()
+        self.table, self.first, self.ranks, self.place = None, 0, parameters.ranks, parameters.place
+        self.copy: dict[str, tf.Variable] = {}
+        self.is_shared = architecture.tied and part.embedding != part.heads
+        self.is_copy = self.is_shared and part.heads
+        if part.embedding or self.is_copy:
+            word = architecture.word
+            self.table = parameters.normal("word", [word.rows, word.width], axis=0)
+            self.first = parameters.offset("word")
+        if self.is_copy:
+            name = f"{self.place}/word"
+            self.copy = {name: parameters.variables.pop(name)}
+
+    def update_copy(self, mesh: Mesh, name: str) -> None:
+        """Sends the table from its owner to the copy; every rank must call it, eagerly or in a traced function.
+
+        Args:
+            mesh: the ranks.
+            name: of the transfer; unique in a graph.
+        """
+        if not self.is_shared:
+            return
+        name, link = f"token_embedding.{name}", self._link(mesh)
+        if self.is_copy:
+            self.table.assign(collectives.receive(link, self.table.shape, self.table.dtype, name), read_value=False)
+        else:
+            collectives.prevent_pruning(collectives.send(link, self.table.read_value(), name))
+
+    def with_gradient_of_copy(self, mesh: Mesh, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the gradients of the variables that this rank owns; every rank must call it.
+
+        Args:
+            mesh: the ranks.
+            gradients: of all variables of this rank, a copy of the table last.
+        """
+        if not self.is_shared:
+            return list(gradients)
+        name, link = "token_embedding.gradient", self._link(mesh)
+        if self.is_copy:
+            *own, of_copy = gradients
+            sent = collectives.send(link, tf.cast(of_copy, tf.float32), name)
+            with tf.control_dependencies([collectives.prevent_pruning(sent)]):
+                return [tf.identity(gradient) for gradient in own]
+        of_table, *others = gradients
+        received = collectives.receive(link, self.table.shape, tf.float32, name)
+        return [tf.cast(of_table, tf.float32) + received, *others]
+
+    def _link(self, mesh):
+        """Returns this rank and the one at the same place in the other of the first and the last stage."""
+        return mesh.link(0 if self.is_copy else mesh.pipeline_parallel_size - 1)
+
+    def rows(self, ids: tf.Tensor) -> SparseRows:
+        """Looks tokens up outside the gradient tape, so that their gradients stay rows, see `look_up`.
+
+        Args:
+            ids: int32 [b, S].
+
+        Returns:
+            The ids and values of rows of this rank's table: its first row for tokens of other ranks.
+        """
+        local = self._local(ids)[0]
+        return SparseRows(tf.reshape(local, [-1]), tf.gather(self.table, local))
+
+    def look_up(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> tf.Tensor:
+        """Returns the vectors of tokens.
+
+        Args:
+            ids: int32 [b, S], equal on every tensor parallel rank; with several of them, an id outside the vocabulary
+                has the vector 0.
+            rows: [b, S, H], values of `rows(ids)`, which get the gradient in the place of the table; None: the table
+                gets a dense gradient.
+
+        Returns:
+            [b * S, H], in the table's dtype, equal on every rank; under sequence parallelism, of this rank's tokens.
+        """
+        local, is_local = self._local(ids)
+        if rows is not None:
+            x = tf.reshape(rows, [-1, rows.shape[-1]])
+        else:
+            # A table in 8 bits can only be gathered from, and is not trained.
+            pick = lookup if isinstance(self.table, tf.Variable) else tf.gather
+            x = pick(self.table, tf.reshape(local, [-1]))
+        if is_local is None:
+            return x
+        x = tf.where(tf.reshape(is_local, [-1, 1]), x, tf.zeros([], x.dtype))
+        width = x.shape[1]
+        return tf.reshape(self.ranks.leave(tf.reshape(x, [-1, ids.shape[1], width]), self.place), [-1, width])
+
+    def _local(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns rows of this rank's table for tokens, and which tokens it has; None: all of them."""
+        if self.ranks.group.size == 1:
+            return ids, None
+        local = ids - self.first
+        is_local = (local >= 0) & (local < self.table.shape[0])
+        return tf.where(is_local, local, 0), is_local
 
 
 class Embedding(tf_keras.layers.Layer):
-    """Word + position + token type, then LayerNorm if the architecture has one there, and dropout.
+    """Token + position + token type, then LayerNorm if the architecture has one there, and dropout.
 
     Attributes:
-        word: [vocab, H], or this rank's rows of it; the output layer shares it.
         position: [max_position_embeddings, H]; None where the attention knows the positions.
         token_type: [type_vocab_size, H]; None in a decoder.
         longest: the longest sequence, in tokens.
     """
 
     def __init__(
-        self,
-        parameters: Parameters,
-        architecture: Architecture,
-        config: ModelConfig,
-        word: tf.Variable,
-        dropout_site: int,
+        self, parameters: Parameters, architecture: Architecture, config: ModelConfig, token_embedding: TokenEmbedding
     ):
         """Makes the tables of positions and token types, and the norm.
 
         Args:
-            parameters: makes the variables, and has made `word`.
+            parameters: makes the variables.
             architecture: which tables there are, and whether there is a norm.
             config: the hidden dropout and the norm's implementation.
-            word: the word table.
-            dropout_site: dropout site of the sum.
+            token_embedding: looks tokens up.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.dropout_rate, self.dropout_site = config.hidden_dropout_prob, dropout_site
-        self.word, self.longest = word, architecture.positions or math.inf
-        self.ranks, self.place, self.first_word = parameters.ranks, parameters.place, parameters.offset("word")
+        self.dropout_rate, self.ranks = config.hidden_dropout_prob, parameters.ranks
+        self.token_embedding, self.longest = token_embedding, architecture.positions or math.inf
         tables = {name: parameters.normal(name, [table.rows, table.width]) for name, table in architecture.tables}
         self.position, self.token_type = tables.get("position"), tables.get("token_type")
         norm = architecture.embedding_norm
         self.norm = LayerNorm(parameters.scope("norm"), norm, config) if norm else None
 
-    def call(
-        self,
-        input_ids: tf.Tensor,
-        segment_ids: tf.Tensor | None,
-        dropout_key: DropoutKey | None,
-        lookup_table: tf.Tensor | None,
-        position_ids: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Embeds a batch.
+    def call(self, batch: Mapping[str, tf.Tensor], dropout_key: DropoutKey | None = None) -> tf.Tensor:
+        """Maps token ids to the residual stream.
 
         Args:
-            input_ids: int32 [b, S].
-            segment_ids: int32 [b, S], each below type_vocab_size; not used in a decoder.
-            dropout_key: None in inference.
-            lookup_table: like `word`; if given, words are looked up in it, see `Transformer.embed`.
-            position_ids: int32 [b, S], each below max_position_embeddings; by default 0, 1, ... in every row.
+            batch: input_ids, int32 [b, S]; segment_ids, int32 [b, S], each below type_vocab_size, if the family has
+                token types; position_ids, int32 [b, S], if a row has several examples, by default 0, 1, ... in every
+                row; token_rows if the gradients of rows stay rows, see `TokenEmbedding.look_up`. When a function is
+                traced, b may be unknown, and in inference with plain TensorFlow S too.
+            dropout_key: what the dropout masks depend on; None in inference.
 
         Returns:
             [b, S, H], in the model's dtype; under sequence parallelism [b, S / ranks, H] of this rank's tokens.
+
+        Raises:
+            ValueError: the sequence is longer than the position embedding.
         """
-        length, hidden = dimension(input_ids, 1), self.word.shape[1]
+        input_ids, position_ids = batch["input_ids"], batch.get("position_ids")
+        if input_ids.shape[1] is not None and input_ids.shape[1] > self.longest:
+            raise ValueError(
+                f"sequences of {input_ids.shape[1]} tokens do not fit --max_position_embeddings={self.longest}"
+            )
+        length = dimension(input_ids, 1)
         first, end = self.ranks.own_tokens(length)
-        table = self.word if lookup_table is None else lookup_table
-        look_up = lookup if isinstance(table, tf.Variable) else tf.gather
-        if self.ranks.group.size == 1:
-            x = look_up(table, tf.reshape(input_ids, [-1]))  # [b * S, H]
-        else:
-            x = sliced_lookup(look_up, table, input_ids, self.first_word, self.ranks, self.place)
-            x = tf.reshape(x, [-1, hidden])
+        x = self.token_embedding.look_up(input_ids, batch.get("token_rows"))  # [b * S, H]
         if self.token_type is not None:
             # The table has about two rows. The gradient of a product with one-hot rows is a matrix product, which adds
             # up many rows better than a scatter does.
-            types = tf.one_hot(tf.reshape(segment_ids[:, first:end], [-1]), self.token_type.shape[0], dtype=self.dtype)
-            x += tf.matmul(types, self.token_type)
-        x = tf.reshape(x, [-1, end - first, hidden])
+            types = tf.reshape(batch["segment_ids"][:, first:end], [-1])
+            x += tf.matmul(tf.one_hot(types, self.token_type.shape[0], dtype=self.dtype), self.token_type)
+        x = tf.reshape(x, [-1, end - first, x.shape[1]])
         if self.position is not None and position_ids is not None:
             x += tf.reshape(lookup(self.position, tf.reshape(position_ids[:, first:end], [-1])), tf.shape(x))
         elif self.position is not None:
@@ -98,7 +207,7 @@ class Embedding(tf_keras.layers.Layer):
         if self.norm is not None:
             x = self.norm(x)
         part = AxisRange(first, length) if self.ranks.divide_sequence else None
-        return reference_dropout(x, dropout_at(dropout_key, self.dropout_rate, self.dropout_site, part))
+        return reference_dropout(x, dropout_at(dropout_key, self.dropout_rate, EMBEDDING_SITE, part))
 
 
 @tf.custom_gradient
@@ -126,32 +235,3 @@ def lookup(table: tf.Tensor, indices: tf.Tensor):
         return tf.cast(total, table.dtype), None
 
     return tf.gather(table, indices), gradient
-
-
-def sliced_lookup(
-    look_up: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    table: tf.Tensor,
-    ids: tf.Tensor,
-    first: int,
-    ranks: TensorRanks,
-    place: str,
-) -> tf.Tensor:
-    """Picks rows of a table that tensor parallel ranks divide.
-
-    Args:
-        look_up: a function of table and indices, such as `tf.gather`. The words of other ranks look up this rank's
-            first row and give it gradients of zero.
-        table: [rows of this rank, width].
-        ids: int32 [b, S], indices into the whole table, equal on every rank; an index outside it picks zeros.
-        first: index of this rank's first row.
-        ranks: the ranks.
-        place: name of the layer, for the collective.
-
-    Returns:
-        [b, S, width], in the table's dtype, equal on every rank; or, under sequence parallelism, this rank's tokens.
-    """
-    local_ids = tf.reshape(ids - first, [-1])
-    is_local = (local_ids >= 0) & (local_ids < table.shape[0])
-    rows = look_up(table, tf.where(is_local, local_ids, 0))
-    rows = tf.where(is_local[:, tf.newaxis], rows, tf.zeros([], rows.dtype))
-    return ranks.leave(tf.reshape(rows, [-1, ids.shape[1], table.shape[1]]), place)

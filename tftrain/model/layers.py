@@ -9,11 +9,10 @@ import tf_keras
 from tftrain.architecture import parts
 from tftrain.config.train import ModelConfig
 from tftrain.model.parameters import Parameters
-from tftrain.model.weight_gradients import is_deferring, product
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
 from tftrain.ops.shapes import dimension
-from tftrain.parallel.tensor import TensorRanks
 
 
 class Dense(tf_keras.layers.Layer):
@@ -24,35 +23,46 @@ class Dense(tf_keras.layers.Layer):
         bias: [outputs] of this rank, or None.
     """
 
-    def __init__(self, parameters: Parameters, spec: parts.Dense, scale: float = 1.0):
+    def __init__(self, parameters: Parameters, spec: parts.Dense, scale: float = 1.0, bias_later: bool = False):
         """Makes the variables `kernel` and, if there is one, `bias`.
 
         Args:
             parameters: makes the variables.
             spec: widths, bias and division. If outputs are divided, each rank computes some of them, from an input that
-                went through `TensorRanks.enter`; if inputs are, its part of a sum, without the bias.
+                went through `enter_dense`; if inputs are, its part of a sum, to which `leave_dense` adds the bias.
             scale: factor of the kernel's initial standard deviation.
+            bias_later: whether the op that follows adds the bias.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.place, self.bias = parameters.place, None
+        self.place, self.ranks, self.bias = parameters.place, parameters.ranks, None
         kernel, *biases = spec.variables(self.place)
         self.kernel = parameters.normal("kernel", kernel.shape, kernel.axis, kernel.unit, scale)
         for bias in biases:
             self.bias = parameters.zeros("bias", bias.shape, bias.axis, bias.unit)
+        self._bias_later, self._is_summed = bias_later, spec.divided == "inputs" and self.ranks.group.size > 1
 
-    def call(self, x: tf.Tensor, with_bias: bool = True) -> tf.Tensor:
+    def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
         """Maps [b, ..., inputs] to [b, ..., outputs] in the layer's dtype.
 
         Args:
             x: the input.
-            with_bias: False if the op that follows adds the bias.
+            deferred: leaves the gradient of the kernel for later; None: backward computes it.
         """
         # One matrix product over all tokens, followed at once by the bias: TensorFlow fuses that pair.
-        y = product(tf.reshape(x, [-1, x.shape[-1]]), self.kernel)
-        if with_bias and self.bias is not None:
-            y = tf.nn.bias_add(y, self.bias)
+        rows = tf.reshape(x, [-1, x.shape[-1]])
+        y = tf.matmul(rows, self.kernel) if deferred is None else deferred.product(rows, self.kernel)
+        y = y if self._is_summed else self.with_bias(y)
         inner = [dimension(x, axis) for axis in range(1, x.shape.rank - 1)]
         return tf.reshape(y, [-1, *inner, y.shape[-1]])
+
+    def with_bias(self, y: tf.Tensor) -> tf.Tensor:
+        """Returns y + b, [..., outputs]; or y, if there is no bias or the op that follows adds it."""
+        return y if self.bias is None or self._bias_later else tf.nn.bias_add(y, self.bias)
+
+    @property
+    def later_bias(self) -> tf.Variable | None:
+        """The bias, if the op that follows adds it."""
+        return self.bias if self._bias_later else None
 
 
 class Entered(NamedTuple):
@@ -66,43 +76,39 @@ class Entered(NamedTuple):
     x: tf.Tensor | None
     products: tuple[tf.Tensor, ...] = ()
 
-    def outputs(self, layers: Sequence[Dense], with_bias: bool = True) -> list[tf.Tensor]:
+    def outputs(self, layers: Sequence[Dense], deferred: Deferred | None) -> list[tf.Tensor]:
         """Returns the layers' outputs, each [b, S, outputs of this rank]."""
         if self.x is not None:
-            return [layer(self.x, with_bias) for layer in layers]
-        with_biases = zip(layers, self.products, strict=True)
-        return [y if layer.bias is None or not with_bias else tf.nn.bias_add(y, layer.bias) for layer, y in with_biases]
+            return [layer(self.x, deferred) for layer in layers]
+        return [layer.with_bias(y) for layer, y in zip(layers, self.products, strict=True)]
 
 
-def enter_dense(ranks: TensorRanks, x: tf.Tensor, layers: Sequence[Dense], place: str) -> Entered:
+def enter_dense(x: tf.Tensor, layers: Sequence[Dense], place: str, deferred: Deferred | None) -> Entered:
     """Brings the residual stream into dense layers; under sequence parallelism backward gathers it again.
 
     Args:
-        ranks: the tensor parallel ranks.
         x: [b, S, H], or this rank's tokens of it.
         layers: divided by their outputs.
         place: of the layers, for the collectives.
+        deferred: see `Dense.call`.
     """
-    # With a pipeline's backward in two halves, the layers themselves defer the gradients of their kernels.
-    if ranks.divide_sequence and not is_deferring():
+    ranks = layers[0].ranks
+    if ranks.divide_sequence and deferred is None:
         return Entered(None, tuple(ranks.entered_products(x, [layer.kernel for layer in layers], place)))
     return Entered(ranks.enter(x, place))
 
 
-def leave_dense(ranks: TensorRanks, y: tf.Tensor, layer: Dense, with_bias: bool) -> tf.Tensor:
+def leave_dense(y: tf.Tensor, layer: Dense) -> tf.Tensor:
     """Brings the output of a dense layer that is divided by its inputs back into the residual stream.
 
     Args:
-        ranks: the tensor parallel ranks.
         y: this rank's part of the sum, [b, S, H], without the bias; on one rank, the whole output.
         layer: which computed it.
-        with_bias: whether `y` lacks a bias that no later op adds. A single rank adds it in the layer.
 
     Returns:
         [b, S, H], or this rank's tokens of it.
     """
-    y = ranks.leave(y, layer.place)
-    return tf.nn.bias_add(y, layer.bias) if with_bias and ranks.group.size > 1 else y
+    return layer.with_bias(layer.ranks.leave(y, layer.place)) if layer.ranks.group.size > 1 else y
 
 
 class LayerNorm(tf_keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""The output layer, which is the word embedding again, and its cross-entropy, in chunks of rows.
+"""The output layer, which is the token embedding again, and its cross-entropy, in chunks of rows.
 
 The logits of all positions would be by far the largest tensor: 2,048 tokens and 250,880 words are 2 GB in fp32. Here
 forward and backward compute the logits of some rows at a time. For backward, at most one number of each row is saved:

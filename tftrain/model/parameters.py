@@ -43,10 +43,9 @@ class Parameters:
         dtype: name of the dtype of the variables, in which the layers also compute.
         ranks: the tensor parallel ranks.
         variables: global name -> variable, shared by all scopes of one model.
-        copies: global name -> variable that another pipeline stage owns; shared likewise.
         summed: global names of the variables that every rank holds whole and uses for its own tokens only, so that
             their gradients are sums over the tensor parallel ranks; shared likewise.
-        pieces: global name -> the piece of the whole tensor that the variable or copy holds; shared likewise.
+        pieces: global name -> the piece of the whole tensor that the variable holds; shared likewise.
         draws: global name -> function that draws the variable's initial value, float32; of variables whose initial
             values every dtype represents, there is none. Shared likewise.
     """
@@ -70,7 +69,6 @@ class Parameters:
         """
         self.dtype, self.ranks, self._initial = dtype, ranks, initial
         self.variables: dict[str, tf.Variable] = {}
-        self.copies: dict[str, tf.Variable] = {}
         self.summed: set[str] = set()
         self.pieces: dict[str, Piece] = {}
         self.draws: dict[str, Callable[[], tf.Tensor]] = {}
@@ -107,7 +105,6 @@ class Parameters:
         axis: int | None = None,
         unit: int = 1,
         scale: float = 1.0,
-        is_copy: bool = False,
     ) -> tf.Variable:
         """Makes a variable with initial values from the truncated normal.
 
@@ -117,13 +114,12 @@ class Parameters:
             axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
             unit: number of neighbouring elements along the axis that stay on one rank.
             scale: factor of the standard deviation.
-            is_copy: whether another pipeline stage owns the variable; then it is in `copies`, not in `variables`.
 
         Returns:
             This rank's part of the variable.
         """
         piece = self._piece(name, shape, axis, unit)
-        return self._make(piece, functools.partial(self._draw, piece, scale * self._initializer_range), is_copy=is_copy)
+        return self._make(piece, functools.partial(self._draw, piece, scale * self._initializer_range))
 
     def zeros(self, name: str, shape: Sequence[int], axis: int | None = None, unit: int = 1) -> tf.Variable:
         """Makes a variable of zeros: a bias, or the shift of a norm; see `normal`."""
@@ -158,9 +154,7 @@ class Parameters:
     def _given(self, piece: Piece) -> tf.Tensor:
         return own_copy(tf.constant(piece.take_block(self._initial.read(piece.name))))
 
-    def _make(
-        self, piece: Piece, draw: Callable[[], tf.Tensor], is_copy: bool = False, is_exact: bool = False
-    ) -> tf.Variable:
+    def _make(self, piece: Piece, draw: Callable[[], tf.Tensor], is_exact: bool = False) -> tf.Variable:
         """Makes a variable from a function that returns its initial value, float32; exact: in every dtype."""
         if piece.name in self.pieces:
             raise ValueError(f"two variables are named {piece.name}; every variable of a model needs its own name")
@@ -172,5 +166,5 @@ class Parameters:
         variable = tf.Variable(tf.cast(draw(), self.dtype), name=piece.name)
         if not is_exact:
             self.draws[piece.name] = draw
-        (self.copies if is_copy else self.variables)[piece.name] = variable
+        self.variables[piece.name] = variable
         return variable

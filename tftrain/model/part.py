@@ -18,11 +18,6 @@ class ModelPart(NamedTuple):
     embedding: bool = True
     heads: bool = True
 
-    @property
-    def shares_table(self) -> bool:
-        """Whether another part also has the word embedding, which is the output layer too."""
-        return self.embedding != self.heads
-
 
 def whole(layers: int) -> ModelPart:
     """Returns the part that is the whole model of so many blocks."""

@@ -1,11 +1,11 @@
-"""What every model family shares: a word table, an embedding, a list of blocks, and the variables of all of them.
+"""What every model family shares: an embedding, a list of blocks, and the variables of all of them.
 
 Variables and activations are in one dtype, the compute dtype, with no casts between them; the float32 master weights
 of mixed precision belong to the optimizer's state. LayerNorm, softmax and the losses are float32 inside.
 
 Tensor parallel ranks divide the attention heads, the feed-forward layers and the vocabulary. The norms and the small
 tables are replicated: every rank computes the same with them. Pipeline stages hold different blocks. The first stage
-has the embedding and the last one the heads; if these are two ranks, both hold the word table.
+has the embedding and the last one the output heads.
 """
 
 import abc
@@ -20,16 +20,15 @@ from tftrain.checkpoint.piece import Piece
 from tftrain.config.train import ModelConfig
 from tftrain.formats.weights import Weights
 from tftrain.model.attention_cores import AttentionMask
-from tftrain.model.block import SITES_PER_BLOCK, Block
+from tftrain.model.block import SITES_PER_BLOCK, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
-from tftrain.model.embedding import Embedding
+from tftrain.model.embedding import Embedding, TokenEmbedding
 from tftrain.model.layers import Dense, LayerNorm
 from tftrain.model.parameters import ONE_RANK, Parameters
 from tftrain.model.part import ModelPart, whole
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.tensor import TensorRanks
-
-EMBEDDING_SITE = 0  # dropout site of the embedding; the sites of the blocks follow
 
 
 class Transformer(tf_keras.Model):
@@ -39,10 +38,10 @@ class Transformer(tf_keras.Model):
         architecture: of the whole model.
         ranks: the tensor parallel ranks.
         part: the layers that this rank holds.
-        word: [vocab, H], or this rank's rows of it; None on a rank with neither embedding nor heads.
+        token_embedding: the table of tokens, which may be the output layer too.
         embedding: None on a rank without it.
         blocks: those of the part.
-        final_norm: behind the blocks of a pre-norm model, on the rank with the heads.
+        final_norm: after the blocks of a pre-norm model, on the rank with the heads.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Transformer(tf_keras.Model):
 
         Args:
             config: sizes and parts of the blocks; each implementation is "fused" or "reference".
-            vocab_size: rows of the word embedding, over all ranks.
+            vocab_size: rows of the token embedding, over all ranks.
             dtype: "float32", "bfloat16" or "float16", of variables and activations alike; "float64" for tests.
             seed: seed of the initial weights.
             checkpointing: what backward recomputes.
@@ -87,15 +86,13 @@ class Transformer(tf_keras.Model):
         # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
         self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
         on_tokens = self._parameters.on_tokens()
-        self.word = self.embedding = self.final_norm = None
+        self.embedding = self.final_norm = None
         tables = on_tokens.scope("embeddings")
-        if part.embedding or (part.heads and architecture.tied):
-            is_copy, table = not part.embedding, architecture.word
-            self.word = tables.normal("word", [table.rows, table.width], axis=0, is_copy=is_copy)
+        self.token_embedding = TokenEmbedding(tables, architecture, part)
         if part.embedding:
-            self.embedding = Embedding(tables, architecture, config, self.word, EMBEDDING_SITE)
+            self.embedding = Embedding(tables, architecture, config, self.token_embedding)
         self.blocks = [
-            Block(
+            block_class(architecture.block)(
                 on_tokens.scope(f"layer_{layer:02d}"),
                 architecture.block,
                 config,
@@ -110,9 +107,8 @@ class Transformer(tf_keras.Model):
             self._make_heads(self._parameters, config)
         self.built = True
 
-    @abc.abstractmethod
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
-        """Makes the variables of the heads."""
+        """Makes the variables of the output heads beside the output layer; by default there are none."""
 
     @abc.abstractmethod
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
@@ -126,9 +122,9 @@ class Transformer(tf_keras.Model):
         """Returns the initial value of a variable, float32, before it was rounded to the model's dtype."""
         return self._parameters.initial_value(name)
 
-    def copies(self) -> dict[str, tf.Variable]:
-        """Returns global name -> variable of this rank that another pipeline stage owns: the word table, or none."""
-        return dict(self._parameters.copies)
+    def held_variables(self) -> dict[str, tf.Variable]:
+        """Returns `named_variables`, and last the copy of the token embedding if another pipeline stage owns it."""
+        return {**self._parameters.variables, **self.token_embedding.copy}
 
     def kernels(self, part: ModelPart) -> list[tf.Variable]:
         """Returns the kernels of all dense layers of a part of this rank's layers."""
@@ -148,38 +144,9 @@ class Transformer(tf_keras.Model):
         """Global name -> the piece of the whole tensor that this rank's variable or copy holds."""
         return dict(self._parameters.pieces)
 
-    def embed(
-        self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None, lookup_table: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        """Maps token ids to the residual stream, [b, S, H].
-
-        Args:
-            batch: input_ids, int32 [b, S]; segment_ids if the family has token types; position_ids if a row has several
-                examples. When a function is traced, b may be unknown, and in inference with plain TensorFlow S too.
-            dropout: what the dropout masks depend on; None in inference.
-            lookup_table: this rank's word embedding as a tensor, read before the gradient tape starts. If given,
-                input words are looked up in it instead of in the variable. Its gradient is then `tf.IndexedSlices`,
-                and the variable's gradient comes from the tied output only. If not given, the variable's gradient is
-                the dense sum of both.
-
-        Raises:
-            ValueError: the sequence is longer than the position embedding.
-        """
-        length, longest = batch["input_ids"].shape[1], self.embedding.longest
-        if length is not None and length > longest:
-            raise ValueError(f"sequences of {length} tokens do not fit --max_position_embeddings={longest}")
-        return self.embedding(
-            batch["input_ids"], batch.get("segment_ids"), dropout, lookup_table, batch.get("position_ids")
-        )
-
-    def hidden_states(
-        self,
-        batch: Mapping[str, tf.Tensor],
-        dropout: DropoutKey | None = None,
-        lookup_table: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Maps token ids to the residual stream behind the last block, [b, S, H]; see `embed`."""
-        return self.run_blocks(self.embed(batch, dropout, lookup_table), batch, dropout)
+    def hidden_states(self, batch: Mapping[str, tf.Tensor], dropout: DropoutKey | None = None) -> tf.Tensor:
+        """Maps token ids to the residual stream after the last block, [b, S, H]; see `Embedding.call`."""
+        return self.run_blocks(self.embedding(batch, dropout), batch, dropout)
 
     def run_blocks(
         self,
@@ -187,10 +154,23 @@ class Transformer(tf_keras.Model):
         batch: Mapping[str, tf.Tensor],
         dropout: DropoutKey | None,
         blocks: Sequence[int] | None = None,
+        deferred: Deferred | None = None,
     ) -> tf.Tensor:
-        """Runs the residual stream [b, S, H] through blocks of these indices; by default through all of the part."""
+        """Runs the residual stream through some blocks of this rank.
+
+        Args:
+            x: [b, S, H].
+            batch: what `attention_mask` reads.
+            dropout: what the dropout masks depend on; None in inference.
+            blocks: their indices; by default all of the part.
+            deferred: see `Dense.call`.
+        """
         mask = self.attention_mask(batch)
         for index in self.part.blocks if blocks is None else blocks:
             block = self.blocks[self.part.blocks.index(index)]
-            x = self._checkpointing.block(block, x, mask, dropout)
+            x = self._checkpointing.block(block, x, mask, dropout, deferred)
         return x
+
+    def normed(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the residual stream after the last block with the final norm, if the model has one."""
+        return x if self.final_norm is None else self.final_norm(x)

@@ -98,7 +98,8 @@ class Mesh:
     def links(self) -> list[tuple[int, int]]:
         """All pairs of ranks that send each other activations and gradients: the same place in neighbouring stages.
 
-        The last stage and the first are neighbours too: they share the word table, and interleaved schedules go around.
+        The last stage and the first are neighbours too: they share a tied token embedding, and interleaved schedules go
+        around.
         """
         if self.pipeline_parallel_size == 1:
             return []
@@ -111,11 +112,6 @@ class Mesh:
         other = self.group("pipeline").ranks[other_stage]
         ranks = (min(self.rank, other), max(self.rank, other))
         return Group("link", ranks, ranks.index(self.rank), self.process_sets.get(ranks), self.pending)
-
-    @property
-    def link_to_copy(self) -> Group:
-        """This rank on the first or the last stage, and the one at the same place in the other of these two."""
-        return self.link(self.pipeline_parallel_size - 1 if self.is_first_stage else 0)
 
     @property
     def pipeline(self) -> Group:

@@ -49,8 +49,8 @@ def _parts(work: Workload) -> Parts:
 def weights(work: Workload, stage: int = 0) -> float:
     """Returns the weights of a rank of a pipeline stage: its blocks, the embeddings and the heads.
 
-    The first and the last stage both have the word table, since the logits are products with it. Megatron-LM has all
-    embeddings there.
+    The first and the last stage both have the token embedding, since the logits are products with it. Megatron-LM has
+    all embeddings there.
     """
     found, last = parts(work), work.pp - 1
     total = work.layers_of(stage) * found.block.weights
@@ -62,6 +62,6 @@ def weights(work: Workload, stage: int = 0) -> float:
 
 
 def copied_weights(work: Workload, stage: int) -> float:
-    """Returns the weights of a stage whose state another stage has: the word table of this project's last stage."""
+    """Returns the weights of a stage whose state another one has: the token embedding of this project's last stage."""
     is_copy = work.trainer == "tftrain" and 0 < stage == work.pp - 1
     return work.model.word.size / work.tp if is_copy else 0.0

@@ -107,7 +107,7 @@ def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping
         copy_bytes: host memory for a copy of the state for checkpoints.
         planned: bytes of each of `KINDS`, of which those in `TRANSIENT` count.
     """
-    lasting = state_bytes(run.weights(), run.optimizer.state)
+    lasting = state_bytes(run.task.model.held_variables().values(), run.optimizer.state)
     if not devices.has_gpu():  # A device's memory holds no copy.
         lasting["checkpoint_copy"] = copy_bytes
     transient = {kind: planned[kind] for kind in TRANSIENT}
@@ -144,12 +144,13 @@ def state_line(run: Run) -> str:
 
     If master weights and moments are split, a second line gives their bytes on each rank, and an even share of them.
     """
-    weights = list(run.task.named_variables().values())
-    state, world, data_ranks = state_bytes(run.weights(), run.optimizer.state), run.mesh.world, run.mesh.data.size
+    model = run.task.model
+    state = state_bytes(model.held_variables().values(), run.optimizer.state)
+    world, data_ranks = run.mesh.world, run.mesh.data.size
     lines = [f"state bytes per rank: {_range(collectives.gather_numbers(world, sum(state.values()), 'state_bytes'))}"]
     if run.optimizer.state.split:
         mine = collectives.gather_numbers(world, state["master_weights"] + state["moments"], "split_state_bytes")
-        elements = sum(variable.shape.num_elements() for variable in weights)
+        elements = sum(variable.shape.num_elements() for variable in model.named_variables().values())
         even = collectives.gather_numbers(world, 3 * 4 * elements / data_ranks, "even_state_bytes")
         more = 100 * (np.max(mine / even) - 1)
         lines.append(

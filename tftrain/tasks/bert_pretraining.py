@@ -15,9 +15,9 @@ from tftrain.architecture.describe import describe
 from tftrain.config.train import DataConfig
 from tftrain.input.source import ExampleSource, open_source
 from tftrain.model.bert import LossTerms
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.task import Batch, Mean
-from tftrain.tasks.transformer_task import TransformerTask
+from tftrain.tasks.task import Batch, Mean, Task
 
 
 class LossSums(NamedTuple):
@@ -42,7 +42,7 @@ class LossSums(NamedTuple):
     examples: tf.Tensor
 
 
-class BertPretraining(TransformerTask):
+class BertPretraining(Task):
     """A BERT encoder with its two heads; its sums are `LossSums`."""
 
     sums = LossSums._fields
@@ -68,20 +68,22 @@ class BertPretraining(TransformerTask):
         pairs = tf.cast(self.batch_size(batch), tf.float32) if packed is None else tf.reduce_sum(packed)
         return tf.stack([tf.reduce_sum(batch["masked_lm_weights"]), pairs])
 
-    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
-        """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
-        return pretraining_loss_sums(self.model.loss_terms(x, batch), batch)._asdict()
+    def loss_sums(
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns the `LossSums` of the residual stream after the last block, [b, S, H]."""
+        return pretraining_loss_sums(self.model.loss_terms(x, batch, deferred), batch)._asdict()
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the tokens of a batch's text, see `original_tokens`."""
         return original_tokens(batch)
 
 
-def pretraining_loss_sums(found: LossTerms, batch: Batch) -> LossSums:
+def pretraining_loss_sums(terms: LossTerms, batch: Batch) -> LossSums:
     """Weights and sums what the model's predictions give.
 
     Args:
-        found: the predictions, compared with the labels of the batch.
+        terms: of the loss, for the labels of the batch.
         batch: masked_lm_weights, float [b, P], 0 where a slot is unused; next_sentence_labels, int32 [b] or [b, 1];
             and, if present, example_weights, float [b], 0 for an example that only fills the batch. They weight the
             next-sentence loss; masked_lm_weights weight the masked words. Where a row has up to E examples:
@@ -90,19 +92,19 @@ def pretraining_loss_sums(found: LossTerms, batch: Batch) -> LossSums:
     Returns:
         LossSums. Only mlm_sum and nsp_sum have gradients.
     """
-    wide = found.nsp_logits.dtype
+    wide = terms.nsp_logits.dtype
     mlm_weights = tf.cast(batch["masked_lm_weights"], wide)
     nsp_labels = tf.reshape(batch["next_sentence_labels"], [-1])
-    nsp_logits = tf.reshape(found.nsp_logits, [-1, found.nsp_logits.shape[-1]])
+    nsp_logits = tf.reshape(terms.nsp_logits, [-1, terms.nsp_logits.shape[-1]])
     nsp_weights = batch.get("sequence_weights", batch.get("example_weights"))
     nsp_weights = tf.ones_like(nsp_labels, wide) if nsp_weights is None else tf.cast(nsp_weights, wide)
     nsp_weights = tf.reshape(nsp_weights, [-1])
     nsp_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(nsp_labels, nsp_logits)
     nsp_correct = tf.argmax(nsp_logits, axis=-1, output_type=nsp_labels.dtype) == nsp_labels
     return LossSums(
-        mlm_sum=tf.reduce_sum(found.mlm_entropy * mlm_weights),
+        mlm_sum=tf.reduce_sum(terms.mlm_entropy * mlm_weights),
         mlm_weight=tf.reduce_sum(mlm_weights),
-        mlm_correct=tf.reduce_sum(found.mlm_correct * mlm_weights),
+        mlm_correct=tf.reduce_sum(terms.mlm_correct * mlm_weights),
         nsp_sum=tf.reduce_sum(nsp_entropy * nsp_weights),
         nsp_correct=tf.reduce_sum(tf.cast(nsp_correct, wide) * nsp_weights),
         examples=tf.reduce_sum(nsp_weights),

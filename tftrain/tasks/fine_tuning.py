@@ -10,15 +10,15 @@ from tftrain.architecture.describe import describe
 from tftrain.config.train import DataConfig
 from tftrain.input.source import ExampleSource
 from tftrain.labelled import splits
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.task import Batch, Mean
-from tftrain.tasks.transformer_task import TransformerTask
+from tftrain.tasks.task import Batch, Mean, Task
 
 LOSS = Mean("task_loss", "task loss", "loss", "loss_sum", "weight", is_loss=True)
 ACCURACY = Mean("task_accuracy", "accuracy", "accuracy", "correct", "weight", in_evaluation=False)
 
 
-class FineTuning(TransformerTask):
+class FineTuning(Task):
     """A BERT encoder with the head of a task.
 
     Its sums are the losses of examples (or tokens), their weights, and the weights of those that are predicted right. A
@@ -41,9 +41,11 @@ class FineTuning(TransformerTask):
         """Returns the sum of the weights of what the batch predicts, fp32 [1]."""
         return tf.reshape(tf.reduce_sum(tf.cast(self.weights(batch), tf.float32)), [1])
 
-    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
+    def loss_sums(
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
+    ) -> dict[str, tf.Tensor]:
         """Returns the sums and, for the scorer, the outputs; see `Task.compute`."""
-        outputs = self.model.head_outputs(x, dropout)
+        outputs = self.model.head_outputs(x, dropout, deferred)
         loss, correct = self.loss_terms(outputs, batch)
         weights = tf.cast(self.weights(batch), loss.dtype)
         return {

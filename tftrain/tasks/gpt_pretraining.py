@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tftrain.config.train import DataConfig
 from tftrain.input.source import ExampleSource, open_source
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.task import Batch, Mean
-from tftrain.tasks.transformer_task import TransformerTask
+from tftrain.tasks.task import Batch, Mean, Task
 
 
 class LossSums(NamedTuple):
@@ -32,10 +32,10 @@ class LossSums(NamedTuple):
     examples: tf.Tensor
 
 
-class GptPretraining(TransformerTask):
+class GptPretraining(Task):
     """A decoder and its next-token loss; its sums are `LossSums`.
 
-    A batch has input_ids and labels, int32 [b, S]: the label of a token is the token behind it. A batch of an
+    A batch has input_ids and labels, int32 [b, S]: the label of a token is the token after it. A batch of an
     evaluation may have example_weights, float [b], 0 for a sample that only fills the batch.
     """
 
@@ -53,8 +53,10 @@ class GptPretraining(TransformerTask):
         """Returns the number of the tokens, fp32 [1]."""
         return tf.reshape(tf.cast(tf.size(batch["labels"]), tf.float32), [1])
 
-    def loss_sums(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
-        """Returns the `LossSums` of the residual stream behind the last block, [b, S, H]."""
+    def loss_sums(
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns the `LossSums` of the residual stream after the last block, [b, S, H]."""
         entropy, correct = self.model.cross_entropy(x, batch["labels"])
         weights = batch.get("example_weights")
         weights = tf.ones_like(entropy[:, 0]) if weights is None else tf.cast(weights, entropy.dtype)

@@ -10,13 +10,14 @@ import tensorflow as tf
 from tftrain.input.source import ExampleSource
 from tftrain.labelled import scorers
 from tftrain.labelled.scorer import Scorer
-from tftrain.model.heads import embeddings
+from tftrain.model.bert import embeddings
 from tftrain.model.part import ModelPart
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.fine_tuning import FineTuning
 from tftrain.tasks.task import Batch
 
-FEATURES = ("input_ids", "input_mask", "segment_ids")
+FEATURES = ("input_ids", "input_mask", "segment_ids", "token_rows")  # that both texts have
 
 
 class SentenceEmbedding(FineTuning):
@@ -27,7 +28,7 @@ class SentenceEmbedding(FineTuning):
         return super().step_flops(2 * samples)
 
     def activation_shape(self, batch: Batch) -> tuple[int, ...]:
-        """Returns the shape of the activations of both texts, one behind the other."""
+        """Returns the shape of the activations of both texts, one after the other."""
         tokens, width = self._activations(batch["input_ids"].shape[1] // 2)
         return 2 * tokens, width
 
@@ -37,17 +38,20 @@ class SentenceEmbedding(FineTuning):
         x: tf.Tensor | None,
         batch: Batch,
         dropout: DropoutKey | None = None,
-        lookup_table: tf.Tensor | None = None,
+        deferred: Deferred | None = None,
     ) -> tf.Tensor | dict[str, tf.Tensor]:
         """Runs some of the layers on all texts: 2 b sequences of S tokens, see `Task.run_part`."""
         tokens, width = self._activations(batch["input_ids"].shape[1] // 2)
-        texts = {name: tf.reshape(batch[name], [-1, self._config.data.max_seq_length]) for name in FEATURES}
+        texts = {
+            name: tf.reshape(feature, [-1, self._config.data.max_seq_length, *feature.shape[2:]])
+            for name, feature in batch.items()
+            if name in FEATURES
+        }
         if dropout is not None:  # Both texts of sample i are samples 2 i and 2 i + 1 for the masks.
             dropout = dropout._replace(first_sample=2 * dropout.first_sample)
-        is_first = part.embedding
-        x = self.model.embed(texts, dropout, lookup_table) if is_first else tf.reshape(x, [-1, tokens, width])
-        x = self.model.run_blocks(x, texts, dropout, part.blocks)
-        return self.loss_sums(x, batch, dropout) if part.heads else tf.reshape(x, [-1, 2 * tokens, width])
+        x = self.model.embedding(texts, dropout) if part.embedding else tf.reshape(x, [-1, tokens, width])
+        x = self.model.run_blocks(x, texts, dropout, part.blocks, deferred)
+        return self.loss_sums(x, batch, dropout, deferred) if part.heads else tf.reshape(x, [-1, 2 * tokens, width])
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the cross-entropy in nats and whether the partner is the nearest, [b]."""

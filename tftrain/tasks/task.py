@@ -1,4 +1,4 @@
-"""The interface between a model and the rest: loop, step, evaluation and reports use a model through its `Task` only.
+"""What a run optimises: a transformer, or a part of it, on this rank, with its data, its losses and its metrics.
 
 A task names the sums of a batch, and defines each loss or other mean as one sum divided by another. The means of
 micro-batches cannot be averaged, because micro-batches have different weights. So the step adds the sums over
@@ -8,18 +8,30 @@ batch is split.
 
 import abc
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tftrain.checkpoint.piece import Piece
-from tftrain.config.train import DataConfig
+from tftrain.architecture import flops
+from tftrain.architecture.describe import describe, pretrained
+from tftrain.config.train import DataConfig, TrainConfig
+from tftrain.formats.weights import Weights
+from tftrain.host import devices
+from tftrain.host.units import DTYPES
+from tftrain.input.manifest import read_manifest
 from tftrain.input.source import ExampleSource
 from tftrain.labelled.scorer import Scorer
+from tftrain.model import implementations
+from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.part import ModelPart
+from tftrain.model.registry import model_class
+from tftrain.model.transformer import Transformer
+from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
+from tftrain.parallel.mesh import Mesh
+from tftrain.parallel.tensor import TensorRanks
 
 Batch = Mapping[str, tf.Tensor]
 
@@ -74,10 +86,34 @@ class Task(abc.ABC):
         sums: names of the sums of a batch, in the order of the vector that checkpoints hold; one is "examples", the
             number of samples.
         means: what is reported of them; the first one is the loss that plots and progress bars show.
+        model: this rank's part of it.
     """
 
     sums: tuple[str, ...]
     means: tuple[Mean, ...]
+    model: Transformer
+
+    def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None):
+        """Builds the model with its initial weights.
+
+        Args:
+            config: resolved, with the sizes that the data gives.
+            mesh: the ranks.
+            part: the layers of this rank; by default all.
+            initial: weights to begin with; a variable that they lack is drawn.
+        """
+        self._config, gpu = config, devices.has_gpu()
+        dtype = DTYPES[config.compute.precision]
+        self.model = model_class(config.model)(
+            implementations.resolve_implementations(config.model, dtype, gpu),
+            config.model.vocab_size,
+            dtype,
+            config.run.seed,
+            Checkpointing(config.compute.activation_checkpointing, config.compiles(gpu)),
+            TensorRanks(mesh.tensor, config.parallel.sequence_parallel, config.compiles(gpu)),
+            part,
+            initial,
+        )
 
     @property
     def losses(self) -> tuple[Mean, ...]:
@@ -85,116 +121,69 @@ class Task(abc.ABC):
         return tuple(mean for mean in self.means if mean.is_loss)
 
     @abc.abstractmethod
-    def named_variables(self) -> dict[str, tf.Variable]:
-        """Returns global name -> variable of this rank, from the input to the output."""
-
-    @abc.abstractmethod
-    def initial_value(self, name: str) -> tf.Tensor:
-        """Returns the initial value of this rank's part of a variable, fp32, before it was rounded to its dtype.
-
-        Call it before the first update. It may compute the value again, so that nothing keeps a copy.
-
-        Args:
-            name: the variable's global name.
-        """
-
-    def copies(self) -> dict[str, tf.Variable]:
-        """Returns global name -> variable of this rank that another pipeline stage owns and updates."""
-        return {}
-
-    def kernels(self, part: ModelPart) -> list[tf.Variable]:
-        """Returns the kernels of a part of this rank whose gradients can be computed later, see `weight_gradients`."""
-        return []
-
-    @property
-    def shared_variable(self) -> tf.Variable | None:
-        """The variable of this rank that the first and the last pipeline stage share, if there is one."""
-        return None
-
-    @property
-    @abc.abstractmethod
-    def dtype(self) -> str:
-        """Name of the dtype of variables and activations."""
-
-    @abc.abstractmethod
-    def activation_shape(self, batch: Batch) -> tuple[int, ...]:
-        """Returns the shape of one sample's activations between two blocks on this rank; they travel between stages."""
-
-    @property
-    @abc.abstractmethod
-    def pieces(self) -> dict[str, Piece]:
-        """Global name -> the piece of the whole tensor that this rank's variable or copy holds."""
-
-    @property
-    def summed(self) -> Collection[str]:
-        """Names of variables whose gradients on the tensor parallel ranks are parts of a sum: each has some tokens."""
-        return ()
-
-    @property
-    def lookup_variable(self) -> tf.Variable | None:
-        """The table in which input tokens are looked up, if its gradient can be a list of rows; else None."""
-        return None
-
-    @abc.abstractmethod
     def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval"."""
 
-    @abc.abstractmethod
     def has_held_out(self, data: DataConfig) -> bool:
         """Whether there is a held-out split."""
+        if data.data_dir:
+            return read_manifest(data.data_dir).examples("eval") > 0
+        return data.synthetic_data or data.eval_files is not None
 
     @abc.abstractmethod
     def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the weights of a batch that its losses are divided by, fp32 [len(losses)], without computing it."""
 
-    @abc.abstractmethod
-    def compute(
-        self, batch: Batch, dropout: DropoutKey | None = None, lookup_table: tf.Tensor | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Runs the model on a micro-batch.
+    def compute(self, batch: Batch, dropout: DropoutKey | None = None) -> dict[str, tf.Tensor]:
+        """Runs the whole model on a micro-batch.
 
         Args:
             batch: of b samples; every feature has b rows.
             dropout: what the dropout masks depend on; None is inference.
-            lookup_table: the value of `lookup_variable`, read before the gradient tape starts. If given, its gradient
-                is `tf.IndexedSlices`, and the variable's is that of its other uses alone.
 
         Returns:
             The sums by name, scalars in fp32 (fp64 in a float64 model). The totals of the losses have gradients. A task
             with a scorer adds "outputs", [b, *output_shape]: what it predicts for each sample.
         """
+        return self.run_part(self.model.part, None, batch, dropout)
 
-    @abc.abstractmethod
     def run_part(
         self,
         part: ModelPart,
         x: tf.Tensor | None,
         batch: Batch,
         dropout: DropoutKey | None = None,
-        lookup_table: tf.Tensor | None = None,
+        deferred: Deferred | None = None,
     ) -> tf.Tensor | dict[str, tf.Tensor]:
         """Runs some of the layers that this rank holds: what a pipeline stage does with a micro-batch.
 
         Args:
             part: the layers.
             x: activations of the layers before, [b, S, H]; None if the part has the embedding.
-            batch, dropout, lookup_table: see `compute`.
+            batch, dropout: see `compute`.
+            deferred: leaves the gradients of kernels for later; None: backward computes all gradients at once.
 
         Returns:
-            The activations behind the part, [b, S, H]; the sums, as `compute`, if the part has the heads.
+            The activations after the part, [b, S, H]; the sums, as `compute`, if the part has the heads.
         """
+        if part.embedding:
+            x = self.model.embedding(batch, dropout)
+        x = self.model.run_blocks(x, batch, dropout, part.blocks, deferred)
+        return self.loss_sums(x, batch, dropout, deferred) if part.heads else x
 
-    def encode(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Runs the model without its heads, in inference.
+    @abc.abstractmethod
+    def loss_sums(
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns what `compute` does, given the residual stream after the last block, [b, S, H]; see `run_part`."""
 
-        Args:
-            batch: of b samples, with the features that the model reads.
+    def activation_shape(self, batch: Batch) -> tuple[int, ...]:
+        """Returns the shape of one sample's activations between two blocks on this rank; they travel between stages."""
+        return self._activations(batch["input_ids"].shape[1])
 
-        Returns:
-            The hidden states, [b, S, H], and the pooled first token, [b, H]; None if the model has no pooler. Both are
-            in the dtype of the activations.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no hidden states")
+    def _activations(self, length: int) -> tuple[int, int]:
+        first, end = self.model.ranks.own_tokens(length)
+        return end - first, self._config.model.hidden_size
 
     def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """Returns the tokens of a batch's text, int [n], without padding and special tokens: for the entropy.
@@ -213,21 +202,28 @@ class Task(abc.ABC):
         return None
 
     @property
-    @abc.abstractmethod
     def vocab_size(self) -> int:
         """The number of different tokens."""
+        return self._config.model.vocab_size
 
-    @abc.abstractmethod
-    def step_flops(self, samples: int) -> float:
-        """Returns the floating point operations of forward and backward over so many samples."""
-
-    @abc.abstractmethod
     def description(self) -> tuple[str, ...]:
         """Returns the sizes of the model, in words for the log."""
+        model = self._config.model
+        return (
+            f"{model.num_hidden_layers} layers x {model.hidden_size}",
+            f"{model.num_attention_heads} heads",
+            f"vocabulary of {self.vocab_size}",
+            f"{describe(model).parameters / 1e6:.1f}M parameters",
+        )
 
-    @abc.abstractmethod
     def implementations(self) -> str:
         """Returns one line for the log: which ops of the model are fused."""
+        return implementations.describe(self._config.model, self.model.dtype, devices.has_gpu())
+
+    def step_flops(self, samples: int) -> float:
+        """Returns the floating point operations of forward and backward over so many samples."""
+        data, model = self._config.data, pretrained(self._config.model)
+        return flops.step(model, data.max_seq_length, data.max_predictions_per_seq or 0, samples)
 
     def batch_flops(self, batch: Batch) -> float:
         """Returns the floating point operations of forward and backward over a batch."""

@@ -100,12 +100,12 @@ def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tu
     task = make_task(config, mesh, joined(parts), initial)
     if initial:
         return task, Path(initial.path), 0
-    named = task.named_variables() | task.copies()
-    buffers = functools.partial(weight_restore_buffers, named, task.pieces)
+    named, pieces = task.model.held_variables(), task.model.pieces
+    buffers = functools.partial(weight_restore_buffers, named, pieces)
     reader = resume.choose(config, mesh, buffers)
     if reader is None:
         output_dir = f"--output_dir={config.run.output_dir}"
         raise AgreedCheckpointError(f"{output_dir}: no checkpoint to evaluate; train first, or name one with --resume")
     resume_compatibility.check_model(config, identity(config), reader.manifest.run, reader.path)
-    load_weights(named, task.pieces, reader)
+    load_weights(named, pieces, reader)
     return task, reader.path, reader.manifest.step

@@ -4,7 +4,6 @@ The loss of each micro-batch is its sums divided by the weights of the whole glo
 micro-batches and ranks add up to the gradient of the global batch, however it is split.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -23,7 +22,7 @@ class Gradients(NamedTuple):
     Attributes:
         dense: a gradient for each variable, still different on each rank; where every micro-batch is reduced at once,
             this rank's part of each bucket, summed over ranks.
-        rows: the gradients of looked-up rows; None where they are part of `dense`.
+        rows: the gradients of the token embedding's looked-up rows; None where they are part of `dense`.
         sums: the task's sums, fp32 [len(task.sums)].
     """
 
@@ -49,16 +48,17 @@ class Position(NamedTuple):
 class Accumulation:
     """Adds up the gradients of micro-batches in one loop on the device, which may be an XLA cluster."""
 
-    def __init__(self, run: Run, reduction: GradientReduction, sparse: bool):
+    def __init__(self, run: Run, reduction: GradientReduction):
         """Prepares the computation; nothing is traced before the first call.
 
         Args:
             run: its task, its micro-batch size, its seed, and whether XLA compiles.
             reduction: sums the gradients of each micro-batch where it says so.
-            sparse: whether the gradients of looked-up rows stay rows.
         """
-        self._run, self._reduction, self._sparse = run, reduction, sparse
-        self._variables = list(run.task.named_variables().values())
+        self._run, self._reduction = run, reduction
+        # With a split, looked-up rows can't be sent as rows, because not every rank owns the rows' gradients.
+        self._sparse = not run.config.compute.sparse_as_dense and run.optimizer.state.split is None
+        self._variables = list(run.task.model.named_variables().values())
         self._buffer_dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
         # If each micro-batch is reduced, the loop contains collectives. Then XLA compiles only the loop's body.
         self._compiled = tf.function(
@@ -94,15 +94,13 @@ class Accumulation:
             return index + 1, dense, rows, sums + new.sums
 
         zeros = [tf.zeros(shape, self._buffer_dtype) for shape in self._reduction.buffer_shapes(self._variables)]
-        rows = [tf.TensorArray(dtype, steps) for dtype in self._row_dtypes()]
+        row_dtypes = (tf.int32, task.model.token_embedding.table.dtype) if self._sparse else ()
+        rows = [tf.TensorArray(dtype, steps) for dtype in row_dtypes]
         initial = (tf.constant(0), zeros, rows, tf.zeros([len(task.sums)]))
         _, dense, rows, sums = tf.while_loop(
             lambda index, *_: index < steps, body, initial, maximum_iterations=steps, parallel_iterations=1
         )
         return Gradients(dense, SparseRows(*(array.concat() for array in rows)) if rows else None, sums)
-
-    def _row_dtypes(self) -> Sequence[tf.DType]:
-        return (tf.int32, self._run.task.lookup_variable.dtype) if self._sparse else ()
 
     def _reduced_micro_batch(self, *args) -> Gradients:
         """Returns the gradients of a micro-batch, summed over ranks if the reduction wants each micro-batch."""
@@ -115,17 +113,17 @@ class Accumulation:
         """Returns the gradients of one micro-batch's share of the global loss, times the loss scale."""
         task = self._run.task
         key = DropoutKey(self._run.config.run.seed, position.step, first_sample)
-        # Made outside the tape, so the rows' gradient stops at the table and does not reach the variable as well.
-        table = tf.identity(task.lookup_variable) if self._sparse else None
-        watched = [*self._variables, table] if self._sparse else self._variables
+        watched, rows = self._variables, None
+        if self._sparse:
+            rows = task.model.token_embedding.rows(batch["input_ids"])
+            watched, batch = [*watched, rows.values], {**batch, "token_rows": rows.values}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(watched)
-            sums = task.compute(batch, key, table)
+            sums = task.compute(batch, key)
             loss = task.loss(sums, position.loss_weights) * position.scale
         # Without a tied output layer, all gradients of the table are rows.
         unconnected = tf.UnconnectedGradients.ZERO if self._sparse else tf.UnconnectedGradients.NONE
-        gradients, rows = tape.gradient(loss, watched, unconnected_gradients=unconnected), None
+        gradients = tape.gradient(loss, watched, unconnected_gradients=unconnected)
         if self._sparse:
-            looked_up = gradients.pop()
-            rows = SparseRows(tf.cast(looked_up.indices, tf.int32), looked_up.values)
+            rows = SparseRows(rows.ids, tf.reshape(gradients.pop(), [rows.ids.shape[0], -1]))
         return Gradients(gradients, rows, task.vector(sums))

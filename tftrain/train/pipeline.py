@@ -3,9 +3,6 @@
 A schedule is a list of actions (`tftrain.schedules`). This module makes one graph of them. An action that computes is a
 call of a compiled function, and control dependencies run these calls one after the other. A transfer waits for its
 tensor, and a receive for the computation before it, so transfers run while the stage computes.
-
-The word table of the first stage is the output layer of the last one. The last stage has a copy of the table, without
-optimizer state. It sends the gradient of its copy to the first stage, and receives the table after the update.
 """
 
 import contextlib
@@ -31,9 +28,9 @@ class PipelineEvaluation:
     """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
     def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        """Traces nothing yet; for the arguments, see `Stage`."""
+        """Traces nothing yet; for the other arguments, see `Stage`."""
         self._config, self._mesh = config, mesh
-        self._stage = Stage(task, parts, mesh, jit, config.run.seed)
+        self._stage = Stage(task, parts, jit, config.run.seed)
 
     @tf.function(autograph=False)
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor | None]:
@@ -43,7 +40,7 @@ class PipelineEvaluation:
             The sums, fp32 [len(task.sums)]; zeros but on the last stage. And there, what the task predicts for each
             sample, if it has a scorer.
         """
-        count = self._stage.batch_size(batch) // self._config.batch.micro_batch_size
+        count = self._stage.task.batch_size(batch) // self._config.batch.micro_batch_size
         parallel = self._config.parallel
         sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
         table = orders.forward_only(parallel.pipeline_schedule, *sizes)
@@ -61,8 +58,8 @@ class PipelineGradients:
 
     def __init__(self, run: Run):
         """Prepares the computation; nothing is traced before the first call."""
-        self._run, self._config = run, run.config
-        self._stage = Stage(run.task, run.parts, run.mesh, run.jit, run.config.run.seed)
+        self._run = run
+        self._stage = Stage(run.task, run.parts, run.jit, run.config.run.seed)
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
@@ -72,28 +69,13 @@ class PipelineGradients:
             batch: this rank's share of the global batch, the same on all stages: some times micro_batch_size samples.
             position: of the batch in the run.
         """
-        config, mesh = self._config, self._run.mesh
-        count = self._stage.batch_size(batch) // config.batch.micro_batch_size
+        run, config = self._run, self._run.config
+        count = run.task.batch_size(batch) // config.batch.micro_batch_size
         table = schedule_of(config, count)
         dtype = tf.as_dtype(DTYPES[config.batch.grad_accum_dtype])
-        found = StageGraph(self._stage, mesh, table, batch, position, dtype, self.clock).run()
-        return found._replace(dense=self._with_gradient_of_copy(found.dense))
-
-    def _with_gradient_of_copy(self, gradients):
-        """Adds the gradient of the last stage's copy of the word table on the first stage, and drops it on the last."""
-        mesh, shared = self._run.mesh, self._run.task.shared_variable
-        if shared is None:
-            return gradients
-        link = mesh.link_to_copy
-        if mesh.is_last_stage:
-            *own, of_copy = gradients
-            sent = collectives.send(link, tf.cast(of_copy, tf.float32), "gradient_of_word_table")
-            with tf.control_dependencies([collectives.prevent_pruning(sent)]):
-                return [tf.identity(gradient) for gradient in own]
-        place = next(i for i, variable in enumerate(self._stage.variables) if variable is shared)
-        received = collectives.receive(link, shared.shape, tf.float32, "gradient_of_word_table")
-        gradients[place] = tf.cast(gradients[place], tf.float32) + received
-        return gradients
+        found = StageGraph(self._stage, run.mesh, table, batch, position, dtype, self.clock).run()
+        dense = run.task.model.token_embedding.with_gradient_of_copy(run.mesh, found.dense)
+        return found._replace(dense=dense)
 
 
 def schedule_of(config: TrainConfig, micro_batches: int) -> Table:
@@ -133,8 +115,8 @@ class StageGraph:
         """
         self._stage, self._mesh, self._table = stage, mesh, table
         self._batch, self._position, self._dtype, self._clock = batch, position, dtype, clock
-        self._samples = stage.batch_size(batch) // table.micro_batches
-        self._first_sample = mesh.data.share(stage.batch_size(batch) * mesh.data.size)[0]
+        samples = stage.task.batch_size(batch)
+        self._samples, self._first_sample = samples // table.micro_batches, mesh.data.share(samples * mesh.data.size)[0]
         self._halves = any(action.kind is Kind.BACKWARD_INPUTS for action in table.stages[mesh.stage])
         self._forwards: dict[tuple[int, int], Forward] = {}
         self._backwards: dict[tuple[int, int], Backward] = {}
@@ -142,7 +124,7 @@ class StageGraph:
         self._sent: list[tf.Tensor] = []
         self._order: list[tf.Tensor] = []  # what the next computation waits for
         self._gradients: dict[int, tf.Tensor] = {}
-        self._sums = tf.zeros([stage.size_of_sums])
+        self._sums = tf.zeros([len(stage.task.sums)])
         self.outputs: list[tf.Tensor] = []
 
     def run(self) -> Gradients:
@@ -211,8 +193,9 @@ class StageGraph:
         self._sent.append(collectives.send(link, self._tensors.pop(action.name), action.name))
 
     def _receive(self, action):
-        shape = [self._samples, *self._stage.shape(self._batch)]
-        received = collectives.receive(self._mesh.link(action.peer), shape, self._stage.dtype, action.name)
+        task = self._stage.task
+        shape, dtype = [self._samples, *task.activation_shape(self._batch)], tf.as_dtype(task.model.dtype)
+        received = collectives.receive(self._mesh.link(action.peer), shape, dtype, action.name)
         self._tensors[action.name] = received
 
     def _measured(self, action: Action, given: tf.Tensor | None):

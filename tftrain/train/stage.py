@@ -11,9 +11,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tftrain.model.part import ModelPart
-from tftrain.model.weight_gradients import deferred, kernel_gradients, tap
+from tftrain.model.weight_gradients import Deferred, kernel_gradients, tap
 from tftrain.ops.dropout import DropoutKey
-from tftrain.parallel.mesh import Mesh
 from tftrain.tasks.task import Batch, Task
 from tftrain.train.gradients import Position
 
@@ -63,26 +62,21 @@ class Stage:
     """The compiled parts of this rank.
 
     Attributes:
+        task: with this rank's parts of the model.
         parts: of this rank, in the order of the layers; the schedule calls them chunks.
-        variables: of all parts, copies last.
-        size_of_sums: number of the task's sums.
-        dtype: of the activations between two parts.
+        variables: of all parts, a copy of the token embedding last.
     """
 
-    def __init__(self, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool, seed: int):
+    def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, seed: int):
         """Traces nothing yet.
 
         Args:
-            task: with this rank's parts of the model.
-            parts: see the attributes.
-            mesh: the ranks.
+            task, parts: see the attributes.
             jit: whether XLA compiles the parts.
             seed: of the run, for dropout.
         """
-        self.parts, self.variables = list(parts), [*task.named_variables().values(), *task.copies().values()]
-        self.size_of_sums, self.dtype = len(task.sums), tf.as_dtype(task.dtype)
-        self._task, self._mesh, self._seed = task, mesh, seed
-        self._kernels = [task.kernels(part) for part in self.parts]
+        self.parts, self.task, self.variables = list(parts), task, list(task.model.held_variables().values())
+        self._seed, self._kernels = seed, [task.model.kernels(part) for part in self.parts]
         places = {variable.ref(): place for place, variable in enumerate(self.variables)}
         self._places_of_kernels = [[places[kernel.ref()] for kernel in kernels] for kernels in self._kernels]
         compiled = functools.partial(
@@ -90,14 +84,6 @@ class Stage:
         )
         self._functions = [compiled(functools.partial(self._run, chunk)) for chunk in range(len(self.parts))]
         self._kernel_gradients = compiled(kernel_gradients)
-
-    def batch_size(self, batch: Batch) -> int:
-        """Returns the number of samples of a batch."""
-        return self._task.batch_size(batch)
-
-    def shape(self, batch: Batch) -> tuple[int, ...]:
-        """Returns the shape of a sample's activations between two parts."""
-        return self._task.activation_shape(batch)
 
     def forward(
         self,
@@ -156,16 +142,12 @@ class Stage:
         In an evaluation, the part with the heads returns what the task predicts in the place of those inputs.
         """
         key = None if position is None else DropoutKey(self._seed, position.step, first_sample)
-        part, kernel_inputs = self.parts[chunk], []
-        if taps:
-            with deferred(self._kernels[chunk], taps) as products:
-                result = self._task.run_part(part, inputs, batch, key)
-            kernel_inputs = products.inputs
-        else:
-            result = self._task.run_part(part, inputs, batch, key)
+        part, deferred = self.parts[chunk], Deferred(self._kernels[chunk], taps) if taps else None
+        result = self.task.run_part(part, inputs, batch, key, deferred)
+        kernel_inputs = deferred.inputs if deferred else []
         if not part.heads:
             return result, kernel_inputs
-        sums = self._task.vector(result)
+        sums = self.task.vector(result)
         if position is None:
             return tf.zeros([]), sums, result.get("outputs")
-        return self._task.loss(result, position.loss_weights) * position.scale, sums, kernel_inputs
+        return self.task.loss(result, position.loss_weights) * position.scale, sums, kernel_inputs

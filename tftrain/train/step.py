@@ -21,22 +21,18 @@ class TrainStep:
 
     def __init__(self, run: Run):
         """Prepares the update; nothing is traced before the first call."""
-        compute, split = run.config.compute, run.optimizer.state.split
-        self._run = run
-        wire = tf.float16 if compute.hvd_fp16_compression else tf.float32
+        self._run, stages = run, run.mesh.pipeline_parallel_size
+        wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
         self._reduction = GradientReduction(
             run.mesh.data,
             wire,
-            split,
+            run.optimizer.state.split,
             run.config.parallel.split_grad_accum,
             run.mesh.tensor,
             run.optimizer.state.replicated,
             run.optimizer.state.summed,
         )
-        # With a split, looked-up rows can't be sent as rows, because not every rank owns the rows' gradients.
-        stages = run.mesh.pipeline_parallel_size
-        self._sparse = not compute.sparse_as_dense and split is None and stages == 1
-        self._compute = PipelineGradients(run) if stages > 1 else Accumulation(run, self._reduction, self._sparse)
+        self._compute = PipelineGradients(run) if stages > 1 else Accumulation(run, self._reduction)
         self.clock = self._compute.clock if stages > 1 else None
         self._update = tf.function(
             lambda gradients, sums: run.optimizer.apply(gradients, run.loss_scale, sums),
@@ -62,17 +58,15 @@ class TrainStep:
         gradients = self._reduce(local)
         sums, bad_ranks = self._sum_losses(local.sums)
         info = self._update(gradients, sums)
-        run.update_copies("updated")
+        run.task.model.token_embedding.update_copy(run.mesh, "updated")
         run.progress.count(run.task.batch_size(batch) * data.size, sums, info.found_inf, info.is_nan)
         return StepInfo(sums, *info, bad_ranks, requests)
 
     def _reduce(self, local) -> list[tf.Tensor]:
         """Returns the gradients summed over the ranks, in the dtype in which they were summed, one for each store."""
         gradients = local.dense if self._reduction.each_micro_batch else self._reduction.sum(local.dense)
-        if self._sparse:
-            variables = self._run.task.named_variables().values()
-            table = next(i for i, variable in enumerate(variables) if variable is self._run.task.lookup_variable)
-            gradients[table] = self._reduction.add_rows(tf.cast(gradients[table], tf.float32), local.rows)
+        if local.rows:  # Of the token embedding, which is the first variable.
+            gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
         return self._reduction.make_replicas_equal(gradients)
 
     def _sum_losses(self, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

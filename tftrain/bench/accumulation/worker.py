@@ -47,7 +47,7 @@ def gradients(config: TrainConfig, count: int) -> Iterator[Any]:
     task = make_task(config, start(Launch(), config.compute.cpu_threads))
     size, seed = config.batch.micro_batch_size, config.run.seed
     source = task.open_source(config.data, "train", seed)
-    variables = list(task.named_variables().values())
+    variables = list(task.model.named_variables().values())
 
     @tf.function(autograph=False)
     def gradient(batch, first_sample):

@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -41,24 +42,22 @@ class Seconds(NamedTuple):
 class WaitingStage:
     """A stage without variables, see `tftrain.train.stage.Stage`, that waits."""
 
-    variables, size_of_sums, dtype = (), 1, tf.float32
+    variables = ()
+    task = SimpleNamespace(
+        sums=("loss",),
+        batch_size=lambda batch: batch["input_ids"].shape[0],
+        activation_shape=lambda batch: SHAPE,
+        model=SimpleNamespace(dtype="float32"),
+    )
 
     def __init__(self, mesh: Mesh, chunks: int, seconds: Seconds):
         """Divides the waits of a stage among its chunks."""
         self._mesh, self._chunks = mesh, chunks
         self._seconds = Seconds(*(each / chunks for each in seconds))
 
-    def batch_size(self, batch: dict[str, tf.Tensor]) -> int:
-        """Returns the number of samples of a batch."""
-        return batch["input_ids"].shape[0]
-
-    def shape(self, batch: dict[str, tf.Tensor]) -> tuple[int, ...]:
-        """Returns the shape of a sample's activations."""
-        return SHAPE
-
     def forward(self, chunk, inputs, batch, first_sample, position, in_halves) -> Forward:
         """Waits as long as a forward pass takes."""
-        given = tf.zeros([self.batch_size(batch), *SHAPE]) if inputs is None else inputs
+        given = tf.zeros([self.task.batch_size(batch), *SHAPE]) if inputs is None else inputs
         has_heads = self._mesh.is_last_stage and chunk == self._chunks - 1
         output = _wait(given, self._seconds.forward)
         sums = tf.reduce_sum(output)[None] if has_heads else None

@@ -1,7 +1,7 @@
 """Weights in 8 bits with one scale for each channel; the model multiplies them by it and computes in fp32.
 
 A weight w becomes round(w / s), where s is the largest magnitude of its channel divided by 127. The channels of a
-kernel are its outputs, those of the word table its words. Biases, norms and small tables stay fp32.
+kernel are its outputs, those of the token embedding its tokens. Biases, norms and small tables stay fp32.
 """
 
 from collections.abc import Callable
@@ -46,10 +46,10 @@ class QuantizedTable(tf.Module):
 
 
 def quantize(network: Transformer) -> None:
-    """Replaces all kernels and the word table of a model in fp32; it can't be trained any more."""
+    """Replaces all kernels and the token embedding of a model in fp32; it can't be trained any more."""
     for layer in _dense_layers(network):
         layer.kernel = QuantizedTable(layer.kernel, axis=0)
-    network.word = network.embedding.word = QuantizedTable(network.word, axis=1)
+    network.token_embedding.table = QuantizedTable(network.token_embedding.table, axis=1)
 
 
 def _dense_layers(network: Transformer) -> list[Dense]:

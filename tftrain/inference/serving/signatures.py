@@ -41,7 +41,7 @@ def masked_lm(source: Source) -> Signature | None:
         hidden, _ = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         places = tf.range(tf.shape(input_ids)[1])[tf.newaxis]
         places = tf.tile(places, [tf.shape(input_ids)[0], 1])
-        return {"logits": fp32(network.masked_lm(hidden, places, network.word))}
+        return {"logits": fp32(network.masked_lm(hidden, places))}
 
     return Signature(run, IDS)
 
@@ -91,7 +91,7 @@ def masked_tokens(source: Source) -> Signature | None:
         places = tf.cast(tf.where(ids == mask_id), tf.int32)  # [masked tokens, 2]
         rows = places[:, 0] * tf.shape(ids)[1] + places[:, 1]
         hidden = tf.reshape(hidden, [1, -1, hidden.shape[-1]])
-        logits = network.masked_lm(hidden, rows[tf.newaxis], network.word)[0]
+        logits = network.masked_lm(hidden, rows[tf.newaxis])[0]
         best, probabilities = most_probable(logits, source.tokens.shape[0], source.top_k)
         named = {"tokens": tf.gather(source.tokens, best), "probabilities": probabilities}
         return {"text_index": places[:, 0], "position": places[:, 1], **named}

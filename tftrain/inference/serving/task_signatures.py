@@ -7,7 +7,7 @@ import tensorflow as tf
 from tftrain.inference.serving.answer_graph import AnswerGraph
 from tftrain.inference.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
 from tftrain.inference.trained_model import encoder_batch
-from tftrain.model.heads import embeddings
+from tftrain.model.bert import embeddings
 
 PAIR = (*TEXT, tf.TensorSpec([None], tf.string, "text_pair"))
 QUESTION = (tf.TensorSpec([None], tf.string, "question"), tf.TensorSpec([None], tf.string, "context"))
