@@ -34,6 +34,9 @@ STEP = "optimizer/step"
 FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
 
 
+SCALARS = ("learning_rate", "grad_norm", "loss_scale", "skipped", "is_nan", "culprit")
+
+
 class StepInfo(NamedTuple):
     """The results of one update, equal on every rank; tensors on the device.
 
@@ -45,6 +48,8 @@ class StepInfo(NamedTuple):
         culprit: fp32, a whole number: what was not finite, for `Optimizer.culprit_name`.
         bad_ranks: fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite.
         requests: fp32 as given to the step, the largest of all ranks.
+        before: of the step before, `packed`, on the host: to read it waits for nothing of this step.
+        packed: all but requests and before in one vector, fp32.
     """
 
     sums: tf.Tensor
@@ -56,6 +61,25 @@ class StepInfo(NamedTuple):
     culprit: tf.Tensor
     bad_ranks: tf.Tensor
     requests: tf.Tensor
+    before: tf.Tensor | None = None
+    packed: tf.Tensor | None = None
+
+    @staticmethod
+    def packed_size(sums: int, ranks: int) -> int:
+        """Returns the length of `packed` with so many sums and data parallel ranks."""
+        return sums + len(SCALARS) + ranks
+
+    def with_packed(self) -> "StepInfo":
+        """Returns the same with `packed`."""
+        scalars = [tf.cast(getattr(self, name), tf.float32) for name in SCALARS]
+        return self._replace(packed=tf.concat([tf.cast(self.sums, tf.float32), scalars, self.bad_ranks], axis=0))
+
+    def read(self, packed: np.ndarray) -> "StepInfo":
+        """Returns the values of this step on the host, given its `packed` there."""
+        first, last = self.sums.shape[0], len(packed) - self.bad_ranks.shape[0]
+        scalars = dict(zip(SCALARS, packed[first:last], strict=True))
+        flags = {name: bool(scalars.pop(name)) for name in ("skipped", "is_nan")}
+        return self._replace(sums=packed[:first], bad_ranks=packed[last:], **scalars, **flags)
 
 
 class Evaluation(NamedTuple):

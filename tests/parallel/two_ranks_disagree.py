@@ -72,13 +72,13 @@ for odd, name, width in ((1, "other", 5), (0, "last", 6)):
     assert f"on rank 1 collective 1 of the world group is {expected[name]} on rank 0;" in said, said
 
 step = Step("last", 5)
-found = graph_collectives.collectives_of(step.__call__.get_concrete_function(batch, requests))
+found = graph_collectives.collectives_of(step.traced(batch, requests))
 assert found == {
     0: ["GroupedAllreduce world.looped.0 of float32(3,)", "GroupedAllreduce world.last.0 of float32(5,)"]
 }, found
 rank_checks.before_first_step(step, batch, requests, mesh)
 # Each of two rounds adds the ones of two ranks; two ranks then add that.
 np.testing.assert_array_equal(step(batch, requests), 8.0)
-assert step.__call__.experimental_get_tracing_count() == 1
+assert step._step.experimental_get_tracing_count() == 1
 
 print("both ranks refused", flush=True)

@@ -62,7 +62,7 @@ for layout in LAYOUTS:
     run = Run(flags.parse(TrainConfig, args).resolve(2), mesh)
     step = TrainStep(run)
     (batch,) = batches(1, seed=mesh.rank, samples=6)
-    step.__call__.get_concrete_function(batch)
+    step.traced(batch, (0.0,))
     before = marks()["data.gradients.0"]
     assert "data.gradients.1" in marks(), marks()
     seen.clear()

@@ -1,6 +1,7 @@
 """One update: micro-batches add up to the batch, weighted by masked tokens, whatever the precision and the compiler."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -186,3 +187,29 @@ def test_a_nan_skips_the_update_and_is_counted(precision):
     assert (int(run.progress.step), int(run.progress.skipped_steps), int(run.progress.nan_steps)) == (2, 1, 1)
     assert np.isfinite(run.progress.interval_sums).all()
     assert float(run.loss_scale.value) == (2**14 if precision == "fp16" else 1)
+
+
+def test_a_step_hands_on_the_values_of_the_one_before():
+    run = Run(BASE.resolve(1), Mesh())
+    step, infos = TrainStep(run), []
+    for batch in batches(3):
+        infos.append(step(batch))
+    assert not infos[0].before.numpy().any()
+    for last, info in itertools.pairwise(infos):
+        assert info.before.device.endswith("CPU:0")
+        found = last.read(info.before.numpy())
+        for name, value in last._asdict().items():
+            if name not in ("before", "packed", "requests"):
+                np.testing.assert_array_equal(getattr(found, name), value.numpy(), err_msg=name)
+
+
+def test_nothing_of_an_update_is_reduced_on_the_host():
+    """TensorFlow's GPU kernels of reductions over int32 have their input in the host's memory."""
+    run = Run(BASE.resolve(1), Mesh())
+    graph = TrainStep(run).traced(next(batches(1)), (0.0,)).graph
+    functions = [graph, *(f.graph for f in graph._functions.values() if hasattr(f, "graph"))]
+    nodes = [node for found in functions for node in found.as_graph_def().node]
+    nodes += [node for function in graph.as_graph_def().library.function for node in function.node_def]
+    reductions = [node for node in nodes if node.op in ("Max", "Min", "Sum", "Prod", "Mean", "All", "Any")]
+    assert len(reductions) > 10
+    assert not [node.name for node in reductions if node.attr["T"].type == tf.int32.as_datatype_enum]

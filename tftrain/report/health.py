@@ -57,6 +57,9 @@ class Health:
         Raises:
             NotFiniteError: `max_nan_steps` consecutive steps were not finite; on every rank at the same step.
         """
+        if self._waiting and info.before is not None:
+            before, waiting = self._waiting.pop()
+            self._waiting.append((before, waiting.read(info.before.numpy())))
         self._waiting.append((step, info))
         self._check_all_but(0 if at_once else 1)
 
@@ -74,9 +77,9 @@ class Health:
             self._check(*self._waiting.pop(0))
 
     def _check(self, step: int, info: StepInfo) -> None:
-        if not info.is_nan.numpy():
+        if not info.is_nan:
             self._in_a_row, self.problem = 0, None
-            loss = self._mean_values(info.sums.numpy().tolist())["loss"]
+            loss = self._mean_values(np.asarray(info.sums).tolist())["loss"]
             if spike := self._spikes.observe(loss, float(info.grad_norm)):
                 self._on_spike(step, spike)
             return

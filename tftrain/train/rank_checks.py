@@ -59,7 +59,7 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
     """
     if mesh.size == 1:
         return
-    found = graph_collectives.collectives_of(step.__call__.get_concrete_function(batch, requests))
+    found = graph_collectives.collectives_of(step.traced(batch, requests))
     # Kinds of groups with the same ranks share one process set: each set is compared once, under its first kind.
     kinds = {}
     for kind, groups in mesh.groups.items():

@@ -34,13 +34,13 @@ class TrainStep:
         )
         self._compute = PipelineGradients(run) if stages > 1 else Accumulation(run, self._reduction)
         self.clock = self._compute.clock if stages > 1 else None
+        self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), run.mesh.data.size)])
         self._update = tf.function(
             lambda gradients, sums: run.optimizer.apply(gradients, run.loss_scale, sums),
             jit_compile=run.jit and run.optimizer.can_compile,
             autograph=False,
         )
 
-    @tf.function(autograph=False)
     def __call__(self, batch: dict[str, tf.Tensor], requests: tf.Tensor | tuple = (0.0,)) -> StepInfo:
         """Does one update; each batch size has a graph of its own.
 
@@ -48,19 +48,33 @@ class TrainStep:
             batch: this rank's share of the global batch: some times micro_batch_size samples, in order.
             requests: fp32 [any number]; every rank receives the elementwise maximum over all ranks.
         """
+        info = self._step(batch, requests, self._last)
+        self._last = info.packed
+        return info
+
+    def traced(
+        self, batch: dict[str, tf.Tensor], requests: tf.Tensor | tuple
+    ) -> tf.types.experimental.ConcreteFunction:
+        """Returns the traced function that `__call__` runs with such arguments."""
+        return self._step.get_concrete_function(batch, requests, self._last)
+
+    @tf.function(autograph=False)
+    def _step(self, batch, requests, last):
         run, data = self._run, self._run.mesh.data
-        with tf.device("CPU:0"):  # The host reads them before the device has done the rest.
+        with tf.device("CPU:0"):
+            # The host reads these while the device computes the rest: nothing here waits for it.
+            before = tf.identity(last)
             requests = tf.identity(tf.convert_to_tensor(requests, tf.float32))
             requests = collectives.all_reduce(run.mesh.world, requests, "requests", "max")
+            weights = collectives.all_reduce(data, run.task.loss_weights(batch), "loss_weights")
         scale, step = run.loss_scale.value, run.progress.step.read_value()
-        weights = collectives.all_reduce(data, run.task.loss_weights(batch), "loss_weights")
         local = self._compute(batch, Position(step, tf.maximum(weights, 1.0), scale))
         gradients = self._reduce(local)
         sums, bad_ranks = self._sum_losses(local.sums)
         info = self._update(gradients, sums)
         run.task.model.token_embedding.update_copy(run.mesh, "updated")
         run.progress.count(run.task.batch_size(batch) * data.size, sums, info.found_inf, info.is_nan)
-        return StepInfo(sums, *info, bad_ranks, requests)
+        return StepInfo(sums, *info, bad_ranks, requests, before=before).with_packed()
 
     def _reduce(self, local) -> list[tf.Tensor]:
         """Returns the gradients summed over the ranks, in the dtype in which they were summed, one for each store."""
