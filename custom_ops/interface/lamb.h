@@ -14,8 +14,8 @@
 
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/op.h"
-#include "custom_ops/kernels/lamb.h"
-#include "custom_ops/kernels/workspace.h"
+#include "custom_ops/kernels/optimizer/lamb.h"
+#include "custom_ops/kernels/common/workspace.h"
 
 namespace tftrain {
 

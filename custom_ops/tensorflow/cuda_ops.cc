@@ -2,7 +2,6 @@
 #include <cstdint>
 
 #include "custom_ops/interface/all_ops.h"
-#include "custom_ops/kernels/cuda_kernels.h"
 #include "custom_ops/tensorflow/op_kernel.h"
 #include "custom_ops/tensorflow/update_kernel.h"
 #include "xla/ffi/api/ffi.h"

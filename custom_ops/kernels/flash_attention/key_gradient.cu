@@ -1,0 +1,173 @@
+// The gradients of flash attention's keys and values on the GPU; see gradient.cuh. A block has a range of keys of a
+// head and walks down the tiles of queries. Rows of scores are keys here, so that weights and gradients of scores are left
+// operands in registers once more.
+#include "custom_ops/kernels/flash_attention/gradient.cuh"
+
+namespace tftrain::cuda {
+namespace {
+
+// Puts the dropped probabilities, but for their factor, in place of the products of keys and queries, and the gradients of
+// the scores, but for the scale, in place of those of the dropped probabilities.
+template <int kTiles, typename Kept>
+__device__ __forceinline__ void GradientsOfColumns(const ScoreRule& rule, const float* log_sum_exp, const float* dot,
+                                                   const Kept& kept, float keep_scale, float (&scores)[kTiles][4],
+                                                   float (&gradients)[kTiles][4]) {
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int query = 8 * j + LaneColumn() + i % 2;
+      const bool is_kept = kept(j, i);
+      const float p = Exp2Approx(rule.Less(scores[j][i], log_sum_exp[query]));
+      scores[j][i] = is_kept ? p : 0.0f;
+      gradients[j][i] = p * ((is_kept ? gradients[j][i] * keep_scale : 0.0f) - dot[query]);
+    }
+  }
+}
+
+template <typename T, int kHead, bool kDropout>
+__global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::kThreads,
+                                  FlashBlocks<FlashPass::kKeyGradient, T, kHead, kDropout>)
+    FlashKeyGradientKernel(const __grid_constant__ FlashAttentionBackward args, const float* dots, float keep_scale) {
+  using Form = FlashForm<FlashPass::kKeyGradient, T, kHead>;
+  using Shared = FlashShared<FlashPass::kKeyGradient, T, kHead>;
+  constexpr int kRowTiles = Form::kRowTiles, kTile = Form::kTile, kStep = Form::kStep, kOut = Form::kOut;
+  const FlashShape& shape = args.shape;
+  const FlashPlace place(shape, Form::kRows, false);
+  const SampleTokens tokens(shape, args.mask, place.sample);
+  const ScoreRule rule(shape, args.mask, args.scale, place.head);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int length = tokens.length, head_size = static_cast<int>(shape.head_size);
+  const int first_out = static_cast<int>(blockIdx.y) * kOut;
+  const int64_t stride = shape.row_stride();
+  const int64_t offset = shape.Offset(place.sample, place.head, 0);
+  const int64_t numbers = shape.LseOffset(place.sample, place.head);
+  TileWalk<false, Form::kRows, kTile> walk(shape, args.mask, args.scale, tokens, place.first_row);
+
+  const auto copy_tile = [&](const FlashTile<kTile>& tile, int stage) {
+    const int64_t at = offset + tile.first * stride;
+    CopyRows<kTile, Form::kThreads>(static_cast<const T*>(args.query) + at, stride, length - tile.first, head_size,
+                                    Shared::tile(stage, 0));
+    CopyRows<kTile, Form::kThreads>(static_cast<const T*>(args.dcontext) + at, stride, length - tile.first, head_size,
+                                    Shared::tile(stage, 1));
+    CommitCopies();
+  };
+  // What is known of the queries of a tile passes through the registers of the first warp, so that nobody waits for it.
+  float log_sum_exp[kTile / kWarp] = {}, dot[kTile / kWarp] = {};
+  const auto read_columns = [&](const FlashTile<kTile>& tile) {
+    if (warp != 0) return;
+#pragma unroll
+    for (int i = 0; i < kTile / kWarp; ++i) {
+      const int query = tile.first + i * kWarp + lane;
+      log_sum_exp[i] = LogSumExpOf(args.log_sum_exp + numbers, query, length);
+      dot[i] = query < length ? dots[numbers + query] : 0.0f;
+    }
+  };
+  const auto store_columns = [&](const FlashTile<kTile>& tile, int turn) {
+    if (warp != 0) return;
+    FlashColumns<kTile>& columns = Shared::columns(turn);
+#pragma unroll
+    for (int i = 0; i < kTile / kWarp; ++i) {
+      columns.code[i * kWarp + lane] = tile.code[i];
+      columns.log_sum_exp[i * kWarp + lane] = log_sum_exp[i];
+      columns.dot[i * kWarp + lane] = dot[i];
+    }
+  };
+
+  FlashTile<kTile> tile, next;
+  bool has_tile = walk.Next(&tile);
+  const int64_t own = offset + place.first_row * stride;
+  CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(args.key) + own, stride, length - place.first_row, head_size,
+                                        Shared::rows(0));
+  CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(args.value) + own, stride, length - place.first_row,
+                                        head_size, Shared::rows(1));
+  CommitCopies();
+  if (has_tile) {
+    copy_tile(tile, 0);
+    read_columns(tile);
+    store_columns(tile, 0);
+  }
+  WaitForCopies();
+  __syncthreads();
+  const RowOperand<T, kHead, kRowTiles, Form::kHoldsRows> keys(Shared::warp_rows(0)), values(Shared::warp_rows(1));
+
+  const int first_row = place.first_row + warp * Form::kWarpRows;
+  const int first_key = first_row + LaneGroup();
+  Fragments<kRowTiles, kOut> dkey = {}, dvalue = {};
+
+  for (int turn = 0; has_tile; turn ^= 1) {
+    WaitForCopies();
+    __syncthreads();  // the tile is there, and all warps have done with the other one
+    const bool has_next = walk.Next(&next);
+    if (Form::kStages == 2 && has_next) copy_tile(next, turn ^ 1);
+    const auto queries = Shared::tile(turn, 0), dcontext = Shared::tile(turn, 1);
+    const FlashColumns<kTile>& columns = Shared::columns(turn);
+
+#pragma unroll 1
+    for (int step = 0; step < kTile; step += kStep) {
+      Fragments<kRowTiles, kStep> weights, gradients;
+      MultiplyOverHead<kStep>(keys, {queries.at(step, 0)}, weights);
+      MultiplyOverHead<kStep>(values, {dcontext.at(step, 0)}, gradients);
+      // What is needed only now is read only now, because the products need almost all registers.
+      if (step + kStep == kTile && has_next) read_columns(next);
+      const FlashDraws draws = DrawsOf<kDropout>(args.dropout, place.sample, shape.ElementsPerSample());
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        if (!tile.is_full) {
+          const int key = first_key + 16 * r;
+          const int32_t row_codes[2] = {tokens.template Code<true>(key), tokens.template Code<true>(key + 8)};
+          MaskTile(false, rule, row_codes, columns.code + step, tile.first + step - key, weights[r]);
+        }
+        const float *const log_sum_exps = columns.log_sum_exp + step, *const dots_of_tile = columns.dot + step;
+        if constexpr (kDropout) {
+          const int64_t begin = shape.ElementOf(place.head, tile.first + step) + first_row + 16 * r;
+          const KeptOfColumns<kStep> kept(draws, begin, length);
+          GradientsOfColumns(rule, log_sum_exps, dots_of_tile, kept, keep_scale, weights[r], gradients[r]);
+        } else {
+          GradientsOfColumns(rule, log_sum_exps, dots_of_tile, AllKept(), 1.0f, weights[r], gradients[r]);
+        }
+      }
+      MultiplyOverRows<T>(weights, HeadRows<T, kHead>{dcontext.at(step, 0)}, first_out, dvalue);
+      MultiplyOverRows<T>(gradients, HeadRows<T, kHead>{queries.at(step, 0)}, first_out, dkey);
+    }
+
+    if (has_next) store_columns(next, turn ^ 1);
+    if (Form::kStages == 1 && has_next) {
+      __syncthreads();
+      copy_tile(next, 0);
+    }
+    tile = next;
+    has_tile = has_next;
+  }
+
+  float key_factors[kRowTiles][2], value_factors[kRowTiles][2];
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+    key_factors[r][0] = key_factors[r][1] = args.scale;
+    value_factors[r][0] = value_factors[r][1] = keep_scale;
+  }
+  const int64_t to = offset + first_row * stride + first_out;
+  StoreFragments(dkey, key_factors, Shared::warp_rows(0), length - first_row, head_size - first_out,
+                 static_cast<T*>(args.dkey) + to, stride);
+  StoreFragments(dvalue, value_factors, Shared::warp_rows(1), length - first_row, head_size - first_out,
+                 static_cast<T*>(args.dvalue) + to, stride);
+}
+
+}  // namespace
+
+CudaError LaunchKeyGradient(const FlashAttentionBackward& args, const float* dot, const CudaStream& stream) {
+  CudaError error = nullptr;
+  WithType(args.dtype, [&](auto t) {
+    using T = decltype(t);
+    WithHead(args.shape.head_size, [&](auto head) {
+      using Form = FlashForm<FlashPass::kKeyGradient, T, head>;
+      const auto kernel =
+          args.dropout.drop_below > 0 ? FlashKeyGradientKernel<T, head, true> : FlashKeyGradientKernel<T, head, false>;
+      error = LaunchFlash<Form>(FlashShared<FlashPass::kKeyGradient, T, head>::kBytes, kernel, args.shape, stream, args,
+                                dot, KeepScale(args.dropout));
+    });
+  });
+  return error;
+}
+
+}  // namespace tftrain::cuda
