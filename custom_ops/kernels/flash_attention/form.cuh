@@ -93,17 +93,6 @@ void WithHead(int64_t head_size, const Run& run) {
   run(Number<256>());
 }
 
-// Launches a kernel with a block for each range of rows of each head, and of the columns of its results.
-template <typename Form, typename Kernel, typename... Args>
-CudaError LaunchFlash(int64_t shared_bytes, Kernel kernel, const FlashShape& shape, const CudaStream& stream,
-                      const Args&... args) {
-  const int64_t blocks = shape.batch * shape.heads * DivideUp(shape.length, Form::kRows);
-  if (blocks > INT32_MAX) return "flash attention has more blocks than a launch may have";
-  const int parts = DivideUp(shape.head_size, Form::kOut);
-  LaunchSharing(shared_bytes, kernel, {static_cast<int>(blocks), parts}, Form::kThreads, stream.handle, args...);
-  return LastError();
-}
-
 // Whether the kernels can copy these tensors.
 template <typename... Pointers>
 CudaError CheckFlash(const FlashShape& shape, Pointers... pointers) {

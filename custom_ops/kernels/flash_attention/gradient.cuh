@@ -4,8 +4,7 @@
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_GRADIENT_CUH_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_GRADIENT_CUH_
 
-#include "custom_ops/kernels/flash_attention/dropout.cuh"
-#include "custom_ops/kernels/flash_attention/form.cuh"
+#include "custom_ops/kernels/flash_attention/block.cuh"
 
 namespace tftrain::cuda {
 

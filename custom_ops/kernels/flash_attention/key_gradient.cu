@@ -33,57 +33,39 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
   using Shared = FlashShared<FlashPass::kKeyGradient, T, kHead>;
   constexpr int kRowTiles = Form::kRowTiles, kTile = Form::kTile, kStep = Form::kStep, kOut = Form::kOut;
   const FlashShape& shape = args.shape;
-  const FlashPlace place(shape, Form::kRows, false);
-  const SampleTokens tokens(shape, args.mask, place.sample);
-  const ScoreRule rule(shape, args.mask, args.scale, place.head);
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int length = tokens.length, head_size = static_cast<int>(shape.head_size);
-  const int first_out = static_cast<int>(blockIdx.y) * kOut;
-  const int64_t stride = shape.row_stride();
-  const int64_t offset = shape.Offset(place.sample, place.head, 0);
-  const int64_t numbers = shape.LseOffset(place.sample, place.head);
-  TileWalk<false, Form::kRows, kTile> walk(shape, args.mask, args.scale, tokens, place.first_row);
+  const FlashBlock<FlashPass::kKeyGradient, T, kHead> block(args);
+  auto walk = block.Walk(args);
+  const int64_t numbers = block.numbers();
 
-  const auto copy_tile = [&](const FlashTile<kTile>& tile, int stage) {
-    const int64_t at = offset + tile.first * stride;
-    CopyRows<kTile, Form::kThreads>(static_cast<const T*>(args.query) + at, stride, length - tile.first, head_size,
-                                    Shared::tile(stage, 0));
-    CopyRows<kTile, Form::kThreads>(static_cast<const T*>(args.dcontext) + at, stride, length - tile.first, head_size,
-                                    Shared::tile(stage, 1));
-    CommitCopies();
-  };
   // What is known of the queries of a tile passes through the registers of the first warp, so that nobody waits for it.
   float log_sum_exp[kTile / kWarp] = {}, dot[kTile / kWarp] = {};
   const auto read_columns = [&](const FlashTile<kTile>& tile) {
-    if (warp != 0) return;
+    if (block.warp != 0) return;
 #pragma unroll
     for (int i = 0; i < kTile / kWarp; ++i) {
-      const int query = tile.first + i * kWarp + lane;
-      log_sum_exp[i] = LogSumExpOf(args.log_sum_exp + numbers, query, length);
-      dot[i] = query < length ? dots[numbers + query] : 0.0f;
+      const int query = tile.first + i * kWarp + block.lane;
+      log_sum_exp[i] = LogSumExpOf(args.log_sum_exp + numbers, query, block.length);
+      dot[i] = query < block.length ? dots[numbers + query] : 0.0f;
     }
   };
   const auto store_columns = [&](const FlashTile<kTile>& tile, int turn) {
-    if (warp != 0) return;
+    if (block.warp != 0) return;
     FlashColumns<kTile>& columns = Shared::columns(turn);
 #pragma unroll
     for (int i = 0; i < kTile / kWarp; ++i) {
-      columns.code[i * kWarp + lane] = tile.code[i];
-      columns.log_sum_exp[i * kWarp + lane] = log_sum_exp[i];
-      columns.dot[i * kWarp + lane] = dot[i];
+      columns.code[i * kWarp + block.lane] = tile.code[i];
+      columns.log_sum_exp[i * kWarp + block.lane] = log_sum_exp[i];
+      columns.dot[i * kWarp + block.lane] = dot[i];
     }
   };
 
   FlashTile<kTile> tile, next;
   bool has_tile = walk.Next(&tile);
-  const int64_t own = offset + place.first_row * stride;
-  CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(args.key) + own, stride, length - place.first_row, head_size,
-                                        Shared::rows(0));
-  CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(args.value) + own, stride, length - place.first_row,
-                                        head_size, Shared::rows(1));
+  block.CopyOwnRows(args.key, 0);
+  block.CopyOwnRows(args.value, 1);
   CommitCopies();
   if (has_tile) {
-    copy_tile(tile, 0);
+    block.CopyTile(tile, args.query, args.dcontext, 0);
     read_columns(tile);
     store_columns(tile, 0);
   }
@@ -91,7 +73,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
   __syncthreads();
   const RowOperand<T, kHead, kRowTiles, Form::kHoldsRows> keys(Shared::warp_rows(0)), values(Shared::warp_rows(1));
 
-  const int first_row = place.first_row + warp * Form::kWarpRows;
+  const int first_row = block.first_row();
   const int first_key = first_row + LaneGroup();
   Fragments<kRowTiles, kOut> dkey = {}, dvalue = {};
 
@@ -99,7 +81,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
     WaitForCopies();
     __syncthreads();  // the tile is there, and all warps have done with the other one
     const bool has_next = walk.Next(&next);
-    if (Form::kStages == 2 && has_next) copy_tile(next, turn ^ 1);
+    if (Form::kStages == 2 && has_next) block.CopyTile(next, args.query, args.dcontext, turn ^ 1);
     const auto queries = Shared::tile(turn, 0), dcontext = Shared::tile(turn, 1);
     const FlashColumns<kTile>& columns = Shared::columns(turn);
 
@@ -110,31 +92,31 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
       MultiplyOverHead<kStep>(values, {dcontext.at(step, 0)}, gradients);
       // What is needed only now is read only now, because the products need almost all registers.
       if (step + kStep == kTile && has_next) read_columns(next);
-      const FlashDraws draws = DrawsOf<kDropout>(args.dropout, place.sample, shape.ElementsPerSample());
+      const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
         if (!tile.is_full) {
           const int key = first_key + 16 * r;
-          const int32_t row_codes[2] = {tokens.template Code<true>(key), tokens.template Code<true>(key + 8)};
-          MaskTile(false, rule, row_codes, columns.code + step, tile.first + step - key, weights[r]);
+          const int32_t row_codes[2] = {block.tokens.template Code<true>(key), block.tokens.template Code<true>(key + 8)};
+          MaskTile(false, block.rule, row_codes, columns.code + step, tile.first + step - key, weights[r]);
         }
         const float *const log_sum_exps = columns.log_sum_exp + step, *const dots_of_tile = columns.dot + step;
         if constexpr (kDropout) {
-          const int64_t begin = shape.ElementOf(place.head, tile.first + step) + first_row + 16 * r;
-          const KeptOfColumns<kStep> kept(draws, begin, length);
-          GradientsOfColumns(rule, log_sum_exps, dots_of_tile, kept, keep_scale, weights[r], gradients[r]);
+          const int64_t begin = shape.ElementOf(block.place.head, tile.first + step) + first_row + 16 * r;
+          const KeptOfColumns<kStep> kept(draws, begin, block.length);
+          GradientsOfColumns(block.rule, log_sum_exps, dots_of_tile, kept, keep_scale, weights[r], gradients[r]);
         } else {
-          GradientsOfColumns(rule, log_sum_exps, dots_of_tile, AllKept(), 1.0f, weights[r], gradients[r]);
+          GradientsOfColumns(block.rule, log_sum_exps, dots_of_tile, AllKept(), 1.0f, weights[r], gradients[r]);
         }
       }
-      MultiplyOverRows<T>(weights, HeadRows<T, kHead>{dcontext.at(step, 0)}, first_out, dvalue);
-      MultiplyOverRows<T>(gradients, HeadRows<T, kHead>{queries.at(step, 0)}, first_out, dkey);
+      MultiplyOverRows<T>(weights, HeadRows<T, kHead>{dcontext.at(step, 0)}, block.first_out, dvalue);
+      MultiplyOverRows<T>(gradients, HeadRows<T, kHead>{queries.at(step, 0)}, block.first_out, dkey);
     }
 
     if (has_next) store_columns(next, turn ^ 1);
     if (Form::kStages == 1 && has_next) {
       __syncthreads();
-      copy_tile(next, 0);
+      block.CopyTile(next, args.query, args.dcontext, 0);
     }
     tile = next;
     has_tile = has_next;
@@ -146,28 +128,17 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
     key_factors[r][0] = key_factors[r][1] = args.scale;
     value_factors[r][0] = value_factors[r][1] = keep_scale;
   }
-  const int64_t to = offset + first_row * stride + first_out;
-  StoreFragments(dkey, key_factors, Shared::warp_rows(0), length - first_row, head_size - first_out,
-                 static_cast<T*>(args.dkey) + to, stride);
-  StoreFragments(dvalue, value_factors, Shared::warp_rows(1), length - first_row, head_size - first_out,
-                 static_cast<T*>(args.dvalue) + to, stride);
+  block.Store(dkey, key_factors, 0, args.dkey);
+  block.Store(dvalue, value_factors, 1, args.dvalue);
 }
 
 }  // namespace
 
 CudaError LaunchKeyGradient(const FlashAttentionBackward& args, const float* dot, const CudaStream& stream) {
-  CudaError error = nullptr;
-  WithType(args.dtype, [&](auto t) {
-    using T = decltype(t);
-    WithHead(args.shape.head_size, [&](auto head) {
-      using Form = FlashForm<FlashPass::kKeyGradient, T, head>;
-      const auto kernel =
-          args.dropout.drop_below > 0 ? FlashKeyGradientKernel<T, head, true> : FlashKeyGradientKernel<T, head, false>;
-      error = LaunchFlash<Form>(FlashShared<FlashPass::kKeyGradient, T, head>::kBytes, kernel, args.shape, stream, args,
-                                dot, KeepScale(args.dropout));
-    });
-  });
-  return error;
+  const auto kernel_of = [](auto t, auto head, auto dropout) {
+    return FlashKeyGradientKernel<decltype(t), head, dropout>;
+  };
+  return LaunchFlash<FlashPass::kKeyGradient>(args, stream, kernel_of, dot);
 }
 
 }  // namespace tftrain::cuda

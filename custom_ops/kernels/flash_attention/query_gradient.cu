@@ -28,46 +28,22 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
   using Shared = FlashShared<FlashPass::kQueryGradient, T, kHead>;
   constexpr int kRowTiles = Form::kRowTiles, kTile = Form::kTile, kStep = Form::kStep;
   const FlashShape& shape = args.shape;
-  const FlashPlace place(shape, Form::kRows, shape.causal);
-  const SampleTokens tokens(shape, args.mask, place.sample);
-  const ScoreRule rule(shape, args.mask, args.scale, place.head);
-  const FlashDraws draws = DrawsOf<kDropout>(args.dropout, place.sample, shape.ElementsPerSample());
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int length = tokens.length, head_size = static_cast<int>(shape.head_size);
-  const int first_out = static_cast<int>(blockIdx.y) * Form::kOut;
-  const int64_t stride = shape.row_stride();
-  const int64_t offset = shape.Offset(place.sample, place.head, 0);
-  TileWalk<true, Form::kRows, kTile> walk(shape, args.mask, args.scale, tokens, place.first_row);
-
-  const auto copy_tile = [&](const FlashTile<kTile>& tile, int stage) {
-    const int64_t at = offset + tile.first * stride;
-    CopyRows<kTile, Form::kThreads>(static_cast<const T*>(args.key) + at, stride, length - tile.first, head_size,
-                                    Shared::tile(stage, 0));
-    CopyRows<kTile, Form::kThreads>(static_cast<const T*>(args.value) + at, stride, length - tile.first, head_size,
-                                    Shared::tile(stage, 1));
-    CommitCopies();
-  };
-  const auto store_codes = [&](const FlashTile<kTile>& tile, int turn) {
-    if (warp != 0) return;
-#pragma unroll
-    for (int i = 0; i < kTile / kWarp; ++i) Shared::columns(turn).code[i * kWarp + lane] = tile.code[i];
-  };
+  const FlashBlock<FlashPass::kQueryGradient, T, kHead> block(args);
+  auto walk = block.Walk(args);
+  const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
 
   FlashTile<kTile> tile, next;
   bool has_tile = walk.Next(&tile);
-  const int64_t own = offset + place.first_row * stride;
-  CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(args.query) + own, stride, length - place.first_row,
-                                        head_size, Shared::rows(0));
-  CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(args.dcontext) + own, stride, length - place.first_row,
-                                        head_size, Shared::rows(1));
+  block.CopyOwnRows(args.query, 0);
+  block.CopyOwnRows(args.dcontext, 1);
   CommitCopies();
   if (has_tile) {
-    copy_tile(tile, 0);
-    store_codes(tile, 0);
+    block.CopyTile(tile, args.key, args.value, 0);
+    block.StoreCodes(tile, 0);
   }
 
-  const int first_query = place.first_row + warp * Form::kWarpRows + LaneGroup();
-  const int64_t numbers = shape.LseOffset(place.sample, place.head);
+  const int first_query = block.first_row() + LaneGroup();
+  const int64_t numbers = block.numbers();
   int32_t row_codes[kRowTiles][2];
   float log_sum_exp[kRowTiles][2], dot[kRowTiles][2], factors[kRowTiles][2];
 #pragma unroll
@@ -75,13 +51,13 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = first_query + 16 * r + 8 * half;
-      row_codes[r][half] = tokens.template Code<false>(query);
-      log_sum_exp[r][half] = LogSumExpOf(args.log_sum_exp + numbers, query, length);
-      const int64_t at = offset + query * stride;
-      const int columns = query < length ? head_size : 0;
+      row_codes[r][half] = block.tokens.template Code<false>(query);
+      log_sum_exp[r][half] = LogSumExpOf(args.log_sum_exp + numbers, query, block.length);
+      const int64_t at = block.offset + query * block.stride;
+      const int columns = query < block.length ? block.head_size : 0;
       dot[r][half] =
           DotOfQuery(static_cast<const T*>(args.dcontext) + at, static_cast<const T*>(args.context) + at, columns);
-      if (query < length && lane % 4 == 0 && first_out == 0) dots[numbers + query] = dot[r][half];
+      if (query < block.length && block.lane % 4 == 0 && block.first_out == 0) dots[numbers + query] = dot[r][half];
       factors[r][half] = args.scale;
     }
   }
@@ -94,7 +70,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
     WaitForCopies();
     __syncthreads();  // the tile is there, and all warps have done with the other one
     const bool has_next = walk.Next(&next);
-    if (Form::kStages == 2 && has_next) copy_tile(next, turn ^ 1);
+    if (Form::kStages == 2 && has_next) block.CopyTile(next, args.key, args.value, turn ^ 1);
     const auto keys = Shared::tile(turn, 0), values = Shared::tile(turn, 1);
 
 #pragma unroll 1
@@ -106,10 +82,10 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
       for (int r = 0; r < kRowTiles; ++r) {
         const int query = first_query + 16 * r;
         if (!tile.is_full) {
-          MaskTile(true, rule, row_codes[r], Shared::columns(turn).code + step, tile.first + step - query, scores[r]);
+          MaskTile(true, block.rule, row_codes[r], Shared::columns(turn).code + step, tile.first + step - query, scores[r]);
         }
         if constexpr (kDropout) {
-          const int64_t begin = shape.ElementOf(place.head, query) + tile.first + step;
+          const int64_t begin = shape.ElementOf(block.place.head, query) + tile.first + step;
           const KeptOfRows<kStep> kept(draws, {begin, begin + 8 * shape.length});
 #pragma unroll
           for (int j = 0; j < kStep / 8; ++j) {
@@ -121,42 +97,32 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
         for (int j = 0; j < kStep / 8; ++j) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const float p = Exp2Approx(rule.Less(scores[r][j][i], log_sum_exp[r][i / 2]));
+            const float p = Exp2Approx(block.rule.Less(scores[r][j][i], log_sum_exp[r][i / 2]));
             scores[r][j][i] = p * (gradients[r][j][i] - dot[r][i / 2]);
           }
         }
       }
-      MultiplyOverRows<T>(scores, HeadRows<T, kHead>{keys.at(step, 0)}, first_out, dquery);
+      MultiplyOverRows<T>(scores, HeadRows<T, kHead>{keys.at(step, 0)}, block.first_out, dquery);
     }
 
-    if (has_next) store_codes(next, turn ^ 1);
+    if (has_next) block.StoreCodes(next, turn ^ 1);
     if (Form::kStages == 1 && has_next) {
       __syncthreads();
-      copy_tile(next, 0);
+      block.CopyTile(next, args.key, args.value, 0);
     }
     tile = next;
     has_tile = has_next;
   }
-  const int first_row = place.first_row + warp * Form::kWarpRows;
-  StoreFragments(dquery, factors, Shared::warp_rows(0), length - first_row, head_size - first_out,
-                 static_cast<T*>(args.dquery) + offset + first_row * stride + first_out, stride);
+  block.Store(dquery, factors, 0, args.dquery);
 }
 
 }  // namespace
 
 CudaError LaunchQueryGradient(const FlashAttentionBackward& args, float* dot, const CudaStream& stream) {
-  CudaError error = nullptr;
-  WithType(args.dtype, [&](auto t) {
-    using T = decltype(t);
-    WithHead(args.shape.head_size, [&](auto head) {
-      using Form = FlashForm<FlashPass::kQueryGradient, T, head>;
-      const auto kernel =
-          args.dropout.drop_below > 0 ? FlashQueryGradientKernel<T, head, true> : FlashQueryGradientKernel<T, head, false>;
-      error = LaunchFlash<Form>(FlashShared<FlashPass::kQueryGradient, T, head>::kBytes, kernel, args.shape, stream, args,
-                                dot, KeepScale(args.dropout));
-    });
-  });
-  return error;
+  const auto kernel_of = [](auto t, auto head, auto dropout) {
+    return FlashQueryGradientKernel<decltype(t), head, dropout>;
+  };
+  return LaunchFlash<FlashPass::kQueryGradient>(args, stream, kernel_of, dot);
 }
 
 }  // namespace tftrain::cuda
