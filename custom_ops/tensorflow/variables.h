@@ -16,14 +16,16 @@ namespace tftrain {
 // Nobody else reads or writes the variables while this lives.
 class Variables {
  public:
-  explicit Variables(tensorflow::OpKernelContext* context) : variables_(context->num_inputs()) {
+  explicit Variables(tensorflow::OpKernelContext* context) {
     std::vector<tensorflow::mutex*> mutexes;
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (context->input_dtype(i) != tensorflow::DT_RESOURCE) continue;
+      variables_.resize(context->num_inputs());
       status_ = tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, i), &variables_[i]);
       if (!status_.ok()) return;
       mutexes.push_back(variables_[i]->mu());
     }
+    if (variables_.empty()) return;
     // In the order of addresses, so that two such kernels cannot wait for each other.
     std::sort(mutexes.begin(), mutexes.end());
     mutexes.erase(std::unique(mutexes.begin(), mutexes.end()), mutexes.end());
@@ -40,10 +42,12 @@ class Variables {
   const absl::Status& status() const { return status_; }
 
   // The value of the variable that is input `i`; null if that is none.
-  tensorflow::Tensor* value(int64_t i) const { return variables_[i] == nullptr ? nullptr : variables_[i]->tensor(); }
+  tensorflow::Tensor* value(int64_t i) const {
+    return variables_.empty() || variables_[i] == nullptr ? nullptr : variables_[i]->tensor();
+  }
 
  private:
-  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;  // empty where no input is one
   std::vector<tensorflow::mutex_lock> locks_;  // released before the variables
   absl::Status status_;
 };
