@@ -38,12 +38,12 @@ compile() {
 export -f compile
 
 sources=(custom_ops/ffi/host_handlers.cc)
-for source in custom_ops/kernels/*.cc; do
+for source in custom_ops/kernels/*/*.cc; do
   [[ "$source" == *_test.cc ]] || sources+=("$source")
 done
 libraries=(-pthread)
 if [[ "$platform" == cuda ]]; then
-  sources+=(custom_ops/ffi/cuda_handlers.cc custom_ops/kernels/*.cu)
+  sources+=(custom_ops/ffi/cuda_handlers.cc custom_ops/kernels/*/*.cu)
 fi
 printf '%s\n' "${sources[@]}" | xargs -P "${JOBS:-$(nproc)}" -I{} bash -euc 'compile "$1"' _ {}
 

@@ -16,6 +16,7 @@ import argparse
 import csv
 import ctypes
 import importlib.util
+import itertools
 import math
 import os
 import statistics
@@ -38,25 +39,6 @@ import gpu_replays
 
 ROOT = Path(__file__).parent.parent
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-# Name of the handler in a call -> C function without its suffix, _host or _cuda.
-HANDLERS = {
-    "TftrainAttentionSoftmax": "tftrain_attention_softmax",
-    "TftrainAttentionSoftmaxGrad": "tftrain_attention_softmax_grad",
-    "TftrainBiasDropoutAdd": "tftrain_bias_dropout_add",
-    "TftrainBiasDropoutAddGrad": "tftrain_bias_dropout_add_grad",
-    "TftrainFlashAttention": "tftrain_flash_attention",
-    "TftrainFlashAttentionGrad": "tftrain_flash_attention_grad",
-    "TftrainGeglu": "tftrain_geglu",
-    "TftrainGegluGrad": "tftrain_geglu_grad",
-    "TftrainGelu": "tftrain_gelu",
-    "TftrainGeluGrad": "tftrain_gelu_grad",
-    "TftrainAdamW": "tftrain_adamw",
-    "TftrainLambMoments": "tftrain_lamb_moments",
-    "TftrainLambWeights": "tftrain_lamb_weights",
-    "TftrainSquaredNorms": "tftrain_squared_norms",
-    "TftrainLayerNorm": "tftrain_layer_norm",
-    "TftrainLayerNormGrad": "tftrain_layer_norm_grad",
-}
 COLUMNS = ["op", "pass", "dtype", "shape", "device", "implementation"]
 COLUMNS += ["time_us", "gb_per_s", "share_of_copy", "speedup_over_torch", "tflop_per_s"]
 
@@ -73,11 +55,18 @@ def build(platform: str) -> Path:
 workspace_functions = {}
 
 
+def functions(library: ctypes.CDLL) -> dict[str, str]:
+    """Returns the C function, without its suffix _host or _cuda, of each op of the library."""
+    library.tftrain_ops.restype = ctypes.POINTER(ctypes.c_char_p)
+    names = [name.decode() for name in itertools.takewhile(bool, library.tftrain_ops())]
+    return dict(zip(names[::2], names[1::2], strict=True))
+
+
 def register(path: Path, platform: str) -> None:
     """Registers the library's handlers with JAX."""
     library = ctypes.CDLL(str(path))
     suffix, name = {"gpu": ("_cuda", "CUDA"), "cpu": ("_host", "cpu")}[platform]
-    for op, symbol in HANDLERS.items():
+    for op, symbol in functions(library).items():
         jax.ffi.register_ffi_target(op, jax.ffi.pycapsule(getattr(library, symbol + suffix)), platform=name)
         if platform == "gpu":
             workspace_functions[op] = getattr(library, symbol + "_workspace_bytes")

@@ -108,7 +108,7 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
 def kept(
     dropout: dict[str, int], position: np.ndarray, samples: int, elements: np.ndarray, per_sample: int
 ) -> np.ndarray:
-    """Returns the dropout factors of elements, [samples, *elements.shape]: Philox 4x32-10, see kernels/philox.h."""
+    """Returns the dropout factors of elements, [samples, *elements.shape]: Philox 4x32-10, see common/philox.h."""
     counts = -(-per_sample // 8)
     sample = (int(position[1]) + np.arange(samples)).reshape(-1, *[1] * elements.ndim)
     low = (sample * counts + elements // 8).astype(np.uint64)

@@ -6,7 +6,6 @@
 
 #include "custom_ops/ffi/handler.h"
 #include "custom_ops/interface/all_ops.h"
-#include "custom_ops/kernels/cuda_kernels.h"
 
 namespace tftrain {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "custom_ops/ffi/mock_xla.h"
 #include "custom_ops/interface/all_ops.h"
-#include "custom_ops/kernels/cuda_emulation.h"
-#include "custom_ops/kernels/testing.h"
+#include "custom_ops/kernels/emulation/cuda.h"
+#include "custom_ops/kernels/common/testing.h"
 
 #define TFTRAIN_DECLARE(Op, symbol)                              \
   extern "C" XLA_FFI_Error* symbol##_cuda(XLA_FFI_CallFrame*); \

@@ -8,7 +8,7 @@
 
 #include "custom_ops/interface/dropout.h"
 #include "custom_ops/interface/op.h"
-#include "custom_ops/kernels/attention_softmax.h"
+#include "custom_ops/kernels/attention_softmax/attention_softmax.h"
 
 namespace tftrain {
 

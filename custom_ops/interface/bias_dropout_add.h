@@ -7,8 +7,8 @@
 
 #include "custom_ops/interface/dropout.h"
 #include "custom_ops/interface/op.h"
-#include "custom_ops/kernels/bias_dropout_add.h"
-#include "custom_ops/kernels/workspace.h"
+#include "custom_ops/kernels/elementwise/bias_dropout_add.h"
+#include "custom_ops/kernels/common/workspace.h"
 
 namespace tftrain {
 

@@ -1,11 +1,11 @@
-// The attributes and the input by which an op with dropout names its masks; see kernels/philox.h.
+// The attributes and the input by which an op with dropout names its masks; see kernels/common/philox.h.
 #ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_DROPOUT_H_
 #define TFTRAIN_CUSTOM_OPS_INTERFACE_DROPOUT_H_
 
 #include <string>
 
 #include "custom_ops/interface/check.h"
-#include "custom_ops/kernels/philox.h"
+#include "custom_ops/kernels/common/philox.h"
 
 namespace tftrain {
 

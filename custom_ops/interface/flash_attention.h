@@ -8,8 +8,8 @@
 
 #include "custom_ops/interface/dropout.h"
 #include "custom_ops/interface/op.h"
-#include "custom_ops/kernels/flash_attention.h"
-#include "custom_ops/kernels/workspace.h"
+#include "custom_ops/kernels/flash_attention/flash_attention.h"
+#include "custom_ops/kernels/common/workspace.h"
 
 namespace tftrain {
 

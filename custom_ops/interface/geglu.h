@@ -8,8 +8,8 @@
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/gelu.h"
 #include "custom_ops/interface/op.h"
-#include "custom_ops/kernels/geglu.h"
-#include "custom_ops/kernels/workspace.h"
+#include "custom_ops/kernels/elementwise/geglu.h"
+#include "custom_ops/kernels/common/workspace.h"
 
 namespace tftrain {
 

@@ -1,6 +1,5 @@
 // The ops `TftrainLambMoments`, `TftrainLambWeights`, `TftrainAdamW` and `TftrainSquaredNorms`: their arguments, and how
-// these become the kernels'. The first three update some of their inputs: such an input is an output as well, in the same
-// memory where the caller can arrange it. Gradients are of any storage type; those that write weights also write them,
+// these become the kernels'. The first three update some of their inputs. Gradients are of any storage type; those that write weights also write them,
 // rounded, to 16-bit copies of some tensors.
 //
 // A tensor of parameters is one input of any shape; or a segment of the only one, a flat bucket, if segments are given.
@@ -14,31 +13,10 @@
 
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/op.h"
-#include "custom_ops/kernels/lamb.h"
-#include "custom_ops/kernels/workspace.h"
+#include "custom_ops/kernels/optimizer/lamb.h"
+#include "custom_ops/kernels/common/workspace.h"
 
 namespace tftrain {
-
-// Output `out` continues input `in`.
-struct Update {
-  int64_t in;
-  int64_t out;
-};
-
-template <typename Op>
-auto UpdatesIfAny(const Op& op, int) -> decltype(op.Updates()) {
-  return op.Updates();
-}
-template <typename Op>
-std::vector<Update> UpdatesIfAny(const Op&, long) {
-  return {};
-}
-
-// The inputs that any op updates: none but for the ops below.
-template <typename Op>
-std::vector<Update> UpdatesOf(const Op& op) {
-  return UpdatesIfAny(op, 0);
-}
 
 // The part that these ops share. Inputs: `leading` small ones, then lists of `tensors` each, by `names`.
 struct UpdateAttributes {
@@ -162,19 +140,6 @@ struct CopyingUpdateAttributes : UpdateAttributes {
     return parts;
   }
 };
-
-inline void CopyBytes(void* to, const void* from, int64_t bytes, const ParallelFor&) { std::memcpy(to, from, bytes); }
-
-// Where an output did not get the memory of the input that it continues, it starts as a copy.
-template <typename Device>
-void CopyUpdated(const std::vector<Update>& updates, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
-                 const Device& device) {
-  for (const Update& update : updates) {
-    if (in[update.in].data == out[update.out].data) continue;
-    const int64_t bytes = in[update.in].dims.count() * SizeOf(StorageType(in[update.in].element));
-    CopyBytes(out[update.out].data, in[update.in].data, bytes, device);
-  }
-}
 
 // scalars [8] (UpdateScalars), weight_decays [parts], then gradients, m, v and weights
 // -> weight_squares, update_squares [parts], then m and v.

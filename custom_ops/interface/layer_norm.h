@@ -7,8 +7,8 @@
 
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/op.h"
-#include "custom_ops/kernels/layer_norm.h"
-#include "custom_ops/kernels/workspace.h"
+#include "custom_ops/kernels/layer_norm/layer_norm.h"
+#include "custom_ops/kernels/common/workspace.h"
 
 namespace tftrain {
 

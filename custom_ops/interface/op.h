@@ -13,14 +13,19 @@
 //     // Only of an op whose CUDA kernels need a workspace: its bytes, from shapes as Infer has passed them, all known. Run
 //     // gets the workspace with the CudaStream.
 //     static int64_t WorkspaceBytes(const std::vector<Spec>& in);
+//     // Only of an op that updates some of its inputs, which are variables in TensorFlow.
+//     std::vector<Update> Updates() const;
 //   };
 #ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_OP_H_
 #define TFTRAIN_CUSTOM_OPS_INTERFACE_OP_H_
 
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "custom_ops/interface/tensor.h"
+#include "custom_ops/kernels/common/dtype.h"
+#include "custom_ops/kernels/common/parallel.h"
 
 namespace tftrain {
 
@@ -71,6 +76,40 @@ std::string CheckCall(const Op& op, const std::vector<Tensor>& in, const std::ve
     }
   }
   return "";
+}
+
+// Output `out` continues input `in`: in the same memory where the caller can arrange it.
+struct Update {
+  int64_t in;
+  int64_t out;
+};
+
+template <typename Op>
+auto UpdatesIfAny(const Op& op, int) -> decltype(op.Updates()) {
+  return op.Updates();
+}
+template <typename Op>
+std::vector<Update> UpdatesIfAny(const Op&, long) {
+  return {};
+}
+
+// The inputs that the op updates.
+template <typename Op>
+std::vector<Update> UpdatesOf(const Op& op) {
+  return UpdatesIfAny(op, 0);
+}
+
+inline void CopyBytes(void* to, const void* from, int64_t bytes, const ParallelFor&) { std::memcpy(to, from, bytes); }
+
+// Where an output did not get the memory of the input that it continues, it starts as a copy.
+template <typename Device>
+void CopyUpdated(const std::vector<Update>& updates, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
+                 const Device& device) {
+  for (const Update& update : updates) {
+    if (in[update.in].data == out[update.out].data) continue;
+    const int64_t bytes = in[update.in].dims.count() * SizeOf(StorageType(in[update.in].element));
+    CopyBytes(out[update.out].data, in[update.in].data, bytes, device);
+  }
 }
 
 }  // namespace tftrain

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/kernels/dtype.h"
+#include "custom_ops/kernels/common/dtype.h"
 
 namespace tftrain {
 

@@ -1,6 +1,6 @@
 #include "custom_ops/interface/attention_softmax.h"
 
-#include "custom_ops/tensorflow/op_kernel.h"
+#include "custom_ops/tensorflow/definition.h"
 
 namespace tftrain {
 
@@ -10,14 +10,7 @@ REGISTER_OP("TftrainAttentionSoftmax")
     .Input("position: int64")
     .Output("probabilities: T")
     .Output("dropped: dropouts * T")
-    .Attr("T: {float, half, bfloat16}")
-    .Attr("scale: float")
-    .Attr("causal: bool")
-    .Attr("drop_below: int")
-    .Attr("seed: int")
-    .Attr("site: int")
-    .Attr("first_head: int")
-    .Attr("total_heads: int")
+    .TFTRAIN_ATTENTION_ATTRIBUTES
     .Attr("dropouts: int >= 0")
     .SetShapeFn(InferShapes<AttentionSoftmaxOp>);
 
@@ -27,18 +20,8 @@ REGISTER_OP("TftrainAttentionSoftmaxGrad")
     .Input("position: int64")
     .Output("dscores: T")
     .Output("dropped: dropouts * T")
-    .Attr("T: {float, half, bfloat16}")
-    .Attr("scale: float")
-    .Attr("causal: bool")
-    .Attr("drop_below: int")
-    .Attr("seed: int")
-    .Attr("site: int")
-    .Attr("first_head: int")
-    .Attr("total_heads: int")
+    .TFTRAIN_ATTENTION_ATTRIBUTES
     .Attr("dropouts: int >= 0")
     .SetShapeFn(InferShapes<AttentionSoftmaxGradOp>);
-
-TFTRAIN_CPU_KERNEL(AttentionSoftmaxOp);
-TFTRAIN_CPU_KERNEL(AttentionSoftmaxGradOp);
 
 }  // namespace tftrain

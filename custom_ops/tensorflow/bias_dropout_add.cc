@@ -1,6 +1,6 @@
 #include "custom_ops/interface/bias_dropout_add.h"
 
-#include "custom_ops/tensorflow/op_kernel.h"
+#include "custom_ops/tensorflow/definition.h"
 
 namespace tftrain {
 
@@ -12,9 +12,7 @@ REGISTER_OP("TftrainBiasDropoutAdd")
     .Output("y: T")
     .Attr("T: {float, half, bfloat16}")
     .Attr("P: {float, half, bfloat16}")
-    .Attr("drop_below: int")
-    .Attr("seed: int")
-    .Attr("site: int")
+    .TFTRAIN_DROPOUT_ATTRIBUTES
     .Attr("first_row: int = 0")
     .Attr("total_rows: int = 0")
     .SetShapeFn(InferShapes<BiasDropoutAddOp>);
@@ -27,14 +25,9 @@ REGISTER_OP("TftrainBiasDropoutAddGrad")
     .Output("dbias: P")
     .Attr("T: {float, half, bfloat16}")
     .Attr("P: {float, half, bfloat16}")
-    .Attr("drop_below: int")
-    .Attr("seed: int")
-    .Attr("site: int")
+    .TFTRAIN_DROPOUT_ATTRIBUTES
     .Attr("first_row: int = 0")
     .Attr("total_rows: int = 0")
     .SetShapeFn(InferShapes<BiasDropoutAddGradOp>);
-
-TFTRAIN_CPU_KERNEL(BiasDropoutAddOp);
-TFTRAIN_CPU_KERNEL(BiasDropoutAddGradOp);
 
 }  // namespace tftrain

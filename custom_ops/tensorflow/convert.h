@@ -95,6 +95,13 @@ class AttributeGetter {
   absl::Status status_;
 };
 
+template <typename Context, typename Op>
+absl::Status ReadAttributes(Context* context, Op* op) {
+  AttributeGetter<Context> getter(context);
+  op->VisitAttributes(getter);
+  return getter.status();
+}
+
 }  // namespace tftrain
 
 #endif  // TFTRAIN_CUSTOM_OPS_TENSORFLOW_CONVERT_H_

@@ -2,9 +2,7 @@
 #include <cstdint>
 
 #include "custom_ops/interface/all_ops.h"
-#include "custom_ops/kernels/cuda_kernels.h"
 #include "custom_ops/tensorflow/op_kernel.h"
-#include "custom_ops/tensorflow/update_kernel.h"
 #include "xla/ffi/api/ffi.h"
 #include "xla/ffi/ffi_api.h"
 #include "xla/stream_executor/stream.h"
@@ -37,34 +35,10 @@ class GpuDevice {
   tensorflow::Tensor workspace_;
 };
 
-#define TFTRAIN_GPU_KERNEL(Op) \
-  REGISTER_KERNEL_BUILDER(Name(Op::kName).Device(tensorflow::DEVICE_GPU), Kernel<Op, GpuDevice>)
+#define TFTRAIN_GPU_KERNEL(Op, symbol) \
+  REGISTER_KERNEL_BUILDER(Name(Op::kName).Device(tensorflow::DEVICE_GPU), Kernel<Op, GpuDevice>);
 
-// Handles of variables are in the host's memory, and the variables' values on the device.
-#define TFTRAIN_GPU_UPDATE_KERNEL(Op)                       \
-  REGISTER_KERNEL_BUILDER(Name(Op::kName)                   \
-                              .Device(tensorflow::DEVICE_GPU) \
-                              .HostMemory("m")              \
-                              .HostMemory("v")              \
-                              .HostMemory("weights"),       \
-                          UpdateKernel<Op, GpuDevice>)
-
-TFTRAIN_GPU_KERNEL(AttentionSoftmaxOp);
-TFTRAIN_GPU_KERNEL(AttentionSoftmaxGradOp);
-TFTRAIN_GPU_KERNEL(BiasDropoutAddOp);
-TFTRAIN_GPU_KERNEL(BiasDropoutAddGradOp);
-TFTRAIN_GPU_KERNEL(FlashAttentionOp);
-TFTRAIN_GPU_KERNEL(FlashAttentionGradOp);
-TFTRAIN_GPU_KERNEL(GegluOp);
-TFTRAIN_GPU_KERNEL(GegluGradOp);
-TFTRAIN_GPU_KERNEL(GeluOp);
-TFTRAIN_GPU_KERNEL(GeluGradOp);
-TFTRAIN_GPU_KERNEL(LayerNormOp);
-TFTRAIN_GPU_KERNEL(LayerNormGradOp);
-TFTRAIN_GPU_KERNEL(SquaredNormsOp);
-TFTRAIN_GPU_UPDATE_KERNEL(AdamWOp);
-TFTRAIN_GPU_UPDATE_KERNEL(LambMomentsOp);
-TFTRAIN_GPU_UPDATE_KERNEL(LambWeightsOp);
+TFTRAIN_FOR_EACH_OP(TFTRAIN_GPU_KERNEL)
 
 }  // namespace
 }  // namespace tftrain

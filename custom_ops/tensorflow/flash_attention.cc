@@ -1,6 +1,6 @@
 #include "custom_ops/interface/flash_attention.h"
 
-#include "custom_ops/tensorflow/op_kernel.h"
+#include "custom_ops/tensorflow/definition.h"
 
 namespace tftrain {
 
@@ -14,14 +14,7 @@ REGISTER_OP("TftrainFlashAttention")
     .Input("slopes: slope_lists * float")
     .Output("context: T")
     .Output("log_sum_exp: float")
-    .Attr("T: {float, half, bfloat16}")
-    .Attr("scale: float")
-    .Attr("causal: bool")
-    .Attr("drop_below: int")
-    .Attr("seed: int")
-    .Attr("site: int")
-    .Attr("first_head: int")
-    .Attr("total_heads: int")
+    .TFTRAIN_ATTENTION_ATTRIBUTES
     .Attr("segment_lists: int >= 0")
     .Attr("slope_lists: int >= 0")
     .SetShapeFn(InferShapes<FlashAttentionOp>);
@@ -40,19 +33,9 @@ REGISTER_OP("TftrainFlashAttentionGrad")
     .Output("dquery: T")
     .Output("dkey: T")
     .Output("dvalue: T")
-    .Attr("T: {float, half, bfloat16}")
-    .Attr("scale: float")
-    .Attr("causal: bool")
-    .Attr("drop_below: int")
-    .Attr("seed: int")
-    .Attr("site: int")
-    .Attr("first_head: int")
-    .Attr("total_heads: int")
+    .TFTRAIN_ATTENTION_ATTRIBUTES
     .Attr("segment_lists: int >= 0")
     .Attr("slope_lists: int >= 0")
     .SetShapeFn(InferShapes<FlashAttentionGradOp>);
-
-TFTRAIN_CPU_KERNEL(FlashAttentionOp);
-TFTRAIN_CPU_KERNEL(FlashAttentionGradOp);
 
 }  // namespace tftrain

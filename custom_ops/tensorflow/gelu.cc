@@ -1,7 +1,7 @@
 #include "custom_ops/interface/gelu.h"
 
 #include "custom_ops/interface/geglu.h"
-#include "custom_ops/tensorflow/op_kernel.h"
+#include "custom_ops/tensorflow/definition.h"
 
 namespace tftrain {
 
@@ -52,10 +52,5 @@ REGISTER_OP("TftrainGegluGrad")
     .Attr("biases: int >= 0")
     .Attr("approximate: int")
     .SetShapeFn(InferShapes<GegluGradOp>);
-
-TFTRAIN_CPU_KERNEL(GeluOp);
-TFTRAIN_CPU_KERNEL(GeluGradOp);
-TFTRAIN_CPU_KERNEL(GegluOp);
-TFTRAIN_CPU_KERNEL(GegluGradOp);
 
 }  // namespace tftrain

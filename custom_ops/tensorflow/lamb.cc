@@ -1,6 +1,6 @@
 #include "custom_ops/interface/lamb.h"
 
-#include "custom_ops/tensorflow/update_kernel.h"
+#include "custom_ops/tensorflow/definition.h"
 
 namespace tftrain {
 namespace {
@@ -72,10 +72,5 @@ REGISTER_OP("TftrainSquaredNorms")
     .Output("squares: float")
     .Attr("types: list({float, half, bfloat16}) >= 0")
     .SetShapeFn(InferShapes<SquaredNormsOp>);
-
-TFTRAIN_CPU_UPDATE_KERNEL(LambMomentsOp);
-TFTRAIN_CPU_UPDATE_KERNEL(LambWeightsOp);
-TFTRAIN_CPU_UPDATE_KERNEL(AdamWOp);
-TFTRAIN_CPU_KERNEL(SquaredNormsOp);
 
 }  // namespace tftrain

@@ -1,6 +1,6 @@
 #include "custom_ops/interface/layer_norm.h"
 
-#include "custom_ops/tensorflow/op_kernel.h"
+#include "custom_ops/tensorflow/definition.h"
 
 namespace tftrain {
 
@@ -28,8 +28,5 @@ REGISTER_OP("TftrainLayerNormGrad")
     .Attr("T: {float, half, bfloat16}")
     .Attr("P: {float, half, bfloat16}")
     .SetShapeFn(InferShapes<LayerNormGradOp>);
-
-TFTRAIN_CPU_KERNEL(LayerNormOp);
-TFTRAIN_CPU_KERNEL(LayerNormGradOp);
 
 }  // namespace tftrain

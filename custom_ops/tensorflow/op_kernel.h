@@ -1,4 +1,5 @@
-// A TensorFlow kernel for any device, and a shape function, for any op of custom_ops/interface.
+// A TensorFlow kernel for any device, for any op of custom_ops/interface. The inputs that an op updates are resource variables,
+// and the kernel writes to their memory.
 #ifndef TFTRAIN_CUSTOM_OPS_TENSORFLOW_OP_KERNEL_H_
 #define TFTRAIN_CUSTOM_OPS_TENSORFLOW_OP_KERNEL_H_
 
@@ -8,9 +9,8 @@
 
 #include "custom_ops/interface/op.h"
 #include "custom_ops/tensorflow/convert.h"
-#include "tensorflow/core/framework/op.h"
+#include "custom_ops/tensorflow/variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 
 namespace tftrain {
@@ -47,31 +47,36 @@ template <typename Op, typename Device>
 class Kernel : public tensorflow::OpKernel {
  public:
   explicit Kernel(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
-    AttributeGetter<tensorflow::OpKernelConstruction> getter(context);
-    op_.VisitAttributes(getter);
-    OP_REQUIRES_OK(context, getter.status());
+    OP_REQUIRES_OK(context, ReadAttributes(context, &op_));
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
+    const Variables variables(context);
+    OP_REQUIRES_OK(context, variables.status());
     std::vector<Tensor> in;
     std::vector<Spec> in_specs;
     for (int i = 0; i < context->num_inputs(); ++i) {
-      in.push_back(TensorOf(context->input(i)));
+      const tensorflow::Tensor* variable = variables.value(i);
+      in.push_back(TensorOf(variable != nullptr ? *variable : context->input(i)));
       in_specs.push_back({in[i].element, in[i].dims});
     }
     std::vector<Spec> out_specs;
     const std::string problem = op_.Infer(in_specs, &out_specs);
     OP_REQUIRES(context, problem.empty(),
                 tensorflow::errors::InvalidArgument(name(), " (", Op::kName, "): ", problem));
-    std::vector<Tensor> out;
-    for (int i = 0; i < context->num_outputs(); ++i) {
-      tensorflow::Tensor* output = nullptr;
-      OP_REQUIRES_OK(context,
-                     context->allocate_output(i, tensorflow::TensorShape(out_specs[i].dims.sizes), &output));
-      out.push_back(TensorOf(*output));
-    }
+
     Device device(context);
     OP_REQUIRES_OK(context, device.AllocateWorkspace(WorkspaceBytesOf<Op>(in_specs)));
+    std::vector<Tensor> out(out_specs.size(), Tensor{});
+    for (const Update& update : UpdatesOf(op_)) {
+      OP_REQUIRES_OK(context, MakeOwnMemory(context, device.get(), variables.value(update.in)));
+      in[update.in] = out[update.out] = TensorOf(*variables.value(update.in));
+    }
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      tensorflow::Tensor* output = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(i, tensorflow::TensorShape(out_specs[i].dims.sizes), &output));
+      out[i] = TensorOf(*output);
+    }
     OP_REQUIRES_OK(context, RunOp(op_, in, out, device.get()));
   }
 
@@ -79,28 +84,6 @@ class Kernel : public tensorflow::OpKernel {
   Op op_;
 };
 
-template <typename Op>
-absl::Status InferShapes(tensorflow::shape_inference::InferenceContext* context) {
-  Op op;
-  AttributeGetter<tensorflow::shape_inference::InferenceContext> getter(context);
-  op.VisitAttributes(getter);
-  TF_RETURN_IF_ERROR(getter.status());
-  std::vector<tensorflow::DataType> types;
-  TF_RETURN_IF_ERROR(InputTypes(context, Op::kName, &types));
-  std::vector<Spec> in;
-  for (int i = 0; i < context->num_inputs(); ++i) {
-    in.push_back({ElementOf(types[i]), DimsOf(context, context->input(i))});
-  }
-  std::vector<Spec> out;
-  const std::string problem = op.Infer(in, &out);
-  if (!problem.empty()) return tensorflow::errors::InvalidArgument(Op::kName, ": ", problem);
-  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, ShapeOf(context, out[i].dims));
-  return absl::OkStatus();
-}
-
 }  // namespace tftrain
-
-#define TFTRAIN_CPU_KERNEL(Op) \
-  REGISTER_KERNEL_BUILDER(Name(Op::kName).Device(tensorflow::DEVICE_CPU), ::tftrain::Kernel<Op, ::tftrain::CpuDevice>)
 
 #endif  // TFTRAIN_CUSTOM_OPS_TENSORFLOW_OP_KERNEL_H_

@@ -47,9 +47,7 @@ class XlaFfiKernel : public tensorflow::XlaOpKernel {
  public:
   explicit XlaFfiKernel(tensorflow::OpKernelConstruction* context)
       : XlaOpKernel(context), on_gpu_(context->device_type() == tensorflow::DEVICE_GPU_XLA_JIT) {
-    AttributeGetter<tensorflow::OpKernelConstruction> getter(context);
-    op_.VisitAttributes(getter);
-    OP_REQUIRES_OK(context, getter.status());
+    OP_REQUIRES_OK(context, ReadAttributes(context, &op_));
     AttributeWriter writer;
     op_.VisitAttributes(writer);
     attributes_ = writer.dictionary();

@@ -1,3 +1,7 @@
+import ctypes
+import itertools
+import re
+
 import pytest
 
 from tftrain.ops import library as module
@@ -20,3 +24,13 @@ def test_a_library_for_another_tensorflow_is_an_error_that_says_so(monkeypatch, 
     monkeypatch.setattr(module, "candidates", lambda: [broken])
     with pytest.raises(MissingLibraryError, match=r"cannot load .*make setup"):
         library.__wrapped__()
+
+
+def test_it_lists_every_op_with_the_function_that_handles_it():
+    path = next(path for path in module.candidates() if path.exists())
+    handlers = ctypes.CDLL(str(path))
+    handlers.tftrain_ops.restype = ctypes.POINTER(ctypes.c_char_p)
+    names = [name.decode() for name in itertools.takewhile(bool, handlers.tftrain_ops())]
+    ops = {name for name in dir(library()) if re.fullmatch(r"Tftrain[A-Z]\w+", name)}
+    assert set(names[::2]) == {op for op in ops if "Cudnn" not in op}  # cuDNN's calls are XLA's own
+    assert all(hasattr(handlers, f"{symbol}_host") for symbol in names[1::2])

@@ -1,0 +1,85 @@
+// Random bits for dropout: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11), a function
+// of a key and a counter. A mask bit depends on seed, step, site, the sample's index in the global batch and the element's
+// place in the sample, and on nothing else: any split of the batch or the heads sees the same masks, and backward draws
+// them again instead of storing them. The bits are those of TensorFlow's StatelessRandomUniformFullIntV2.
+#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_COMMON_PHILOX_H_
+#define TFTRAIN_CUSTOM_OPS_KERNELS_COMMON_PHILOX_H_
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define TFTRAIN_HOST_DEVICE __host__ __device__
+#else
+#define TFTRAIN_HOST_DEVICE
+#endif
+
+namespace tftrain {
+
+constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53;
+constexpr uint32_t kPhiloxMultiplier1 = 0xCD9E8D57;
+constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9;
+constexpr uint32_t kPhiloxWeyl1 = 0xBB67AE85;
+constexpr int kPhiloxRounds = 10;
+
+constexpr int64_t kElementsPerCount = 8;  // a counter value gives 128 bits, an element takes 16
+constexpr int64_t kSites = 1 << 16;
+constexpr int64_t kRateUnit = 1 << 16;
+
+struct PhiloxWords {
+  uint32_t word[4];
+};
+
+TFTRAIN_HOST_DEVICE inline PhiloxWords Philox(uint64_t key, uint64_t low, uint64_t high) {
+  uint32_t key0 = static_cast<uint32_t>(key);
+  uint32_t key1 = static_cast<uint32_t>(key >> 32);
+  uint32_t c0 = static_cast<uint32_t>(low);
+  uint32_t c1 = static_cast<uint32_t>(low >> 32);
+  uint32_t c2 = static_cast<uint32_t>(high);
+  uint32_t c3 = static_cast<uint32_t>(high >> 32);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const uint64_t product0 = uint64_t{kPhiloxMultiplier0} * c0;
+    const uint64_t product1 = uint64_t{kPhiloxMultiplier1} * c2;
+    c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ key0;
+    c1 = static_cast<uint32_t>(product1);
+    c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ key1;
+    c3 = static_cast<uint32_t>(product0);
+    key0 += kPhiloxWeyl0;
+    key1 += kPhiloxWeyl1;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// Where the masks of one dropout come from, but for the place of the element.
+struct Dropout {
+  int64_t drop_below;       // of 65536 equally likely draws, how many drop; 0: no dropout
+  int64_t seed;
+  int64_t site;             // below kSites, another one for each place in the model that drops
+  const int64_t* position;  // [2]: the update's number, and the first sample's index in the global batch
+};
+
+// The draws of one sample: element e has the 16 bits (e % 8) of counter value low + e / 8.
+struct SampleDraws {
+  TFTRAIN_HOST_DEVICE SampleDraws(const Dropout& dropout, int64_t sample, int64_t elements_per_sample)
+      : key(dropout.seed),
+        low((dropout.position[1] + sample) * ((elements_per_sample + kElementsPerCount - 1) / kElementsPerCount)),
+        high(dropout.position[0] * kSites + dropout.site) {}
+
+  TFTRAIN_HOST_DEVICE uint32_t Draw(int64_t element) const {
+    const PhiloxWords words = Philox(key, low + element / kElementsPerCount, high);
+    const int64_t place = element % kElementsPerCount;
+    return (words.word[place / 2] >> (16 * (place % 2))) & 0xffff;
+  }
+
+  uint64_t key;
+  uint64_t low;
+  uint64_t high;
+};
+
+// Factor of an element that is not dropped.
+inline float KeepScale(const Dropout& dropout) {
+  return static_cast<float>(static_cast<double>(kRateUnit) / static_cast<double>(kRateUnit - dropout.drop_below));
+}
+
+}  // namespace tftrain
+
+#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_COMMON_PHILOX_H_

@@ -1,0 +1,116 @@
+// What the blocks of all passes of flash attention begin with: the part of the scores that a block computes, its own rows in
+// shared memory, and the walk down the tiles of columns. Rows are queries and columns keys, or in the gradients of keys and
+// values the other way round.
+#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_BLOCK_CUH_
+#define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_BLOCK_CUH_
+
+#include <cstdint>
+
+#include "custom_ops/kernels/flash_attention/dropout.cuh"
+#include "custom_ops/kernels/flash_attention/form.cuh"
+
+namespace tftrain::cuda {
+
+template <FlashPass kPass, typename T, int kHead>
+struct FlashBlock {
+  using Form = FlashForm<kPass, T, kHead>;
+  using Shared = FlashShared<kPass, T, kHead>;
+  using Tile = FlashTile<Form::kTile>;
+  static constexpr bool kColumnsAreKeys = kPass != FlashPass::kKeyGradient;
+
+  template <typename Args>
+  __device__ __forceinline__ explicit FlashBlock(const Args& args)
+      : shape(args.shape),
+        place(shape, Form::kRows, kColumnsAreKeys && shape.causal),
+        tokens(shape, args.mask, place.sample),
+        rule(shape, args.mask, args.scale, place.head),
+        warp(threadIdx.x / kWarp),
+        lane(threadIdx.x % kWarp),
+        length(tokens.length),
+        head_size(static_cast<int>(shape.head_size)),
+        first_out(static_cast<int>(blockIdx.y) * Form::kOut),
+        stride(shape.row_stride()),
+        offset(shape.Offset(place.sample, place.head, 0)) {}
+
+  // The walk down the tiles of columns. It changes, and nothing else here does, so that all else can be computed again where
+  // registers are scarce.
+  template <typename Args>
+  __device__ __forceinline__ TileWalk<kColumnsAreKeys, Form::kRows, Form::kTile> Walk(const Args& args) const {
+    return {shape, args.mask, args.scale, tokens, place.first_row};
+  }
+
+  // The first row of the warp.
+  __device__ __forceinline__ int first_row() const { return place.first_row + warp * Form::kWarpRows; }
+
+  // The offset of the head where a query has one number.
+  __device__ __forceinline__ int64_t numbers() const { return shape.LseOffset(place.sample, place.head); }
+
+  // Begins to copy the block's rows of a tensor.
+  __device__ __forceinline__ void CopyOwnRows(const void* from, int set) const {
+    CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(from) + offset + place.first_row * stride, stride,
+                                          length - place.first_row, head_size, Shared::rows(set));
+  }
+
+  // Begins to copy the columns of a tile of two tensors.
+  __device__ __forceinline__ void CopyTile(const Tile& tile, const void* first, const void* second, int stage) const {
+    const int64_t at = offset + tile.first * stride;
+    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(first) + at, stride, length - tile.first, head_size,
+                                          Shared::tile(stage, 0));
+    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(second) + at, stride, length - tile.first, head_size,
+                                          Shared::tile(stage, 1));
+    CommitCopies();
+  }
+
+  // Writes the codes of a tile's columns to shared memory, in the first warp.
+  __device__ __forceinline__ void StoreCodes(const Tile& tile, int turn) const {
+    if (warp != 0) return;
+#pragma unroll
+    for (int i = 0; i < Form::kTile / kWarp; ++i) Shared::columns(turn).code[i * kWarp + lane] = tile.code[i];
+  }
+
+  // Writes the results of the warp's rows, times their factors; they pass through the set's rows in shared memory.
+  template <int kOutTiles>
+  __device__ __forceinline__ void Store(const float (&fragments)[Form::kRowTiles][kOutTiles][4],
+                                        const float (&factors)[Form::kRowTiles][2], int set, void* to) const {
+    StoreFragments(fragments, factors, Shared::warp_rows(set), length - first_row(), head_size - first_out,
+                   static_cast<T*>(to) + offset + first_row() * stride + first_out, stride);
+  }
+
+  const FlashShape& shape;
+  const FlashPlace place;
+  const SampleTokens tokens;
+  const ScoreRule rule;
+  const int warp, lane;
+  const int length, head_size;
+  const int first_out;    // the first column of the results
+  const int64_t stride;   // from a token to the next
+  const int64_t offset;   // of the head in queries, keys and values
+};
+
+// Launches the kernel that kernel_of(T(), Number<head>(), Number<dropout>()) returns, with the arguments args, extra..., and
+// the factor of kept weights: a block for each range of rows of each head, and of the columns of its results.
+template <FlashPass kPass, typename Args, typename KernelOf, typename... Extra>
+CudaError LaunchFlash(const Args& args, const CudaStream& stream, const KernelOf& kernel_of, const Extra&... extra) {
+  CudaError error = nullptr;
+  const FlashShape& shape = args.shape;
+  WithType(args.dtype, [&](auto t) {
+    WithHead(shape.head_size, [&](auto head) {
+      using Form = FlashForm<kPass, decltype(t), head>;
+      const auto kernel = args.dropout.drop_below > 0 ? kernel_of(t, head, Number<1>()) : kernel_of(t, head, Number<0>());
+      const int64_t blocks = shape.batch * shape.heads * DivideUp(shape.length, Form::kRows);
+      if (blocks > INT32_MAX) {
+        error = "flash attention has more blocks than a launch may have";
+        return;
+      }
+      const int parts = DivideUp(shape.head_size, Form::kOut);
+      LaunchSharing(FlashShared<kPass, decltype(t), head>::kBytes, kernel, {static_cast<int>(blocks), parts},
+                    Form::kThreads, stream.handle, args, extra..., KeepScale(args.dropout));
+      error = LastError();
+    });
+  });
+  return error;
+}
+
+}  // namespace tftrain::cuda
+
+#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_BLOCK_CUH_

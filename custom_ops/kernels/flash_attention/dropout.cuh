@@ -1,0 +1,131 @@
+// The dropout masks of a tile of scores, as bits. A call of Philox serves 8 keys of a query, but a lane holds 2 of them. So
+// each lane draws for others: a group of lanes draws every 8 keys of its rows once, and exchanges the bits.
+#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_DROPOUT_CUH_
+#define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_DROPOUT_CUH_
+
+#include <cstdint>
+
+#include "custom_ops/kernels/cuda/matrix.cuh"
+#include "custom_ops/kernels/flash_attention/product.cuh"
+#include "custom_ops/kernels/cuda/philox.cuh"
+
+namespace tftrain::cuda {
+
+struct FlashDraws {
+  SampleDraws draws;
+  uint32_t drop_below;
+
+  // Bit i is set if element 8 * count + i is kept.
+  __device__ __forceinline__ uint32_t KeptOfCount(uint64_t count) const {
+    const PhiloxWords words = Philox(draws.key, draws.low + count, draws.high);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      bits |= ((words.word[i] & 0xffff) >= drop_below ? 1u : 0u) << (2 * i);
+      bits |= ((words.word[i] >> 16) >= drop_below ? 2u : 0u) << (2 * i);
+    }
+    return bits;
+  }
+
+  // Bit i is set if element + i is kept, for i < 8. Two counts have these elements if the length is no multiple of 8.
+  __device__ __forceinline__ uint32_t Kept8(int64_t element) const {
+    const uint64_t count = static_cast<uint64_t>(element) >> 3;
+    const int place = static_cast<int>(element & 7);
+    uint32_t bits = KeptOfCount(count);
+    if (place != 0) bits = (bits | KeptOfCount(count + 1) << 8) >> place & 0xff;
+    return bits;
+  }
+};
+
+// The draws of one sample, with the position read once; without dropout there is none to read.
+template <bool kDropout>
+__device__ __forceinline__ FlashDraws DrawsOf(const Dropout& dropout, int64_t sample, int64_t elements_per_sample) {
+  const int64_t position[2] = {kDropout ? dropout.position[0] : 0, kDropout ? dropout.position[1] : 0};
+  const Dropout at = {dropout.drop_below, dropout.seed, dropout.site, position};
+  return {SampleDraws(at, sample, elements_per_sample), static_cast<uint32_t>(dropout.drop_below)};
+}
+
+// Without dropout.
+struct AllKept {
+  __device__ __forceinline__ bool operator()(int /*j*/, int /*i*/) const { return true; }
+};
+
+// Rows are queries, columns keys. For one tile of 16 rows, whose rows g and g + 8 begin at the elements `begin`.
+template <int kColumns>
+class KeptOfRows {
+ public:
+  __device__ __forceinline__ KeptOfRows(const FlashDraws& draws, const int64_t (&begin)[2]) {
+    static_assert(kColumns == 32 || kColumns == 64);
+    // Part number p of the 2 * kParts parts of 8 elements, row g first, is drawn by lane p % 4 of the quad.
+    const int lane = threadIdx.x % 4;
+    uint32_t own = 0;
+#pragma unroll 1
+    for (int i = 0; i < kParts / 2; ++i) {
+      const int part = 4 * i % kParts + lane;
+      own |= draws.Kept8((4 * i < kParts ? begin[0] : begin[1]) + 8 * part) << (8 * i);
+    }
+    uint32_t of_lane[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of_lane[i] = ShuffleFrom(own, threadIdx.x % kWarp / 4 * 4 + i);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int word = 0; word < kParts / 4; ++word) {
+        bits_[half][word] = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int part = half * kParts + word * 4 + i;
+          bits_[half][word] |= (of_lane[part % 4] >> (8 * (part / 4)) & 0xff) << (8 * i);
+        }
+        bits_[half][word] >>= LaneColumn();
+      }
+    }
+  }
+
+  // Whether element i of fragment j is kept.
+  __device__ __forceinline__ bool operator()(int j, int i) const { return bits_[i / 2][j / 4] >> (8 * (j % 4) + i % 2) & 1; }
+
+ private:
+  static constexpr int kParts = kColumns / 8;
+  uint32_t bits_[2][kParts / 4];
+};
+
+// Rows are keys, columns queries. For one tile of 16 rows and kColumns columns; the first of these pairs is element `begin`,
+// and a query is `length` elements behind the one before.
+template <int kColumns>
+class KeptOfColumns {
+ public:
+  __device__ __forceinline__ KeptOfColumns(const FlashDraws& draws, int64_t begin, int length) {
+    static_assert(kColumns == 32);
+    // The 8 lanes with the same columns share parts of 8 keys: part number p, by which (p / kFragments) is first the
+    // column and then the half of the rows, is drawn by lane group p % 8.
+    const int group = LaneGroup(), column = LaneColumn();
+    uint32_t own = 0;
+#pragma unroll 1
+    for (int i = 0; i < kFragments / 2; ++i) {
+      const int part = 8 * i + group;
+      const int fragment = part % kFragments, kind = part / kFragments;
+      const int query = 8 * fragment + column + kind / 2;
+      own |= draws.Kept8(begin + static_cast<int64_t>(query) * length + kind % 2 * 8) << (8 * i);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // two lanes' bits in a word
+      const uint32_t low = ShuffleFrom(own, 4 * i + threadIdx.x % 4);
+      bits_[i] = (low | ShuffleFrom(own, 4 * i + 16 + threadIdx.x % 4) << 16) >> group;
+    }
+  }
+
+  // Whether element i of fragment j is kept.
+  __device__ __forceinline__ bool operator()(int j, int i) const {
+    const int part = (i % 2 * 2 + i / 2) * kFragments + j;
+    return bits_[part % 4] >> (part % 8 / 4 * 16 + part / 8 * 8) & 1;
+  }
+
+ private:
+  static constexpr int kFragments = kColumns / 8;
+  uint32_t bits_[4];
+};
+
+}  // namespace tftrain::cuda
+
+#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_DROPOUT_CUH_

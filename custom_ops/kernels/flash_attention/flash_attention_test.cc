@@ -1,0 +1,221 @@
+#include "custom_ops/kernels/flash_attention/flash_attention.h"
+
+#include "custom_ops/kernels/flash_attention/flash_attention_reference.h"
+#include "custom_ops/kernels/common/testing.h"
+
+namespace tftrain {
+namespace {
+
+constexpr int64_t kPosition[] = {12, 34};
+
+Dropout WithRate(double rate) { return {std::lround(rate * kRateUnit), int64_t{0x123456789abcdef}, 7, kPosition}; }
+
+struct Case {
+  Target target;
+  DType dtype;
+  FlashShape shape;
+  double rate;
+  bool segments = false;
+  bool slopes = false;
+};
+
+std::string Describe(const Case& c) {
+  return std::string(Name(c.target)) + " " + Name(c.dtype) + " length " + std::to_string(c.shape.length) + " head size " +
+         std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
+         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "");
+}
+
+// Every length and head size with and without each mask, but not each with all others.
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (Target target : Targets()) {
+    for (DType dtype : kDTypes) {
+      const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool segments, bool slopes) {
+        cases.push_back({target, dtype, {batch, length, 2, size, 1, 5, causal}, rate, segments, slopes});
+      };
+      add(2, 1, 64, false, 0.1, false, false);
+      add(2, 17, 32, true, 0.0, false, true);
+      add(2, 64, 80, true, 0.1, false, false);
+      add(2, 65, 8, false, 0.0, true, false);
+      add(1, 131, 24, true, 0.3, true, true);
+      add(1, 200, 96, false, 0.1, true, false);
+      add(2, 256, 64, true, 0.1, true, false);
+      add(1, 256, 64, false, 0.1, false, false);
+      add(1, 150, 128, true, 0.1, false, true);
+      add(1, 67, 256, false, 0.5, false, false);
+      add(0, 5, 64, false, 0.1, false, false);
+      add(2, 0, 64, false, 0.1, false, false);
+    }
+  }
+  return cases;
+}
+
+// The first sample has every fifth key padded from the first one on, so that a causal query has no key, and 70 at the end
+// if there are so many; the second sample has none at all.
+std::vector<int32_t> KeyMask(const FlashShape& shape) {
+  std::vector<int32_t> mask(shape.batch * shape.length);
+  for (int64_t i = 0; i < std::min<int64_t>(shape.batch, 1) * shape.length; ++i) {
+    mask[i] = shape.length == 1 || (i % 5 != 0 && i < std::max<int64_t>(shape.length - 70, 50)) ? 3 : 0;
+  }
+  if (shape.length == 256 && !shape.causal) std::fill(mask.begin(), mask.end(), 1);
+  return mask;
+}
+
+std::vector<int32_t> Segments(const FlashShape& shape) {
+  std::vector<int32_t> segments(shape.batch * shape.length);
+  for (int64_t i = 0; i < shape.batch * shape.length; ++i) segments[i] = i % std::max<int64_t>(1, shape.length) / 60 - 1;
+  return segments;
+}
+
+struct Attention {
+  Attention(const Case& c, std::mt19937& random)
+      : c(c),
+        count(c.shape.batch * c.shape.length * c.shape.heads * c.shape.head_size),
+        query(c.dtype, Normal(random, count)),
+        key(c.dtype, Normal(random, count)),
+        value(c.dtype, Normal(random, count)),
+        dcontext(c.dtype, Normal(random, count)),
+        context(c.dtype, count),
+        dquery(c.dtype, count),
+        dkey(c.dtype, count),
+        dvalue(c.dtype, count),
+        log_sum_exp(c.shape.batch * c.shape.heads * c.shape.length),
+        mask(KeyMask(c.shape)),
+        segments(Segments(c.shape)) {}
+
+  float scale() const { return 1 / std::sqrt(static_cast<float>(c.shape.head_size)); }
+  FlashMask masks() const {
+    return {mask.data(), c.segments ? segments.data() : nullptr, c.slopes ? slopes : nullptr};
+  }
+  FlashReference Reference() {
+    for (auto [buffer, to] : {std::pair{&query, &q}, std::pair{&key, &k}, std::pair{&value, &v}}) *to = buffer->values();
+    return {c.shape, scale(), WithRate(c.rate), masks(), q.data(), k.data(), v.data()};
+  }
+
+  void Forward(int threads) {
+    Launch(FlashAttentionForward{c.shape, scale(), WithRate(c.rate), c.dtype, query.data(), key.data(), value.data(),
+                                 masks(), context.data(), log_sum_exp.data()},
+           ThreadedFor(threads), c.target);
+  }
+  void Backward(int threads) {
+    Launch(FlashAttentionBackward{c.shape, scale(), WithRate(c.rate), c.dtype, dcontext.data(), query.data(), key.data(),
+                                  value.data(), masks(), context.data(), log_sum_exp.data(), dquery.data(), dkey.data(),
+                                  dvalue.data()},
+           ThreadedFor(threads), c.target);
+  }
+
+  const Case c;
+  const int64_t count;
+  Buffer query, key, value, dcontext, context, dquery, dkey, dvalue;
+  std::vector<float> log_sum_exp;
+  const std::vector<int32_t> mask, segments;
+  const float slopes[2] = {0.0625f, 0.003f};
+  std::vector<double> q, k, v;
+};
+
+// Weights are rounded to 16 bits before the products, so an error is relative to the sum of magnitudes, which is about 1.
+Tolerance ProductTolerance(DType dtype, double magnitude) {
+  const double unit = dtype == DType::kFloat32 ? 2e-6 : dtype == DType::kFloat16 ? 0x1p-10 : 0x1p-7;
+  return {unit, unit * magnitude};
+}
+
+TEST(FlashAttention, ForwardIsTheReference) {
+  std::mt19937 random(1);
+  for (const Case& c : Cases()) {
+    Attention run(c, random);
+    run.Forward(2);
+    std::vector<double> context(run.count), log_sum_exp(run.log_sum_exp.size());
+    run.Reference().Forward(context.data(), log_sum_exp.data());
+    ExpectClose(run.context.values(), context, ProductTolerance(c.dtype, 1), Describe(c) + " context");
+    for (size_t i = 0; i < log_sum_exp.size(); ++i) {
+      if (log_sum_exp[i] == -INFINITY) {
+        ASSERT_EQ(run.log_sum_exp[i], -INFINITY) << Describe(c);
+      } else {
+        ASSERT_NEAR(run.log_sum_exp[i], log_sum_exp[i], 5e-6) << Describe(c) << " row " << i;
+      }
+    }
+  }
+}
+
+TEST(FlashAttention, GradientsAreThoseOfTheReference) {
+  std::mt19937 random(2);
+  for (const Case& c : Cases()) {
+    Attention run(c, random);
+    run.Forward(1);
+    run.Backward(2);
+    std::vector<double> dquery(run.count), dkey(run.count), dvalue(run.count);
+    run.Reference().Backward(run.dcontext.values().data(), dquery.data(), dkey.data(), dvalue.data());
+    const Tolerance tolerance = ProductTolerance(c.dtype, 4);
+    ExpectClose(run.dquery.values(), dquery, tolerance, Describe(c) + " dquery");
+    ExpectClose(run.dkey.values(), dkey, tolerance, Describe(c) + " dkey");
+    ExpectClose(run.dvalue.values(), dvalue, tolerance, Describe(c) + " dvalue");
+  }
+}
+
+TEST(FlashAttention, IsBitEqualForAnyNumberOfThreads) {
+  for (DType dtype : kDTypes) {
+    const Case c{BestTarget(), dtype, {2, 333, 3, 40, 0, 3, true}, 0.1, true};
+    std::vector<std::vector<double>> first;
+    for (int threads : {1, 2, 5}) {
+      std::mt19937 random(3);
+      Attention run(c, random);
+      run.Forward(threads);
+      run.Backward(threads);
+      const std::vector<std::vector<double>> results = {run.context.values(), run.dquery.values(), run.dkey.values(),
+                                                        run.dvalue.values()};
+      if (first.empty()) first = results;
+      EXPECT_EQ(results, first) << Name(dtype) << " threads " << threads;
+    }
+  }
+}
+
+// What is masked as a whole block is not read: infinity there would make every result that it reaches NaN.
+TEST(FlashAttention, SkipsMaskedBlocks) {
+  std::mt19937 random(4);
+  for (DType dtype : kDTypes) {
+    const Case c{BestTarget(), dtype, {1, 512, 1, 64, 0, 1}, 0.1};
+    Attention run(c, random);
+    std::vector<double> keys = run.key.values(), values = run.value.values();
+    for (int64_t i = 256 * 64; i < 512 * 64; ++i) keys[i] = values[i] = INFINITY;
+    Buffer key(dtype, keys), value(dtype, values);
+    std::vector<int32_t> mask(512, 1);
+    std::fill(mask.begin() + 256, mask.end(), 0);
+    Launch(FlashAttentionForward{c.shape, run.scale(), WithRate(c.rate), dtype, run.query.data(), key.data(),
+                                 value.data(), {mask.data(), nullptr, nullptr}, run.context.data(),
+                                 run.log_sum_exp.data()},
+           SerialFor);
+    for (double each : run.context.values()) ASSERT_TRUE(std::isfinite(each)) << Name(dtype);
+  }
+}
+
+TEST(FlashAttention, MasksDoNotDependOnHowHeadsAndSamplesAreSplit) {
+  std::mt19937 random(5);
+  const FlashShape whole{2, 90, 4, 16, 0, 4}, part{1, 90, 2, 16, 2, 4};  // the last two heads of the second sample
+  const int64_t count = 2 * 90 * 4 * 16;
+  const std::vector<double> query = Normal(random, count), key = Normal(random, count), value = Normal(random, count);
+  const auto of_part = [&](const std::vector<double>& all) {
+    std::vector<double> some;
+    for (int64_t token = 90; token < 180; ++token) {
+      for (int64_t i = 32; i < 64; ++i) some.push_back(all[token * 64 + i]);
+    }
+    return some;
+  };
+  const std::vector<int32_t> mask(180, 1);
+  const auto context = [&](const FlashShape& shape, const int64_t* position, Buffer q, Buffer k, Buffer v) {
+    Dropout dropout = WithRate(0.3);
+    dropout.position = position;
+    Buffer result(DType::kFloat32, q.size_bytes() / 4);
+    std::vector<float> log_sum_exp(shape.batch * shape.heads * shape.length);
+    Launch(FlashAttentionForward{shape, 0.25f, dropout, DType::kFloat32, q.data(), k.data(), v.data(),
+                                 {mask.data(), nullptr, nullptr}, result.data(), log_sum_exp.data()},
+           SerialFor);
+    return result.values();
+  };
+  const auto buffer = [](const std::vector<double>& values) { return Buffer(DType::kFloat32, values); };
+  const int64_t second[] = {kPosition[0], kPosition[1] + 1};
+  EXPECT_EQ(context(part, second, buffer(of_part(query)), buffer(of_part(key)), buffer(of_part(value))),
+            of_part(context(whole, kPosition, buffer(query), buffer(key), buffer(value))));
+}
+
+}  // namespace
+}  // namespace tftrain

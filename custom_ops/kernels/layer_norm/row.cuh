@@ -1,0 +1,73 @@
+// The formulas of layer normalization for kSize columns of a row side by side, which the kernels for short and for long
+// rows share; see layer_norm.h.
+#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_LAYER_NORM_ROW_CUH_
+#define TFTRAIN_CUSTOM_OPS_KERNELS_LAYER_NORM_ROW_CUH_
+
+#include "custom_ops/kernels/cuda/device.cuh"
+#include "custom_ops/kernels/layer_norm/layer_norm.h"
+
+namespace tftrain::cuda {
+
+template <int kSize>
+__device__ __forceinline__ void AddValues(const float (&v)[kSize], float* sum) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) *sum += v[i];
+}
+
+template <int kSize>
+__device__ __forceinline__ void AddSquares(const float (&v)[kSize], float mean, float* sum) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) *sum = fmaf(v[i] - mean, v[i] - mean, *sum);
+}
+
+// `inverse` is 1 / hidden.
+__device__ __forceinline__ float RstdOf(float squares, float inverse, float epsilon) {
+  return rsqrtf(fmaf(squares, inverse, epsilon));
+}
+
+// Replaces x by y.
+template <int kSize>
+__device__ __forceinline__ void Normalize(float mean, float rstd, const float (&gamma)[kSize],
+                                          const float (&beta)[kSize], float (&v)[kSize]) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) v[i] = fmaf((v[i] - mean) * rstd, gamma[i], beta[i]);
+}
+
+// A row's statistics, and the means of g and of g * n over it.
+struct GradientRow {
+  float mean;
+  float rstd;
+  float mean_g;
+  float mean_gn;
+};
+
+// Adds to the sums of g and of g * n over a row, and to those of the parameters' gradients over rows.
+template <int kSize>
+__device__ __forceinline__ void AddGradients(const float (&dy)[kSize], const float (&v)[kSize], float mean, float rstd,
+                                             const float (&gamma)[kSize], float* sum_g, float* sum_gn,
+                                             float (&dgamma)[kSize], float (&dbeta)[kSize]) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float normal = (v[i] - mean) * rstd;
+    const float g = dy[i] * gamma[i];
+    dgamma[i] = fmaf(dy[i], normal, dgamma[i]);
+    dbeta[i] += dy[i];
+    *sum_g += g;
+    *sum_gn = fmaf(g, normal, *sum_gn);
+  }
+}
+
+// Replaces x by dx.
+template <int kSize>
+__device__ __forceinline__ void InputGradient(const float (&dy)[kSize], const float (&gamma)[kSize],
+                                              const GradientRow& row, float (&v)[kSize]) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float normal = (v[i] - row.mean) * row.rstd;
+    v[i] = row.rstd * fmaf(-normal, row.mean_gn, dy[i] * gamma[i] - row.mean_g);
+  }
+}
+
+}  // namespace tftrain::cuda
+
+#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_LAYER_NORM_ROW_CUH_
