@@ -165,7 +165,8 @@ class Block(tf_keras.layers.Layer):
             first_site: first of the block's SITES_PER_BLOCK dropout sites.
             checkpointing: what backward recomputes.
         """
-        super().__init__(dtype=parameters.dtype, autocast=False)
+        # Profiles find the ops of both variants by this name.
+        super().__init__(name="block", dtype=parameters.dtype, autocast=False)
         self.ranks, self.dropout_rate, self.first_site = parameters.ranks, config.hidden_dropout_prob, first_site
         self.is_fused = config.dropout_add_impl == "fused"
         attention, feed_forward = parameters.scope("attention"), parameters.scope("feed_forward")

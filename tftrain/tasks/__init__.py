@@ -1,16 +1,14 @@
-"""The tasks that a run can train: one file for each task."""
+"""The tasks that a run can train, chosen by its configuration."""
 
 from tftrain.config.train import TrainConfig
 from tftrain.formats.weights import Weights
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks.bert_pretraining import BertPretraining
+from tftrain.tasks.fine_tuning import Classification, MultiLabel, QuestionAnswering, Regression, TokenClassification
 from tftrain.tasks.gpt_pretraining import GptPretraining
-from tftrain.tasks.question_answering import QuestionAnswering
 from tftrain.tasks.sentence_embedding import SentenceEmbedding
 from tftrain.tasks.task import Batch, Mean, Task
-from tftrain.tasks.text_classification import Classification, MultiLabel, Regression
-from tftrain.tasks.token_classification import TokenClassification
 
 __all__ = ["Batch", "Mean", "Task", "make_task"]
 

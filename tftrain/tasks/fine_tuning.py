@@ -1,4 +1,4 @@
-"""What the fine-tuning tasks share: a pre-trained encoder, a small new head, labelled examples, and scores."""
+"""The fine-tuning tasks: a pre-trained encoder, a small new head, labelled examples, and scores."""
 
 import abc
 from typing import ClassVar
@@ -9,7 +9,8 @@ from tftrain.architecture import flops
 from tftrain.architecture.describe import describe
 from tftrain.config.train import DataConfig
 from tftrain.input.source import ExampleSource
-from tftrain.labelled import splits
+from tftrain.labelled import scorers, splits, squad_answers
+from tftrain.labelled.scorer import Scorer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean, Task
@@ -77,6 +78,107 @@ class FineTuning(Task):
     def output_shape(self) -> tuple[int, ...]:
         """Shape of what is scored of one example; by default the logits."""
         return (self._config.model.outputs,)
+
+
+class Classification(FineTuning):
+    """One of several classes; cross-entropy in nats. A batch has labels, int32 [b]."""
+
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the cross-entropy and whether the best class is right, [b]."""
+        labels = batch["labels"]
+        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+        return entropy, tf.equal(tf.argmax(outputs, axis=-1, output_type=labels.dtype), labels)
+
+    def scorer(self, source: ExampleSource) -> Scorer:
+        """Returns accuracy, F1 and Matthews' correlation."""
+        return scorers.ClassScorer(source.examples, self._config.model.labels)
+
+
+class MultiLabel(FineTuning):
+    """Any number of classes; the cross-entropy of each, in nats, averaged. A batch has labels, float32 [b, classes]."""
+
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the mean cross-entropy and whether all classes are right, [b]."""
+        labels = tf.cast(batch["labels"], outputs.dtype)
+        entropy = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs), axis=-1)
+        return entropy, tf.reduce_all(tf.equal(outputs > 0, labels > 0), axis=-1)
+
+    def scorer(self, source: ExampleSource) -> Scorer:
+        """Returns micro and macro F1 and the share of exact matches."""
+        return scorers.MultiLabelScorer(source.examples, self._config.model.labels)
+
+
+class Regression(FineTuning):
+    """A number; the squared error. A batch has labels, float32 [b]."""
+
+    means: ClassVar = (LOSS,)
+
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the squared error, [b], and zeros: no prediction is right or wrong."""
+        error = outputs[:, 0] - tf.cast(batch["labels"], outputs.dtype)
+        return error * error, tf.zeros_like(error)
+
+    def scorer(self, source: ExampleSource) -> Scorer:
+        """Returns Pearson's and Spearman's correlation."""
+        return scorers.NumberScorer(source.examples)
+
+
+class TokenClassification(FineTuning):
+    """A class for each word, such as the entities of a sentence; cross-entropy in nats.
+
+    The first token of a word predicts its class. A batch has labels, int32 [b, S]: -1 where no word begins.
+    """
+
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the cross-entropy and whether the best class is right, [b, S]."""
+        labels = batch["labels"]
+        entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), outputs)
+        return entropy, tf.equal(tf.argmax(outputs, axis=-1, output_type=labels.dtype), labels)
+
+    def weights(self, batch: Batch) -> tf.Tensor:
+        """Returns 1 for the first token of each word, [b, S]."""
+        words = tf.cast(batch["labels"] >= 0, tf.float32)
+        weights = batch.get("example_weights")
+        return words if weights is None else words * tf.cast(weights, tf.float32)[:, None]
+
+    def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """Returns the best class of each token, fp32 [b, S]."""
+        return tf.cast(tf.argmax(outputs, axis=-1, output_type=tf.int32), tf.float32)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """One class for each token."""
+        return (self._config.data.max_seq_length,)
+
+    def scorer(self, source: ExampleSource) -> Scorer:
+        """Returns the F1 of entities."""
+        return scorers.EntityScorer(source.examples, self._config.model.labels)
+
+
+class QuestionAnswering(FineTuning):
+    """Where an answer begins and ends (Rajpurkar et al., arXiv 1606.05250 and 1806.03822).
+
+    The loss is the mean cross-entropy of both ends, in nats. A batch has labels, int32 [b, 2]: the first and the last
+    token of the answer. A context that does not fit is divided into windows that overlap; in one without the answer,
+    both are 0, [CLS].
+    """
+
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the cross-entropy and whether both ends are right, [b]; a token of padding is no end."""
+        labels, mask = batch["labels"], batch["input_mask"]
+        logits = tf.where(mask[:, None] > 0, tf.transpose(outputs, [0, 2, 1]), outputs.dtype.min / 2)  # [b, 2, S]
+        entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), axis=-1)
+        best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+        return entropy, tf.reduce_all(tf.equal(best, labels), axis=-1)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Two logits for each token."""
+        return (self._config.data.max_seq_length, 2)
+
+    def scorer(self, source: ExampleSource) -> Scorer:
+        """Returns F1 and exact matches, as SQuAD's own script computes them."""
+        return squad_answers.AnswerScorer(source.examples, self._config.fine_tuning)
 
 
 def _example_weights(batch: Batch) -> tf.Tensor:
