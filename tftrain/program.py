@@ -95,7 +95,9 @@ def checked(
     config, problems, _ = flags.read(config_class, argv, arguments)
     misread = {problem.flag for problem in problems}
     found = problems_of(config) if problems_of else config.problems()
-    if problems := [*problems, *(problem for problem in found if problem.flag not in misread)]:
+    if problems:  # A flag that is missing may be the one that is misspelt.
+        found = [problem for problem in found if problem.value is not None and problem.flag not in misread]
+    if problems := [*problems, *found]:
         raise ConfigError(problems)
     return config
 

@@ -32,5 +32,6 @@ def test_it_lists_every_op_with_the_function_that_handles_it():
     handlers.tftrain_ops.restype = ctypes.POINTER(ctypes.c_char_p)
     names = [name.decode() for name in itertools.takewhile(bool, handlers.tftrain_ops())]
     ops = {name for name in dir(library()) if re.fullmatch(r"Tftrain[A-Z]\w+", name)}
-    assert set(names[::2]) == {op for op in ops if "Cudnn" not in op}  # cuDNN's calls are XLA's own
+    # XLA has calls of cuDNN of its own, and counts no collectives.
+    assert set(names[::2]) == {op for op in ops if "Cudnn" not in op and op != "TftrainCount"}
     assert all(hasattr(handlers, f"{symbol}_host") for symbol in names[1::2])

@@ -11,7 +11,6 @@ from tftrain.ops.library import MissingLibraryError, is_available
 from tftrain.parallel import pending_collectives
 from tftrain.parallel.pending_collectives import (
     Collective,
-    NoCounter,
     OpCounter,
     PendingCollectives,
     VariableCounter,
@@ -77,15 +76,32 @@ def test_collectives_of_a_graph_are_marked_in_their_order(calls):
     assert watching.pending.unfinished() == []
 
 
-def test_without_the_library_nothing_is_counted_on_a_gpu(monkeypatch):
+def test_without_the_library_a_variable_counts(monkeypatch):
     def missing():
         raise MissingLibraryError
 
     monkeypatch.undo()
     monkeypatch.setattr(pending_collectives, "library", missing)
     assert pending_collectives.counter_class() is VariableCounter
-    monkeypatch.setattr(pending_collectives.devices, "has_gpu", lambda: True)
-    assert pending_collectives.counter_class() is NoCounter
+
+
+def test_a_collective_waits_for_its_inputs_alone(counter):
+    """TensorFlow would run the stateful operations of a function in order, and stages would wait for each other."""
+    pending = PendingCollectives()
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.control_dependencies([tf.timestamp()]):
+            x = tf.identity(x)
+        do = lambda given: tf.identity(given[0])  # noqa: E731
+        return pending.around(FIRST, [x], do) + pending.around(SECOND, [x + 1], do)
+
+    graph = step.get_concrete_function(tf.constant(1.0)).graph
+    counts = {op for op in graph.get_operations() if op.type in ("TftrainCount", "AssignAddVariableOp")}
+    assert len(counts) == 4
+    for op in counts:
+        others = [before for before in op.control_inputs if before.inputs[:1] != op.inputs[:1]]
+        assert not any(before in counts or before.type == "Timestamp" for before in others)
 
 
 # Two logical devices: CPU:1 stands for a GPU. Prints the transfers between them in a step with three collectives.
@@ -117,7 +133,7 @@ print(len(graphs), sum(node.op == "_Send" for graph in graphs for node in graph.
 """
 
 
-@pytest.mark.parametrize(("kind", "transfers"), [("OpCounter", 0), ("NoCounter", 0), ("VariableCounter", 12)])
+@pytest.mark.parametrize(("kind", "transfers"), [("OpCounter", 0), ("VariableCounter", 12)])
 def test_counting_copies_nothing_from_a_device(kind, transfers, counter):
     command = [sys.executable, "-c", TRANSFERS, kind]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

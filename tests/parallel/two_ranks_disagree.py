@@ -43,8 +43,14 @@ class Step:
 
         return tf.while_loop(lambda index, _: index < 2, body, (0, tf.zeros([3])), parallel_iterations=1)[1]
 
+    def __call__(self, batch, requests):
+        return self._step(batch, requests)
+
+    def traced(self, batch, requests):
+        return self._step.get_concrete_function(batch, requests)
+
     @tf.function(autograph=False)
-    def __call__(self, batch, requests=(0.0,)):
+    def _step(self, batch, requests):
         first = self.inner(batch)
         wide = tf.zeros([self.width]) + first[0] + tf.convert_to_tensor(requests)[0]
         return all_reduce_sum(mesh.world, [wide], self.name)[0][0]

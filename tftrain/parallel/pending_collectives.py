@@ -5,9 +5,8 @@ collective has a counter on the host that is incremented before and after it: an
 for the others. Any thread may read the counters at any time.
 
 An op of the project's library counts (`custom_ops/tensorflow/count.cc`). It forwards the tensors and touches no stream
-of a GPU. Without the library, the counter is a variable on the host. On a GPU, an operation on such a variable between
-a tensor and its collective is a copy that waits for all that is on the stream, so there nothing is counted: Horovod's
-stall check names the tensors.
+of a GPU. Without the library, the counter is a variable on the host, for which a GPU waits: each operation between a
+tensor and its collective copies from the device.
 """
 
 import threading
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tftrain.host import devices
 from tftrain.ops.library import MissingLibraryError, library
 
 
@@ -85,7 +83,7 @@ def counter_class() -> type["OpCounter | VariableCounter"]:
             return OpCounter
     except MissingLibraryError:
         pass
-    return NoCounter if devices.has_gpu() else VariableCounter
+    return VariableCounter
 
 
 class OpCounter:
@@ -102,20 +100,12 @@ class OpCounter:
 
     def counted(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the same tensors; the count goes up when they have been made, or are on their device's stream."""
-        return list(library().tftrain_count(tensors, counter=self._count.ctypes.data))
-
-
-class NoCounter:
-    """A counter that stays 0. It hides from graph optimizers that a tensor is constant, as the others do."""
-
-    value = 0
-
-    def counted(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns tensors that are equal to those given."""
-        return [self._not_constant(tensor) if _is_constant(tensor) else tensor for tensor in tensors]
-
-    def _not_constant(self, tensor: tf.Tensor) -> tf.Tensor:
-        return tensor + tf.cast(tf.minimum(tf.timestamp(), 0.0), tensor.dtype)
+        same = library().tftrain_count(tensors, counter=self._count.ctypes.data)
+        # A function runs its stateful operations one after the other unless told that their order does not matter.
+        # Collectives would wait for computations, and two stages for each other.
+        if order := tf.compat.v1.get_default_graph().experimental_acd_manager:
+            order.run_independently(same[0].op)
+        return list(same)
 
 
 class VariableCounter:
