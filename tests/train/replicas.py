@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 
-from tests.train.layouts import CASES, SAMPLES
+from tests.train.layouts import ACCUMULATE, FUSED, SAMPLES, ZERO_1, ZERO_2, case
 from tests.train.test_step import batches
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
@@ -20,6 +20,18 @@ from tftrain.train.gradients import Accumulation
 from tftrain.train.step import TrainStep
 
 STEPS = 3
+TWO = {"tensor_parallel_size": 2}
+CASES = {
+    # Parts of buckets; micro-batches are reduced one by one.
+    "zero2-accumulate": case(ACCUMULATE, **TWO, **ZERO_2),
+    # Whole state, whole tensors of owners, sparse rows, and other combinations.
+    "zero0": case(**TWO),
+    "sparse-accumulate": case(ACCUMULATE, **TWO, compute={"sparse_as_dense": False}),
+    "zero1-greedy": case(**TWO, **ZERO_1, state_split_strategy="greedy:2"),
+    "zero1-fused": case(**TWO, **ZERO_1, optimizer="fused_lamb", model=FUSED),
+    "zero1-naive": case(**TWO, **ZERO_1, state_split_strategy="naive"),
+    "zero2-fp16-accumulate": case(ACCUMULATE, **TWO, **ZERO_2, compute={"precision": "fp16"}),
+}
 
 
 def digests(run):
@@ -32,7 +44,7 @@ def digests(run):
 
 
 def check(name, mesh):
-    """Trains a layout of `layouts.CASES` and compares the ranks of each tensor parallel group."""
+    """Trains one of `CASES` and compares the ranks of each tensor parallel group."""
     run = Run(CASES[name].resolve(mesh.size), mesh)
     pieces, micro_batch = run.task.model.pieces, Accumulation._micro_batch
 
