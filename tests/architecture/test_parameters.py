@@ -99,7 +99,7 @@ def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
 def test_a_decoder_has_the_variables_that_are_counted_and_planned(positions):
-    from tftrain.model.gpt import Gpt
+    from tftrain.model.decoder import Decoder
 
     model = ModelConfig(
         model_family="gpt",
@@ -112,7 +112,7 @@ def test_a_decoder_has_the_variables_that_are_counted_and_planned(positions):
         ln_impl="reference",
         attn_softmax_impl="reference",
     )
-    variables = Gpt(model, 31, "float32", 1).named_variables()
+    variables = Decoder(model, 31, "float32", 1).named_variables()
     assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
     held = sum(variable.shape.num_elements() for variable in variables.values())
     assert describe(model).parameters == held

@@ -10,7 +10,7 @@ from tests.model import samples
 from tests.model.samples import PLAIN
 from tftrain.formats.weights import Weights
 from tftrain.model.bert import BertClassifier, BertPretrainer
-from tftrain.model.gpt import Gpt
+from tftrain.model.decoder import Decoder
 
 DATA = Path(__file__).parent / "data"
 
@@ -18,7 +18,7 @@ DATA = Path(__file__).parent / "data"
 def build(weights: Weights):
     """The model with these weights, in fp32, by plain TensorFlow."""
     config = dataclasses.replace(weights.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **PLAIN)
-    family = Gpt if config.is_decoder else BertClassifier if config.is_fine_tuned else BertPretrainer
+    family = Decoder if config.is_decoder else BertClassifier if config.is_fine_tuned else BertPretrainer
     return family(config, config.vocab_size, "float32", 1, initial=weights)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.model.samples import PLAIN, dropout_key
 from tftrain.config.train import ModelConfig
-from tftrain.model.gpt import Gpt
+from tftrain.model.decoder import Decoder
 from tftrain.model.part import ModelPart
 
 VOCAB, SAMPLES, LENGTH = 37, 3, 11
@@ -31,7 +31,7 @@ def config(**changes):
 
 def build(model_config, dtype="float32"):
     """A model whose biases, scales and shifts are random too."""
-    model, random = Gpt(model_config, VOCAB, dtype, 1), np.random.default_rng(1)
+    model, random = Decoder(model_config, VOCAB, dtype, 1), np.random.default_rng(1)
     for name, variable in model.named_variables().items():
         if name.endswith(("bias", "beta", "gamma")):
             variable.assign_add(tf.constant(random.normal(scale=0.2, size=variable.shape), variable.dtype))
@@ -158,8 +158,8 @@ def test_a_token_sees_nothing_behind_it():
 
 def test_parts_one_after_another_are_the_model():
     model_config, data, key = config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2), batch(), dropout_key()
-    x = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart((0,), heads=False)).embedding(data, key)
+    x = Decoder(model_config, VOCAB, "float32", 1, part=ModelPart((0,), heads=False)).embedding(data, key)
     for blocks in ((0,), (1,)):
-        part = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
+        part = Decoder(model_config, VOCAB, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
         x = part.run_blocks(x, data, key)
-    np.testing.assert_array_equal(x, Gpt(model_config, VOCAB, "float32", 1).hidden_states(data, key))
+    np.testing.assert_array_equal(x, Decoder(model_config, VOCAB, "float32", 1).hidden_states(data, key))

@@ -1,7 +1,7 @@
-"""GPT (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): a decoder and its next-token loss.
+"""A decoder and its next-token loss (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
 
-The residual stream goes through blocks with causal attention, by default with the norms before the sub-layers. The
-token embedding is the output layer too. The loss is over all positions, so it is computed with the logits, in chunks.
+The residual stream goes through blocks with causal attention. The output layer is the token embedding, or a table of
+its own. The loss is over all positions, so it is computed with the logits, in chunks.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tftrain.model.transformer import Transformer
 from tftrain.ops.shapes import dimension
 
 
-class Gpt(Transformer):
+class Decoder(Transformer):
     """The decoder, or a part of it."""
 
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
