@@ -8,7 +8,7 @@ import tensorflow as tf
 from tftrain.inference.serving import task_signatures
 from tftrain.inference.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch, most_probable
-from tftrain.model import heads
+from tftrain.model import bert
 
 
 def _has_pooler(model: TrainedModel) -> bool:
@@ -72,7 +72,7 @@ def embeddings(source: Source) -> Signature | None:
         mean = tf.reduce_sum(hidden * weights, axis=1) / tf.reduce_sum(weights, axis=1)
         outputs = {"cls": hidden[:, 0], "mean": mean} | ({"pooled": fp32(pooled)} if has_pooler else {})
         return outputs | (
-            {"embedding": heads.embeddings(hidden, mask)} if source.model.config.task == "embedding" else {}
+            {"embedding": bert.embeddings(hidden, mask)} if source.model.config.task == "embedding" else {}
         )
 
     return Signature(run, TEXT)
