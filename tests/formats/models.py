@@ -15,11 +15,11 @@ from tftrain.model.decoder import Decoder
 DATA = Path(__file__).parent / "data"
 
 
-def build(weights: Weights):
-    """The model with these weights, in fp32, by plain TensorFlow."""
+def build(weights: Weights, dtype: str = "float32"):
+    """The model with these weights, by plain TensorFlow."""
     config = dataclasses.replace(weights.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **PLAIN)
     family = Decoder if config.is_decoder else BertClassifier if config.is_fine_tuned else BertPretrainer
-    return family(config, config.vocab_size, "float32", 1, initial=weights)
+    return family(config, config.vocab_size, dtype, 1, initial=weights)
 
 
 def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
