@@ -237,6 +237,7 @@ class ModelConfig:
         reasons = {
             "ln_impl": self.family.norm == "rms" and "RMSNorm",
             "gelu_impl": self.activation == "swiglu" and "SwiGLU",
+            "dropout_add_impl": self.bias != "all" and "a residual add without bias",
         }
         return {flag: part for flag, part in reasons.items() if part}
 

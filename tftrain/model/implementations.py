@@ -60,8 +60,7 @@ def describe(config: ModelConfig, dtype: str, gpu: bool) -> str:
     if reason and automatic:
         line += f" (auto is reference: {reason})"
     elif plain:
-        named = ", and ".join(f"{flag}, {part}" for flag, part in plain.items())
-        line += f" (auto is reference for {named}: no fused op)"
+        line += f" (auto is reference where no op is fused: {', '.join(plain.values())})"
     return line
 
 
