@@ -12,7 +12,12 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
-SIZES = {"base": 110_106_428, "large": 336_226_108}  # with BERT's vocabulary of 30,522
+SIZES = {  # with BERT's vocabulary of 30,522, and Llama's of 128,256 as published
+    "base": (30522, 110_106_428),
+    "large": (30522, 336_226_108),
+    "llama_1b": (128256, 1_235_814_400),
+    "llama_8b": (128256, 8_030_261_248),
+}
 
 
 @pytest.mark.parametrize("path", FLAGFILES, ids=lambda path: path.name)
@@ -23,7 +28,8 @@ def test_flagfile_parses_and_is_within_bounds(path):
     assert config != config_class() or path.stem == "base"
 
 
-@pytest.mark.parametrize(("name", "weights"), SIZES.items())
-def test_named_sizes_have_their_known_number_of_weights(name, weights):
+@pytest.mark.parametrize("name", SIZES)
+def test_named_sizes_have_their_known_number_of_weights(name):
+    words, weights = SIZES[name]
     config = flags.parse(TrainConfig, ["program", f"--flagfile={ROOT / 'configs' / name}.flags"])
-    assert describe(dataclasses.replace(config.model, vocab_size=30522)).parameters == weights
+    assert describe(dataclasses.replace(config.model, vocab_size=words)).parameters == weights

@@ -76,9 +76,10 @@ def described(weights) -> str:
     if tokenizer:
         case = "lower-cased" if tokenizer.lower_case else "cased"
         words = f"{case} {tokenizer.vocabulary.tokenizer_type} of {len(tokenizer.vocabulary)} tokens"
+    act = "SwiGLU" if model.activation == "swiglu" else f"{model.gelu_form} GeLU"
     return (
         f"{model.model_family}, {model.num_hidden_layers} layers x {model.hidden_size}, {model.num_attention_heads} "
-        f"heads, {model.gelu_form} GeLU, {count} tensors, vocabulary of {model.vocab_size}, {words}"
+        f"heads, {act}, {count} tensors, vocabulary of {model.vocab_size}, {words}"
     )
 
 

@@ -7,9 +7,11 @@ from math import prod
 import pytest
 
 from tftrain.architecture.describe import configuration, describe, pretrained
+from tftrain.config.families import FAMILIES
 from tftrain.config.train import BatchConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
 from tftrain.plan.workload import from_config
 
+LLAMA = {"model_family": "llama", **FAMILIES["llama"].defaults}
 BASE, LARGE = {}, {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
 
 
@@ -97,22 +99,28 @@ def test_every_variant_equals_the_variables_of_the_model(pre, geglu, key_bias):
     assert describe(configuration(found)) == pretrained(model)
 
 
-@pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
-def test_a_decoder_has_the_variables_that_are_counted_and_planned(positions):
-    from tftrain.model.gpt import Gpt
+DECODERS = [
+    *({"model_family": "gpt", "position_embedding": positions} for positions in ("learned", "rotary", "alibi")),
+    {**LLAMA, "num_key_value_heads": 1, "rope_theta": 5e5, "rope_scaling": "llama3:8,1,4,8192"},
+    {**LLAMA, "bias": "query_key_value", "tie_output": True},
+]
+
+
+@pytest.mark.parametrize("flags", DECODERS, ids=str)
+def test_a_decoder_has_the_variables_that_are_counted_and_planned(flags):
+    from tftrain.model.decoder import Decoder
 
     model = ModelConfig(
-        model_family="gpt",
+        **flags,
         vocab_size=31,
         num_hidden_layers=2,
         hidden_size=16,
         num_attention_heads=2,
         max_position_embeddings=12,
-        position_embedding=positions,
         ln_impl="reference",
         attn_softmax_impl="reference",
     )
-    variables = Gpt(model, 31, "float32", 1).named_variables()
+    variables = Decoder(model, 31, "float32", 1).named_variables()
     assert listed(model) == {name: tuple(variable.shape) for name, variable in variables.items()}
     held = sum(variable.shape.num_elements() for variable in variables.values())
     assert describe(model).parameters == held

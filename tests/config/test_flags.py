@@ -1,12 +1,15 @@
 """The command line: types, every problem at once, flagfiles, help."""
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
 
 from tftrain.config import flags
+from tftrain.config.families import FAMILIES
 from tftrain.config.fields import ConfigError, sections
+from tftrain.config.model import ModelConfig
 from tftrain.config.parallel import BatchConfig
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode
@@ -24,6 +27,25 @@ def problems_of(*args):
 
 def test_defaults_without_arguments():
     assert parse() == TrainConfig()
+
+
+def test_a_family_has_defaults_of_its_own_which_the_command_line_overrides():
+    model = parse("--model_family=llama", "--hidden_dropout_prob=0.2").model
+    assert (model.position_embedding, model.activation, model.bias, model.tie_output) == (
+        "rotary",
+        "swiglu",
+        "none",
+        False,
+    )
+    assert (model.hidden_dropout_prob, model.attention_probs_dropout_prob) == (0.2, 0.0)
+    assert parse("--model_family=gpt").model == dataclasses.replace(ModelConfig(), model_family="gpt")
+
+
+def test_every_restriction_and_default_of_a_family_is_a_flag_of_the_model():
+    names = {field.name for field in dataclasses.fields(ModelConfig)}
+    for family in FAMILIES.values():
+        assert {*family.values, *family.defaults} <= names
+        assert all(value in family.values.get(name, (value,)) for name, value in family.defaults.items())
 
 
 def test_values_reach_their_section_with_their_type():

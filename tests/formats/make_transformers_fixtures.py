@@ -1,13 +1,16 @@
 """Writes small random models of transformers with their outputs: the fixtures of `test_hugging_face`.
 
     python3 -m venv build/torch && build/torch/bin/pip install torch==2.13.0 transformers==5.23.0 numpy
-    build/torch/bin/python tests/formats/make_transformers_fixtures.py
+    build/torch/bin/python tests/formats/make_transformers_fixtures.py [FIXTURE ...]     # without names, all
+
+hf_llama and hf_qwen2 are by torch 2.13.0 and transformers 5.18.0.
 
 Weights are wide enough that a wrong order, a missing bias or another GeLU shows in the outputs.
 """
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +36,18 @@ WORDS = [
 NORMS = ("LayerNorm", "ln_", ".ln.")
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
     defaults()
+    decoders = {
+        "hf_llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, False),
+        "hf_qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, True),
+    }
+    for name, (cls, config_class, tied) in decoders.items():
+        if not names or name in names:
+            torch.manual_seed(7)
+            llama(name, cls, config_class, tied)
+    if names:
+        return
     torch.manual_seed(7)
     bert("hf_bert", transformers.BertForPreTraining, "gelu")
     bert("hf_bert_masked_lm", transformers.BertForMaskedLM, "gelu_new")
@@ -50,6 +63,7 @@ def main() -> None:
 def defaults() -> None:
     """Writes the fields of a configuration that states none."""
     classes = (transformers.BertConfig, transformers.MegatronBertConfig, transformers.GPT2Config)
+    classes += (transformers.LlamaConfig, transformers.Qwen2Config)
     values = {each.model_type: {**each().to_dict(), "transformers_version": None} for each in classes}
     (FOLDER / "transformers_defaults.json").write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
 
@@ -57,7 +71,10 @@ def defaults() -> None:
 def randomize(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for name, value in model.named_parameters():
-            value.normal_(1.0 if "LayerNorm.weight" in name or ("ln_" in name and "weight" in name) else 0.0, 0.3)
+            is_scale = (
+                name.endswith("norm.weight") or "LayerNorm.weight" in name or ("ln_" in name and "weight" in name)
+            )
+            value.normal_(1.0 if is_scale else 0.0, 0.3)
 
 
 def save(name: str, model, **arrays) -> Path:
@@ -113,6 +130,39 @@ def gpt2(name: str) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def llama(name: str, cls, config_class, tied: bool) -> None:
+    """A Llama with everything that can go wrong, and the gradients of its summed loss, computed in fp64."""
+    tokenizer = byte_pairs()
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling = {"rope_theta": 100.0, "original_max_position_embeddings": 16, **scaling}
+    config = config_class(
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        intermediate_size=40,
+        max_position_embeddings=64,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6} if tied else scaling,
+        tie_word_embeddings=tied,
+        attn_implementation="eager",
+    )
+    model = cls(config).eval()
+    randomize(model)
+    ids = torch.randint(0, len(tokenizer), (3, 16))
+    model.double()
+    found = model(input_ids=ids, output_hidden_states=True)
+    torch.nn.functional.cross_entropy(
+        found.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"
+    ).backward()
+    gradients = {f"gradient/{key}": value.grad.float() for key, value in model.named_parameters()}
+    arrays = {"hidden": found.hidden_states[-1], "logits": found.logits}
+    model.float()
+    folder = save(name, model, input_ids=ids, **gradients, **{key: value.detach() for key, value in arrays.items()})
+    tokenizer.save_pretrained(folder)
+
+
 def byte_pairs():
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -131,4 +181,4 @@ def byte_pairs():
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -10,16 +10,16 @@ from tests.model import samples
 from tests.model.samples import PLAIN
 from tftrain.formats.weights import Weights
 from tftrain.model.bert import BertClassifier, BertPretrainer
-from tftrain.model.gpt import Gpt
+from tftrain.model.decoder import Decoder
 
 DATA = Path(__file__).parent / "data"
 
 
-def build(weights: Weights):
-    """The model with these weights, in fp32, by plain TensorFlow."""
+def build(weights: Weights, dtype: str = "float32"):
+    """The model with these weights, by plain TensorFlow."""
     config = dataclasses.replace(weights.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **PLAIN)
-    family = Gpt if config.is_decoder else BertClassifier if config.is_fine_tuned else BertPretrainer
-    return family(config, config.vocab_size, "float32", 1, initial=weights)
+    family = Decoder if config.is_decoder else BertClassifier if config.is_fine_tuned else BertPretrainer
+    return family(config, config.vocab_size, dtype, 1, initial=weights)
 
 
 def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:

@@ -35,7 +35,15 @@ def converted(capsys, source, target, *arguments):
     return text
 
 
-OF_TRANSFORMERS = ("hf_bert", "hf_bert_masked_lm", "hf_bert_model", "hf_megatron_bert", "hf_gpt2")
+OF_TRANSFORMERS = (
+    "hf_bert",
+    "hf_bert_masked_lm",
+    "hf_bert_model",
+    "hf_megatron_bert",
+    "hf_gpt2",
+    "hf_llama",
+    "hf_qwen2",
+)
 FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
 
 
@@ -50,6 +58,8 @@ def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path,
     first, last = (json.loads((folder / "config.json").read_text()) for folder in (DATA / name, tmp_path / "back"))
     sizes = ("architectures", "model_type", "vocab_size", "hidden_size", "n_embd", "n_inner", "layer_norm_eps")
     sizes += ("id2label", "label2id")
+    if first["model_type"] in ("llama", "qwen2"):
+        sizes += ("num_key_value_heads", "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "mlp_bias")
     assert {key: first.get(key) for key in sizes} == {key: last.get(key) for key in sizes}
 
 
@@ -173,6 +183,39 @@ def test_half_precision_widens_without_a_change(capsys, tmp_path):
     assert all(value.dtype == np.float32 and np.array_equal(value, tensors[name]) for name, value in wide.items())
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type is 'yarn'; this project has only"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type is 'linear'"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is None; expected a number"),
+        ({"rope_parameters": None, "rope_theta": "large"}, "rope_theta is 'large'; expected a number above 1"),
+        ({"num_key_value_heads": 4}, "num_attention_heads=6 is no multiple of num_key_value_heads=4"),
+        ({"head_dim": 8}, "head_dim is 8; this project has only hidden_size / heads"),
+        ({"mlp_bias": True}, "attention_bias and mlp_bias differ"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; this project has only 'silu'"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; expected true or false"),
+        ({"tie_word_embeddings": True}, "lm_head.weight differs from model.embed_tokens.weight"),
+    ],
+    ids=str,
+)
+def test_a_llama_of_another_kind_is_refused_in_a_line(capsys, tmp_path, change, message):
+    shutil.copytree(DATA / "hf_llama", tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps(config | change))
+    code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=tftrain:{tmp_path / 'out'}")
+    assert (code, message in text) == (1, True), text
+
+
+def test_the_scaling_is_read_under_its_names_before_transformers_5():
+    config = json.loads((DATA / "hf_llama/config.json").read_text())
+    scaling = dict(config["rope_parameters"])
+    old = {**config, "rope_parameters": None, "rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling}
+    found = [hugging_face_config.model_config(each, "config.json") for each in (config, old)]
+    assert found[0] == found[1]
+    assert (found[0].rope_theta, found[0].rope_scaling) == (100.0, "llama3:8,1,4,16")
+
+
 def damaged(folder, how):
     """Spoils a copy of a model; returns what the message must say."""
     file = folder / "model.safetensors"
@@ -214,7 +257,7 @@ def damaged(folder, how):
     changes = {
         "another family": (
             {"model_type": "roberta"},
-            "model_type is 'roberta'; expected one of bert, megatron-bert, gpt2",
+            "model_type is 'roberta'; expected one of bert, megatron-bert, gpt2, llama, qwen2",
         ),
         "another activation": ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         "relative positions": ({"position_embedding_type": "relative_key"}, "this project has only 'absolute'"),

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.formats.models import DATA, outputs
+from tests.formats.models import DATA, build, outputs
 from tftrain.config.convert import Place
+from tftrain.formats.hugging_face import links_of
 from tftrain.formats.registry import open_weights
 
 FIXTURES = {
@@ -13,6 +15,8 @@ FIXTURES = {
     "hf_bert_model": ("hf", {"hidden", "pooled"}),
     "hf_megatron_bert": ("hf", {"hidden", "mlm_logits", "nsp_logits"}),
     "hf_gpt2": ("hf", {"hidden", "logits"}),
+    "hf_llama": ("hf", {"hidden", "logits"}),
+    "hf_qwen2": ("hf", {"hidden", "logits"}),
     "hf_bert_classes": ("hf", {"hidden", "task_logits"}),
     "hf_bert_tokens": ("hf", {"hidden", "task_logits"}),
     "hf_bert_answers": ("hf", {"hidden", "task_logits"}),
@@ -23,6 +27,24 @@ FIXTURES = {
     "megatron": ("megatron", {"mlm_logits", "nsp_logits"}),
     "nvidia_encoder": ("nvidia", {"hidden", "pooled"}),
 }
+
+
+@pytest.mark.parametrize("name", ["hf_llama", "hf_qwen2"])
+def test_every_gradient_is_that_of_transformers(name):
+    weights, expected = open_weights(Place("hf", str(DATA / name))), np.load(DATA / name / "expected.npz")
+    model, ids = build(weights, "float64"), tf.constant(expected["input_ids"], tf.int32)
+    variables = model.named_variables()
+    with tf.GradientTape() as tape:
+        entropy, _ = model.cross_entropy(model.hidden_states({"input_ids": ids[:, :-1]}), ids[:, 1:])
+        loss = tf.reduce_sum(entropy)
+    found = dict(zip(variables, tape.gradient(loss, list(variables.values())), strict=True))
+    links = [link for link in links_of(weights.model) if f"gradient/{link.theirs}" in expected]
+    assert {our for link in links for our in link.ours} == set(variables)
+    for link in links:
+        theirs = expected[f"gradient/{link.theirs}"]
+        ours = link.join([found[each].numpy() for each in link.ours])
+        # Theirs are in fp64 but for cosine and sine, which transformers always rounds to fp32.
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max(), err_msg=link.theirs)
 
 
 @pytest.mark.parametrize("name", FIXTURES)

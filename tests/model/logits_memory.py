@@ -18,7 +18,7 @@ def grown_bytes(words: int, way: str) -> int:
     import tensorflow as tf
 
     from tftrain.bench.attention.worker import reset_peak, resident_bytes
-    from tftrain.model.output_layer import tied_cross_entropy, tied_logits
+    from tftrain.model.output_layer import output_cross_entropy, output_logits
     from tftrain.parallel.mesh import Group
 
     @tf.function(autograph=False)
@@ -26,9 +26,9 @@ def grown_bytes(words: int, way: str) -> int:
         with tf.GradientTape() as tape:
             tape.watch([x, table, bias])
             if way == "chunks":
-                entropy, _ = tied_cross_entropy(x, table, labels, 0, Group(), "masked_lm", bias=bias)
+                entropy, _ = output_cross_entropy(x, table, labels, 0, Group(), "masked_lm", bias=bias)
             else:
-                entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tied_logits(x, table, bias))
+                entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output_logits(x, table, bias))
             loss = tf.reduce_sum(entropy)
         return tape.gradient(loss, [x, table, bias])
 

@@ -54,6 +54,21 @@ def test_the_context_is_that_of_numpy(core, rate, heads, causal):
     assert_close(context, expected_context(*wide, factors, causal), rtol=1e-5)
 
 
+def test_heads_that_share_keys_and_values_equal_heads_with_copies_of_them(core):
+    """Context and gradients; that of a shared head is the sum over its copies."""
+    random, shared = np.random.default_rng(2), 2
+    query = tf.constant(random.normal(size=(3, 9, 6, 8)), tf.float32)
+    few = [tf.constant(random.normal(size=(3, 9, shared, 8)), tf.float32) for _ in range(2)]
+    mask, dropout = AttentionMask(tf.constant(KEYS), causal=True), dropout_at(dropout_key(), 0.3, 6, None)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([query, *few])
+        many = [tf.repeat(each, 3, axis=2) for each in few]
+        context, expected = core(query, *few, mask, dropout), CORES["reference"](query, *many, mask, dropout)
+    assert_close(context, expected, rtol=1e-5)
+    for tensor in (query, *few):
+        assert_close(*(tape.gradient(each, tensor, output_gradients=query) for each in (context, expected)), rtol=1e-4)
+
+
 def test_a_causal_query_has_no_gradient_from_the_keys_behind_it(core):
     tensors = list(map(tf.constant, inputs()))
     with tf.GradientTape() as tape:

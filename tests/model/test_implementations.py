@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.model.samples import dropout_key, loss_and_gradients, small_batch, small_config, small_model
+from tftrain.config.families import FAMILIES
 from tftrain.config.train import ModelConfig
 from tftrain.model.implementations import FLAGS, describe, resolve_implementations
 from tftrain.ops import library as module
@@ -41,6 +42,16 @@ def test_auto_is_fused_where_the_ops_are_built(dtype):
     config = ModelConfig()
     assert implementations(resolve_implementations(config, dtype, gpu=False)) == {"fused"}
     assert describe(config, dtype, gpu=False) == "implementations: " + " ".join(f"{flag}=fused" for flag in FLAGS)
+
+
+@needs_ops
+def test_auto_is_plain_for_the_parts_that_have_no_fused_op():
+    config = ModelConfig("llama", **FAMILIES["llama"].defaults)
+    line = describe(config, "bfloat16", gpu=False)
+    assert line == (
+        "implementations: ln_impl=reference attn_softmax_impl=fused gelu_impl=reference dropout_add_impl="
+        "reference (auto is reference where no op is fused: RMSNorm, SwiGLU, a residual add without bias)"
+    )
 
 
 def test_auto_is_plain_for_a_dtype_that_the_ops_refuse():

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.model.samples import half_unit, small_batch, small_config, tensor_bytes
 from tftrain.model.bert import BertPretrainer
-from tftrain.model.output_layer import tied_cross_entropy
+from tftrain.model.output_layer import output_cross_entropy
 from tftrain.parallel.mesh import Group
 
 N, WORDS, WIDTH = 13, 29, 8
@@ -17,7 +17,7 @@ def results(tensors, labels, weights, rows):
     with tf.GradientTape() as tape:
         tape.watch(tensors)
         x, table, *bias = tensors
-        entropy, correct = tied_cross_entropy(x, table, labels, 0, Group(), "output", rows, *bias)
+        entropy, correct = output_cross_entropy(x, table, labels, 0, Group(), "output", rows, *bias)
         loss = tf.reduce_sum(entropy * tf.cast(weights, entropy.dtype))
     return [entropy, correct, *tape.gradient(loss, tensors)]
 
@@ -71,7 +71,7 @@ def test_a_compiled_function_gives_the_same(rows):
 def test_of_classes_with_equal_logits_the_lowest_is_best():
     table, labels = tf.constant([[0.0], [1.0], [1.0]]), tf.constant([1, 2, 0])
     for rows in (1, 3):
-        _, correct = tied_cross_entropy(tf.ones([3, 1]), table, labels, 0, Group(), "output", rows)
+        _, correct = output_cross_entropy(tf.ones([3, 1]), table, labels, 0, Group(), "output", rows)
         np.testing.assert_array_equal(correct, [1, 0, 0])
 
 

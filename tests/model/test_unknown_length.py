@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import VOCAB, outputs, small_batch, small_config, small_model
-from tftrain.model.gpt import Gpt
+from tftrain.model.decoder import Decoder
 
 ROUNDING = 4 * np.finfo(np.float32).eps
 FEATURES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
@@ -31,7 +31,7 @@ def test_an_encoder_takes_any_length(changes):
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
 def test_a_decoder_takes_any_length(positions):
-    model = Gpt(
+    model = Decoder(
         small_config(model_family="gpt", hidden_size=24, position_embedding=positions), VOCAB, "float32", seed=1
     )
     function = any_length(lambda batch: model.logits(model.hidden_states(batch)), ["input_ids"])

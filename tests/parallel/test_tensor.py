@@ -13,7 +13,7 @@ from tests.model.samples import VOCAB, dropout_key, loss_and_gradients, small_ba
 from tests.parallel import tensor_ranks
 from tftrain.checkpoint.piece import even_bounds
 from tftrain.model.bert import BertPretrainer
-from tftrain.model.output_layer import tied_cross_entropy
+from tftrain.model.output_layer import output_cross_entropy
 from tftrain.model.parameters import Parameters
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Group
@@ -125,7 +125,7 @@ def test_cross_entropy_over_ranks_is_that_of_the_whole(three, rows):
         own = [tf.constant(x), tf.constant(table[first:end]), tf.constant(bias[first:end])]
         with tf.GradientTape() as tape:
             tape.watch(own)
-            found = tied_cross_entropy(*own[:2], labels, first, group, "masked_lm", rows, own[2])
+            found = output_cross_entropy(*own[:2], labels, first, group, "masked_lm", rows, own[2])
             loss = tf.reduce_sum(found[0] * tf.constant(x[:, 0]))
         return *found, *tape.gradient(loss, own)
 

@@ -122,6 +122,15 @@ def test_the_first_stage_has_as_many_micro_batches_under_way_as_there_are_stages
     assert tensors["inputs of blocks"] == 3 * min(4, count) * entry
 
 
+def test_an_output_layer_of_its_own_needs_no_copy_of_the_embedding():
+    work = resized(GPT, model_family="llama", tie_output=False).replaced(trainer="tftrain", pp=3, tp=2)
+    assert [inventory.copied_weights(work, stage) for stage in range(3)] == [0, 0, 0]
+    whole = sum(inventory.weights(work.replaced(tp=1), stage) for stage in range(3))
+    assert whole == work.model.parameters
+    tied = resized(work, tie_output=True)
+    assert inventory.copied_weights(tied, 2) == work.model.word.size / 2
+
+
 def test_the_last_stage_counts_where_its_logits_outweigh_the_first():
     tensors = dict(memory.estimate(resized(GPT, vocab_size=10**6).replaced(pp=2), BARE).tensors)
     assert tensors["head: logits and probabilities"] == 4 * 1024 * 10**6 * (2 + 4)

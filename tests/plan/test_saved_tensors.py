@@ -4,6 +4,7 @@ import pytest
 
 from tests.plan.workloads import BERT, resized
 from tftrain.architecture.describe import describe
+from tftrain.config.families import FAMILIES
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.train import ModelConfig
 from tftrain.plan import own
@@ -54,6 +55,28 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
     # A number or two for each row, such as a norm's mean, is not in the inventory.
     rows = 16 * SAMPLES * LENGTH * 4
     assert 0 <= found - own.block(work).saved_bytes() <= rows
+
+
+@pytest.mark.parametrize("dtype", ITEM)
+@pytest.mark.parametrize("core", ["plain", "softmax", "flash"])
+def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, dtype):
+    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 2, "intermediate_size": 160}
+    flags = {**FAMILIES["llama"].defaults, **sizes, "vocab_size": 64, **dict.fromkeys(FUSED_OPS.values(), "reference")}
+    flags |= {"attn_impl": "flash" if core == "flash" else "softmax"}
+    flags |= {"attn_softmax_impl": "reference" if core == "plain" else "fused"}
+    config = ModelConfig("llama", **flags)
+    work = BERT.replaced(
+        trainer="tftrain",
+        model=describe(config),
+        seq=LENGTH,
+        micro_batch=SAMPLES,
+        precision=ITEM[dtype][0],
+        fused=frozenset({"plain": (), "softmax": ("softmax",), "flash": ("softmax", "flash")}[core]),
+        hidden_dropout=False,
+        attention_dropout=False,
+    )
+    found = saved_bytes(config, dtype)
+    assert 0 <= found - own.block(work).saved_bytes() <= 16 * SAMPLES * LENGTH * 4
 
 
 def saved_bytes(config, dtype):

@@ -71,6 +71,12 @@ MEMORY_CASES = (
     pytest.param(
         f"--max_seq_length=128 --micro_batch_size=8 --checkpoint_every=2 {FUSED}", 1, marks=pytest.mark.nightly
     ),
+    pytest.param(
+        "--model_family=llama --num_key_value_heads=4 --max_seq_length=512 --micro_batch_size=2 "
+        "--attn_softmax_impl=fused --optimizer=fused_lamb",
+        1,
+        marks=pytest.mark.nightly,
+    ),
 )
 MEMORY, TIME = 0.10, 0.15
 

@@ -21,7 +21,7 @@ from tftrain.report import rows
 from tftrain.report.metrics import MetricsWriter, read_rows
 from tftrain.report.rows import EvalRow, SpikeRow, TrainRow
 from tftrain.tasks.bert_pretraining import BertPretraining
-from tftrain.tasks.gpt_pretraining import GptPretraining
+from tftrain.tasks.causal_pretraining import CausalPretraining
 
 MEANS = BertPretraining.means
 
@@ -217,7 +217,7 @@ def test_a_step_has_one_short_line_and_its_whole_line_in_a_file(tmp_path, capsys
         rows.short_train_line(
             row(999, samples_per_sec=9999.9, real_tokens_per_sec=1e8, skipped_steps=0), 10**4, MEANS, 3599
         ),
-        rows.short_train_line(row(10**6, means={"lm_loss": 7.5}), 10**6, GptPretraining.means, 1e8),
+        rows.short_train_line(row(10**6, means={"lm_loss": 7.5}), 10**6, CausalPretraining.means, 1e8),
         rows.short_eval_line(evaluation(10**6), 10**6, MEANS),
         rows.short_spike_line(SpikeRow(10**6, 10.5, 99.9, 1234.5, -99.9), 10**6),
     ],
@@ -234,8 +234,8 @@ def test_skipped_steps_are_named_in_the_short_line():
 def test_short_lines_have_the_parts_of_a_loss_only_where_there_are_several():
     assert " eval lm 5.5000 " in rows.short_eval_line(evaluation(), 100, MEANS)
     found = row(means={"lm_loss": 7.5}), EvalRow(10, {"eval_lm_loss": 5.5, "eval_lm_accuracy": 0.25}, 6.25)
-    assert " loss 7.5000  lr " in rows.short_train_line(found[0], 100, GptPretraining.means, 45)
-    assert " eval loss 5.5000 " in rows.short_eval_line(found[1], 100, GptPretraining.means)
+    assert " loss 7.5000  lr " in rows.short_train_line(found[0], 100, CausalPretraining.means, 45)
+    assert " eval loss 5.5000 " in rows.short_eval_line(found[1], 100, CausalPretraining.means)
 
 
 @pytest.mark.parametrize(

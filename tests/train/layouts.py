@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
+from tftrain.config.families import FAMILIES
 from tftrain.config.parallel import BatchConfig, ParallelConfig
 from tftrain.model.implementations import FLAGS
 from tftrain.parallel import collectives
@@ -37,7 +38,10 @@ MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_hidden_layer
 WIDE = {"hidden_size": 2560, "num_hidden_layers": 1, "intermediate_size": 64}
 # Many gradients of so small a decoder's attention are next to nothing. A large epsilon keeps Adam from turning their
 # roundings into steps of full length.
-GPT, GPT_EPSILON = {"model_family": "gpt"}, 0.1
+GPT, DECODER_EPSILON = {"model_family": "gpt"}, 0.1
+# With heads that share keys and values, and an output layer of its own.
+LLAMA = {"model_family": "llama", **FAMILIES["llama"].defaults, "num_key_value_heads": 2, "use_bias_in_keys": True}
+LLAMA |= {name: getattr(MODEL, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
 # At 0.01 the losses of so wide a model jump up and down, and with them grow the roundings of sums in another order.
 SLOWLY = 0.001
 ZERO_1, ZERO_2 = {"split_opt_state": True}, {"split_opt_state": True, "split_grad_accum": True}
@@ -58,7 +62,8 @@ def case(
     If it is `packed`, every row has two examples, see `two_in_a_row`.
     """
     packed_data = dataclasses.replace(BASE.data, synthetic_data=False, data_dir="packed")
-    epsilon = GPT_EPSILON if dict(model).get("model_family") == "gpt" else BASE.optimizer.adam_epsilon
+    is_decoder = "model_family" in dict(model)
+    epsilon = DECODER_EPSILON if is_decoder else BASE.optimizer.adam_epsilon
     return dataclasses.replace(
         BASE,
         data=packed_data if packed else BASE.data,
@@ -101,6 +106,7 @@ FACTORS = {
         "packed": {"packed": True},
         "gpt-rotary-geglu": {"model": {**GPT, "position_embedding": "rotary", "activation": "geglu"}},
         "gpt-alibi": {"model": {**GPT, "position_embedding": "alibi"}},
+        "llama": {"model": LLAMA},
     },
     "ops": {"": {}, "fused": {"model": FUSED}},
     "rule": {"lamb": {}, "adamw": {"rule": "adamw"}},
@@ -136,6 +142,8 @@ def configured(row):
     stages = flags.get("pipeline_parallel_size", 1)
     layers = 1 if stages == 1 else stages * flags.get("virtual_pipeline_size", 1) + 1  # they do not divide evenly
     flags["model"] = {"num_hidden_layers": layers, **flags.get("model", {})}
+    plain = dataclasses.replace(MODEL, **flags["model"]).without_fused_op
+    flags["model"] |= dict.fromkeys(plain, "reference")
     rule, fused = flags.pop("rule", "lamb"), row["ops"] == "fused"
     return case(optimizer=f"{'fused' if fused else 'reference'}_{rule}", **flags)
 

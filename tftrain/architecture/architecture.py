@@ -13,6 +13,7 @@ class Architecture:
     """A transformer.
 
     Attributes:
+        family: its name.
         word: the token embedding.
         tables: the other tables of the embedding, by name.
         embedding_norm: behind their sum, or None.
@@ -20,9 +21,11 @@ class Architecture:
         final_norm: behind the last block, or None.
         heads: the output heads beside the output layer.
         tied: whether the token embedding is the output layer too: logits over the vocabulary are products with it.
+        output: an output layer of its own, or None.
         causal: whether a token attends only to itself and those before it, and every token is predicted.
     """
 
+    family: str
     word: Table
     tables: tuple[Named, ...]
     embedding_norm: Norm | None
@@ -31,6 +34,7 @@ class Architecture:
     final_norm: Norm | None
     heads: tuple[Head, ...]
     tied: bool
+    output: Table | None
     causal: bool
 
     def __hash__(self) -> int:
@@ -57,6 +61,11 @@ class Architecture:
         return self.block.attention.heads
 
     @property
+    def key_value_width(self) -> int:
+        """Width of all keys, and of all values, of a block."""
+        return self.block.attention.key.outputs
+
+    @property
     def inner(self) -> int:
         """Width of the feed-forward layer."""
         return self.block.feed_forward.up.outputs
@@ -79,9 +88,11 @@ class Architecture:
             yield from self.embedding_norm.variables("embeddings/norm")
 
     def output_variables(self) -> Iterator[Variable]:
-        """Yields the variables behind the blocks: the final norm and the heads."""
+        """Yields the variables behind the blocks: the final norm, the output layer and the heads."""
         if self.final_norm:
             yield from self.final_norm.variables("final_norm")
+        if self.output:
+            yield from self.output.variables("output")
         for head in self.heads:
             for name, leaf in head.parts():
                 yield from leaf.variables(name)

@@ -6,18 +6,21 @@ import functools
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.parts import Attention, Bias, Block, Dense, FeedForward, Head, Named, Norm, Table
 from tftrain.config.model import ModelConfig
+from tftrain.config.rope import NONE
 
 
 @functools.lru_cache(maxsize=1 << 10)
 def describe(model: ModelConfig) -> Architecture:
     """Returns the architecture of a configuration with a `vocab_size`."""
-    width, norm = model.hidden_size, Norm(model.hidden_size)
+    width, norm = model.hidden_size, Norm(model.hidden_size, model.family.norm)
+    predicts_tokens = not model.is_fine_tuned
     tables: list[Named] = []
     if model.position_embedding == "learned":
         tables.append(("position", Table(model.max_position_embeddings, width)))
     if model.has_token_types:
         tables.append(("token_type", Table(model.type_vocab_size, width)))
     return Architecture(
+        family=model.model_family,
         word=Table(model.vocab_size, width, divided=True),
         tables=tuple(tables),
         embedding_norm=None if model.is_pre_norm else norm,
@@ -25,7 +28,8 @@ def describe(model: ModelConfig) -> Architecture:
         layers=model.num_hidden_layers,
         final_norm=norm if model.is_pre_norm else None,
         heads=tuple(_heads(model)),
-        tied=not model.is_fine_tuned,
+        tied=predicts_tokens and model.tie_output,
+        output=None if model.tie_output or not predicts_tokens else Table(model.vocab_size, width, divided=True),
         causal=model.is_decoder,
     )
 
@@ -40,38 +44,47 @@ def configuration(architecture: Architecture) -> ModelConfig:
     attention, feed_forward = architecture.block.attention, architecture.block.feed_forward
     rows = {name: table.rows for name, table in architecture.tables}
     return ModelConfig(
-        model_family="gpt" if architecture.causal else "bert",
+        model_family=architecture.family,
         vocab_size=architecture.vocab,
         num_hidden_layers=architecture.layers,
         hidden_size=architecture.width,
         num_attention_heads=attention.heads,
+        num_key_value_heads=None if attention.key_value_heads == attention.heads else attention.key_value_heads,
         intermediate_size=architecture.inner,
         max_position_embeddings=rows.get("position", ModelConfig.max_position_embeddings),
         position_embedding=attention.positions,
+        rope_theta=attention.theta,
+        rope_scaling=str(attention.scaling or NONE),
         type_vocab_size=rows.get("token_type", ModelConfig.type_vocab_size),
         norm_position="pre" if architecture.block.pre_norm else "post",
-        activation="geglu" if feed_forward.gate else "gelu",
-        use_bias_in_keys=attention.key.bias,
+        activation=feed_forward.activation,
+        bias="all" if attention.output.bias else "query_key_value" if attention.query.bias else "none",
+        use_bias_in_keys=attention.key.bias or not attention.query.bias,
+        tie_output=architecture.output is None,
     )
 
 
 def _attention(model: ModelConfig) -> Attention:
     width, unit = model.hidden_size, model.head_size
-    plain = Dense(width, width, divided="outputs", unit=unit)
+    query = Dense(width, width, bias=model.bias != "none", divided="outputs", unit=unit)
+    value = dataclasses.replace(query, outputs=model.key_value_heads * unit)
     return Attention(
-        query=plain,
-        key=dataclasses.replace(plain, bias=model.use_bias_in_keys),
-        value=plain,
-        output=Dense(width, width, divided="inputs", unit=unit),
+        query=query,
+        key=dataclasses.replace(value, bias=value.bias and model.use_bias_in_keys),
+        value=value,
+        output=Dense(width, width, bias=model.bias == "all", divided="inputs", unit=unit),
         heads=model.num_attention_heads,
         positions=model.position_embedding,
+        theta=model.rope_theta,
+        scaling=model.rotary_scaling,
     )
 
 
 def _feed_forward(model: ModelConfig) -> FeedForward:
     width, inner = model.hidden_size, model.feed_forward_size
-    wide = Dense(width, inner, divided="outputs")
-    return FeedForward(wide, Dense(inner, width, divided="inputs"), wide if model.activation == "geglu" else None)
+    wide = Dense(width, inner, bias=model.bias == "all", divided="outputs")
+    down = Dense(inner, width, bias=wide.bias, divided="inputs")
+    return FeedForward(wide, down, None if model.activation == "gelu" else wide, model.activation)
 
 
 def _heads(model: ModelConfig) -> list[Head]:

@@ -17,7 +17,7 @@ class ForwardFlops(NamedTuple):
     attention_products: int  # scores and weighted values of all layers
     feed_forward: int  # of all layers
     heads: int  # the dense layers of the heads
-    logits: int  # products with the token embedding
+    logits: int  # products with the output layer
 
     @property
     def blocks(self) -> int:
@@ -55,7 +55,7 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
             for _, leaf in head.parts()
             if isinstance(leaf, Dense)
         ),
-        logits=2 * rows["predictions"] * model.width * model.vocab if model.tied else 0,
+        logits=2 * rows["predictions"] * model.width * model.vocab if model.tied or model.output else 0,
     )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+from tftrain.config.rope import RopeScaling
+
 
 class Variable(NamedTuple):
     """A variable.
@@ -66,13 +68,19 @@ class Dense:
 
 @dataclass(frozen=True)
 class Norm:
-    """A LayerNorm over `width` elements, with scale and shift."""
+    """A norm over `width` elements.
+
+    Attributes:
+        width: see above.
+        kind: "layer", with scale and shift; or "rms", with scale alone.
+    """
 
     width: int
+    kind: str = "layer"
 
     def variables(self, name: str) -> Iterator[Variable]:
-        """Yields gamma and beta, [width]."""
-        for leaf in ("gamma", "beta"):
+        """Yields gamma and, if there is a shift, beta; [width]."""
+        for leaf in ("gamma", "beta") if self.kind == "layer" else ("gamma",):
             yield Variable(f"{name}/{leaf}", (self.width,), is_norm=True, decays=False)
 
 
@@ -117,6 +125,7 @@ class Attention:
         query, key, value, output: the projections.
         heads: number of attention heads.
         positions: how it knows positions by itself: "rotary" or "alibi"; "learned": it does not.
+        theta, scaling: base of the wavelengths of rotary positions, and their scaling, if any.
     """
 
     query: Dense
@@ -125,11 +134,18 @@ class Attention:
     output: Dense
     heads: int
     positions: str = "learned"
+    theta: float = 10_000.0
+    scaling: RopeScaling | None = None
 
     @property
     def head_size(self) -> int:
         """Width of a head."""
         return self.query.outputs // self.heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Number of the heads of keys and values; each is for as many heads of queries."""
+        return self.key.outputs // self.head_size
 
     def parts(self) -> Iterator[Named]:
         """Yields the projections with their names."""
@@ -138,11 +154,17 @@ class Attention:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """activation(x W_up) W_down; gated: (activation(x W_gate) * (x W_up)) W_down."""
+    """GeLU(x W_up) W_down; gated: (GeLU(x W_gate) * (x W_up)) W_down, or with SiLU in the place of GeLU.
+
+    Attributes:
+        up, down, gate: the projections.
+        activation: "gelu", or of gated layers "geglu" or "swiglu".
+    """
 
     up: Dense
     down: Dense
     gate: Dense | None = None
+    activation: str = "gelu"
 
     @property
     def wide(self) -> tuple[Dense, ...]:

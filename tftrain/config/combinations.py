@@ -5,11 +5,12 @@ import math
 from collections.abc import Iterator, Set
 
 from tftrain.config import fine_tuning, length_choice
-from tftrain.config.families import listed
+from tftrain.config.families import taking
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.layer_split import split_layers
-from tftrain.config.model import HEAD_SIZES, TASKS
+from tftrain.config.model import HEAD_SIZES, TASKS, ModelConfig
 from tftrain.config.parallel import schedule_problems
+from tftrain.config.rope import parse
 
 
 def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
@@ -42,12 +43,21 @@ def _of_model(config) -> Iterator[Problem]:
     heads = model.num_attention_heads
     if heads > 0 and model.hidden_size % heads:
         yield Problem("hidden_size", model.hidden_size, f"expected a multiple of num_attention_heads={heads}")
-    if positions not in model.family.positions and not model.is_decoder:
-        expected = f"expected {' or '.join(model.family.positions)}, or --model_family={listed('causal')}"
-        yield Problem("position_embedding", positions, expected)
+    yield from _of_family(model)
     if positions == "rotary" and model.head_size % 2:
         expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
         yield Problem("position_embedding", positions, expected)
+    if heads > 0 and heads % max(1, model.key_value_heads):
+        expected = f"expected a divisor of num_attention_heads={heads}"
+        yield Problem("num_key_value_heads", model.num_key_value_heads, expected)
+    try:
+        parse(model.rope_scaling)
+    except ValueError as error:
+        yield Problem("rope_scaling", model.rope_scaling, str(error))
+    if positions != "rotary":
+        for name in ("rope_theta", "rope_scaling"):
+            if (value := getattr(model, name)) != getattr(ModelConfig, name):
+                yield Problem(name, value, "expected together with position_embedding=rotary")
     size = model.head_size if heads > 0 else 0
     multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
     if size % multiple or size > largest:
@@ -55,6 +65,20 @@ def _of_model(config) -> Iterator[Problem]:
         yield Problem("attn_impl", model.attn_impl, f"expected softmax with heads of {size} elements: {takes}")
     if model.attn_impl == "cudnn" and (reason := _no_cudnn(config)):
         yield Problem("attn_impl", "cudnn", f"expected flash or softmax with {reason}")
+
+
+def _of_family(model: ModelConfig) -> Iterator[Problem]:
+    """Yields the flags whose value the family does not have."""
+    choices = {field.name: field.metadata["choices"] for field in dataclasses.fields(model)}
+    for name, values in model.family.values.items():
+        value = getattr(model, name)
+        if value not in values and value in (choices[name] or (value,)):
+            takes = " or ".join(str(each).lower() for each in values if each is not None)
+            expected = f"expected {takes}" if takes else "remove this flag"
+            yield Problem(name, value, f"{expected}, or --model_family={taking(name, value)}")
+    for name, part in model.without_fused_op.items():
+        if getattr(model, name) == "fused":
+            yield Problem(name, "fused", f"expected auto or reference: {part} has no fused op")
 
 
 def _no_cudnn(config) -> str | None:
@@ -105,9 +129,10 @@ def _of_schedule(config) -> Iterator[Problem]:
 def _of_ranks(config, ranks: int) -> Iterator[Problem]:
     model, parallel, compute = config.model, config.parallel, config.compute
     size, length = parallel.tensor_parallel_size, config.data.max_seq_length or 0
-    yield from parallel.problems(
-        ranks, {"num_attention_heads": model.num_attention_heads, "intermediate_size": model.feed_forward_size}
-    )
+    widths = {"num_attention_heads": model.num_attention_heads, "intermediate_size": model.feed_forward_size}
+    if model.num_key_value_heads:
+        widths["num_key_value_heads"] = model.num_key_value_heads
+    yield from parallel.problems(ranks, widths)
     try:
         sizes = model.num_hidden_layers, parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
         split_layers(*(max(1, each) for each in sizes), parallel.pipeline_split)

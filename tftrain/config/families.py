@@ -1,6 +1,7 @@
-"""The model families by name: what they learn and how they differ, apart from sizes."""
+"""The model families by name: what they learn, what they are made of, and which options they have, apart from sizes."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Family(NamedTuple):
@@ -9,26 +10,66 @@ class Family(NamedTuple):
     Attributes:
         objective: what it is pre-trained on: "masked" words or, of a decoder, the "causal" next token.
         pre_norm: whether each sub-layer has its norm before it, where `--norm_position` does not say.
+        norm: "layer" or "rms" (arXiv 1910.07467).
         token_types: whether the embedding has a table of token types.
         scales_residual: whether projections into the residual stream begin with smaller weights, as in GPT-2.
-        positions: values of `--position_embedding`.
         fine_tuned: whether it has the tasks on labelled examples.
+        values: by flag, the values that the family takes; of other flags it takes all.
+        defaults: by flag, the value where the command line gives none, if it is another one than the flag's default.
     """
 
     objective: str
     pre_norm: bool
+    norm: str
     token_types: bool
     scales_residual: bool
-    positions: tuple[str, ...]
     fine_tuned: bool
+    values: Mapping[str, tuple]
+    defaults: Mapping[str, Any] = {}
 
 
+# The options that BERT and GPT-2 came without.
+_CLASSIC = {
+    "activation": ("gelu", "geglu"),
+    "bias": ("all",),
+    "num_key_value_heads": (None,),
+    "tie_output": (True,),
+}
 FAMILIES = {
-    "bert": Family("masked", False, True, False, ("learned",), True),
-    "gpt": Family("causal", True, False, True, ("learned", "rotary", "alibi"), False),
+    "bert": Family("masked", False, "layer", True, False, True, {"position_embedding": ("learned",), **_CLASSIC}),
+    "gpt": Family("causal", True, "layer", False, True, False, _CLASSIC),
+    "llama": Family(
+        objective="causal",
+        pre_norm=True,
+        norm="rms",
+        token_types=False,
+        scales_residual=False,
+        fine_tuned=False,
+        values={
+            "activation": ("swiglu",),
+            "gelu_form": ("tanh",),
+            "norm_position": ("auto", "pre"),
+            "position_embedding": ("rotary",),
+            "use_bias_in_keys": (True,),
+        },
+        defaults={
+            "activation": "swiglu",
+            "attention_probs_dropout_prob": 0.0,
+            "bias": "none",
+            "hidden_dropout_prob": 0.0,
+            "layer_norm_epsilon": 1e-5,
+            "position_embedding": "rotary",
+            "tie_output": False,
+        },
+    ),
 }
 
 
 def listed(objective: str) -> str:
     """Returns the names of the families that are pre-trained on an objective, for a message."""
     return " or ".join(name for name, family in FAMILIES.items() if family.objective == objective)
+
+
+def taking(flag: str, value: Any) -> str:
+    """Returns the names of the families that take a value of a flag, for a message."""
+    return " or ".join(name for name, family in FAMILIES.items() if value in family.values.get(flag, (value,)))

@@ -85,7 +85,7 @@ def read(
         stray = _without_arguments(stray, arguments)
     problems += [_unknown(arg, list(values) if number < MAX_PROBLEMS else ()) for number, arg in enumerate(stray)]
     given = frozenset(name for name in values if values[name].present)
-    filled = [_fill(section, values) for section in sections(defaults)]
+    filled = [_fill(section, values, given) for section in sections(defaults)]
     if filled[0].__class__ is config_class:
         return filled[0], problems, given
     by_class = {part.__class__: part for part in filled}
@@ -192,11 +192,13 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
     return values
 
 
-def _fill(section: Any, values: flags.FlagValues) -> Any:
-    given = {field.name: values[flag_name(field)].value for field in dataclasses.fields(section)}
-    return dataclasses.replace(
-        section, **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+def _fill(section: Any, values: flags.FlagValues, given: Collection[str]) -> Any:
+    """Returns a section with the values of the command line; a `ModelConfig` has defaults that depend on the family."""
+    found = {field.name: values[flag_name(field)].value for field in dataclasses.fields(section)}
+    filled = dataclasses.replace(
+        section, **{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
     )
+    return filled.with_family_defaults(given) if hasattr(filled, "with_family_defaults") else filled
 
 
 def _with_values(args: Sequence[str], values: flags.FlagValues, problems: list[Problem]) -> list[str]:

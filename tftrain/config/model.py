@@ -1,10 +1,12 @@
 """The flags of the model: its family, its task, its sizes, and what its blocks are made of."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from tftrain.config.families import FAMILIES, Family
 from tftrain.config.fields import flag, implementations
+from tftrain.config.rope import RopeScaling, parse
 
 TASKS = (
     "pretraining",
@@ -29,7 +31,8 @@ class ModelConfig:
 
     model_family: str = flag(
         "bert",
-        "bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token.",
+        "bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token; "
+        "llama: a decoder with other parts and defaults, see docs/families.md.",
         choices=tuple(FAMILIES),
     )
     task: str = flag(
@@ -48,6 +51,12 @@ class ModelConfig:
     num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
     hidden_size: int = flag(768, "Width of the residual stream; a multiple of num_attention_heads.", minimum=1)
     num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
+    num_key_value_heads: int | None = flag(
+        None,
+        "Heads of keys and values, each for as many heads of queries (arXiv 2305.13245); by default "
+        "num_attention_heads.",
+        minimum=1,
+    )
     intermediate_size: int | None = flag(
         None, "Width of the feed-forward layer; by default 4 x hidden_size.", minimum=1
     )
@@ -56,17 +65,25 @@ class ModelConfig:
         "learned",
         "How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the "
         "first half of a head with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance (arXiv "
-        "2108.12409), for any number of heads. The last two are for gpt.",
+        "2108.12409), for any number of heads.",
         choices=("learned", "rotary", "alibi"),
+    )
+    rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions.", above=1)
+    rope_scaling: str = flag(
+        "none",
+        "Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: that of Llama 3, such as "
+        "llama3:8,1,4,8192.",
     )
     type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
     norm_position: str = flag(
         "auto",
-        "LayerNorm after each residual add or before each sub-layer. auto: post for bert, pre for gpt.",
+        "Norm after each residual add or before each sub-layer. auto: post for bert, pre for decoders.",
         choices=("auto", "post", "pre"),
     )
     activation: str = flag(
-        "gelu", "Feed-forward activation; geglu has a second, gating projection.", choices=("gelu", "geglu")
+        "gelu",
+        "Feed-forward activation; geglu and swiglu (arXiv 2002.05202) have a second, gating projection.",
+        choices=("gelu", "geglu", "swiglu"),
     )
     gelu_form: str = flag(
         "tanh",
@@ -75,13 +92,13 @@ class ModelConfig:
     )
     ln_impl: str = flag(
         "auto",
-        "LayerNorm by the fused op or by plain TensorFlow; auto: fused where the op is built and takes the model.",
+        "Norms by the fused op or by plain TensorFlow; auto: fused where the op is built and takes the model.",
         choices=IMPLEMENTATIONS,
         implementation="reference",
     )
     ln_dtype: str = flag(
         "compute",
-        "Format of scale and shift of every LayerNorm; its statistics are always fp32.",
+        "Format of scale and shift of every norm; its statistics are always fp32.",
         choices=("compute", "fp32"),
         on_resume="logged",
     )
@@ -112,6 +129,11 @@ class ModelConfig:
         choices=IMPLEMENTATIONS,
         implementation="reference",
     )
+    bias: str = flag(
+        "all",
+        "Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none.",
+        choices=("all", "query_key_value", "none"),
+    )
     use_bias_in_keys: bool = flag(
         True, "Add a bias in the key projection; it cancels in the softmax and costs a little."
     )
@@ -124,7 +146,16 @@ class ModelConfig:
     initializer_range: float = flag(
         0.02, "Standard deviation of the truncated normal initial weights.", above=0, on_resume="named"
     )
-    layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every LayerNorm.", above=0)
+    layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every norm.", above=0)
+    tie_output: bool = flag(True, "Use the token embedding as the output layer too; false: a table of its own.")
+
+    def with_family_defaults(self, given: Collection[str]) -> "ModelConfig":
+        """Returns this configuration with the family's own defaults in the place of those of the flags.
+
+        Args:
+            given: names of the flags that have been given.
+        """
+        return replace(self, **{name: value for name, value in self.family.defaults.items() if name not in given})
 
     @property
     def family(self) -> Family:
@@ -159,7 +190,7 @@ class ModelConfig:
 
     @property
     def is_pre_norm(self) -> bool:
-        """Whether each sub-layer has its LayerNorm in front."""
+        """Whether each sub-layer has its norm in front."""
         return self.family.pre_norm if self.norm_position == "auto" else self.norm_position == "pre"
 
     @property
@@ -189,6 +220,26 @@ class ModelConfig:
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values: `num_key_value_heads`, or `num_attention_heads`."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def rotary_scaling(self) -> RopeScaling | None:
+        """The scaling of rotary positions; see `tftrain.config.rope`."""
+        return parse(self.rope_scaling)
+
+    @property
+    def without_fused_op(self) -> dict[str, str]:
+        """The flags of ops that can only be in plain TensorFlow, each with the part of the model that is the reason."""
+        reasons = {
+            "ln_impl": self.family.norm == "rms" and "RMSNorm",
+            "gelu_impl": self.activation == "swiglu" and "SwiGLU",
+            "dropout_add_impl": self.bias != "all" and "a residual add without bias",
+        }
+        return {flag: part for flag, part in reasons.items() if part}
 
 
 # Fused ops, and the flags that choose between each and plain TensorFlow. attn_impl is no such flag: its cores differ in

@@ -2,7 +2,7 @@
 
 Models: BertForPreTraining, BertForMaskedLM and BertModel; BertForSequenceClassification, BertForTokenClassification and
 BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms in front of the sub-layers;
-GPT2LMHeadModel and GPT2Model.
+GPT2LMHeadModel and GPT2Model; LlamaForCausalLM and Qwen2ForCausalLM.
 """
 
 import json
@@ -37,6 +37,8 @@ _ARCHITECTURES = {
     "bert": {f"Bert{name}": heads for name, heads in _HEADS.items()},
     "megatron-bert": {f"MegatronBert{name}": heads for name, heads in _HEADS.items()},
     "gpt2": {"GPT2LMHeadModel": (), "GPT2Model": ()},
+    "llama": {"LlamaForCausalLM": ()},
+    "qwen2": {"Qwen2ForCausalLM": ()},
 }
 _BERT = Names(
     scopes={
@@ -85,11 +87,36 @@ _GPT = Names(
     leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"},
     kernel=same,  # its layers are Conv1D, whose kernels are [inputs, outputs]
 )
+_LLAMA = Names(
+    scopes={
+        "embeddings/word": "model.embed_tokens.weight",
+        "attention/query": "model.layers.{layer}.self_attn.q_proj",
+        "attention/key": "model.layers.{layer}.self_attn.k_proj",
+        "attention/value": "model.layers.{layer}.self_attn.v_proj",
+        "attention/output": "model.layers.{layer}.self_attn.o_proj",
+        "attention/norm": "model.layers.{layer}.input_layernorm",
+        "feed_forward/gate": "model.layers.{layer}.mlp.gate_proj",
+        "feed_forward/up": "model.layers.{layer}.mlp.up_proj",
+        "feed_forward/down": "model.layers.{layer}.mlp.down_proj",
+        "feed_forward/norm": "model.layers.{layer}.post_attention_layernorm",
+        "final_norm": "model.norm",
+        "output": "lm_head.weight",
+    },
+    leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight"},
+    kernel=transposed,
+)
+_BUFFERS = (".position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # the ends of their names
+_NAMES = {"bert": _BERT, "megatron-bert": _MEGATRON_BERT, "gpt2": _GPT, "llama": _LLAMA, "qwen2": _LLAMA}
+# What base models leave out at the beginning of names.
+_PREFIXES = {"bert": "bert.", "gpt": "transformer.", "llama": "model."}
 # Copies of other tensors, by name, that must be equal to them.
 _TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-    "lm_head.weight": "transformer.wte.weight",
+    "bert": {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    "gpt": {"lm_head.weight": "transformer.wte.weight"},
+    "llama": {"lm_head.weight": "model.embed_tokens.weight"},
 }
 
 
@@ -106,7 +133,7 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
     model, own_tokenizer = read_model(folder)
     files = _open(folder, allow_pickle)
     # Base models have no prefix, and old files have other names for the parameters of norms.
-    prefix = "transformer." if model.is_decoder else "bert."
+    prefix = _PREFIXES[model.model_family]
     has_prefix = any(name.startswith(prefix) for file in files for name in file.shapes)
     holders = {_full_name(name, "" if has_prefix else prefix): (file, name) for file in files for name in file.shapes}
     shapes = {name: file.shapes[theirs] for name, (file, theirs) in holders.items()}
@@ -115,9 +142,10 @@ def read(folder: Path, allow_pickle: bool = False) -> Weights:
         file, theirs = holders[name]
         return file.read(theirs)
 
-    buffers = [name for name in shapes if name.endswith((".position_ids", ".attn.bias", ".attn.masked_bias"))]
-    links = check_tensors(str(folder), links_of(model), shapes, {*buffers, *_TIED})
-    for copy, name in _TIED.items():
+    buffers = [name for name in shapes if name.endswith(_BUFFERS)]
+    tied = _TIED[model.model_family] if model.tie_output else {}
+    links = check_tensors(str(folder), links_of(model), shapes, {*buffers, *tied})
+    for copy, name in tied.items():
         if copy in shapes and not np.array_equal(tensor(copy), tensor(name)):
             raise FormatError(
                 f"{folder}: {copy} differs from {name}; expected an output layer tied to the token embedding"
@@ -171,10 +199,10 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
 
 def links_of(model: ModelConfig) -> list[Link]:
     """Returns the link of every tensor of a model with all its heads."""
-    if not model.is_decoder:
-        names = _MEGATRON_BERT if model.is_pre_norm else _BERT
-        if model.task == "question_answering":
-            names = names._replace(scopes={**names.scopes, "classifier": "qa_outputs"})
+    names = _NAMES[kind(model)]
+    if model.task == "question_answering":
+        names = names._replace(scopes={**names.scopes, "classifier": "qa_outputs"})
+    if names is not _GPT:
         return [names.link(each) for each in describe(model).variables()]
     links, waiting = [], {}
     for each in describe(model).variables():
@@ -209,7 +237,7 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
     name, heads = _architecture(weights, architecture)
     links = [link for link in links_of(model) if part_of(link.ours[0]) in ("", *heads)]
     # Base models have no prefix.
-    prefix = ("transformer." if model.is_decoder else "bert.") if name.endswith("Model") and "LM" not in name else ""
+    prefix = _PREFIXES[model.model_family] if name.endswith("Model") and "LM" not in name else ""
     shapes = {link.theirs.removeprefix(prefix): link.shape for link in links}
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:

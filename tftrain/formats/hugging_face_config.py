@@ -1,9 +1,11 @@
-"""The config.json of transformers: the sizes and parts of a model under its names."""
+"""The config.json of transformers: the sizes and parts of a model under its names, one table a model type."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from tftrain.config.families import FAMILIES
 from tftrain.config.train import ModelConfig
+from tftrain.formats import hugging_face_rope
 from tftrain.formats.errors import FormatError
 
 _MAX_FIELD = 1 << 24
@@ -16,9 +18,9 @@ _GELU_FORMS = {
     "gelu_fast": "tanh",
     "gelu_python": "erf",
 }
-_GELU_NAMES = {"bert": {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}, "gpt": {"erf": "gelu", "tanh": "gelu_new"}}
 # For each model_type our fields, each with theirs and the value that it has where a config.json leaves it out: the
-# defaults of BertConfig, MegatronBertConfig and GPT2Config in transformers. None: 4 times the hidden size.
+# defaults of BertConfig, MegatronBertConfig, GPT2Config, LlamaConfig and Qwen2Config in transformers. None: the default
+# of our own flag.
 _BERT = {
     "vocab_size": ("vocab_size", 30522),
     "hidden_size": ("hidden_size", 768),
@@ -32,6 +34,19 @@ _BERT = {
     "initializer_range": ("initializer_range", 0.02),
     "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
     "gelu_form": ("hidden_act", "gelu"),
+}
+_LLAMA = {
+    "vocab_size": ("vocab_size", 32000),
+    "hidden_size": ("hidden_size", 4096),
+    "num_hidden_layers": ("num_hidden_layers", 32),
+    "num_attention_heads": ("num_attention_heads", 32),
+    "num_key_value_heads": ("num_key_value_heads", None),
+    "intermediate_size": ("intermediate_size", 11008),
+    "max_position_embeddings": ("max_position_embeddings", 2048),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.0),
+    "initializer_range": ("initializer_range", 0.02),
+    "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
+    "tie_output": ("tie_word_embeddings", False),
 }
 FIELDS = {
     "bert": _BERT,
@@ -56,6 +71,22 @@ FIELDS = {
         "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
         "gelu_form": ("activation_function", "gelu_new"),
     },
+    "llama": _LLAMA,
+    "qwen2": {
+        **_LLAMA,
+        "vocab_size": ("vocab_size", 151936),
+        "intermediate_size": ("intermediate_size", 22016),
+        "num_key_value_heads": ("num_key_value_heads", 32),
+        "max_position_embeddings": ("max_position_embeddings", 32768),
+    },
+}
+# The flags that are the same in every model of a type.
+_FLAGS = {
+    "bert": {"model_family": "bert", "norm_position": "post"},
+    "megatron-bert": {"model_family": "bert", "norm_position": "pre"},
+    "gpt2": {"model_family": "gpt", "norm_position": "pre"},
+    "llama": {"model_family": "llama", **FAMILIES["llama"].defaults},
+    "qwen2": {"model_family": "llama", **FAMILIES["llama"].defaults, "bias": "query_key_value"},
 }
 # The classes for fine-tuned tasks: the ends of their names.
 ARCHITECTURES = {
@@ -76,11 +107,13 @@ _FIXED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
-    "tie_word_embeddings": True,
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "chunk_size_feed_forward": 0,
 }
+_TIED = {"tie_word_embeddings": True}
+_SILU = {"hidden_act": "silu", "pretraining_tp": 1, "use_sliding_window": False}
+_FIXED_OF_KIND = {"bert": _TIED, "megatron-bert": _TIED, "gpt2": _TIED, "llama": _SILU, "qwen2": _SILU}
 
 
 def model_config(config: dict[str, Any], path: str) -> ModelConfig:
@@ -92,7 +125,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
     kind = config.get("model_type")
     if kind not in FIELDS:
         raise FormatError(f"{path}: model_type is {kind!r}; expected one of {', '.join(FIELDS)}")
-    for name, value in _FIXED.items():
+    for name, value in {**_FIXED, **_FIXED_OF_KIND[kind]}.items():
         if config.get(name, value) != value:
             raise FormatError(f"{path}: {name} is {config[name]!r}; this project has only {value!r}")
     values = {}
@@ -102,13 +135,33 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
             if value not in _GELU_FORMS:
                 raise FormatError(f"{path}: {theirs} is {value!r}; expected one of {', '.join(_GELU_FORMS)}")
             values[ours] = _GELU_FORMS[value]
+        elif isinstance(getattr(ModelConfig, ours), bool):
+            if not isinstance(value, bool):
+                raise FormatError(f"{path}: {theirs} is {value!r}; expected true or false")
+            values[ours] = value
         elif value is not None or default is not None:
             values[ours] = _number(theirs, value, type(getattr(ModelConfig, ours)), path)
     if values["hidden_size"] % values["num_attention_heads"]:
         width, heads = (f"{FIELDS[kind][name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))
         raise FormatError(f"{path}: {width} is no multiple of {heads}")
-    family, position = "gpt" if kind == "gpt2" else "bert", "post" if kind == "bert" else "pre"
-    return ModelConfig(model_family=family, norm_position=position, **values, **_task(config, path))
+    if "num_key_value_heads" in FIELDS[kind]:
+        values |= _from_llama(config, values, path)
+    return ModelConfig(**{**_FLAGS[kind], **values, **_task(config, path)})
+
+
+def _from_llama(config: dict[str, Any], values: dict[str, Any], path: str) -> dict[str, Any]:
+    """Returns the flags of a Llama's heads, biases and positions."""
+    heads, found = values["num_attention_heads"], hugging_face_rope.flags(config, path)
+    shared = values.get("num_key_value_heads", heads)
+    if heads % shared:
+        raise FormatError(f"{path}: num_attention_heads={heads} is no multiple of num_key_value_heads={shared}")
+    if config.get("head_dim") not in (None, values["hidden_size"] // heads):
+        raise FormatError(f"{path}: head_dim is {config['head_dim']!r}; this project has only hidden_size / heads")
+    biases = {config.get("attention_bias", False), config.get("mlp_bias", False)}
+    if len(biases) > 1:
+        raise FormatError(f"{path}: attention_bias and mlp_bias differ; this project has both or none")
+    found["num_key_value_heads"] = None if shared == heads else shared
+    return {**found, "bias": "all"} if True in biases else found
 
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
@@ -156,16 +209,50 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
     if position not in norm_positions:
         raise FormatError(f"--norm_position={position}: the BERT of {library} has only {norm_positions[0]}")
     for name in ("activation", "use_bias_in_keys", "position_embedding"):
-        value, only = getattr(model, name), getattr(ModelConfig, name)
+        value, only = getattr(model, name), model.family.defaults.get(name, getattr(ModelConfig, name))
         if value != only:
             raise FormatError(f"--{name}={str(value).lower()}: the models of {library} have only {str(only).lower()}")
 
 
 def kind(model: ModelConfig) -> str:
     """Returns transformers' model_type."""
-    if model.is_decoder:
-        return "gpt2"
-    return "megatron-bert" if model.is_pre_norm else "bert"
+    return _KINDS[model.model_family, model.is_pre_norm, model.bias]
+
+
+_KINDS = {
+    ("bert", False, "all"): "bert",
+    ("bert", True, "all"): "megatron-bert",
+    ("gpt", True, "all"): "gpt2",
+    ("llama", True, "none"): "llama",
+    ("llama", True, "all"): "llama",
+    ("llama", True, "query_key_value"): "qwen2",
+}
+
+
+def _to_bert(model: ModelConfig) -> dict[str, Any]:
+    return {"hidden_act": {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}[model.gelu_form], "pad_token_id": 0}
+
+
+def _to_gpt(model: ModelConfig) -> dict[str, Any]:
+    act = {"erf": "gelu", "tanh": "gelu_new"}[model.gelu_form]
+    return {"activation_function": act, "embd_pdrop": model.hidden_dropout_prob}
+
+
+def _to_llama(model: ModelConfig) -> dict[str, Any]:
+    biased = model.bias == "all"
+    return {
+        "num_key_value_heads": model.key_value_heads,
+        "head_dim": model.head_size,
+        "hidden_act": "silu",
+        **({"attention_bias": biased, "mlp_bias": biased} if model.bias != "query_key_value" else {}),
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **hugging_face_rope.fields(model),
+    }
+
+
+# What config.json has beside the fields of the table.
+_MORE = {"bert": _to_bert, "gpt": _to_gpt, "llama": _to_llama}
 
 
 def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:
@@ -173,11 +260,7 @@ def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:
     fields = FIELDS[kind(model)]
     values = {theirs: getattr(model, ours) for ours, (theirs, _) in fields.items()}
     values[fields["intermediate_size"][0]] = model.feed_forward_size
-    values[fields["gelu_form"][0]] = _GELU_NAMES[model.model_family][model.gelu_form]
-    if model.is_decoder:
-        values["embd_pdrop"] = model.hidden_dropout_prob
-    else:
-        values["pad_token_id"] = 0
+    values |= _MORE[model.model_family](model)
     if labels := model.labels or (("LABEL_0",) if model.task == "regression" else ()):
         values["id2label"] = {str(number): label for number, label in enumerate(labels)}
         values["label2id"] = {label: number for number, label in enumerate(labels)}

@@ -223,7 +223,8 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
     model = weights.model
     if model.is_decoder:
         raise FormatError(
-            "--model_family=gpt: the format megatron is that of its BERT; write a decoder with --to=hf:FOLDER"
+            f"--model_family={model.model_family}: the format megatron is that of its BERT; write a decoder with "
+            "--to=hf:FOLDER"
         )
     hugging_face_config.require(model, "Megatron-LM", ("pre",))
     rows = -(-model.vocab_size // _VOCABULARY_UNIT) * _VOCABULARY_UNIT

@@ -138,8 +138,7 @@ def problems(config: TrainConfig) -> list[Problem]:
 
 def _mask_problems(data: DataConfig) -> list[Problem]:
     """Returns the flags of masks that are given although the model predicts every token."""
-    masked, causal = families.listed("masked"), families.listed("causal")
-    expected = f"expected only with --model_family={masked}: {causal} predicts every token, without masks"
+    expected = f"expected only with --model_family={families.listed('masked')}: a decoder predicts every token"
     return [
         Problem(name, getattr(data, name), expected)
         for name in ("masked_lm_prob", "whole_word_masking")
@@ -285,7 +284,7 @@ def _prediction_problems(data: DataConfig, length: int) -> list[Problem]:
     """Returns whether max_predictions_per_seq fits a model that predicts every token of `length`."""
     if data.max_predictions_per_seq in (None, length):
         return []
-    expected = f"remove this flag: --model_family={families.listed('causal')} predicts every one of {length} tokens"
+    expected = f"remove this flag: a decoder predicts every one of {length} tokens"
     return [Problem("max_predictions_per_seq", data.max_predictions_per_seq, expected)]
 
 

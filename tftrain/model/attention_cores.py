@@ -1,6 +1,8 @@
 """Attention cores: the computation between the query, key and value projections and the output projection.
 
-A core computes softmax(query key' / sqrt(head_size)) value for each head. It takes an `AttentionMask`, not a tensor of
+A core computes softmax(query key' / sqrt(head_size)) value for each head. Several heads of queries may share a head of
+keys and values. The products of the softmax cores copy none of them; the ops of `flash` and `cudnn` take as many keys
+and values as queries, so those are repeated for them. A core takes an `AttentionMask`, not a tensor of
 heads x S x S elements, so a core need not have any such tensor. To add a core, write a function of the type
 `AttentionCore` and choose it in `core_of`.
 """
@@ -17,6 +19,7 @@ from tftrain.ops.cudnn_attention import cudnn_attention
 from tftrain.ops.dropout import Dropout
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.flash_attention import flash_attention
+from tftrain.ops.grouped_heads import grouped_product, repeated
 from tftrain.ops.shapes import dimension
 
 
@@ -46,8 +49,8 @@ class AttentionCore(Protocol):
         """Returns the context of each query.
 
         Args:
-            query, key, value: [b, S, heads, head_size], in the model's dtype; b may be unknown, and without
-                dropout S too.
+            query: [b, S, heads, head_size], in the model's dtype; b may be unknown, and without dropout S too.
+            key, value: like `query`, or with a divisor of its heads.
             mask: which keys a query attends to.
             dropout: of the probabilities, with the heads of this rank; None in inference.
 
@@ -63,7 +66,7 @@ def plain_softmax(query, key, value, mask, dropout):
     # factor through the transpose that splits the heads. Grappler would do so only in graphs whose backward does not
     # need the scaled queries, so results would not be bit-equal.
     scaled = tf.reshape(tf.reshape(query, [-1]) * _scale(query), tf.shape(query))
-    scores = tf.matmul(tf.ensure_shape(scaled, query.shape), key, transpose_b=True)  # [b, heads, S, S]
+    scores = grouped_product(tf.ensure_shape(scaled, query.shape), key, transpose_b=True)  # [b, heads, S, S]
     if mask.slopes:
         wide = wide_dtype(scores.dtype)
         scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide)
@@ -84,6 +87,7 @@ def fused_softmax(query, key, value, mask, dropout):
 
 def flash(query, key, value, mask, dropout):
     """The core that is one op, without any tensor of S x S elements."""
+    key, value = repeated(key, query.shape[2]), repeated(value, query.shape[2])
     return flash_attention(
         query, key, value, mask.keys, _scale(query), dropout, mask.causal, mask.sequences, mask.slopes or None
     )
@@ -97,6 +101,7 @@ def cudnn(query, key, value, mask, dropout):
     """
     if dropout is not None or mask.slopes or mask.sequences is not None:
         raise ValueError("attn_impl=cudnn takes no dropout, no slopes and no packed rows")
+    key, value = repeated(key, query.shape[2]), repeated(value, query.shape[2])
     lengths = tf.reduce_sum(tf.cast(mask.keys > 0, tf.int32), axis=-1)
     return cudnn_attention(query, key, value, lengths, _scale(query), mask.causal)
 

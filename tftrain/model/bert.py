@@ -14,8 +14,8 @@ from tftrain.config.train import ModelConfig
 from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK
 from tftrain.model.embedding import TokenEmbedding, lookup
-from tftrain.model.layers import Dense, LayerNorm
-from tftrain.model.output_layer import tied_cross_entropy, tied_logits
+from tftrain.model.layers import Dense, Norm
+from tftrain.model.output_layer import output_cross_entropy, output_logits
 from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.model.weight_gradients import Deferred
@@ -149,7 +149,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
         is_fused, self.gelu_form = config.gelu_impl == "fused", config.gelu_form
         self.gelu = bias_gelu if is_fused else reference_bias_gelu
         self.transform = Dense(parameters.scope("transform"), layers["transform"], bias_later=is_fused)
-        self.norm = LayerNorm(parameters.scope("norm"), layers["norm"], config)
+        self.norm = Norm(parameters.scope("norm"), layers["norm"], config)
         self.bias = parameters.zeros("bias", [layers["bias"].size], axis=0)
 
     def call(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -162,7 +162,7 @@ class MaskedLMHead(tf_keras.layers.Layer):
         Returns:
             Logits over this rank's words, [b, P, words], float32 (float64 for float64).
         """
-        logits = tied_logits(self._rows(x, positions), self.token_embedding.table, self.bias)  # [b * P, words]
+        logits = output_logits(self._rows(x, positions), self.token_embedding.table, self.bias)  # [b * P, words]
         return tf.reshape(logits, [-1, dimension(positions, 1), self.bias.shape[0]])
 
     def cross_entropy(
@@ -177,10 +177,10 @@ class MaskedLMHead(tf_keras.layers.Layer):
 
         Returns:
             Cross-entropy in nats and 1 where the label is the best class, both [b, P], fp32 (float64 for float64); see
-            `tied_cross_entropy`.
+            `output_cross_entropy`.
         """
         rows, tokens = self._rows(x, positions, deferred), self.token_embedding
-        entropy, correct = tied_cross_entropy(
+        entropy, correct = output_cross_entropy(
             rows, tokens.table, tf.reshape(labels, [-1]), tokens.first, self.group, self.place, bias=self.bias
         )
         return tf.reshape(entropy, tf.shape(labels)), tf.reshape(correct, tf.shape(labels))

@@ -1,5 +1,6 @@
 """A transformer block: self-attention and the feed-forward layer, which every model family shares."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,14 @@ from tftrain.architecture import parts
 from tftrain.config.train import ModelConfig
 from tftrain.model.attention_cores import AttentionMask, core_of
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
-from tftrain.model.layers import Dense, Entered, LayerNorm, enter_dense, leave_dense
+from tftrain.model.layers import Dense, Entered, Norm, enter_dense, leave_dense
 from tftrain.model.parameters import Parameters
 from tftrain.model.positions import alibi_slopes, rotate
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import AxisRange, DropoutKey, bias_dropout_add, dropout_at, reference_bias_dropout_add
 from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu
 from tftrain.ops.shapes import dimension
+from tftrain.ops.swiglu import reference_swiglu
 
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused
 
@@ -25,7 +27,8 @@ class SelfAttention(tf_keras.layers.Layer):
     """Multi-head self-attention (Vaswani et al., arXiv 1706.03762).
 
     Tensor parallel ranks divide the heads. Each rank has the query, key and value projections of its heads, and the
-    rows of the output projection that belong to its heads.
+    rows of the output projection that belong to its heads. If several heads of queries share a head of keys and values
+    (Ainslie et al., arXiv 2305.13245), they are on one rank.
     """
 
     def __init__(
@@ -49,7 +52,9 @@ class SelfAttention(tf_keras.layers.Layer):
         self.core, self.checkpointing = core_of(config), checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
         self.place, ranks = parameters.place, parameters.ranks
-        self.head_size, self.rotary, self.slopes = spec.head_size, spec.positions == "rotary", None
+        self.head_size, self.slopes, self.rotate = spec.head_size, None, None
+        if spec.positions == "rotary":
+            self.rotate = functools.partial(rotate, theta=spec.theta, scaling=spec.scaling)
         self.query = Dense(parameters.scope("query"), spec.query)
         self.key = Dense(parameters.scope("key"), spec.key)
         self.value = Dense(parameters.scope("value"), spec.value)
@@ -86,8 +91,8 @@ class SelfAttention(tf_keras.layers.Layer):
         """Returns this rank's part of the output, [b, S, H]."""
         projected = x.outputs([self.query, self.key, self.value], deferred)
         query, key, value = (self._split_heads(each) for each in projected)
-        if self.rotary:
-            query, key = rotate(query), rotate(key)
+        if self.rotate:
+            query, key = self.rotate(query), self.rotate(key)
         mask = mask._replace(slopes=self.slopes)
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
@@ -96,30 +101,27 @@ class SelfAttention(tf_keras.layers.Layer):
         return self.output_projection(context, deferred)
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps [b, S, H of this rank] to [b, S, heads of this rank, head_size]."""
-        return tf.reshape(x, [-1, dimension(x, 1), self.heads, self.head_size])
+        """Maps [b, S, heads * head_size] to [b, S, heads, head_size], for the heads of this rank."""
+        return tf.reshape(x, [-1, dimension(x, 1), x.shape[-1] // self.head_size, self.head_size])
 
 
 class FeedForward(tf_keras.layers.Layer):
-    """gelu(x W_up) W_down; with GeGLU (Shazeer, arXiv 2002.05202) (gelu(x W_gate) * (x W_up)) W_down."""
+    """gelu(x W_up) W_down; with GeGLU (Shazeer, arXiv 2002.05202) (gelu(x W_gate) * (x W_up)) W_down; or SwiGLU."""
 
     def __init__(self, parameters: Parameters, spec: parts.FeedForward, config: ModelConfig):
-        """Makes the projections `up` and `down`, and `gate` for GeGLU.
+        """Makes the projections `up` and `down`, and `gate` of a gated layer.
 
         Tensor parallel ranks divide the wide layer between `up` and `down`.
 
         Args:
             parameters: makes the variables.
-            spec: the projections.
+            spec: the projections and the activation.
             config: the form of the GeLU, the implementations and the initial weights.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
-        self.place, self.gelu_form = parameters.place, config.gelu_form
+        self.place = parameters.place
         is_fused, bias_later = config.gelu_impl == "fused", config.dropout_add_impl == "fused"
-        if spec.gate:
-            self.activation = geglu if is_fused else reference_geglu
-        else:
-            self.activation = bias_gelu if is_fused else reference_bias_gelu
+        self.activation = _activation(spec.activation, is_fused, config.gelu_form)
         *wide, _ = spec.parts()
         self.wide = [Dense(parameters.scope(name), each, bias_later=is_fused) for name, each in wide]
         self.down = Dense(parameters.scope("down"), spec.down, config.residual_init_scale, bias_later)
@@ -137,8 +139,16 @@ class FeedForward(tf_keras.layers.Layer):
     def _feed(self, x: Entered, deferred: Deferred | None) -> tf.Tensor:
         """Returns this rank's part of the output, [b, S, H]."""
         wide = x.outputs(self.wide, deferred)  # each [b, S, F of this rank]
-        active = self.activation(*wide, *(layer.later_bias for layer in self.wide), self.gelu_form)
+        active = self.activation(*wide, *(layer.later_bias for layer in self.wide))
         return self.down(active, deferred)
+
+
+def _activation(name: str, is_fused: bool, form: str) -> Callable[..., tf.Tensor]:
+    """Returns a function of the wide projections and, if it is fused, of their biases; else these are added before."""
+    if name == "swiglu":
+        return lambda gate, up, *_: reference_swiglu(gate, up)
+    fused, reference = {"gelu": (bias_gelu, reference_bias_gelu), "geglu": (geglu, reference_geglu)}[name]
+    return functools.partial(fused if is_fused else reference, form=form)
 
 
 class Block(tf_keras.layers.Layer):
@@ -171,9 +181,9 @@ class Block(tf_keras.layers.Layer):
         self.is_fused = config.dropout_add_impl == "fused"
         attention, feed_forward = parameters.scope("attention"), parameters.scope("feed_forward")
         self.attention = SelfAttention(attention, spec.attention, config, first_site, checkpointing)
-        self.attention_norm = LayerNorm(attention.scope("norm"), spec.attention_norm, config)
+        self.attention_norm = Norm(attention.scope("norm"), spec.attention_norm, config)
         self.feed_forward = FeedForward(feed_forward, spec.feed_forward, config)
-        self.feed_forward_norm = LayerNorm(feed_forward.scope("norm"), spec.feed_forward_norm, config)
+        self.feed_forward_norm = Norm(feed_forward.scope("norm"), spec.feed_forward_norm, config)
 
     def _adding(self, layer: Dense, site: int, then: Callable[[tf.Tensor], Any] = lambda h: h) -> Callable[..., Any]:
         """Returns add(x, branch, dropout_key), which is then(x + dropout(branch)).

@@ -8,7 +8,7 @@ import tf_keras
 
 from tftrain.architecture.architecture import Architecture
 from tftrain.config.train import ModelConfig
-from tftrain.model.layers import LayerNorm
+from tftrain.model.layers import Norm
 from tftrain.model.parameters import Parameters
 from tftrain.model.part import ModelPart
 from tftrain.ops.dropout import AxisRange, DropoutKey, dropout_at, reference_dropout
@@ -143,7 +143,7 @@ class TokenEmbedding(tf.Module):
 
 
 class Embedding(tf_keras.layers.Layer):
-    """Token + position + token type, then LayerNorm if the architecture has one there, and dropout.
+    """Token + position + token type, then a norm if the architecture has one there, and dropout.
 
     Attributes:
         position: [max_position_embeddings, H]; None where the attention knows the positions.
@@ -168,7 +168,7 @@ class Embedding(tf_keras.layers.Layer):
         tables = {name: parameters.normal(name, [table.rows, table.width]) for name, table in architecture.tables}
         self.position, self.token_type = tables.get("position"), tables.get("token_type")
         norm = architecture.embedding_norm
-        self.norm = LayerNorm(parameters.scope("norm"), norm, config) if norm else None
+        self.norm = Norm(parameters.scope("norm"), norm, config) if norm else None
 
     def call(self, batch: Mapping[str, tf.Tensor], dropout_key: DropoutKey | None = None) -> tf.Tensor:
         """Maps token ids to the residual stream.

@@ -40,8 +40,8 @@ def resolve_implementations(config: ModelConfig, dtype: str, gpu: bool) -> Model
     automatic = [flag for flag in FLAGS if getattr(config, flag) == "auto"]
     if not automatic:
         return config
-    taken = "fused" if _reason_against_fused(dtype, gpu) is None else "reference"
-    return dataclasses.replace(config, **dict.fromkeys(automatic, taken))
+    fused = set() if _reason_against_fused(dtype, gpu) else set(automatic) - config.without_fused_op.keys()
+    return dataclasses.replace(config, **{flag: "fused" if flag in fused else "reference" for flag in automatic})
 
 
 def describe(config: ModelConfig, dtype: str, gpu: bool) -> str:
@@ -55,8 +55,12 @@ def describe(config: ModelConfig, dtype: str, gpu: bool) -> str:
     flags = ["attn_impl" if whole and flag == "attn_softmax_impl" else flag for flag in FLAGS]
     line = "implementations: " + " ".join(f"{flag}={getattr(resolved, flag)}" for flag in flags)
     reason = _reason_against_fused(dtype, gpu)
-    if reason and any(getattr(config, flag) == "auto" for flag in FLAGS):
+    automatic = {flag for flag in FLAGS if getattr(config, flag) == "auto"}
+    plain = {flag: part for flag, part in config.without_fused_op.items() if flag in automatic}
+    if reason and automatic:
         line += f" (auto is reference: {reason})"
+    elif plain:
+        line += f" (auto is reference where no op is fused: {', '.join(plain.values())})"
     return line
 
 

@@ -1,4 +1,4 @@
-"""The two basic layers: the affine map and layer normalization."""
+"""The two basic layers: the affine map and the norm."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
+from tftrain.ops.rms_norm import reference_rms_norm
 from tftrain.ops.shapes import dimension
 
 
@@ -111,25 +112,36 @@ def leave_dense(y: tf.Tensor, layer: Dense) -> tf.Tensor:
     return layer.with_bias(layer.ranks.leave(y, layer.place)) if layer.ranks.group.size > 1 else y
 
 
-class LayerNorm(tf_keras.layers.Layer):
-    """Layer normalization (Ba et al., arXiv 1607.06450) with its scale `gamma` and shift `beta`."""
+# By kind and implementation; resolving the implementations never chooses one that is not there.
+NORMS = {
+    ("layer", "fused"): layer_norm,
+    ("layer", "reference"): reference_layer_norm,
+    ("rms", "reference"): reference_rms_norm,
+}
+
+
+class Norm(tf_keras.layers.Layer):
+    """Layer normalization (Ba et al., arXiv 1607.06450) with its scale `gamma` and shift `beta`; or RMSNorm.
+
+    RMSNorm (Zhang and Sennrich, arXiv 1910.07467) has a scale alone.
+    """
 
     def __init__(self, parameters: Parameters, spec: parts.Norm, config: ModelConfig):
-        """Makes the variables `gamma` and `beta`.
+        """Makes the variables `gamma` and, if there is a shift, `beta`.
 
         Args:
             parameters: makes the variables.
-            spec: the width H.
+            spec: the width H and the kind.
             config: the epsilon, the variables' dtype and the implementation.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         if config.ln_dtype == "fp32":
             parameters = parameters.in_dtype(wide_dtype(parameters.dtype).name)
         self.epsilon = config.layer_norm_epsilon
-        self.normalize = {"fused": layer_norm, "reference": reference_layer_norm}[config.ln_impl]
+        self.normalize = NORMS[spec.kind, config.ln_impl]
         self.gamma = parameters.ones("gamma", [spec.width])
-        self.beta = parameters.zeros("beta", [spec.width])
+        self.shift = (parameters.zeros("beta", [spec.width]),) if spec.kind == "layer" else ()
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes the last axis of [..., H]."""
-        return self.normalize(x, self.gamma, self.beta, self.epsilon)
+        return self.normalize(x, self.gamma, *self.shift, self.epsilon)

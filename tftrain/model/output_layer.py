@@ -1,4 +1,4 @@
-"""The output layer, which is the token embedding again, and its cross-entropy, in chunks of rows.
+"""The output layer, which may be the token embedding again, and its cross-entropy, in chunks of rows.
 
 The logits of all positions would be by far the largest tensor: 2,048 tokens and 250,880 words are 2 GB in fp32. Here
 forward and backward compute the logits of some rows at a time. For backward, at most one number of each row is saved:
@@ -37,14 +37,14 @@ class RowSums(NamedTuple):
     label: tf.Tensor
 
 
-def tied_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns x table' + bias in the wide dtype, [n, words of this rank], for x [n, H]; see `tied_cross_entropy`."""
+def output_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns x table' + bias in the wide dtype, [n, words of this rank], for x [n, H]; see `output_cross_entropy`."""
     logits = tf.matmul(x, table, transpose_b=True)
     logits = logits if bias is None else tf.nn.bias_add(logits, bias)
     return tf.cast(logits, wide_dtype(x.dtype))
 
 
-def tied_cross_entropy(
+def output_cross_entropy(
     x: tf.Tensor,
     table: tf.Tensor,
     labels: tf.Tensor,
@@ -81,7 +81,7 @@ def tied_cross_entropy(
 
 
 def _cross_entropy(chunks, labels, _first, _group, _place):
-    """Returns the results of `tied_cross_entropy` and their gradient where one rank has all words."""
+    """Returns the results of `output_cross_entropy` and their gradient where one rank has all words."""
 
     def entropies(logits, labels):
         winner = tf.argmax(logits, axis=-1, output_type=tf.int32)
@@ -102,7 +102,7 @@ def _cross_entropy(chunks, labels, _first, _group, _place):
 
 
 def _cross_entropy_over_ranks(chunks, labels, first, group, place):
-    """Returns the results of `tied_cross_entropy` and their gradient where ranks divide the words."""
+    """Returns the results of `output_cross_entropy` and their gradient where ranks divide the words."""
     words, wide = chunks.words, chunks.wide
 
     def row_sums(logits, labels):
@@ -151,7 +151,7 @@ class _Chunks:
         self.fill = self.count * self.rows - self.total
         self.x, self.labels = self._padded(x), self._padded(labels)
         self.is_one = isinstance(self.count, int) and self.count == 1
-        self.saved = tied_logits(self.x, table, *biases) if self.is_one else None
+        self.saved = output_logits(self.x, table, *biases) if self.is_one else None
 
     def map(self, function: Callable, dtypes: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Returns what function(logits [rows, words], labels [rows]) returns for each row, tensors [n] of `dtypes`."""
@@ -202,7 +202,7 @@ class _Chunks:
         return [tf.matmul(narrow, self.table), tf.matmul(narrow, x, transpose_a=True), *dbiases]
 
     def _logits(self, index):
-        return tied_logits(self._chunk(self.x, index), self.table, *self.biases)
+        return output_logits(self._chunk(self.x, index), self.table, *self.biases)
 
     def _padded(self, tensor):
         """Returns a tensor of n rows with zeros behind, up to whole chunks."""

@@ -6,32 +6,48 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tftrain.config.rope import RopeScaling
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.shapes import dimension
 
-BASE = 10_000.0  # of the rotation's wavelengths
+
+def frequencies(size: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:
+    """Returns the angles by which the pairs of a head of `size` elements turn from a position to the next, float64.
+
+    Args:
+        size: even.
+        theta: base of the wavelengths.
+        scaling: see `RopeScaling`; None: none.
+    """
+    found = theta ** (-np.arange(size // 2) / (size / 2))
+    if scaling is None:
+        return found
+    waves = scaling.length * found / (2 * math.pi)  # of each pair in the sequences before the scaling
+    as_before = np.clip((waves - scaling.low) / (scaling.high - scaling.low), 0, 1)
+    return found * (as_before + (1 - as_before) / scaling.factor)
 
 
-def rotate(x: tf.Tensor) -> tf.Tensor:
+def rotate(x: tf.Tensor, theta: float, scaling: RopeScaling | None = None) -> tf.Tensor:
     """Rotates the elements of each head by angles that are proportional to the position (Su et al., arXiv 2104.09864).
 
     Element i of the first half of a head and element i of the second half are one pair, as in GPT-NeoX and Llama. At
-    position p, the pair turns by p * 10000^(-2 i / head_size).
+    position p, the pair turns by p * theta^(-2 i / head_size), before the scaling.
 
     Args:
         x: queries or keys, [b, S, heads, head_size], head_size even and static.
+        theta, scaling: see `frequencies`.
 
     Returns:
         A tensor like `x`, computed in fp32 (float64 for float64) and rounded once.
     """
     length, size = dimension(x, 1), x.shape[3]
     wide = wide_dtype(x.dtype)
-    frequencies = BASE ** (-np.arange(size // 2) / (size / 2))
+    steps = frequencies(size, theta, scaling)
     if isinstance(length, int):
-        angles = np.outer(np.arange(length), frequencies)  # [S, head_size / 2]
+        angles = np.outer(np.arange(length), steps)  # [S, head_size / 2]
         cosine, sine = (tf.constant(function(angles)[:, np.newaxis], wide) for function in (np.cos, np.sin))
     else:
-        angles = tf.range(tf.cast(length, tf.float64))[:, tf.newaxis] * frequencies
+        angles = tf.range(tf.cast(length, tf.float64))[:, tf.newaxis] * steps
         cosine, sine = (tf.cast(function(angles)[:, tf.newaxis], wide) for function in (tf.cos, tf.sin))
     first, second = tf.split(tf.cast(x, wide), 2, axis=-1)
     turned = tf.concat([first * cosine - second * sine, second * cosine + first * sine], axis=-1)

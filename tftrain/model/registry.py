@@ -1,13 +1,14 @@
-"""The class of a model by its configuration: the one place that names the classes of the families."""
+"""The class of a model by its configuration: the one place that names the classes of models."""
 
 from tftrain.config.train import ModelConfig
 from tftrain.model.bert import BertClassifier, BertPretrainer
-from tftrain.model.gpt import Gpt
+from tftrain.model.decoder import Decoder
 from tftrain.model.transformer import Transformer
 
-PRETRAINED: dict[str, type[Transformer]] = {"bert": BertPretrainer, "gpt": Gpt}  # by --model_family
+# By what the family learns.
+PRETRAINED: dict[str, type[Transformer]] = {"masked": BertPretrainer, "causal": Decoder}
 
 
 def model_class(config: ModelConfig) -> type[Transformer]:
-    """Returns the class of a model: that of its family, or the encoder with the head of a fine-tuned task."""
-    return BertClassifier if config.is_fine_tuned else PRETRAINED[config.model_family]
+    """Returns the class of a model: that of its objective, or the encoder with the head of a fine-tuned task."""
+    return BertClassifier if config.is_fine_tuned else PRETRAINED[config.objective]

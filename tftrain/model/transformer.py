@@ -1,7 +1,7 @@
 """What every model family shares: an embedding, a list of blocks, and the variables of all of them.
 
 Variables and activations are in one dtype, the compute dtype, with no casts between them; the float32 master weights
-of mixed precision belong to the optimizer's state. LayerNorm, softmax and the losses are float32 inside.
+of mixed precision belong to the optimizer's state. Norms, softmax and the losses are float32 inside.
 
 Tensor parallel ranks divide the attention heads, the feed-forward layers and the vocabulary. The norms and the small
 tables are replicated: every rank computes the same with them. Pipeline stages hold different blocks. The first stage
@@ -23,7 +23,7 @@ from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.embedding import Embedding, TokenEmbedding
-from tftrain.model.layers import Dense, LayerNorm
+from tftrain.model.layers import Dense, Norm
 from tftrain.model.parameters import ONE_RANK, Parameters
 from tftrain.model.part import ModelPart, whole
 from tftrain.model.weight_gradients import Deferred
@@ -74,11 +74,12 @@ class Transformer(tf_keras.Model):
         super().__init__(dtype=dtype, autocast=False)
         self.architecture = architecture = describe(dataclasses.replace(config, vocab_size=vocab_size))
         size = ranks.group.size
-        least = min(architecture.attention_heads, architecture.inner, architecture.vocab)
+        heads = architecture.block.attention.key_value_heads
+        least = min(heads, architecture.inner, architecture.vocab)
         if least < size:
             raise ValueError(
                 f"--tensor_parallel_size={size}: expected at most {least}, the least of num_attention_heads, "
-                f"intermediate_size and vocab_size"
+                f"num_key_value_heads, intermediate_size and vocab_size"
             )
         self.ranks = ranks
         self.part = part = part or whole(architecture.layers)
@@ -103,7 +104,7 @@ class Transformer(tf_keras.Model):
         ]
         if part.heads:
             if norm := architecture.final_norm:
-                self.final_norm = LayerNorm(on_tokens.scope("final_norm"), norm, config)
+                self.final_norm = Norm(on_tokens.scope("final_norm"), norm, config)
             self._make_heads(self._parameters, config)
         self.built = True
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
 from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
+from tftrain.ops.grouped_heads import grouped_product, grouped_sum
 from tftrain.ops.library import library
 from tftrain.ops.shapes import dimension
 
@@ -57,7 +58,8 @@ def attention(
     pipeline stage. The scores are no input here, so only the probabilities are kept of what has their size.
 
     Args:
-        query, key, values: [b, heads, queries or keys, head_size], of one dtype.
+        query, key, values: [b, heads, queries or keys, head_size], of one dtype; several heads of queries may share a
+            head of keys and values, see `grouped_heads`.
         key_mask, scale, causal: see `attention_softmax`; the number of heads must be static.
         dropout: of the probabilities; None in inference. A causal mask leaves the dropout masks as they are.
         bias: what is added to the scores, [heads, queries, keys], of query's dtype; it gets no gradient.
@@ -76,7 +78,7 @@ def attention(
 
     @tf.custom_gradient
     def context(query, key, values):
-        scores = tf.matmul(query, key, transpose_b=True)  # [b, heads, queries, keys]
+        scores = grouped_product(query, key, transpose_b=True)  # [b, heads, queries, keys]
         scores, checked = _checked(scores if bias is None else scores + bias, key_mask)
         if sequences is not None:
             scores += _between_sequences(sequences, scores.dtype)
@@ -84,7 +86,7 @@ def attention(
 
         def gradient(dcontext):
             dscores, dvalues = backward(dcontext)
-            return tf.matmul(dscores, key), tf.matmul(dscores, query, transpose_a=True), dvalues
+            return grouped_product(dscores, key), grouped_sum(dscores, query, key.shape[1]), dvalues
 
         return made, gradient
 
@@ -106,13 +108,13 @@ def _context_and_gradient(scores, key_mask, values, position, attributes):
     probabilities = made.probabilities
 
     def gradient(dcontext):
-        ddropped = tf.matmul(dcontext, values, transpose_b=True)
+        ddropped = grouped_product(dcontext, values, transpose_b=True)
         again = library().tftrain_attention_softmax_grad(
             ddropped=ddropped, probabilities=probabilities, position=position, **attributes
         )
-        return again.dscores, tf.matmul(_dropped(again, probabilities), dcontext, transpose_a=True)
+        return again.dscores, grouped_sum(_dropped(again, probabilities), dcontext, values.shape[1])
 
-    return tf.matmul(_dropped(made, probabilities), values), gradient
+    return grouped_product(_dropped(made, probabilities), values), gradient
 
 
 def _checked(scores, key_mask):
@@ -168,7 +170,7 @@ def reference_attention_context(
     keys = _attended(key_mask, dimension(scores, 2), causal, sequences)
     probabilities = tf.cast(_softmax_over_keys(scores, keys, scale), values.dtype)
     # For a query without keys, zeroing the context costs less than zeroing the probabilities.
-    return tf.matmul(reference_dropout(probabilities, dropout), values) * _any_key(keys, values.dtype)
+    return grouped_product(reference_dropout(probabilities, dropout), values) * _any_key(keys, values.dtype)
 
 
 def reference_attention_softmax(

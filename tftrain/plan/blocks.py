@@ -87,6 +87,12 @@ def total(numbers: Iterable[float]) -> float:
     return float(sum(numbers))
 
 
+def query_key_value_bytes(work: Workload) -> tuple[float, float]:
+    """Returns the bytes of a rank's queries, and of its keys, as many as of its values, in a block."""
+    tokens, item = work.micro_batch * work.seq, work.item
+    return tokens * work.model.width * item / work.tp, tokens * work.model.key_value_width * item / work.tp
+
+
 def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
     """Returns the products of one block on one tensor parallel rank and one micro-batch.
 

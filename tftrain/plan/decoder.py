@@ -2,11 +2,11 @@
 
 Saved tensors are those of Korthikanti et al. (arXiv 2205.05198, section 4.1): with every op fused and 16 bits, a block
 saves s b h (10 + 24 / t + 5 a s / (h t)) bytes; the unfused softmax, and 32 bits, save more. Names of tensors:
-u is a tensor of the residual stream (tokens x hidden), v what a rank has of it, d one that ranks always divide, s the
-scores. With sequence parallelism v is a part of u, and a block saves s b h (34 + 5 a s / h) / t bytes.
+u is a tensor of the residual stream (tokens x hidden), v what a rank has of it, d one that ranks always divide, k the
+keys, s the scores. With sequence parallelism v is a part of u, and a block saves s b h (34 + 5 a s / h) / t bytes.
 """
 
-from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block, query_key_value_bytes
 from tftrain.plan.workload import Workload
 
 LOGIT_FORWARD = 38  # bytes moved for each logit: cast to fp32, maximum, difference, exponential, sum, quotient
@@ -18,6 +18,8 @@ def block(work: Workload) -> Part:
     tokens, item, t, model = work.micro_batch * work.seq, work.item, work.tp, work.model
     u = tokens * model.width * item
     d, wide, v = u / t, tokens * model.inner * item / t, u / work.stream_ranks
+    _, k = query_key_value_bytes(work)
+    biases = model.block.attention.output.bias * (2 * v + wide) + model.block.attention.query.bias * (d + 2 * k)
     scores = work.micro_batch * model.attention_heads / t * work.seq**2 * item
     mask = 1 / item  # a mask's byte for each element
     wides, products = len(model.block.feed_forward.wide), products_of_block(work, joined=True)
@@ -31,8 +33,8 @@ def block(work: Workload) -> Part:
         Kernel("norms", 4 * v, 6 * v, (2, 4)),
         Kernel("residual adds", 6 * v, 4 * v, (2, 4)),
         Kernel("sums of residual gradients", 0, 6 * v, (0, 2)),
-        Kernel("gradients of biases", 0, 2 * v + wide + 3 * d, (0, 4)),
-        Kernel("transposes", 2 * d, 8 * d, (1, 6)),
+        Kernel("gradients of biases", 0, biases, (0, 4)),
+        Kernel("transposes", d + k, 4 * (d + k), (1, 6)),
         Kernel("scale, mask and softmax", softmax[0] * scores, softmax[1] * scores, softmax[2], core=True),
         Kernel("gelu", gelu[0] * wides * wide, gelu[1] * wides * wide, (1, 1)),
         Kernel("sums of weight gradients", 0, 3 * item * weights, (0, 12)),
@@ -46,7 +48,7 @@ def block(work: Workload) -> Part:
     saved = [
         SavedTensor("inputs of norms", 2 * v),
         SavedTensor("normed inputs of products", 2 * v),
-        SavedTensor("queries, keys and values", 3 * d),
+        SavedTensor("queries, keys and values", d + 2 * k),
         SavedTensor("attention probabilities", scores, core=True),
         SavedTensor("context", d),
         SavedTensor("input of gelu", wides * wide),

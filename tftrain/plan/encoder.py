@@ -3,12 +3,12 @@
 A plain op is a chain of small ops. Without XLA each of them reads and writes memory, norms and softmax in fp32 in any
 precision. XLA fuses neighbours, moves about as many bytes as a fused op, and still saves the tensors that their
 gradients read. Tensors: u is one of the residual stream (tokens x hidden), d one that ranks divide, s the scores, w the
-wide layer.
+wide layer, k the keys.
 """
 
 from typing import NamedTuple
 
-from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, products_of_block, query_key_value_bytes
 from tftrain.plan.decoder import sums_of_block
 from tftrain.plan.workload import Workload
 
@@ -59,16 +59,20 @@ def block(work: Workload) -> Part:
     u = tokens * model.width * item
     d, w, v = u / t, tokens * model.inner * item / t, u / work.stream_ranks
     s = 0.0 if "flash" in work.fused else work.micro_batch * model.attention_heads / t * work.seq**2 * item
+    _, k = query_key_value_bytes(work)
+    attention = model.block.attention
     wides, weights = len(model.block.feed_forward.wide), model.block_weights.of_rank(t)
     if work.trainer == "encoder" and not model.block.attention.key.bias:
         weights += model.width / t  # of the keys: counted in every row, as when constants were fitted
+    # As when constants were fitted, keys count even if they have none.
+    biases = attention.output.bias * (2 * v + wides * w) + attention.query.bias * (d + 2 * k)
     kernels = [
         _kernel("norms", NORM.passes(work, "ln"), 2 * v),
         _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * v),
-        _kernel("biases and transposes", (8, 10), d),
+        _kernel("biases and transposes", (8, 10), (d + k) / 2),
         _kernel("scale, mask and softmax", SOFTMAX.passes(work, "softmax"), s, core=True),
         _kernel("gelu", GELU.passes(work, "gelu"), wides * w),
-        _kernel("gradients of biases", (0, 1), 2 * v + 3 * d + wides * w),
+        _kernel("gradients of biases", (0, 1), biases),
         Kernel("launches", 0, 0, LAUNCHES[work.compiled]),
     ]
     if work.grappler in RECOMPUTING:  # norms and GeLU, before their gradients
@@ -78,15 +82,15 @@ def block(work: Workload) -> Part:
         kernels.append(_kernel("attention dropout", DROPOUT.passes(work, "softmax"), s, core=True))
     if work.hidden_dropout:
         kernels.append(_kernel("hidden dropout", DROPOUT.passes(work, "dropout_add"), 2 * v))
-    saved = tuple(_saved(work, u, d, w, s))
+    saved = tuple(_saved(work, u, d, k, w, s))
     return Part(products_of_block(work, joined=False), tuple(kernels), saved, v, sums_of_block(work, u), weights)
 
 
-def _saved(work: Workload, u: float, d: float, w: float, s: float) -> list[SavedTensor]:
+def _saved(work: Workload, u: float, d: float, k: float, w: float, s: float) -> list[SavedTensor]:
     wides = len(work.model.block.feed_forward.wide)
     saved = [
         SavedTensor("block's input", u),
-        SavedTensor("queries, keys and values", 3 * d),
+        SavedTensor("queries, keys and values", d + 2 * k),
         SavedTensor("attention probabilities", s, core=True),
         SavedTensor("context", d),
         SavedTensor("inputs of norms", 2 * u),

@@ -49,19 +49,19 @@ def _parts(work: Workload) -> Parts:
 def weights(work: Workload, stage: int = 0) -> float:
     """Returns the weights of a rank of a pipeline stage: its blocks, the embeddings and the heads.
 
-    The first and the last stage both have the token embedding, since the logits are products with it. Megatron-LM has
-    all embeddings there.
+    If the output layer is tied, the first and the last stage both have the token embedding. Megatron-LM has all
+    embeddings there.
     """
     found, last = parts(work), work.pp - 1
     total = work.layers_of(stage) * found.block.weights
     if stage == 0:
         total += found.embedding.weights
-    elif stage == last:
+    elif stage == last and work.model.tied:
         total += copied_weights(work, stage) or found.embedding.weights
     return total + (found.head.weights if stage == last else 0)
 
 
 def copied_weights(work: Workload, stage: int) -> float:
     """Returns the weights of a stage whose state another one has: the token embedding of this project's last stage."""
-    is_copy = work.trainer == "tftrain" and 0 < stage == work.pp - 1
+    is_copy = work.trainer == "tftrain" and work.model.tied and 0 < stage == work.pp - 1
     return work.model.word.size / work.tp if is_copy else 0.0

@@ -15,8 +15,6 @@ from tftrain.plan.forecast import Forecast, forecast
 from tftrain.plan.system import Constants
 from tftrain.plan.workload import Workload, update_rule, zero_stages
 
-OPS = {*FUSED_OPS, "optimizer"}
-
 Changes = dict[str, Any]
 
 
@@ -93,9 +91,10 @@ def levers(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Lev
 
 
 def _changes(config: PlanConfig, work: Workload, per_node: int) -> Iterator[Changes]:
-    if OPS - work.fused:
+    ops = {op: flag for op, flag in FUSED_OPS.items() if flag not in config.model.without_fused_op}
+    if {*ops, "optimizer"} - work.fused:
         rule = update_rule(config.optimizer.optimizer)
-        yield {**dict.fromkeys(FUSED_OPS.values(), "fused"), "optimizer": f"fused_{rule}"}
+        yield {**dict.fromkeys(ops.values(), "fused"), "optimizer": f"fused_{rule}"}
     if work.precision == "fp32":
         yield {"precision": "bf16"}
     by_stage = work.model.causal or config.plan.zero_stage is not None

@@ -2,15 +2,16 @@
 
 The saved tensors follow from `tftrain/model` and `tftrain/ops`. Fused ops draw dropout masks again in backward. The
 fused softmax saves only its probabilities, the fused norm only its input. Plain norms, softmax and GeLU are fp32 in any
-precision: a norm saves the centred and the normed input, the softmax its result, GeLU its input and two factors, and
-GeGLU both projections' outputs and the result of GeLU. A causal mask saves no products: scores and context are products
-of whole matrices. The output layer works in chunks of rows.
+precision: a norm saves its input (a LayerNorm centred) and the normed one, the softmax its result, GeLU its input and
+two factors, SiLU its input, and a gated layer both factors of its product too. Keys and values that heads share are
+saved once, but for flash attention, which takes as many as queries. A causal mask saves no products: scores and context
+are products of whole matrices. The output layer works in chunks of rows.
 """
 
 from tftrain.config.output_chunks import rows_of_chunk
 from tftrain.host.units import ITEM_BYTES
 from tftrain.plan import encoder
-from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor
+from tftrain.plan.blocks import Kernel, Part, Product, SavedTensor, query_key_value_bytes
 from tftrain.plan.workload import Workload
 
 PLAIN_BYTES = 4  # of norms, softmax and GeLU, and of sums over chunks of logits
@@ -23,9 +24,11 @@ def block(work: Workload) -> Part:
 
 
 def embedding(work: Workload) -> Part:
-    """Returns the inventory of the embeddings; the table's gradient sums those of logits and look-ups."""
+    """Returns the inventory of the embeddings; a tied table's gradient sums those of logits and look-ups."""
     part = encoder.embedding(work)
-    return _accumulated(part._replace(summands=2 * work.item * work.model.word.size / work.tp), work)
+    # That of look-ups alone is a sum in fp32, which is the gradient or is cast to it.
+    summands = 2 * work.item if work.model.tied else PLAIN_BYTES * (work.item != PLAIN_BYTES)
+    return _accumulated(part._replace(summands=summands * work.model.word.size / work.tp), work)
 
 
 def head(work: Workload) -> Part:
@@ -75,9 +78,10 @@ def _saved(work: Workload) -> list[SavedTensor]:
     numbers, wide, heads = tokens * work.model.width, tokens * work.model.inner / t, work.model.attention_heads / t
     numbers_of_rank = numbers / work.stream_ranks
     u, v, scores = numbers * item, numbers_of_rank * item, work.micro_batch * heads * work.seq**2
+    query, key = query_key_value_bytes(work)
     saved = [
         SavedTensor("block's input", v),
-        SavedTensor("queries, keys and values", 3 * u / t),
+        SavedTensor("queries, keys and values", 3 * query if "flash" in work.fused else query + 2 * key),
         SavedTensor("context", u / t),
         SavedTensor("input of the wide layer", v),
         SavedTensor("inputs of norms", 2 * v if "ln" in work.fused else 4 * PLAIN_BYTES * numbers_of_rank),
@@ -107,7 +111,8 @@ def _feed_forward(work: Workload, wide: float) -> list[SavedTensor]:
     fused = "gelu" in work.fused
     size = wide * (work.item if fused else PLAIN_BYTES)
     saved = [SavedTensor("input of gelu", size), SavedTensor("input of the narrow layer", wide * work.item)]
-    if not fused and work.grappler not in encoder.RECOMPUTING:
+    gelu = work.model.block.feed_forward.activation != "swiglu"
+    if gelu and not fused and work.grappler not in encoder.RECOMPUTING:
         saved.append(SavedTensor("factors of gelu", 2 * size))
     if work.model.block.feed_forward.gate:
         saved.append(SavedTensor("gate", size if fused else 2 * size))

@@ -105,7 +105,7 @@ def candidates(
     batches, model = (work.global_batch, *ramp), work.model
     owners = int(work.split_strategy.partition(":")[2] or 1)
     for tp in _divisors(cluster.per_node):
-        if model.attention_heads % tp or model.inner % tp or not constraints.allows(tp=tp):
+        if model.block.attention.key_value_heads % tp or model.inner % tp or not constraints.allows(tp=tp):
             continue
         for pp in _divisors(model.layers // work.chunks) if model.layers % work.chunks == 0 else ():
             for dp in range(owners, max_nodes * cluster.per_node // (tp * pp) + 1):

@@ -134,7 +134,12 @@ def reference_levers(rule: str = "lamb") -> dict[str, str]:
 def fused_ops(config: TrainConfig) -> frozenset[str]:
     """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built."""
     rule = update_rule(config.optimizer.optimizer)
-    fused = {op for op, lever in FUSED_OPS.items() if getattr(config.model, lever) != "reference"}
+    model = config.model
+    fused = {
+        op
+        for op, lever in FUSED_OPS.items()
+        if getattr(model, lever) != "reference" and lever not in model.without_fused_op
+    }
     plain = config.optimizer.optimizer in (f"reference_{rule}", reference_optimizer(rule))
     if config.model.attn_impl != "softmax":
         fused.add("flash")  # cuDNN keeps the same tensors

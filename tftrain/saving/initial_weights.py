@@ -9,7 +9,7 @@ from collections.abc import Collection
 from tftrain.checkpoint.errors import CheckpointError
 from tftrain.config.convert import parse_place, place_problems
 from tftrain.config.fields import Problem
-from tftrain.config.train import TrainConfig
+from tftrain.config.train import ModelConfig, TrainConfig
 from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
 from tftrain.formats.own import of_data
@@ -47,6 +47,8 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
     has_task = config.model.is_fine_tuned or "task" in given
     if (has_task and config.model.task != model.task) or config.model.labels:
         values = {name: value for name, value in values.items() if name not in ("task", "labels")}
+    # A flag that structure leaves out, such as dropout, has the default of the weights' family.
+    config = dataclasses.replace(config, model=_of_family(config.model, model.model_family, given))
     problems = []
     for name, value in values.items():
         own = getattr(config.model, name)
@@ -58,10 +60,20 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **values)), problems
 
 
-def _effective(model, name: str):
+def _of_family(model: ModelConfig, family: str, given: Collection[str]) -> ModelConfig:
+    return (
+        model
+        if "model_family" in given
+        else dataclasses.replace(model, model_family=family).with_family_defaults(given)
+    )
+
+
+def _effective(model: ModelConfig, name: str):
     """Returns the value of a flag, or what its default stands for."""
     if name == "norm_position":
         return model.is_pre_norm
+    if name == "num_key_value_heads":
+        return model.key_value_heads
     return model.feed_forward_size if name == "intermediate_size" else getattr(model, name)
 
 

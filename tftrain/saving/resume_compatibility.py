@@ -14,7 +14,10 @@ from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.train import TrainConfig
 
 # Flags that older checkpoints do not have.
-_NEWER = {"task", "labels", "seq_length_buckets", *(field.name for field in dataclasses.fields(FineTuningConfig))}
+_NEWER = {
+    *("task", "labels", "seq_length_buckets", "num_key_value_heads", "rope_theta", "rope_scaling", "bias"),
+    *("tie_output", *(field.name for field in dataclasses.fields(FineTuningConfig))),
+}
 VOCABULARY = "the vocabulary"
 
 

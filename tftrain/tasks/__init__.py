@@ -5,14 +5,14 @@ from tftrain.formats.weights import Weights
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks.bert_pretraining import BertPretraining
+from tftrain.tasks.causal_pretraining import CausalPretraining
 from tftrain.tasks.fine_tuning import Classification, MultiLabel, QuestionAnswering, Regression, TokenClassification
-from tftrain.tasks.gpt_pretraining import GptPretraining
 from tftrain.tasks.sentence_embedding import SentenceEmbedding
 from tftrain.tasks.task import Batch, Mean, Task
 
 __all__ = ["Batch", "Mean", "Task", "make_task"]
 
-PRETRAINING = {"masked": BertPretraining, "causal": GptPretraining}  # by what the family learns
+PRETRAINING = {"masked": BertPretraining, "causal": CausalPretraining}  # by what the family learns
 FINE_TUNING = {  # by --task
     "classification": Classification,
     "multi_label": MultiLabel,

@@ -7,14 +7,15 @@ import pytest
 import tensorflow as tf
 
 from tests.model.samples import PLAIN, dropout_key
+from tftrain.config.families import FAMILIES
 from tftrain.config.train import ModelConfig
-from tftrain.model.gpt import Gpt
+from tftrain.model.decoder import Decoder
 from tftrain.model.part import ModelPart
 
 VOCAB, SAMPLES, LENGTH = 37, 3, 11
 
 
-def config(**changes):
+def config(model_family="gpt", **changes):
     sizes = {
         "num_hidden_layers": 2,
         "hidden_size": 24,
@@ -26,12 +27,12 @@ def config(**changes):
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_epsilon": 1e-5,
     }
-    return ModelConfig(model_family="gpt", **{**sizes, **PLAIN, **changes})
+    return ModelConfig(model_family, **{**sizes, **PLAIN, **FAMILIES[model_family].defaults, **changes})
 
 
 def build(model_config, dtype="float32"):
     """A model whose biases, scales and shifts are random too."""
-    model, random = Gpt(model_config, VOCAB, dtype, 1), np.random.default_rng(1)
+    model, random = Decoder(model_config, VOCAB, dtype, 1), np.random.default_rng(1)
     for name, variable in model.named_variables().items():
         if name.endswith(("bias", "beta", "gamma")):
             variable.assign_add(tf.constant(random.normal(scale=0.2, size=variable.shape), variable.dtype))
@@ -57,7 +58,10 @@ def oracle(model_config, weights, data):
         return x @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0.0)
 
     def norm(name, x):
-        deviation = np.sqrt(x.var(-1, keepdims=True) + model_config.layer_norm_epsilon)
+        epsilon = model_config.layer_norm_epsilon
+        if model_config.model_family == "llama":
+            return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * weights[f"{name}/gamma"]
+        deviation = np.sqrt(x.var(-1, keepdims=True) + epsilon)
         return (x - x.mean(-1, keepdims=True)) / deviation * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
 
     def gelu(x):
@@ -65,15 +69,33 @@ def oracle(model_config, weights, data):
 
     def turned(x):  # one head, [S, head_size], as complex numbers: the first half real, the second imaginary
         half = x.shape[1] // 2
-        angles = np.arange(len(x))[:, None] * 10_000.0 ** (-np.arange(half) / half)
+        steps = model_config.rope_theta ** (-np.arange(half) / half)
+        if model_config.rope_scaling != "none":
+            steps = np.array([scaled(step) for step in steps])
+        angles = np.arange(len(x))[:, None] * steps
         pairs = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * angles)
         return np.concatenate([pairs.real, pairs.imag], axis=1)
+
+    def scaled(step):  # LLAMA3
+        wavelength = 2 * math.pi / step
+        if wavelength < 16 / 4:
+            return step
+        if wavelength > 16 / 1:
+            return step / 8
+        smooth = (16 / wavelength - 1) / (4 - 1)
+        return (1 - smooth) * step / 8 + smooth * step
 
     def attention(name, x):
         result, size = np.zeros_like(x), model_config.head_size
         projected = [dense(f"{name}/{part}", x) for part in ("query", "key", "value")]
-        for sample, head in np.ndindex(SAMPLES, model_config.num_attention_heads):
-            query, key, value = (each[sample, :, head * size : (head + 1) * size] for each in projected)
+        heads = model_config.num_attention_heads
+        for sample, head in np.ndindex(SAMPLES, heads):
+            group = heads // (model_config.num_key_value_heads or heads)
+            places = (head, head // group, head // group)
+            query, key, value = (
+                each[sample, :, place * size : (place + 1) * size]
+                for each, place in zip(projected, places, strict=True)
+            )
             if model_config.position_embedding == "rotary":
                 query, key = turned(query), turned(key)
             for place in range(LENGTH):
@@ -86,6 +108,9 @@ def oracle(model_config, weights, data):
 
     def feed_forward(name, x):
         up = dense(f"{name}/up", x)
+        if model_config.activation == "swiglu":
+            gate = dense(f"{name}/gate", x)
+            return dense(f"{name}/down", gate / (1 + np.exp(-gate)) * up)
         gated = model_config.activation == "geglu"
         return dense(f"{name}/down", gelu(dense(f"{name}/gate", x)) * up if gated else gelu(up))
 
@@ -100,7 +125,7 @@ def oracle(model_config, weights, data):
         for part, sublayer in (("attention", attention), ("feed_forward", feed_forward)):
             name = f"layer_{layer:02d}/{part}"
             x = x + sublayer(name, norm(f"{name}/norm", x)) if pre else norm(f"{name}/norm", x + sublayer(name, x))
-    logits = (norm("final_norm", x) if pre else x) @ weights["embeddings/word"].T
+    logits = (norm("final_norm", x) if pre else x) @ weights.get("output", weights["embeddings/word"]).T
     best = logits.max(-1, keepdims=True)
     entropies = (
         np.log(np.exp(logits - best).sum(-1)) + best[..., 0] - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
@@ -108,12 +133,18 @@ def oracle(model_config, weights, data):
     return logits, entropies.sum()
 
 
+LLAMA = {"model_family": "llama", "num_attention_heads": 6}
+LLAMA3 = "llama3:8,1,4,16"  # of waves of 6.3 to 630 tokens
 VARIANTS = [
     {},
     {"norm_position": "post"},
     {"activation": "geglu", "use_bias_in_keys": False},
     {"position_embedding": "rotary"},
     {"position_embedding": "alibi"},
+    {"model_family": "llama"},
+    {**LLAMA, "num_key_value_heads": 2, "rope_theta": 100.0, "rope_scaling": LLAMA3},
+    {**LLAMA, "num_key_value_heads": 1, "tie_output": True, "bias": "query_key_value"},
+    {**LLAMA, "bias": "all"},
 ]
 
 
@@ -158,8 +189,8 @@ def test_a_token_sees_nothing_behind_it():
 
 def test_parts_one_after_another_are_the_model():
     model_config, data, key = config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2), batch(), dropout_key()
-    x = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart((0,), heads=False)).embedding(data, key)
+    x = Decoder(model_config, VOCAB, "float32", 1, part=ModelPart((0,), heads=False)).embedding(data, key)
     for blocks in ((0,), (1,)):
-        part = Gpt(model_config, VOCAB, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
+        part = Decoder(model_config, VOCAB, "float32", 1, part=ModelPart(blocks, embedding=False, heads=False))
         x = part.run_blocks(x, data, key)
-    np.testing.assert_array_equal(x, Gpt(model_config, VOCAB, "float32", 1).hidden_states(data, key))
+    np.testing.assert_array_equal(x, Decoder(model_config, VOCAB, "float32", 1).hidden_states(data, key))

@@ -1,25 +1,34 @@
-"""GPT (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): a decoder and its next-token loss.
+"""A decoder and its next-token loss (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
 
-The residual stream goes through blocks with causal attention, by default with the norms before the sub-layers. The
-token embedding is the output layer too. The loss is over all positions, so it is computed with the logits, in chunks.
+The residual stream goes through blocks with causal attention. The output layer is the token embedding, or a table of
+its own. The loss is over all positions, so it is computed with the logits, in chunks.
 """
 
 from collections.abc import Mapping
 
 import tensorflow as tf
 
+from tftrain.config.train import ModelConfig
 from tftrain.model.attention_cores import AttentionMask
-from tftrain.model.output_layer import tied_cross_entropy
+from tftrain.model.output_layer import output_cross_entropy
+from tftrain.model.parameters import Parameters
 from tftrain.model.transformer import Transformer
 from tftrain.ops.shapes import dimension
 
 
-class Gpt(Transformer):
+class Decoder(Transformer):
     """The decoder, or a part of it."""
 
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
         """Every token attends to itself and to those before it; no token is padding."""
         return AttentionMask(keys=tf.ones_like(batch["input_ids"], tf.int32), causal=True)
+
+    def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
+        """Makes the output layer, unless it is the token embedding; ranks divide both by words."""
+        self.output_table, self.first = self.token_embedding.table, self.token_embedding.first
+        if spec := self.architecture.output:
+            self.output_table = parameters.normal("output", [spec.rows, spec.width], axis=0)
+            self.first = parameters.offset("output")
 
     def encode(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, None]:
         """Returns the hidden states of a batch after the final norm, [b, S, H], and None: nothing is pooled."""
@@ -35,15 +44,15 @@ class Gpt(Transformer):
         Returns:
             Cross-entropy in nats and 1 where the label is the best class, both [b, S], fp32 (float64 for float64).
         """
-        x, tokens = self._rows_of_output_layer(x), self.token_embedding
-        entropy, correct = tied_cross_entropy(
-            x, tokens.table, tf.reshape(labels, [-1]), tokens.first, self.ranks.group, "output"
+        x, labels_of_rows = self._rows_of_output_layer(x), tf.reshape(labels, [-1])
+        entropy, correct = output_cross_entropy(
+            x, self.output_table, labels_of_rows, self.first, self.ranks.group, "output"
         )
         return tf.reshape(entropy, tf.shape(labels)), tf.reshape(correct, tf.shape(labels))
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the logits of all positions over this rank's words, [b, S, words], for few positions at a time."""
-        table = self.token_embedding.table
+        table = self.output_table
         logits = tf.matmul(self._rows_of_output_layer(x), table, transpose_b=True)
         ranks = self.ranks.group.size if self.ranks.divide_sequence else 1
         return tf.reshape(logits, [-1, ranks * dimension(x, 1), table.shape[0]])

@@ -32,7 +32,7 @@ class LossSums(NamedTuple):
     examples: tf.Tensor
 
 
-class GptPretraining(Task):
+class CausalPretraining(Task):
     """A decoder and its next-token loss; its sums are `LossSums`.
 
     A batch has input_ids and labels, int32 [b, S]: the label of a token is the token after it. A batch of an

@@ -1,0 +1,51 @@
+"""Rotary positions in the config.json of transformers: rope_parameters, or rope_theta and rope_scaling before 5.0."""
+
+from typing import Any
+
+from tftrain.config import rope
+from tftrain.config.train import ModelConfig
+from tftrain.formats.errors import FormatError
+
+_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def flags(config: dict[str, Any], path: str) -> dict[str, Any]:
+    """Returns the flags of the base and the scaling.
+
+    Raises:
+        FormatError: the scaling is another one than Llama 3's, or a number is missing.
+    """
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(given, dict):
+        raise FormatError(f"{path}: rope_parameters is {given!r}; expected an object")
+    theta = given.get("rope_theta", config.get("rope_theta", ModelConfig.rope_theta))
+    if not _is_number(theta) or theta <= 1:
+        raise FormatError(f"{path}: rope_theta is {theta!r}; expected a number above 1")
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind == "default":
+        return {"rope_theta": float(theta), "rope_scaling": rope.NONE}
+    if kind != "llama3":
+        raise FormatError(f"{path}: rope_type is {kind!r}; this project has only 'default' and 'llama3'")
+    if missing := [name for name in _SCALING if not _is_number(given.get(name))]:
+        raise FormatError(f"{path}: {missing[0]} is {given.get(missing[0])!r}; expected a number")
+    scaling = str(rope.RopeScaling(*(given[name] for name in _SCALING)))
+    try:
+        rope.parse(scaling)
+    except ValueError as error:
+        raise FormatError(f"{path}: its rope scaling is {scaling}; {error}") from error
+    return {"rope_theta": float(theta), "rope_scaling": scaling}
+
+
+def fields(model: ModelConfig) -> dict[str, Any]:
+    """Returns the fields of config.json, under the names of both versions."""
+    scaling = model.rotary_scaling
+    named = {"rope_type": "llama3", **dict(zip(_SCALING, scaling, strict=True))} if scaling else None
+    return {
+        "rope_theta": model.rope_theta,
+        "rope_scaling": named,
+        "rope_parameters": {"rope_theta": model.rope_theta, **(named or {"rope_type": "default"})},
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

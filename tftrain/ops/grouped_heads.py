@@ -1,0 +1,66 @@
+"""Products of attention heads with keys or values that several heads share (Ainslie et al., arXiv 2305.13245).
+
+The rows of all heads that share a matrix are the rows of one product, so no key and no value is copied.
+"""
+
+import tensorflow as tf
+
+from tftrain.ops.shapes import dimension
+
+
+def grouped_product(x: tf.Tensor, y: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
+    """Returns x y, or x y', for each head; head h meets number h // (heads / shared) of the shared matrices.
+
+    Args:
+        x: [b, heads, m, k].
+        y: [b, shared, k, n], or [b, shared, n, k]; the number of heads is a multiple of `shared`.
+        transpose_b: see above.
+
+    Returns:
+        [b, heads, m, n].
+    """
+    product = tf.matmul(_joined(x, y.shape[1]), y, transpose_b=transpose_b)
+    return _split(product, x)
+
+
+def grouped_sum(x: tf.Tensor, y: tf.Tensor, shared: int) -> tf.Tensor:
+    """Returns x' y, summed over the heads that share a matrix: the gradient of a shared matrix.
+
+    Args:
+        x: [b, heads, m, k].
+        y: [b, heads, m, n].
+        shared: number of shared matrices.
+
+    Returns:
+        [b, shared, k, n].
+    """
+    return tf.matmul(_joined(x, shared), _joined(y, shared), transpose_a=True)
+
+
+def repeated(x: tf.Tensor, heads: int) -> tf.Tensor:
+    """Returns keys or values, [b, S, shared, head_size], once for each head, for an op that takes as many as queries.
+
+    Args:
+        x: see above.
+        heads: a multiple of `shared`.
+    """
+    shared, size = x.shape[2:]
+    if shared == heads:
+        return x
+    copies = tf.tile(x[:, :, :, tf.newaxis], [1, 1, 1, heads // shared, 1])
+    return tf.reshape(copies, [-1, dimension(x, 1), heads, size])
+
+
+def _joined(x, shared):
+    """Maps [b, heads, m, n] to [b, shared, heads / shared * m, n]."""
+    heads = x.shape[1]
+    if heads == shared:
+        return x
+    return tf.reshape(x, [-1, shared, heads // shared * dimension(x, 2), dimension(x, 3)])
+
+
+def _split(product, x):
+    """Maps [b, shared, heads / shared * m, n] to [b, heads, m, n], with the heads and rows of x."""
+    if product.shape[1] == x.shape[1]:
+        return product
+    return tf.reshape(product, [-1, x.shape[1], dimension(x, 2), dimension(product, 3)])
