@@ -1,9 +1,12 @@
 """Predictions are those of the library that wrote the model, whatever else is in the batch."""
 
+import contextlib
 import dataclasses
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
 import types
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.distributed import ROOT
 from tests.formats.models import DATA
 from tftrain import predict
 from tftrain.config.convert import Place
@@ -308,3 +312,19 @@ def test_a_reader_that_has_enough_ends_the_program_without_a_word(capsys, monkey
     monkeypatch.setattr(sys, "stdout", Full())
     code, _, err = run(capsys, f"--init_checkpoint={BERT}", "a [MASK]")
     assert (code, err) == (1, "")
+
+
+def test_a_continuation_appears_on_a_terminal_token_by_token():
+    flags = f"--init_checkpoint={GPT}", "--top_k=2", "--max_new_tokens=8", "hello there"
+    command = [sys.executable, "-m", "tftrain.predict", *flags]
+    plain = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    leader, follower = os.openpty()
+    shown, ended = b"", subprocess.Popen(command, cwd=ROOT, stdout=follower, stderr=subprocess.DEVNULL)
+    os.close(follower)
+    with contextlib.suppress(OSError):  # The end of the program.
+        while block := os.read(leader, 1 << 16):
+            shown += block
+    assert ended.wait() == 0
+    first, following = shown.decode().splitlines()
+    assert first == "hello there" + json.loads(plain[2].removeprefix("  continued: "))
+    assert following == plain[1]

@@ -5,6 +5,7 @@
 docs/predict.md describes the output.
 """
 
+import functools
 import json
 import logging
 import sys
@@ -38,17 +39,33 @@ def main(argv: Sequence[str]) -> int:
 
 
 def predict(config: PredictConfig, texts: Sequence[str]) -> None:
-    """Prints the predictions for the texts, or for the lines of a file; raises what `predictions` raises."""
+    """Prints the predictions for the texts, or for the lines of a file; raises what `predictions` raises.
+
+    What a decoder appends to the only text appears on a terminal token by token.
+    """
     from tqdm import tqdm
 
-    total = None if config.predict.input_file else len(texts)
+    settings = config.predict
+    if len(texts) == 1 and settings.max_new_tokens and settings.format == "text" and sys.stdout.isatty():
+        print(texts[0], end="", flush=True)
+        (rest,) = predictions(config, texts, lambda piece: print(piece, end="", flush=True))
+        print(f"\n{rest}")
+        return
+    total = None if settings.input_file else len(texts)
     for printed in tqdm(predictions(config, texts), total=total, unit="text", disable=None):
         tqdm.write(printed, file=sys.stdout)
     sys.stdout.flush()
 
 
-def predictions(config: PredictConfig, texts: Sequence[str]) -> Iterator[str]:
+def predictions(
+    config: PredictConfig, texts: Sequence[str], show: Callable[[str], None] | None = None
+) -> Iterator[str]:
     """Yields what is printed for each text, or for each line of a file, and logs warnings.
+
+    Args:
+        config: the flags.
+        texts: those among the arguments.
+        show: called with each piece that a decoder appends to the only text, of which the result is then the rest.
 
     Raises:
         RunError, OSError: the message names the file or the flag.
@@ -59,7 +76,7 @@ def predictions(config: PredictConfig, texts: Sequence[str]) -> Iterator[str]:
     model = trained_model.load(config.source, embeds=settings.embedding is not None)
     for note in model.notes:
         logger.warning(note)
-    run = (of_task if model.config.is_fine_tuned else of_tokens)(model, config)
+    run = of_task(model, config) if model.config.is_fine_tuned else of_tokens(model, config, show)
     doubts = Doubts(settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest)
     lines = read_lines(settings.input_file) if settings.input_file else named_arguments(texts)
     for batch in batches(lines, settings.batch_size):
@@ -73,13 +90,14 @@ def predictions(config: PredictConfig, texts: Sequence[str]) -> Iterator[str]:
 Run = Callable[[Sequence[tuple[str, str]]], tuple[Sequence, Sequence[str]]]
 
 
-def of_tokens(model, config: PredictConfig) -> Run:
-    """Returns what predicts masked tokens, or the next one.
+def of_tokens(model, config: PredictConfig, show: Callable[[str], None] | None = None) -> Run:
+    """Returns what predicts masked tokens, or the next one; for `show`, see `predictions`.
 
     Raises:
         RunError: the model lacks something, or a flag is not for it; the message names the flag.
     """
     from tftrain.inference import candidates, trained_model
+    from tftrain.inference.generation import Sampling
 
     settings, is_decoder = config.predict, model.config.is_decoder
     trained_model.require(model, config.source, () if is_decoder else ("masked_lm",))
@@ -87,19 +105,23 @@ def of_tokens(model, config: PredictConfig) -> Run:
     refuse(config, "null_score_threshold", "is not fine-tuned; remove this flag")
     if is_decoder:
         refuse(config, "embedding", "is a decoder; remove this flag")
-        run = candidates.NextTokens(model, settings.top_k, settings.max_new_tokens)
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, settings.stop)
+        run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)
+        run = functools.partial(run, show=show)
     else:
         refuse(config, "max_new_tokens", "is an encoder; remove this flag")
-        run = candidates.MaskedTokens(model, settings.top_k)
-    encode, show = (
+        run = candidates.MaskedTokens(model, settings.shown)
+    encode, printed = (
         trained_model.TextEncoder(model),
-        {"text": prediction_text.as_text, "jsonl": prediction_text.as_json}[settings.format],
+        prediction_text.as_json
+        if settings.format == "jsonl"
+        else functools.partial(prediction_text.as_text, streamed=show is not None),
     )
 
     def predict_batch(batch):
         samples = encode([text for _, text in batch])
         found = zip(batch, samples, run(samples), strict=True)
-        return samples, [show(text, sample, each) for (_, text), sample, each in found]
+        return samples, [printed(text, sample, each) for (_, text), sample, each in found]
 
     return predict_batch
 
@@ -116,7 +138,7 @@ def of_task(model, config: PredictConfig) -> Run:
     length = settings.max_seq_length or model.max_seq_length
     if length > model.longest:
         raise PredictError(f"--max_seq_length={length}: expected at most {model.longest}, the positions of the model")
-    reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.top_k)
+    reader = task_predictions.reader_of(model, length, settings.null_score_threshold, settings.shown)
     run = task_predictions.TaskPredictions(model, reader, settings.batch_size, settings.embedding or "mean")
     flag = "--input_file=" if settings.input_file not in (None, STANDARD_INPUT) else ""
 
@@ -131,7 +153,7 @@ def of_task(model, config: PredictConfig) -> Run:
         if settings.format == "jsonl":
             return samples, [json.dumps(each, ensure_ascii=False) for each in found]
         pairs = zip(batch, found, strict=True)
-        return samples, [prediction_text.of_task(text, task, each, settings.top_k) for (_, text), each in pairs]
+        return samples, [prediction_text.of_task(text, task, each, settings.shown) for (_, text), each in pairs]
 
     return predict_batch
 

@@ -23,9 +23,10 @@ class PredictFlags:
         "text: a line for each text and one for each of its predictions; jsonl: a JSON object for each text.",
         choices=("text", "jsonl"),
     )
-    top_k: int = flag(
-        5,
-        "Candidates for each masked token, or for the next token; classes or answers of a fine-tuned model.",
+    top_k: int | None = flag(
+        None,
+        "Candidates for each masked token, or for the next token; classes or answers of a fine-tuned model; by default "
+        "5. With temperature, also the number of most probable tokens of which one is drawn; by default all.",
         minimum=1,
         maximum=1000,
     )
@@ -38,9 +39,26 @@ class PredictFlags:
     batch_size: int = flag(32, "Texts that the model reads at once.", minimum=1, maximum=65536)
     max_new_tokens: int = flag(
         0,
-        "Tokens that a decoder appends to each text, the most probable one each time; fewer if its end token comes.",
+        "Tokens that a decoder appends to each text, the most probable one each time or, with temperature, one that is "
+        "drawn; fewer if its end token comes.",
         minimum=0,
         maximum=65536,
+    )
+    temperature: float = flag(
+        0.0,
+        "Draw each new token of a decoder from the distribution whose logits are divided by this; 0: take the most "
+        "probable one.",
+        minimum=0,
+    )
+    top_p: float = flag(
+        1.0,
+        "With temperature: draw from the fewest most probable tokens that together have this probability.",
+        above=0,
+        maximum=1,
+    )
+    seed: int = flag(0, "Of the draws; those of a text depend on this and on its number among the texts.", minimum=0)
+    stop: tuple[str, ...] = flag(
+        (), "A string that ends what a decoder appends and is left out of it; repeat the flag for several."
     )
     max_seq_length: int | None = flag(
         None,
@@ -53,6 +71,11 @@ class PredictFlags:
         "question has an answer. For a model of question_answering that was trained with questions without an answer.",
     )
 
+    @property
+    def shown(self) -> int:
+        """How many candidates, classes or answers are shown."""
+        return self.top_k or 5
+
     def problems(self, texts: int) -> list[Problem]:
         """Returns every reason to refuse these flags.
 
@@ -61,6 +84,14 @@ class PredictFlags:
         """
         found = field_problems(self)
         path = self.input_file
+        for name in () if self.max_new_tokens else ("temperature", "stop"):
+            if value := getattr(self, name):
+                found.append(Problem(name, value, "expected together with max_new_tokens"))
+        for name, without in () if self.temperature else (("top_p", 1.0), ("seed", 0)):
+            if (value := getattr(self, name)) != without:
+                found.append(Problem(name, value, "expected together with temperature"))
+        if "" in self.stop:
+            found.append(Problem("stop", "", "expected at least one character"))
         if not path and not texts:
             found.append(Problem("input_file", path, "expected texts as arguments, or a file with one text a line"))
         elif path and texts:

@@ -1,11 +1,12 @@
 """The tokens that a model finds most probable: for each masked token of a text, or behind a text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tftrain.inference.generation import GREEDY, Generator, Sampling
 from tftrain.inference.trained_model import Sample, TrainedModel, encoder_batch, most_probable, padded
 from tftrain.input.vocabulary import Vocabulary, decode_bytes
 
@@ -72,46 +73,23 @@ class MaskedTokens:
 class NextTokens:
     """Predicts what follows samples, with a decoder."""
 
-    def __init__(self, model: TrainedModel, top_k: int, max_new_tokens: int):
+    def __init__(self, model: TrainedModel, top_k: int, max_new_tokens: int, sampling: Sampling = GREEDY):
         """Traces nothing yet.
 
         Args:
             model: a decoder.
             top_k: number of candidates.
-            max_new_tokens: tokens to append, the most probable one each time; fewer if the end token comes.
+            max_new_tokens: tokens to append; fewer if the end token or a stop string comes.
+            sampling: how they are chosen.
         """
-        network, self._vocabulary, self._longest = model.network, model.tokenizer.vocabulary, model.longest
-        self._new = max_new_tokens
-        tokens = len(self._vocabulary)
+        self._vocabulary, self._top_k = model.tokenizer.vocabulary, top_k
+        self._generate = Generator(model, max_new_tokens, sampling)
 
-        @tf.function(input_signature=[_IDS, tf.TensorSpec([None], tf.int32)], autograph=False)
-        def predict(ids, lengths):
-            x = network.hidden_states({"input_ids": ids})
-            x = tf.gather(x, lengths - 1, batch_dims=1)[:, tf.newaxis]
-            return most_probable(network.logits(x)[:, 0], tokens, top_k)
-
-        self._predict = predict
-
-    def __call__(self, samples: Sequence[Sample]) -> list[Continuation]:
-        """Returns what follows each sample."""
-        texts = [sample.ids for sample in samples]
-        best, probabilities = self._predict(*padded(texts))
-        candidates = list(named(self._vocabulary, best, probabilities))
-        new, going = [[] for _ in samples], list(range(len(samples)))
-        for step in range(self._new):
-            best = best if step == 0 else self._predict(*padded([texts[number] for number in going]))[0]
-            nexts = dict(zip(going, best.numpy()[:, 0].tolist(), strict=True))
-            going = [number for number in going if nexts[number] != self._vocabulary.end_id]
-            if not going:
-                break
-            for number in going:
-                new[number].append(nexts[number])
-                texts[number] = self._fitting(np.append(texts[number], np.int32(nexts[number])))
-        return [Continuation(each, self._vocabulary.decode(ids)) for each, ids in zip(candidates, new, strict=True)]
-
-    def _fitting(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the last tokens, as many as the model reads."""
-        return ids[int(max(len(ids) - self._longest, 0)) :]
+    def __call__(self, samples: Sequence[Sample], show: Callable[[str], None] | None = None) -> list[Continuation]:
+        """Returns what follows each sample; for `show`, see `Generator`."""
+        logits, texts = self._generate([sample.ids for sample in samples], show)
+        candidates = named(self._vocabulary, *most_probable(logits, logits.shape[1], self._top_k))
+        return [Continuation(*each) for each in zip(candidates, texts, strict=True)]
 
 
 def named(vocabulary: Vocabulary, best: tf.Tensor, probabilities: tf.Tensor) -> Iterator[list[Candidate]]:

@@ -7,12 +7,12 @@ from typing import Any
 from tftrain.host.files import one_line
 
 
-def as_text(text: str, sample, found) -> str:
-    """Returns the lines that are printed for a text."""
-    lines = [_shown(text)]
+def as_text(text: str, sample, found, streamed: bool = False) -> str:
+    """Returns the lines that are printed for a text; if it and its continuation are there already, the others."""
+    lines = [] if streamed else [_shown(text)]
     if not isinstance(found, list):
         lines.append(f"  next: {_listed(found.candidates, quote=True)}")
-        lines += [f"  continued: {json.dumps(found.text, ensure_ascii=False)}"] if found.text else []
+        lines += [f"  continued: {json.dumps(found.text, ensure_ascii=False)}"] if found.text and not streamed else []
     elif not found:
         lines.append("  no [MASK]")
     else:

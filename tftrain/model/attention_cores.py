@@ -8,7 +8,7 @@ heads x S x S elements, so a core need not have any such tensor. To add a core, 
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -32,12 +32,16 @@ class AttentionMask(NamedTuple):
         slopes: of this rank's heads, see `positions.distance_bias`; None: nothing is added.
         sequences: int32 [b, S], which of the sequences of its row each token belongs to, 0 exactly where `keys` is 0:
             a query attends only to tokens of its own sequence. None: to all of the row.
+        cache: holds the keys of the tokens before, see `key_value_cache`.
+        positions: int32 [b, queries], of the queries, if the keys before them are in the cache; None: 0, 1, ...
     """
 
     keys: tf.Tensor
     causal: bool = False
     slopes: tuple[float, ...] | None = None
     sequences: tf.Tensor | None = None
+    cache: Any = None
+    positions: tf.Tensor | None = None
 
 
 class AttentionCore(Protocol):
@@ -68,8 +72,9 @@ def plain_softmax(query, key, value, mask, dropout):
     scaled = tf.reshape(tf.reshape(query, [-1]) * _scale(query), tf.shape(query))
     scores = grouped_product(tf.ensure_shape(scaled, query.shape), key, transpose_b=True)  # [b, heads, S, S]
     if mask.slopes:
-        wide = wide_dtype(scores.dtype)
-        scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide)
+        wide, positions = wide_dtype(scores.dtype), mask.positions
+        positions = None if positions is None else positions[:, tf.newaxis]
+        scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide, positions)
     context = reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal, mask.sequences)
     return tf.transpose(context, [0, 2, 1, 3])
 

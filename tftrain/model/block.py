@@ -92,7 +92,9 @@ class SelfAttention(tf_keras.layers.Layer):
         projected = x.outputs([self.query, self.key, self.value], deferred)
         query, key, value = (self._split_heads(each) for each in projected)
         if self.rotate:
-            query, key = self.rotate(query), self.rotate(key)
+            query, key = (self.rotate(each, positions=mask.positions) for each in (query, key))
+        if mask.cache:
+            key, value = mask.cache.extended(key, value, mask.positions)
         mask = mask._replace(slopes=self.slopes)
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)

@@ -27,7 +27,9 @@ def frequencies(size: int, theta: float, scaling: RopeScaling | None = None) -> 
     return found * (as_before + (1 - as_before) / scaling.factor)
 
 
-def rotate(x: tf.Tensor, theta: float, scaling: RopeScaling | None = None) -> tf.Tensor:
+def rotate(
+    x: tf.Tensor, theta: float, scaling: RopeScaling | None = None, positions: tf.Tensor | None = None
+) -> tf.Tensor:
     """Rotates the elements of each head by angles that are proportional to the position (Su et al., arXiv 2104.09864).
 
     Element i of the first half of a head and element i of the second half are one pair, as in GPT-NeoX and Llama. At
@@ -36,6 +38,7 @@ def rotate(x: tf.Tensor, theta: float, scaling: RopeScaling | None = None) -> tf
     Args:
         x: queries or keys, [b, S, heads, head_size], head_size even and static.
         theta, scaling: see `frequencies`.
+        positions: int32 [b, S]; None: 0, 1, ... in every row.
 
     Returns:
         A tensor like `x`, computed in fp32 (float64 for float64) and rounded once.
@@ -43,12 +46,13 @@ def rotate(x: tf.Tensor, theta: float, scaling: RopeScaling | None = None) -> tf
     length, size = dimension(x, 1), x.shape[3]
     wide = wide_dtype(x.dtype)
     steps = frequencies(size, theta, scaling)
-    if isinstance(length, int):
+    if positions is None and isinstance(length, int):
         angles = np.outer(np.arange(length), steps)  # [S, head_size / 2]
         cosine, sine = (tf.constant(function(angles)[:, np.newaxis], wide) for function in (np.cos, np.sin))
     else:
-        angles = tf.range(tf.cast(length, tf.float64))[:, tf.newaxis] * steps
-        cosine, sine = (tf.cast(function(angles)[:, tf.newaxis], wide) for function in (tf.cos, tf.sin))
+        positions = tf.range(length) if positions is None else positions
+        angles = tf.cast(positions, tf.float64)[..., tf.newaxis] * steps
+        cosine, sine = (tf.cast(function(angles)[..., tf.newaxis, :], wide) for function in (tf.cos, tf.sin))
     first, second = tf.split(tf.cast(x, wide), 2, axis=-1)
     turned = tf.concat([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
     return tf.cast(turned, x.dtype)
@@ -66,17 +70,21 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
     return tuple((slopes + between)[:heads])
 
 
-def distance_bias(slopes: Sequence[float], length: int, dtype: tf.DType) -> tf.Tensor:
+def distance_bias(
+    slopes: Sequence[float], length: int, dtype: tf.DType, positions: tf.Tensor | None = None
+) -> tf.Tensor:
     """Returns what is added to the scaled scores: minus the slope of the head times the distance of the key.
 
     Args:
         slopes: of this rank's heads.
         length: S.
         dtype: of the result.
+        positions: int32 [b, 1, queries], of the queries; None: those of the keys, in every row.
 
     Returns:
-        [heads, S, S]; for keys behind the query, which a causal mask hides, it is positive.
+        [heads, S, S], or [b, heads, queries, S]; for keys behind the query, which a causal mask hides, it is positive.
     """
     places = tf.range(length)
-    distance = tf.cast(places[tf.newaxis, :] - places[:, tf.newaxis], dtype)  # key - query
+    queries = places if positions is None else positions
+    distance = tf.cast(places - queries[..., tf.newaxis], dtype)  # key - query
     return tf.constant(slopes, dtype)[:, tf.newaxis, tf.newaxis] * distance

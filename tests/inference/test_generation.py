@@ -1,0 +1,120 @@
+"""Texts are continued with kept keys and values as without them, and tokens are drawn from their distribution."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tftrain.config.fields import implementations
+from tftrain.config.model import ModelConfig
+from tftrain.config.model_source import ModelSource
+from tftrain.inference import generation, trained_model
+from tftrain.inference.generation import GREEDY, Generator, Sampling, drawn
+from tftrain.model.key_value_cache import CachedDecoder
+from tftrain.model.registry import model_class
+
+WORDS, ROOM = 61, 20
+SIZES = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 40}
+KINDS = {
+    "learned": {"model_family": "gpt"},
+    "rotary": {"model_family": "gpt", "position_embedding": "rotary"},
+    "alibi": {"model_family": "gpt", "position_embedding": "alibi", "activation": "geglu"},
+    "llama": {"model_family": "llama", "num_key_value_heads": 2},
+    "one key head": {"model_family": "llama", "num_key_value_heads": 1, "rope_scaling": "llama3:4,1,4,8"},
+}
+
+
+def network_of(kind, dtype="float64"):
+    plain = {**implementations(ModelConfig), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = ModelConfig(**SIZES, max_position_embeddings=ROOM, initializer_range=0.3, **KINDS[kind])
+    config = dataclasses.replace(config.with_family_defaults(set(KINDS[kind])), **plain)
+    return model_class(config)(config, WORDS, dtype, seed=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_the_whole_text(kind):
+    network, rng = network_of(kind), np.random.default_rng(0)
+    decoder = CachedDecoder(network)
+    texts = rng.integers(0, WORDS, [3, ROOM]).astype(np.int32)
+    expected = network.logits(network.hidden_states({"input_ids": tf.constant(texts)})).numpy()
+    for lengths in ([5, 1, 9], [2, 2, 2]):  # The second time, the first texts are forgotten.
+        lengths = np.array(lengths, np.int32)
+        given = np.where(np.arange(lengths.max()) < lengths[:, None], texts[:, : lengths.max()], 7).astype(np.int32)
+        found = [decoder.read(given, lengths, ROOM)]
+        for step in range(ROOM - lengths.max()):
+            at = lengths + step
+            found.append(decoder.read_more(texts[range(3), at], at, ROOM))
+        for step, logits in enumerate(found):
+            np.testing.assert_allclose(logits, expected[range(3), lengths - 1 + step], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(None, 1.0), (3, 1.0), (None, 0.6), (4, 0.5), (1, 1.0), (None, 1e-9)])
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_a_class_is_drawn_as_often_as_it_is_probable(temperature, top_k, top_p):
+    logits = np.random.default_rng(1).normal(0, 2, 7)
+    probabilities = np.exp(logits / temperature)
+    order = np.argsort(-probabilities)
+    probabilities[order[top_k or 7 :]] = 0
+    probabilities /= probabilities.sum()
+    kept = 1 + np.searchsorted(np.cumsum(probabilities[order]), top_p * (1 - 1e-12))
+    probabilities[order[kept:]] = 0
+    probabilities /= probabilities.sum()
+    count = 4000
+    uniform = np.append((np.arange(count - 1) + 0.5) / (count - 1), np.float32(1 - 2**-24)).astype(np.float32)
+    rows = tf.tile(tf.constant(logits, tf.float32)[tf.newaxis], [count, 1])
+    found = np.bincount(drawn(rows, tf.constant(uniform), temperature, top_k, top_p), minlength=7) / count
+    np.testing.assert_allclose(found, probabilities, atol=1e-3)
+    assert (found[probabilities == 0] == 0).all()
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return trained_model.load(ModelSource(init_checkpoint="hf:tests/formats/data/hf_gpt2"))
+
+
+PROMPTS = [np.array(each, np.int32) for each in ([5, 9, 30], [7], [11, 12, 13, 14, 15, 16, 17])]
+
+
+def test_the_draws_of_a_text_depend_on_the_seed_and_its_number_alone(gpt):
+    def continued(batches, **settings):
+        generate = Generator(gpt, 10, Sampling(**{"temperature": 1.0, "seed": 5, **settings}))
+        return [text for batch in batches for text in generate(batch)[1]]
+
+    together = continued([PROMPTS])
+    assert continued([PROMPTS[:2], PROMPTS[2:]]) == together
+    assert continued([PROMPTS], seed=6) != together
+    assert continued([PROMPTS], top_k=1) == Generator(gpt, 10, GREEDY)(PROMPTS)[1]
+    assert len(set(continued([[PROMPTS[0]] * 4]))) > 1
+
+
+def test_a_continuation_ends_before_a_stop_string_and_its_pieces_are_the_whole(gpt):
+    def continued(**settings):
+        pieces = []
+        generate = Generator(gpt, 16, Sampling(temperature=1.0, seed=2, **settings))
+        return generate(PROMPTS[:1], pieces.append)[1][0], pieces
+
+    whole, pieces = continued()
+    assert "".join(pieces) == whole
+    assert len(pieces) > 5
+    for stop in (whole[4:7], whole[0], whole[-1]):
+        text, pieces = continued(stop=("never", stop))
+        assert text == whole[: whole.index(stop)]
+        assert "".join(pieces) == text
+
+
+def test_a_piece_waits_for_what_may_be_a_stop_string():
+    class Letters:
+        end_id = 0
+
+        def decode(self, ids):
+            return "".join(map(chr, ids))
+
+    found = generation._Continuation(Letters(), ("abc",))
+    pieces = []
+    for letter in "xababcab":
+        found.add(ord(letter))
+        pieces.append(found.piece())
+    assert pieces == ["x", "", "", "ab", "", "", "", ""]
+    assert found.text() == "xab"
+    assert found.ended

@@ -1,0 +1,162 @@
+"""What follows texts, token by token, with a decoder that keeps the keys and values of the tokens before."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.inference.trained_model import TrainedModel, padded
+from tftrain.input.vocabulary import Vocabulary
+from tftrain.model.key_value_cache import CachedDecoder
+
+
+class Sampling(NamedTuple):
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: divides the logits of the distribution that it is drawn from; 0: the most probable token.
+        top_k: it is one of so many most probable tokens; None: of all.
+        top_p: it is one of the fewest most probable tokens that together have this probability (Holtzman et al.,
+            arXiv 1904.09751).
+        seed: of the draws. Those of a text depend on the seed and its number alone.
+        stop: strings, the first of which ends a continuation and is left out of it.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+GREEDY = Sampling()
+
+
+def drawn(
+    logits: tf.Tensor, uniform: tf.Tensor, temperature: float, top_k: int | None = None, top_p: float = 1.0
+) -> tf.Tensor:
+    """Draws a class of each row.
+
+    Args:
+        logits: fp32 [n, classes].
+        uniform: fp32 [n], random numbers in [0, 1).
+        temperature, top_k, top_p: see `Sampling`; a temperature above 0.
+
+    Returns:
+        int32 [n].
+    """
+    classes = logits.shape[1]
+    values, order = tf.math.top_k(logits / temperature, min(top_k or classes, classes))
+    probabilities = tf.nn.softmax(values)
+    before = tf.cumsum(probabilities, axis=1, exclusive=True)
+    ends = tf.cumsum(tf.where(before < top_p, probabilities, 0.0), axis=1)
+    # The classes that top_p leaves out have the end of the last one that it keeps, which lies above every draw.
+    passed = tf.cast(ends <= uniform[:, tf.newaxis] * ends[:, -1:], tf.int32)
+    return tf.gather(order, tf.reduce_sum(passed, axis=1), batch_dims=1)
+
+
+class Generator:
+    """Appends tokens to texts."""
+
+    def __init__(self, model: TrainedModel, most: int, sampling: Sampling):
+        """Traces nothing yet.
+
+        Args:
+            model: a decoder.
+            most: tokens to append to a text; fewer if the end token or a stop string comes.
+            sampling: how they are chosen.
+        """
+        self._decoder, self._vocabulary = CachedDecoder(model.network), model.tokenizer.vocabulary
+        self._longest, self._most, self._sampling, self._texts = model.longest, most, sampling, 0
+        self._tokens, self._room = len(self._vocabulary), 0
+        temperature, top_k, top_p = sampling[:3]
+
+        @tf.function(autograph=False, reduce_retracing=True)
+        def choose(logits, uniform):
+            if not temperature:
+                return tf.argmax(logits, axis=1, output_type=tf.int32)
+            return drawn(logits, uniform, temperature, top_k, top_p)
+
+        self._choose = choose
+
+    def __call__(
+        self, texts: Sequence[np.ndarray], show: Callable[[str], None] | None = None
+    ) -> tuple[tf.Tensor, list[str]]:
+        """Continues texts.
+
+        Args:
+            texts: int32 [n] each.
+            show: called with each piece of the continuation of the first text as soon as it is known.
+
+        Returns:
+            The logits of the first token after each text, [texts, tokens], fp32; and the continuations.
+        """
+        logits = first = self._read(texts)
+        draws = [np.random.default_rng([self._sampling.seed, self._texts + number]) for number in range(len(texts))]
+        self._texts += len(texts)
+        continuations = [_Continuation(self._vocabulary, self._sampling.stop) for _ in texts]
+        for step in range(self._most):
+            if step:
+                logits = self._read_more(texts)
+            chosen = self._choose(logits, np.array([each.random() for each in draws], np.float32)).numpy()
+            texts = [np.append(text, token) for text, token in zip(texts, chosen, strict=True)]
+            for continuation, token in zip(continuations, chosen.tolist(), strict=True):
+                continuation.add(token)
+            if show:
+                show(continuations[0].piece())
+            if all(each.ended for each in continuations):
+                break
+        return first, [each.text() for each in continuations]
+
+    def _read(self, texts):
+        """Reads the ends of texts, as much of each as the model reads."""
+        texts = [text[int(max(len(text) - self._longest, 0)) :] for text in texts]
+        ids, lengths = padded(texts)
+        self._room = int(min(ids.shape[1] + self._most, self._longest))
+        return self._decoder.read(ids, lengths, self._room)[:, : self._tokens]
+
+    def _read_more(self, texts):
+        """Reads the last token of each text; when a text is longer than the model reads, its end from the beginning."""
+        lengths = np.array([len(text) for text in texts], np.int32)
+        if lengths.max() > self._room:
+            return self._read(texts)
+        last = np.array([text[-1] for text in texts], np.int32)
+        return self._decoder.read_more(last, lengths - 1, self._room)[:, : self._tokens]
+
+
+class _Continuation:
+    """The new tokens of a text, up to the end token or a stop string."""
+
+    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str]):
+        self._vocabulary, self._stop, self._ids, self._shown, self.ended = vocabulary, stop, [], 0, False
+
+    def add(self, token: int) -> None:
+        """Adds a token, unless the continuation has ended."""
+        if token == self._vocabulary.end_id:
+            self.ended = True
+        if not self.ended:
+            self._ids.append(token)
+            self.ended = bool(self._stop) and any(stop in self._whole() for stop in self._stop)
+
+    def text(self) -> str:
+        """Returns the text without the stop string."""
+        whole = self._whole()
+        return whole[: min((place for stop in self._stop if (place := whole.find(stop)) >= 0), default=len(whole))]
+
+    def piece(self) -> str:
+        """Returns what is new since the last call, without what may begin a stop string or a character."""
+        text = self.text()
+        if not self.ended:
+            text = text.rstrip("\ufffd")
+            text = text[: len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)]
+        begin, self._shown = self._shown, max(self._shown, len(text))
+        return text[begin:]
+
+    def _whole(self):
+        return self._vocabulary.decode(self._ids)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Returns the length of the longest end of a text that is the beginning of a stop string."""
+    return next((n for n in range(min(len(stop), len(text)), 0, -1) if text.endswith(stop[:n])), 0)
