@@ -43,7 +43,9 @@ def run(prepare_config, tmp_path_factory):
     prepare(
         prepare_config(data, objective="causal", tokenizer_type="bpe", vocab_file=str(DATA / "hf_llama/tokenizer.json"))
     )
-    done("started", f"{SIZES} --data_dir={data} --output_dir={folder} --micro_batch_size=2 --max_steps=2")
+    done(
+        "started", f"{SIZES} --data_dir={data} --output_dir={folder} --micro_batch_size=2 --max_steps=2 --document_mask"
+    )
     done("started", f"--output_dir={folder} --max_steps=4")
     return folder
 

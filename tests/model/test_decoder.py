@@ -9,8 +9,10 @@ import tensorflow as tf
 from tests.model.samples import PLAIN, dropout_key
 from tftrain.config.families import FAMILIES
 from tftrain.config.train import ModelConfig
+from tftrain.input.causal_source import documents
 from tftrain.model.decoder import Decoder
 from tftrain.model.part import ModelPart
+from tftrain.ops.library import is_available
 
 VOCAB, SAMPLES, LENGTH = 37, 3, 11
 
@@ -185,6 +187,28 @@ def test_a_token_sees_nothing_behind_it():
     np.testing.assert_array_equal(before[0, :7], after[0, :7])
     np.testing.assert_array_equal(before[1:], after[1:])
     assert (before[0, 7:].numpy() != after[0, 7:].numpy()).any(axis=-1).all()
+
+
+@pytest.mark.parametrize("core", ["plain", "fused", "flash"])
+@pytest.mark.parametrize("changes", [{}, {"position_embedding": "alibi"}, {"model_family": "llama"}], ids=str)
+def test_documents_of_a_row_have_the_losses_of_rows_of_their_own(changes, core):
+    if core != "plain" and not is_available(gpu=False):
+        pytest.skip("the library of ops is not built")
+    flags = {"fused": {"attn_softmax_impl": "fused"}, "flash": {"attn_impl": "flash"}}.get(core, {})
+    model, end = build(config(**changes, **flags)), 0
+    first, second = np.array([end, 5, 9, 30, 7, end]), np.array([end, 11, 12, 13, 14, 15])
+
+    def losses(*rows):
+        tokens = np.array(rows, np.int32)
+        data = {"input_ids": tf.constant(tokens[:, :-1]), "labels": tf.constant(tokens[:, 1:])}
+        hidden = model.hidden_states(data | documents(data["input_ids"], end))
+        return model.cross_entropy(hidden, data["labels"])[0].numpy()
+
+    (whole,) = losses([*first[:-1], *second])
+    np.testing.assert_allclose(whole, losses(first, second).ravel(), rtol=1e-5)
+    other = np.array([end, 21, 22, 23, 24, 25])
+    np.testing.assert_array_equal(losses([*first[:-1], *other])[0, :5], whole[:5])
+    np.testing.assert_array_equal(losses([*other[:5], *second])[0, 5:], whole[5:])
 
 
 def test_parts_one_after_another_are_the_model():

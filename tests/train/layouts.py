@@ -20,6 +20,7 @@ from tests.checkpoint import states
 from tests.train.test_step import BASE, SEQ, VOCAB, batches
 from tftrain.config.families import FAMILIES
 from tftrain.config.parallel import BatchConfig, ParallelConfig
+from tftrain.input.causal_source import documents
 from tftrain.model.implementations import FLAGS
 from tftrain.parallel import collectives
 from tftrain.parallel import start as starting
@@ -30,6 +31,7 @@ from tftrain.run_state import Run
 from tftrain.train.step import TrainStep
 
 RANKS, STEPS, SAMPLES, ACCUMULATE = 4, 12, 16, 4
+END = 7  # the end token of a decoder's documents
 LAMB = "reference_lamb"
 FUSED = dict.fromkeys(FLAGS, "fused")
 # The key biases' gradients are nothing but roundings, which Adam turns into steps of full length. The vocabulary of 67
@@ -105,6 +107,7 @@ FACTORS = {
         "geglu-pre_norm": {"model": {"activation": "geglu", "norm_position": "pre"}},
         "packed": {"packed": True},
         "gpt-rotary-geglu": {"model": {**GPT, "position_embedding": "rotary", "activation": "geglu"}},
+        "gpt-documents": {"model": GPT, "packed": True},
         "gpt-alibi": {"model": {**GPT, "position_embedding": "alibi"}},
         "llama": {"model": LLAMA},
     },
@@ -248,7 +251,9 @@ def train(config, mesh):
     infos, states = [], [snapshot(run)]
     draw = token_batches if config.model.is_decoder else batches
     for number, batch in enumerate(draw(STEPS, samples=SAMPLES)):
-        batch = two_in_a_row(batch) if config.data.data_dir else batch
+        if config.data.data_dir:
+            is_decoder = config.model.is_decoder
+            batch = batch | documents(batch["input_ids"], END) if is_decoder else two_in_a_row(batch)
         info = step({name: tensor[begin:end] for name, tensor in batch.items()})
         infos.append((*np.asarray(info.sums), float(info.grad_norm)))
         if number == 0:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Set
 
 from tftrain.config import fine_tuning, length_choice
-from tftrain.config.families import taking
+from tftrain.config.families import listed, taking
 from tftrain.config.fields import ConfigError, Problem
 from tftrain.config.layer_split import split_layers
 from tftrain.config.model import HEAD_SIZES, TASKS, ModelConfig
@@ -92,6 +92,7 @@ def _no_cudnn(config) -> str | None:
         "position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
             model.position_embedding == "alibi"
         ),
+        "document_mask: cuDNN would mix the documents of a row": config.data.document_mask,
         "deterministic: cuDNN adds gradients in any order": compute.deterministic,
         "a step that XLA does not compile": not config.compiles(gpu=True),
     }
@@ -110,6 +111,9 @@ def _of_data(config) -> Iterator[Problem]:
         given = "none" if not sources else ", ".join(sources)
         expected = f"expected exactly one of data_dir, train_files and synthetic_data, given: {given}"
         yield Problem("data_dir", data.data_dir, expected)
+    if data.document_mask and not (model.is_decoder and data.data_dir):
+        expected = f"expected together with --model_family={listed('causal')} and data_dir, which names the end token"
+        yield Problem("document_mask", True, expected)
     if data.eval_files and not data.train_files:
         yield Problem("eval_files", data.eval_files, "expected together with train_files")
     if model.position_embedding == "learned" and (data.max_seq_length or 0) > model.max_position_embeddings:

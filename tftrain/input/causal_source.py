@@ -1,7 +1,10 @@
 """Sources of sequences for a decoder: records, prepared here or elsewhere, and synthetic data.
 
 A record has S + 1 token ids. A batch of n examples has the features input_ids, the first S of them, and labels, the
-last S: int32 [n, S].
+last S: int32 [n, S]. If the documents of a row do not see each other, it has two more, int32 [n, S]: sequence_ids,
+which number the documents of a row from 1, and position_ids, the place of a token in its document, or in the row if the
+document began before it. An end token is the first token of the next document: so no document has a part in the loss of
+another.
 """
 
 import tensorflow as tf
@@ -10,13 +13,24 @@ from tftrain.input.example_source import SYNTHETIC_EXAMPLES, Batch, ExampleSourc
 from tftrain.input.masking import random_block, stream_key
 from tftrain.input.records import RecordSet
 
+_NAMES = ("input_ids", "labels")
+
 
 class CausalSource(RecordSource):
     """Sequences in TFRecord files."""
 
-    def __init__(self, records: RecordSet, max_seq_length: int, id_limit: int):
-        """Every record has max_seq_length + 1 ids, each below `id_limit`, the number of rows of the embedding."""
-        super().__init__(records, max_seq_length, _widths(max_seq_length), id_limit)
+    def __init__(self, records: RecordSet, max_seq_length: int, id_limit: int, end_id: int | None = None):
+        """Opens the records.
+
+        Args:
+            records: each has max_seq_length + 1 ids.
+            max_seq_length: S.
+            id_limit: number of rows of the embedding; every id is below it.
+            end_id: the end token, if the documents of a row do not see each other.
+        """
+        names = (*_NAMES, *(() if end_id is None else ("sequence_ids", "position_ids")))
+        super().__init__(records, max_seq_length, dict.fromkeys(names, max_seq_length), id_limit)
+        self._end_id = end_id
 
     def _features(self, serialized, where, first_sample):
         parsed = tf.io.parse_example(
@@ -34,14 +48,15 @@ class CausalSource(RecordSource):
             # Reshaped after the check, because each record then has the same length.
             ids = tf.reshape(tf.identity(tokens.flat_values), [-1, length])
         with tf.control_dependencies([self._ids_fit(where, ids)]):
-            return _inputs_and_labels(tf.cast(ids, tf.int32))
+            batch = _inputs_and_labels(tf.cast(ids, tf.int32))
+        return batch if self._end_id is None else batch | documents(batch["input_ids"], self._end_id)
 
 
 class SyntheticSequences(ExampleSource):
     """Random token ids."""
 
     def __init__(self, split: str, max_seq_length: int, vocab_size: int, seed: int):
-        super().__init__(SYNTHETIC_EXAMPLES[split], max_seq_length, _widths(max_seq_length))
+        super().__init__(SYNTHETIC_EXAMPLES[split], max_seq_length, dict.fromkeys(_NAMES, max_seq_length))
         self._vocab_size = vocab_size
         self._key = stream_key(seed, f"synthetic {split}")
 
@@ -51,9 +66,16 @@ class SyntheticSequences(ExampleSource):
         return _inputs_and_labels(tf.minimum(tf.cast(draws * self._vocab_size, tf.int32), self._vocab_size - 1))
 
 
-def _widths(max_seq_length: int) -> dict[str, int | None]:
-    return {"input_ids": max_seq_length, "labels": max_seq_length}
-
-
 def _inputs_and_labels(ids: tf.Tensor) -> Batch:
     return {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
+
+
+def documents(ids: tf.Tensor, end_id: int) -> Batch:
+    """Returns the features sequence_ids and position_ids of rows of tokens, int32 [n, S] with a static S."""
+    places = tf.range(ids.shape[1])
+    begins = latest = tf.where(ids == end_id, places, 0)
+    step = 1
+    while step < ids.shape[1]:  # The running maximum: each round doubles how far back it looks.
+        latest = tf.maximum(latest, tf.pad(latest[:, :-step], [[0, 0], [step, 0]]))
+        step *= 2
+    return {"sequence_ids": 1 + tf.cumsum(tf.cast(begins > 0, tf.int32), axis=1), "position_ids": places - latest}

@@ -65,7 +65,10 @@ def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int, obj
             "--eval_fraction"
         )
     if objective == "causal":
-        return CausalSource(records, manifest.max_seq_length, vocab_size)
+        end_id = None
+        if data.document_mask:
+            end_id = read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type).end_id
+        return CausalSource(records, manifest.max_seq_length, vocab_size, end_id)
     if manifest.masking == "static":
         return StaticSource(records, manifest.max_seq_length, manifest.max_predictions_per_seq, vocab_size)
     masking = _masking(manifest, data, split, seed)

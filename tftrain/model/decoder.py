@@ -20,8 +20,9 @@ class Decoder(Transformer):
     """The decoder, or a part of it."""
 
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
-        """Every token attends to itself and to those before it; no token is padding."""
-        return AttentionMask(keys=tf.ones_like(batch["input_ids"], tf.int32), causal=True)
+        """Every token attends to itself and to those before it, with `sequence_ids` of its document alone."""
+        keys = tf.ones_like(batch["input_ids"], tf.int32)
+        return AttentionMask(keys, causal=True, sequences=batch.get("sequence_ids"))
 
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
         """Makes the output layer, unless it is the token embedding; ranks divide both by words."""
