@@ -247,6 +247,7 @@ def test_a_failure_leaves_nothing(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly  # Shorter texts are compared by every export.
 def test_an_export_is_compared_on_text_of_up_to_512_tokens(capsys, tmp_path):
     text = exported(capsys, tmp_path / "own", f"--init_checkpoint={BERT}")
     assert (

@@ -66,6 +66,7 @@ def test_predictions_are_those_of_the_program(capsys):
     assert found == [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.nightly  # `supervise/test_signals` has the signals.
 @pytest.mark.slow
 def test_an_interrupt_saves_and_leaves_the_handlers_as_they_were_and_the_same_call_continues(tmp_path):
     metrics, before = tmp_path / "metrics.jsonl", signal.getsignal(signal.SIGINT)

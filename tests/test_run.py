@@ -213,6 +213,7 @@ def test_levers_train(tmp_path, lever):
     assert rows(tmp_path)[0][-1]["skipped_steps"] == 0
 
 
+@pytest.mark.nightly  # `train/test_layouts` has more layouts, `test_scale` the program.
 @pytest.mark.slow
 @pytest.mark.multirank
 def test_losses_do_not_depend_on_the_number_of_ranks(tmp_path):

@@ -154,6 +154,7 @@ def test_a_wrong_extra_flag_is_refused():
         training.configuration("bf16", 2, "--optimiser=lamb", task.TASKS[task.SYNTHETIC])
 
 
+@pytest.mark.nightly  # `bench/test_training` trains.
 @pytest.mark.slow
 def test_our_worker_trains_a_small_model():
     small = "--num_hidden_layers=1 --hidden_size=32 --num_attention_heads=2 --vocab_size=101"

@@ -26,7 +26,13 @@ def test_a_killed_run_ends_as_the_undisturbed_one(tmp_path, layout, kills):
     assert [fault for tally in found.values() for fault in tally.faults] == []
 
 
-@pytest.mark.parametrize("name", list(scenarios.SCENARIOS))
+# What `supervise/`, `test_full_disk` and `test_health` have in parts.
+LONG = ("SIGSTOP of one rank", "SIGTERM of one rank", "NaN on one rank in one step", "disk full")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LONG else []) for name in scenarios.SCENARIOS]
+)
 def test_scenario(tmp_path, name):
     try:
         scenarios.SCENARIOS[name](scenarios.Stage(tmp_path / "scene"))

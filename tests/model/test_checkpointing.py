@@ -46,10 +46,10 @@ def losses(mode, model, **compute):
 @pytest.mark.parametrize(
     ("model", "compute"),
     [
-        ("post-gelu", {}),
         ("post-erf", {"sparse_as_dense": False}),
         ("fused-pre-geglu", {"precision": "bf16"}),
-        # The three above have each of these variants in them.
+        # The two above have nearly all of these in them.
+        pytest.param("post-gelu", {}, marks=pytest.mark.nightly),
         *(pytest.param(model, {}, marks=pytest.mark.nightly) for model in VARIANTS if model != "post-gelu"),
         pytest.param("post-erf", {"precision": "bf16"}, marks=pytest.mark.nightly),
         pytest.param("post-gelu", {"sparse_as_dense": False}, marks=pytest.mark.nightly),
@@ -137,6 +137,7 @@ for mode in ("none", "selective", "full"):
 """
 
 
+@pytest.mark.nightly  # Losses above, the memory of graphs in `plan/`.
 @pytest.mark.slow
 def test_compiled_memory_goes_down_and_products_are_made_again():
     done = subprocess.run(

@@ -87,8 +87,14 @@ def batch_of(rows):
     return {name: tf.constant(value, tf.float32 if name in floats else tf.int32) for name, value in stacked.items()}
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "XLA"])
-@pytest.mark.parametrize("core", CORE_FLAGS)
+@pytest.mark.parametrize(
+    ("core", "compiled"),
+    [
+        pytest.param(core, compiled, marks=pytest.mark.nightly if compiled and core != "flash" else [])
+        for core in CORE_FLAGS
+        for compiled in (False, True)
+    ],
+)
 def test_packed_examples_have_the_losses_and_gradients_of_rows_of_their_own(core, compiled):
     changes = {"hidden_size": 24} | CORE_FLAGS[core]  # heads of 8, as flash wants them
     model, examples = small_model(small_config(**changes)), make_examples()

@@ -57,7 +57,14 @@ def test_half_precision_gradients_stay_near_float32(dtype):
 
 
 # `test_step` compares XLA and graph mode in float32.
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.nightly), "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param("float32", marks=pytest.mark.nightly),
+        pytest.param("bfloat16", marks=pytest.mark.nightly),
+        "float16",
+    ],
+)
 def test_xla_agrees_with_graph_mode_with_dropout_on(dtype):
     model, batch, key = small_model(small_config(num_hidden_layers=1, **DROPOUT), dtype), small_batch(), dropout_key()
 

@@ -105,6 +105,7 @@ def test_packed_records_hold_the_same_examples(folders, split):
     assert manifest.examples(split) < 0.7 * len(plain)
 
 
+@pytest.mark.nightly  # `test_prepare` has the same for plain records.
 def test_packed_shards_are_the_same_for_any_number_of_workers(prepare_config, texts, folders, tmp_path):
     prepare(
         prepare_config(tmp_path / "two", input_files=texts, packing="greedy", max_sequences_per_pack=4, num_workers=2)

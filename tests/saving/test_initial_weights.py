@@ -91,7 +91,14 @@ def test_masters_have_the_bits_of_the_weights(place, precision):
 
 @pytest.mark.slow
 @pytest.mark.multirank
-@pytest.mark.parametrize("layout", ["--split_opt_state", "--tensor_parallel_size=2", "--pipeline_parallel_size=2"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param("--split_opt_state", marks=pytest.mark.nightly),
+        pytest.param("--tensor_parallel_size=2", marks=pytest.mark.nightly),
+        "--pipeline_parallel_size=2",
+    ],
+)
 def test_every_layout_begins_with_the_weights_and_hands_them_back(tmp_path, layout):
     place, output = f"hf:{DATA / 'hf_bert_masked_lm'}", tmp_path / "run"
     common = [*TRAIN, f"--init_checkpoint={place}", "--init_missing", f"--output_dir={output}", "--max_steps=1"]

@@ -37,7 +37,11 @@ def test_each_fused_op_alone(lever):
 
 @pytest.mark.parametrize(
     ("jit", "precision"),
-    [("false", "fp32"), pytest.param("true", "fp32", marks=pytest.mark.nightly), ("false", "bf16")],
+    [
+        ("false", "fp32"),
+        pytest.param("true", "fp32", marks=pytest.mark.nightly),
+        pytest.param("false", "bf16", marks=pytest.mark.nightly),
+    ],
 )
 def test_flash_attention(jit, precision):
     config = with_changes(BASE, compute={"jit_compile": jit, "precision": precision})
@@ -45,7 +49,11 @@ def test_flash_attention(jit, precision):
 
 
 @pytest.mark.parametrize(
-    "model", [{}, {"activation": "geglu", "gelu_form": "erf", "norm_position": "pre", "use_bias_in_keys": False}]
+    "model",
+    [
+        pytest.param({}, marks=pytest.mark.nightly),
+        {"activation": "geglu", "gelu_form": "erf", "norm_position": "pre", "use_bias_in_keys": False},
+    ],
 )
 def test_all_fused_ops_with_accumulation(model):
     assert_alike(accumulating(3, with_changes(BASE, **model)), {**FUSED, "optimizer": "fused_lamb"})
@@ -55,12 +63,14 @@ def test_all_fused_ops_under_xla():
     assert_alike(with_changes(BASE, compute={"jit_compile": "true"}), {**FUSED, "optimizer": "fused_lamb"})
 
 
-@pytest.mark.parametrize("rule", ["lamb", "adamw"])
+@pytest.mark.parametrize("rule", [pytest.param("lamb", marks=pytest.mark.nightly), "adamw"])
 def test_fused_optimizers(rule):
     assert_alike(with_changes(BASE, optimizer=f"reference_{rule}"), {"optimizer": f"fused_{rule}"})
 
 
-@pytest.mark.parametrize(("precision", "epsilon"), [("bf16", 2**-8), ("fp16", 2**-11)])
+@pytest.mark.parametrize(
+    ("precision", "epsilon"), [pytest.param("bf16", 2**-8, marks=pytest.mark.nightly), ("fp16", 2**-11)]
+)
 def test_all_fused_ops_in_half_precision(precision, epsilon):
     # The fused ops round less often than the composition does.
     compute = {"precision": precision}

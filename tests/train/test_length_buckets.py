@@ -93,9 +93,8 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(flags, whole, tmp_path):
 
 
 @pytest.mark.multirank
-@pytest.mark.parametrize(
-    "layout", ["--pipeline_parallel_size=2", pytest.param("--tensor_parallel_size=2", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly  # The batches are compared above, layouts in `test_layouts`.
+@pytest.mark.parametrize("layout", ["--pipeline_parallel_size=2", "--tensor_parallel_size=2"])
 def test_two_ranks_have_the_losses_of_one(flags, whole, tmp_path, layout):
     run_ranks(2, ["-m", "tftrain.run", *flags, layout, f"--output_dir={tmp_path}"])
     np.testing.assert_allclose(losses(tmp_path), losses(whole), rtol=1e-4)

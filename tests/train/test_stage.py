@@ -1,6 +1,7 @@
 """A stage alone: backward in two halves gives the gradients of backward at once, without XLA to the last bit."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from tftrain.train.stage import Stage
 
 MICRO_BATCHES, SAMPLES = 3, 12
 F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
-FUSED = dict.fromkeys(PLAIN, "fused")
+MODELS = {"plain": PLAIN, "fused": {**dict.fromkeys(PLAIN, "fused"), "activation": "geglu"}}
+SHORT = [("plain", "selective", "xla"), ("fused", "selective", "graph")]
 
 
 def table(*kinds):
@@ -36,13 +38,18 @@ def gradients(run, stage, schedule, batch):
     return compute(batch)
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
-@pytest.mark.parametrize("checkpointing", ["selective", pytest.param("none", marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("model", [PLAIN, {**FUSED, "activation": "geglu"}], ids=["plain", "fused"])
-def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, jit):
+@pytest.mark.parametrize(
+    ("model", "checkpointing", "compiler"),
+    [
+        pytest.param(*each, marks=[] if each in SHORT else pytest.mark.nightly)
+        for each in itertools.product(MODELS, ("selective", "none"), ("graph", "xla"))
+    ],
+)
+def test_halves_of_backward_add_up_to_the_whole(model, checkpointing, compiler):
+    jit = compiler == "xla"
     config = dataclasses.replace(
         BASE,
-        model=dataclasses.replace(BASE.model, **model),
+        model=dataclasses.replace(BASE.model, **MODELS[model]),
         batch=BatchConfig(None, MICRO_BATCHES, SAMPLES),
         compute=dataclasses.replace(BASE.compute, activation_checkpointing=checkpointing, jit_compile=str(jit).lower()),
     ).resolve(1)

@@ -79,7 +79,7 @@ def predicted(model, texts, key):
     return [list(each[key].values()) if isinstance(each[key], dict) else each[key] for each in found]
 
 
-@pytest.mark.parametrize("task", ["multi_label", "regression", "embedding"])
+@pytest.mark.parametrize("task", ["multi_label", pytest.param("regression", marks=pytest.mark.nightly), "embedding"])
 def test_texts_in_the_graph_are_those_of_predict(task):
     """Texts and pairs, short, empty and too long, with weights that are drawn."""
     weights = Drawn(files.tokenizer())
