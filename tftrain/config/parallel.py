@@ -25,7 +25,7 @@ class BatchConfig:
     )
     grad_accum_steps: int | None = flag(
         None,
-        "Micro-batches accumulated into one update; by default it follows from the other sizes, or is 1.",
+        "Micro-batches accumulated into one update; by default it follows from the other two sizes, or is 1.",
         minimum=1,
         on_resume="local",
     )
@@ -43,8 +43,8 @@ class BatchConfig:
     )
     fit_micro_batch: bool = flag(
         False,
-        "Lower micro_batch_size to the largest size that divides global_batch_size evenly among any number of ranks; "
-        "an elastic launcher sets this flag.",
+        "Lower micro_batch_size, on any number of ranks, to the largest size that divides a rank's share of "
+        "global_batch_size; an elastic launcher sets this flag.",
         on_resume="local",
     )
 
@@ -127,7 +127,7 @@ class ParallelConfig:
     ON_RESUME = "free"
 
     tensor_parallel_size: int = flag(
-        1, "Ranks over which every layer is partitioned; each group of so many ranks sees the same samples.", minimum=1
+        1, "Ranks over which every layer is partitioned; the ranks of such a group process the same samples.", minimum=1
     )
     sequence_parallel: bool = flag(
         False,
@@ -136,18 +136,19 @@ class ParallelConfig:
     pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1)
     pipeline_schedule: str = flag(
         "1f1b",
-        "Order of forwards and backwards under a pipeline. gpipe: all forwards first. interleaved: several chunks of "
-        "layers on each stage. zero_bubble: backward for inputs and for weights apart (ZB-H1, arXiv 2401.10241).",
+        "Order of forwards and backwards under a pipeline. 1f1b: in turn. gpipe: all forwards first. interleaved: in "
+        "turn, with several model chunks on each stage. zero_bubble: backward for inputs before that for weights "
+        "(ZB-H1, arXiv 2401.10241).",
         choices=PIPELINE_SCHEDULES,
     )
     virtual_pipeline_size: int = flag(
-        1, "Chunks of layers on each pipeline stage; above 1 with pipeline_schedule=interleaved alone.", minimum=1
+        1, "Model chunks on each pipeline stage; above 1 only with pipeline_schedule=interleaved.", minimum=1
     )
     pipeline_split: str = flag(
         "layers",
-        "Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, with embedding "
-        "or head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several "
-        "chunks, chunk c of stage s is number c * stages + s.",
+        "Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, counting the "
+        "output head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several "
+        "model chunks, chunk c of stage s is number c * stages + s of the list.",
     )
     split_opt_state: bool = flag(
         False, "Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."

@@ -32,13 +32,13 @@ class PlanFlags:
     )
     zero_stage: int | None = flag(
         None,
-        "ZeRO stage: data parallel ranks divide 1 the optimizer state, 2 also gradients, 3 also weights; by default as "
-        "split_opt_state and split_grad_accum say.",
+        "ZeRO stage: data parallel ranks partition the optimizer state (1), also gradients (2), also weights (3); by "
+        "default as split_opt_state and split_grad_accum say.",
         minimum=0,
         maximum=3,
     )
     examples_per_row: float = flag(
-        1.0, "Examples of a row on average, of packed data: examples / rows as tftrain.prepare prints them.", minimum=1
+        1.0, "Mean number of examples in a row of packed data: examples / rows, as tftrain.prepare prints.", minimum=1
     )
     utilisation: float = flag(
         1.0, "Share of the positions that are no padding, as tftrain.prepare prints it.", above=0, maximum=1
@@ -49,7 +49,7 @@ class PlanFlags:
         "Software whose constants are used: a name that --list prints. By default encoder, or megatron if causal; on a "
         "CPU megatron_cpu, or tftrain_cpu on this_machine.",
     )
-    search: bool = flag(False, "Rank all divisions among up to max_nodes nodes by seconds per iteration.")
+    search: bool = flag(False, "Rank all divisions among at most max_nodes nodes by the time of a step.")
     max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)
     table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")
