@@ -83,7 +83,7 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
     defaults = FineTuningConfig()
     if task == "pretraining":
         return [
-            Problem(name, value, "expected together with a --task other than pretraining")
+            Problem(name, value, "remove this flag, or add a --task other than pretraining")
             for name, value in vars(settings).items()
             if value != getattr(defaults, name)
         ]
@@ -95,7 +95,7 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
     if settings.glue_task and not settings.glue_dir:
         found.append(Problem("glue_dir", None, f"expected the folder with the files of glue_task={settings.glue_task}"))
     if settings.glue_dir and not settings.glue_task:
-        found.append(Problem("glue_dir", settings.glue_dir, "expected together with glue_task"))
+        found.append(Problem("glue_dir", settings.glue_dir, "remove this flag, or add glue_task"))
     if not settings.glue_task and not settings.train_file:
         found.append(Problem("train_file", None, "expected a file of labelled examples, or glue_task and glue_dir"))
     if settings.glue_task:

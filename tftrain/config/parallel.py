@@ -184,12 +184,13 @@ class ParallelConfig:
             found.append(Problem("tensor_parallel_size", size, expected))
         elif size > 0 and stages > 0 and ranks % (size * stages):
             nearest = _nearest_divisors(ranks // size, stages)
-            expected = f"expected a divisor of the {ranks} ranks by tensor_parallel_size={size}, such as {nearest}"
+            shared = f"{ranks // size}, which is {ranks} ranks / tensor_parallel_size={size}"
+            expected = f"expected a divisor of {shared}, such as {nearest}"
             found.append(Problem("pipeline_parallel_size", stages, expected))
         if self.split_grad_accum and stages > 1:
             expected = (
                 "expected split_opt_state instead with pipeline_parallel_size > 1: summing the gradients of each "
-                "micro-batch over the data parallel ranks would make every stage wait once a micro-batch"
+                "micro-batch over the data parallel ranks would make every stage wait in each micro-batch"
             )
             found.append(Problem("split_grad_accum", True, expected))
         for name, width in widths.items():
@@ -199,7 +200,7 @@ class ParallelConfig:
             expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
             found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy != "even" and not self.splits_state:
-            expected = "expected together with split_opt_state or split_grad_accum"
+            expected = "remove this flag, or add split_opt_state or split_grad_accum"
             found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy.startswith("greedy") and size > 0 and stages > 0:
             owners, data_ranks = (
@@ -245,8 +246,8 @@ def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: in
         below = micro_batches // stages * stages
         nearest = " or ".join(str(size) for size in (below, below + stages) if size)
         expected = (
-            f"expected micro-batches of an update in a multiple of pipeline_parallel_size={stages}, such as {nearest}, "
-            f"not {micro_batches}"
+            f"expected the number of micro-batches to be a multiple of pipeline_parallel_size={stages}, such as "
+            f"{nearest}, not {micro_batches}"
         )
         return [Problem("pipeline_schedule", schedule, expected)]
     return []

@@ -206,7 +206,7 @@ class PrepareConfig:
         return found
 
     def _causal_problems(self) -> list[Problem]:
-        expected = "expected only with objective=masked; causal sequences have every token once and no mask"
+        expected = "remove this flag with objective=causal, whose sequences have every token once and no mask"
         return [
             Problem(name, getattr(self, name), expected)
             for name in _ONLY_MASKED
@@ -216,7 +216,7 @@ class PrepareConfig:
     def _mask_problems(self) -> list[Problem]:
         found = []
         if self.packing == "none" and self.max_sequences_per_pack:
-            expected = "expected only with packing=greedy"
+            expected = "remove this flag, or add packing=greedy"
             found.append(Problem("max_sequences_per_pack", self.max_sequences_per_pack, expected))
         if self.packing == "greedy" and self.masking == "static":
             expected = "expected none with masking=static: records in the standard BERT format have one example each"
@@ -224,7 +224,7 @@ class PrepareConfig:
         if self.masking == "dynamic":
             for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
                 if getattr(self, name) != getattr(PrepareConfig, name):
-                    expected = "expected only with masking=static; dynamic masks follow the flag of training"
+                    expected = "remove this flag, or add masking=static; tftrain.run has this flag for dynamic masks"
                     found.append(Problem(name, getattr(self, name), expected))
         elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
             found.append(

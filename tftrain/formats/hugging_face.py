@@ -270,7 +270,7 @@ def _architecture(weights: Weights, asked: str | None) -> tuple[str, Sequence[st
             if lacking := [head for head in heads if head not in has]:
                 raise FormatError(
                     f"{weights.path}: it has no {' and no '.join(lacking)}, which {name} needs; --init_missing "
-                    "fills them with initial values"
+                    "adds what is missing, with initial values"
                 )
             return name, heads
     raise FormatError(

@@ -128,7 +128,7 @@ def write(folder: Path, library: Library, weights: Weights, architecture: str | 
     if architecture == library.whole and not has_heads:
         raise FormatError(
             f"{weights.path}: it has no {' and no '.join(weights.missing)}, which {library.whole} needs; "
-            "--init_missing fills them with initial values"
+            "--init_missing adds what is missing, with initial values"
         )
     whole = has_heads and architecture != library.alone
     roots = library.roots if whole else {"encoder": library.root_alone}

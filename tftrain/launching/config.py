@@ -41,7 +41,7 @@ class LaunchConfig:
         if self.num_proc is None and self.hosts is None and self.hostfile is None:
             found.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
         if self.ssh_identity_file is not None and not os.path.isfile(self.ssh_identity_file):
-            found.append(Problem("ssh_identity_file", self.ssh_identity_file, "expected a file; there is none"))
+            found.append(Problem("ssh_identity_file", self.ssh_identity_file, "no such file; expected a private key"))
         return found
 
 

@@ -65,7 +65,7 @@ class PlanFlags:
         jobs = ("search", "table", "rows_file", "list", "measure", "calibrate")
         chosen = [name for name in jobs if getattr(self, name)]
         if len(chosen) > 1:
-            found.append(Problem(chosen[1], getattr(self, chosen[1]), f"expected without --{chosen[0]}"))
+            found.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
         return found
 
 
