@@ -61,7 +61,7 @@ class ConvertConfig:
     )
     architecture: str | None = flag(
         None,
-        "Class to write: BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf; "
+        "Class to write, such as BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf; "
         "BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default "
         "the largest class whose heads the model has.",
     )

@@ -34,7 +34,7 @@ class ExportFlags:
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(
         None,
-        "Give no answer if having none scores higher than the best answer by more than this; by default every "
+        "Give no answer if its score is higher than that of the best answer by more than this; by default every "
         "question gets an answer. For the signature answer_text of a question_answering model.",
     )
 

@@ -47,7 +47,7 @@ class FineTuningConfig:
     n_best: int = flag(20, "Answers that predictions.jsonl lists for each question.", minimum=1, on_resume="free")
     null_score_threshold: float = flag(
         0.0,
-        "Predict no answer if having none scores higher than the best answer by more than this; for SQuAD 2.0.",
+        "Predict no answer if its score is higher than that of the best answer by more than this; for SQuAD 2.0.",
         on_resume="free",
     )
     temperature: float = flag(0.05, "Divides the cosines in the loss of task=embedding.", above=0)

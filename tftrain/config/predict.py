@@ -49,7 +49,7 @@ class PredictFlags:
     )
     null_score_threshold: float | None = flag(
         None,
-        "Predict no answer if having none scores higher than the best answer by more than this; by default every "
+        "Predict no answer if its score is higher than that of the best answer by more than this; by default every "
         "question gets an answer. For question_answering models that were trained with questions without an answer.",
     )
 

@@ -38,7 +38,9 @@ class PlanFlags:
         maximum=3,
     )
     examples_per_row: float = flag(
-        1.0, "Mean number of examples in a row of packed data: examples / rows, as tftrain.prepare prints.", minimum=1
+        1.0,
+        "Mean number of examples in a row of packed data: examples / rows as tftrain.prepare prints them.",
+        minimum=1,
     )
     utilisation: float = flag(
         1.0, "Share of the positions that are no padding, as tftrain.prepare prints it.", above=0, maximum=1
