@@ -43,7 +43,7 @@ class PlanFlags:
         minimum=1,
     )
     utilisation: float = flag(
-        1.0, "Share of the positions that are no padding, as tftrain.prepare prints it.", above=0, maximum=1
+        1.0, "Share of the positions that are not padding, as tftrain.prepare prints it.", above=0, maximum=1
     )
     causal: bool = flag(False, "Plan a decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
     system: str | None = flag(

@@ -56,7 +56,7 @@ class MaskedObjective(Objective):
             row(f"  {_RANDOM_SECOND}", details[_RANDOM_SECOND], accounting.examples),
             f"{'  of a document':32}{accounting.examples / max(1, accounting.documents):>16,.1f}",
             row("rows", accounting.records),
-            row("  positions that are no padding", details[_TOKENS], details[_POSITIONS]),
+            row("  positions that are not padding", details[_TOKENS], details[_POSITIONS]),
         ]
 
     def unused(self, accounting: Accounting, config: PrepareConfig) -> tuple[str, str]:

@@ -28,8 +28,8 @@ class TrainRow:
         step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks, without steps that compile; a
             row of the first step alone has the time of its compilation too; NaN if no step remains.
         real_samples_per_sec: examples a second; more than samples_per_sec where several are packed into a sample.
-        real_tokens_per_sec: tokens a second that are no padding.
-        utilisation: share of the positions of the samples that are no padding.
+        real_tokens_per_sec: tokens a second that are not padding.
+        utilisation: share of the positions of the samples that are not padding.
         tflops_per_device: 1e12 operations a second on each rank's device.
         mfu: share of the device's peak rate, None where that is unknown.
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.

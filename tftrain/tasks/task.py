@@ -68,7 +68,7 @@ class Contents(NamedTuple):
 
     Attributes:
         samples: number of the examples, of which a row may have several.
-        tokens: number of the tokens that are no padding.
+        tokens: number of the tokens that are not padding.
         positions: number of all tokens, padding included.
         flops: floating point operations of forward and backward.
     """

@@ -47,7 +47,7 @@ class TextGraph(tf.Module):
             self._tokenize = lambda texts: self._pieces(characters.words(texts))
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns token ids and the mask of those that are no padding, int32 [n, S], of strings [n]."""
+        """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
         ids = self._prompts(texts) if self._is_decoder else self._sentences(texts)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         return ids.to_tensor(), tf.sequence_mask(lengths, tf.reduce_max(lengths), tf.int32)
