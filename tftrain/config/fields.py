@@ -113,7 +113,7 @@ def with_absolute_paths(section: Config) -> Config:
 
 
 def flag_name(field: dataclasses.Field) -> str:
-    """Returns the name of a field's flag; a keyword of Python, such as "from", has "_" behind it as a field."""
+    """Returns the name of a field's flag; a keyword of Python, such as "from", has "_" after it as a field."""
     return field.name.removesuffix("_")
 
 

@@ -1,7 +1,7 @@
 """Hugging Face's transformers: a folder with config.json, model.safetensors and the tokenizer's files.
 
 Models: BertForPreTraining, BertForMaskedLM and BertModel; BertForSequenceClassification, BertForTokenClassification and
-BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms in front of the sub-layers;
+BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms before the sub-layers;
 GPT2LMHeadModel and GPT2Model; LlamaForCausalLM and Qwen2ForCausalLM.
 """
 

@@ -97,7 +97,7 @@ def _own_name(name: str, roots: Mapping[str, str]) -> str:
 
 
 def begins(names: Iterable[str], anchor: str) -> str | None:
-    """Returns what is in front of a path that ends with this one, the shortest if there are several; None: no path."""
+    """Returns what is before a path that ends with this one, the shortest if there are several; None: no path."""
     fitting = [name for name in names if name == anchor or name.endswith(f"/{anchor}")]
     return min(fitting, key=len).removesuffix(anchor) if fitting else None
 

@@ -75,7 +75,7 @@ def distance_bias(slopes: Sequence[float], length: int, dtype: tf.DType) -> tf.T
         dtype: of the result.
 
     Returns:
-        [heads, S, S]; for keys behind the query, which a causal mask hides, it is positive.
+        [heads, S, S]; for keys after the query, which a causal mask hides, it is positive.
     """
     places = tf.range(length)
     distance = tf.cast(places[tf.newaxis, :] - places[:, tf.newaxis], dtype)  # key - query

@@ -1,6 +1,6 @@
 """The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them.
 
-Each row has two lines: a short one for a terminal, which with the time of day in front of it takes about 120 columns,
+Each row has two lines: a short one for a terminal, which with the time of day before it takes about 120 columns,
 and a whole one in the manner of Megatron-LM.
 """
 
@@ -228,7 +228,7 @@ def spike_line(row: SpikeRow, max_steps: int) -> str:
 def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
     """Returns the short line of a training step; skipped steps are named once there are some.
 
-    If the loss is the sum of several of the task's `means`, these stand behind it.
+    If the loss is the sum of several of the task's `means`, these follow it.
     """
     losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss]
     parts = [

@@ -86,7 +86,7 @@ class TextGraph(tf.Module):
         first, last, mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
         parts = tf.strings.split(texts, MASK)
         tokens = self._tokens(parts.flat_values)
-        # A mask in front of each part; the first one is then left out.
+        # A mask before each part; the first one is then left out.
         count = tokens.nrows()
         tokens = tf.concat([tf.fill([count, 1], mask), tokens], axis=1)
         ids = parts.with_flat_values(tokens).merge_dims(1, 2)[:, 1 : self._longest - 1]
