@@ -1,11 +1,11 @@
-"""Trains or evaluates an encoder: `python -m tftrain.run --flagfile=configs/X.flags`, alone or under `tftrain.launch`.
+"""Trains or evaluates a model: `python -m tftrain.run --flagfile=configs/X.flags`, alone or under `tftrain.launch`.
 
 Exit codes, of which docs/reliability.md says more:
     0   done
     1   the run failed: data, checkpoint, ranks, or an unexpected exception
     2   wrong flags, or another run writes to --output_dir
     75  a signal (SIGTERM, SIGINT, SIGUSR1) stopped the run, and the state is saved: start again to continue
-    76  too many steps in a row (--max_nan_steps), the last step, the last evaluation or the weights were not finite
+    76  not finite: too many steps in a row (--max_nan_steps), the last step or evaluation, or the weights
     77  something took longer than its limit (--start_timeout_seconds, --step_..., --save_..., --exit_...)
     78  too many checkpoints could not be written (--max_failed_saves), or the last one could not
     79  a signal stopped the run, and --preempt_save_seconds were not enough to save

@@ -65,7 +65,13 @@ def test_without_a_head_the_division_is_even(layers, parts):
         (12, 4, 1, "4,4,4,0", "expected at least one layer for each part"),
         (12, 4, 1, "even", "--pipeline_split=even: expected layers, flops, or a list such as 3,4,4,1"),
         (12, 4, 1, "3,,4", "expected layers, flops, or a list"),
-        (12, 8, 2, "layers", "--pipeline_parallel_size=8 x virtual_pipeline_size=2 are 16 parts: expected at most"),
+        (
+            12,
+            8,
+            2,
+            "layers",
+            "--pipeline_parallel_size=8 x virtual_pipeline_size=2 are 16 model chunks: expected at most",
+        ),
     ],
 )
 def test_wrong_divisions_are_refused(layers, stages, chunks, how, expected):

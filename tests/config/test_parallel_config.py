@@ -25,20 +25,21 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
         (
             12,
             "--tensor_parallel_size=2 --pipeline_parallel_size=4",
-            "--pipeline_parallel_size=4: expected a divisor of the 12 ranks by tensor_parallel_size=2",
+            "--pipeline_parallel_size=4: expected a divisor of 6, which is 12 ranks / tensor_parallel_size=2",
         ),
         (8, "--pipeline_parallel_size=2 --num_hidden_layers=3", "--pipeline_parallel_size=2 ok"),
         (
             8,
             "--pipeline_parallel_size=8 --num_hidden_layers=7",
-            "--pipeline_parallel_size=8 x virtual_pipeline_size=1 are 8 parts: expected at most num_hidden_layers=7",
+            "--pipeline_parallel_size=8 x virtual_pipeline_size=1 are 8 model chunks: "
+            "expected at most num_hidden_layers=7",
         ),
         (
             8,
             "--tensor_parallel_size=2 --pipeline_parallel_size=2 --split_grad_accum",
             "--split_grad_accum=true: expected split_opt_state instead with pipeline_parallel_size > 1",
         ),
-        (4, "--sequence_parallel", "--sequence_parallel=true: expected together with tensor_parallel_size > 1"),
+        (4, "--sequence_parallel", "--sequence_parallel=true: remove this flag, or add tensor_parallel_size > 1"),
         (
             4,
             "--tensor_parallel_size=2 --sequence_parallel --max_seq_length=31",
@@ -49,7 +50,7 @@ GIVEN = ["tftrain.run", "--synthetic_data", "--vocab_size=90", "--micro_batch_si
             "--tensor_parallel_size=2 --split_opt_state --state_split_strategy=greedy:5",
             "--state_split_strategy=greedy:5: expected at most the 4 data parallel ranks",
         ),
-        (4, "--state_split_strategy=naive", "--state_split_strategy=naive: expected together with split_opt_state"),
+        (4, "--state_split_strategy=naive", "--state_split_strategy=naive: remove this flag, or add split_opt_state"),
         (4, "--split_opt_state --state_split_strategy=greedy", "--state_split_strategy=greedy: expected even, naive"),
         (
             4,
@@ -80,13 +81,14 @@ def test_what_does_not_divide_is_refused_in_one_line(ranks, given, expected, tmp
         ("--grad_accum_steps=8", ""),
         (
             "--grad_accum_steps=6",
-            "expected micro-batches of an update in a multiple of pipeline_parallel_size=4, such as 4 or 8",
+            "expected the number of micro-batches to be a multiple of pipeline_parallel_size=4, such as 4 or 8",
         ),
         # The smaller batches of a ramp are 4 and 6 micro-batches.
         ("--global_batch_size=16 --batch_rampup=8:4:100", "such as 4 or 8, not 6"),
         (
             "--grad_accum_steps=8 --num_hidden_layers=7",
-            "--pipeline_parallel_size=4 x virtual_pipeline_size=2 are 8 parts: expected at most num_hidden_layers=7",
+            "--pipeline_parallel_size=4 x virtual_pipeline_size=2 are 8 model chunks: "
+            "expected at most num_hidden_layers=7",
         ),
     ],
 )

@@ -190,7 +190,7 @@ def test_half_precision_widens_without_a_change(capsys, tmp_path):
         ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type is 'linear'"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is None; expected a number"),
         ({"rope_parameters": None, "rope_theta": "large"}, "rope_theta is 'large'; expected a number above 1"),
-        ({"num_key_value_heads": 4}, "num_attention_heads=6 is no multiple of num_key_value_heads=4"),
+        ({"num_key_value_heads": 4}, "num_attention_heads=6 is not a multiple of num_key_value_heads=4"),
         ({"head_dim": 8}, "head_dim is 8; this project has only hidden_size / heads"),
         ({"mlp_bias": True}, "attention_bias and mlp_bias differ"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; this project has only 'silu'"),

@@ -135,8 +135,8 @@ def without(content, token):
     [
         (lambda content: [], "not a vocabulary; expected a byte-level BPE, as GPT-2's"),
         (lambda content: {}, "not a vocabulary of tokens with their ids"),
-        (lambda content: changed(content, model=3), "the tokenizer is no BPE"),
-        (lambda content: changed(content, model={"type": "WordPiece"}), "the tokenizer is no BPE"),
+        (lambda content: changed(content, model=3), "the tokenizer is not a BPE"),
+        (lambda content: changed(content, model={"type": "WordPiece"}), "the tokenizer is not a BPE"),
         (lambda content: changed(content, model={"type": "BPE", "vocab": 1}), r"not a tokenizer \("),
         (lambda content: changed(content, normalizer={"type": "Lowercase"}), "does not give the original text"),
         (lambda content: changed(content, pre_tokenizer=None), "does not give the original text"),
@@ -182,5 +182,5 @@ def test_a_vocabulary_without_all_bytes_or_an_end_token_is_named(tmp_path):
         read_byte_pairs(str(tmp_path / "vocab.json"))
     fewer = {token: number for number, token in enumerate([*ALPHABET[:255], END_OF_TEXT])}
     (tmp_path / "vocab.json").write_text(json.dumps(fewer))
-    with pytest.raises(DataError, match="1 of the 256 bytes are no tokens"):
+    with pytest.raises(DataError, match="1 of the 256 bytes are not tokens"):
         read_byte_pairs(str(tmp_path / "vocab.json"))

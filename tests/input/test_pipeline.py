@@ -259,9 +259,9 @@ def test_shard_removed_during_a_run_surfaces_with_its_name(prepared, tmp_path):
         ({"masked_lm_ids": [7, -(2**63), 0]}, "--vocab_size=200"),
         ({"masked_lm_positions": [1, 2**32, 0]}, "masked position"),
         ({"input_mask": [1] * 15 + [2]}, "input_mask is neither 0 nor 1"),
-        ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "masked_lm_weights is no number from 0 to 1"),
-        ({"masked_lm_weights": [1.0, float("inf"), 0.0]}, "masked_lm_weights is no number from 0 to 1"),
-        ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights is no number from 0 to 1"),
+        ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "masked_lm_weights is not a number from 0 to 1"),
+        ({"masked_lm_weights": [1.0, float("inf"), 0.0]}, "masked_lm_weights is not a number from 0 to 1"),
+        ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights is not a number from 0 to 1"),
         ({"input_ids": [5] * 100_000}, "input_ids"),
     ],
     ids=[
@@ -302,7 +302,7 @@ def test_record_that_is_no_example_is_named(tmp_path):
     path = corpora.write_tfrecords(tmp_path / "shard", [good, good.replace(b"input_ids", b"input\xffids")])
     data = DataConfig(train_files=path)
     assert str(failure(source_of(data), data)) == (
-        f"{path}: byte {len(good) + 16}: the record is no tf.train.Example; expected pre-training features"
+        f"{path}: byte {len(good) + 16}: the record is not a tf.train.Example; expected pre-training features"
     )
 
 

@@ -285,10 +285,10 @@ def test_data_of_the_other_family_is_one_line_that_names_both(causal, prepared, 
     (found,) = problems(config(data_dir=causal))
     assert str(found) == (
         f"--data_dir={causal}: the data was prepared with --objective=causal, but --model_family=bert trains on "
-        "--objective=masked; prepare the text with that, or use --model_family=gpt"
+        "--objective=masked; prepare the text with that, or use --model_family=gpt or llama"
     )
     (found,) = problems(config({"model_family": "gpt"}, data_dir=prepared))
-    assert "--objective=masked, but --model_family=gpt trains on --objective=causal; " in found.expected
+    assert "--objective=masked, but --model_family=gpt or llama trains on --objective=causal; " in found.expected
     with pytest.raises(DataError, match="--objective=masked, but --model_family=gpt"):
         sizes(config({"model_family": "gpt"}, data_dir=prepared))
     (found,) = problems(config({"vocab_size": 300}, train_files=f"{causal}/train-*"))

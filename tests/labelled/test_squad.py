@@ -122,7 +122,7 @@ def test_scores_of_version_1_are_those_of_the_official_script():
         (lambda c: c["data"][0]["paragraphs"][0]["qas"][0].pop("id"), "no id"),
         (
             lambda c: c["data"][0]["paragraphs"][0]["qas"][0]["answers"][0].update(answer_start=3),
-            "but at 3 the context",
+            "but at character 3 the context",
         ),
         (lambda c: c["data"][0]["paragraphs"].append(c["data"][0]["paragraphs"][0]), "for the second time"),
         (lambda c: c["data"].clear(), "no questions in it"),

@@ -40,7 +40,7 @@ def test_memory_is_in_gb_of_1e9_bytes_unless_an_older_file_states_gib(tmp_path):
     ("text", "words"),
     [
         ("", "Expecting value"),
-        ("[]", "no object"),
+        ("[]", "not an object"),
         ("{}", "memory_gb, peak_fp32"),
         ('{"curve": 3}', "memory_gb, peak_fp32"),
         ('{"like": "b100"}', "b100.*a100_80gb, .*a64fx"),

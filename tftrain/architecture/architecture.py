@@ -16,9 +16,9 @@ class Architecture:
         family: its name.
         word: the token embedding.
         tables: the other tables of the embedding, by name.
-        embedding_norm: behind their sum, or None.
+        embedding_norm: after their sum, or None.
         block: each of `layers` blocks.
-        final_norm: behind the last block, or None.
+        final_norm: after the last block, or None.
         heads: the output heads beside the output layer.
         tied: whether the token embedding is the output layer too: logits over the vocabulary are products with it.
         output: an output layer of its own, or None.
@@ -88,7 +88,7 @@ class Architecture:
             yield from self.embedding_norm.variables("embeddings/norm")
 
     def output_variables(self) -> Iterator[Variable]:
-        """Yields the variables behind the blocks: the final norm, the output layer and the heads."""
+        """Yields the variables after the blocks: the final norm, the output layer and the heads."""
         if self.final_norm:
             yield from self.final_norm.variables("final_norm")
         if self.output:
@@ -116,7 +116,7 @@ class Architecture:
 
     @functools.cached_property
     def output_weights(self) -> Weights:
-        """Numbers of weights behind the blocks."""
+        """Numbers of weights after the blocks."""
         return parts.weights(self.output_variables())
 
     @property

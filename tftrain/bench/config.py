@@ -35,9 +35,9 @@ class BenchConfig:
     )
     format: str = flag("csv", "Format of the report.", choices=FORMATS)
     resume: bool = flag(False, "Keep the rows that output_dir already has; measure only the others.")
-    cpu_threads: int = flag(0, "Threads of every measuring process; 0: one a core.", minimum=0)
+    cpu_threads: int = flag(0, "Threads of every measuring process; 0: one for each core.", minimum=0)
     working_set_mb: float | None = flag(
-        None, "Least bytes that a kernel moves, in 1e6; by default 8 times the last-level cache.", above=0
+        None, "Least number of bytes that a kernel moves, in MB; by default 8 times the last-level cache.", above=0
     )
     extra_flags: str = flag("", "Flags of tftrain.run, separated by blanks; they override those of each training row.")
     torch_python: str | None = flag(

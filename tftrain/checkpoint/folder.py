@@ -45,7 +45,7 @@ def find(output_dir: str | Path) -> list[Path]:
 
 
 def free_name(output_dir: str | Path, step: int) -> Path:
-    """Returns a path for a checkpoint of a step: it does not exist, and it sorts behind the others of the step."""
+    """Returns a path for a checkpoint of a step: it does not exist, and it sorts after the others of the step."""
     taken = [order(path)[1] for path in _steps(checkpoint_folder(output_dir)) if order(path)[0] == step]
     again = f"_again_{max(taken) + 1}" if taken else ""
     return checkpoint_folder(output_dir) / f"step_{step:08d}{again}"

@@ -206,10 +206,10 @@ def _check(placement: Placement) -> None:
     left = MAX_PIECES
     for name in placement.files:
         if not FILE.fullmatch(name):
-            raise ValueError(f"{strict_json.shown(name)} is no name of a shard")
+            raise ValueError(f"{strict_json.shown(name)} is not the name of a shard")
     for name, tensor in placement.tensors.items():
         if not TENSOR.fullmatch(name):
-            raise ValueError(f"{strict_json.shown(name)} is no name of a tensor")
+            raise ValueError(f"{strict_json.shown(name)} is not the name of a tensor")
         if len(tensor.shape) > MAX_DIMENSIONS or math.prod(tensor.shape) > MAX_ELEMENTS:
             raise ValueError(f"{name} has shape {strict_json.shown(tensor.shape)}, more than this version can hold")
         if not any(block.series for block in tensor.blocks):

@@ -197,7 +197,7 @@ def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np
     for (offset, shape), stretches in blocks.items():
         place, size = f"of the block of shape {list(shape)} at {list(offset)}", math.prod(shape)
         stretches = stretches[np.argsort(stretches[:, 0], kind="stable")]
-        # Where the next stretch should begin, and where it does; behind the last one the block ends.
+        # Where the next stretch should begin, and where it does; after the last one the block ends.
         ends = np.append(0, stretches[:, 1])
         begins = np.append(stretches[:, 0], size)
         for index in np.flatnonzero(begins != ends)[:1]:

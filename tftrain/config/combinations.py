@@ -57,7 +57,7 @@ def _of_model(config) -> Iterator[Problem]:
     if positions != "rotary":
         for name in ("rope_theta", "rope_scaling"):
             if (value := getattr(model, name)) != getattr(ModelConfig, name):
-                yield Problem(name, value, "expected together with position_embedding=rotary")
+                yield Problem(name, value, "remove this flag, or add position_embedding=rotary")
     size = model.head_size if heads > 0 else 0
     multiple, largest = HEAD_SIZES.get(model.attn_impl, (1, size))
     if size % multiple or size > largest:
@@ -75,7 +75,7 @@ def _of_family(model: ModelConfig) -> Iterator[Problem]:
         if value not in values and value in (choices[name] or (value,)):
             takes = " or ".join(str(each).lower() for each in values if each is not None)
             expected = f"expected {takes}" if takes else "remove this flag"
-            yield Problem(name, value, f"{expected}, or --model_family={taking(name, value)}")
+            yield Problem(name, value, f"{expected}, or use --model_family={taking(name, value)}")
     for name, part in model.without_fused_op.items():
         if getattr(model, name) == "fused":
             yield Problem(name, "fused", f"expected auto or reference: {part} has no fused op")
@@ -115,7 +115,7 @@ def _of_data(config) -> Iterator[Problem]:
         expected = f"expected together with --model_family={listed('causal')} and data_dir, which names the end token"
         yield Problem("document_mask", True, expected)
     if data.eval_files and not data.train_files:
-        yield Problem("eval_files", data.eval_files, "expected together with train_files")
+        yield Problem("eval_files", data.eval_files, "remove this flag, or add train_files")
     if model.position_embedding == "learned" and (data.max_seq_length or 0) > model.max_position_embeddings:
         expected = f"expected at most max_position_embeddings={model.max_position_embeddings}"
         yield Problem("max_seq_length", data.max_seq_length, expected)
@@ -146,16 +146,16 @@ def _of_ranks(config, ranks: int) -> Iterator[Problem]:
         expected = "expected none or selective with pipeline_schedule=zero_bubble, which computes backward in halves"
         yield Problem("activation_checkpointing", "full", expected)
     if (model.vocab_size or math.inf) < size:
-        expected = f"expected at least one word for each of tensor_parallel_size={size}"
+        expected = f"expected at least tensor_parallel_size={size} words"
         yield Problem("vocab_size", model.vocab_size, expected)
     if config.has_deferred_collectives and compute.jit_compile == "true":
         expected = (
             "expected auto or false with tensor_parallel_size > 1 and pipeline_schedule=zero_bubble: the halves of "
-            "backward share tensors that pieces compiled by XLA would hide"
+            "backward share tensors, which XLA would hide in what it compiles"
         )
         yield Problem("jit_compile", "true", expected)
     if parallel.sequence_parallel and size < 2:
-        yield Problem("sequence_parallel", True, "expected together with tensor_parallel_size > 1")
+        yield Problem("sequence_parallel", True, "remove this flag, or add tensor_parallel_size > 1")
     elif parallel.sequence_parallel and length % size:
         yield Problem(
             "max_seq_length", length, f"expected a multiple of tensor_parallel_size={size} with sequence_parallel"

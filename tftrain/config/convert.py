@@ -61,19 +61,19 @@ class ConvertConfig:
     )
     architecture: str | None = flag(
         None,
-        "Class to write: BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf; "
+        "Class to write, such as BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf; "
         "BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default "
-        "the largest whose heads are there.",
+        "the largest class whose heads the model has.",
     )
     tokenizer_dir: str | None = flag(
         None, "Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."
     )
     allow_pickle: bool = flag(
         False,
-        "Read pytorch_model.bin where hf has no model.safetensors. A pickle can name code to run when it is loaded; "
+        "Read pytorch_model.bin if hf has no model.safetensors. A pickle can name code to run when it is loaded; "
         "this reader runs none of it, but other programs that load the same file may.",
     )
-    init_missing: bool = flag(False, "Give heads that the source lacks initial values instead of refusing them.")
+    init_missing: bool = flag(False, "If the source lacks heads, give them initial values instead of refusing it.")
     seed: int = flag(1, "Seed of these initial values.", minimum=0, maximum=2**31 - 1)
 
     def problems(self) -> list[Problem]:

@@ -17,7 +17,7 @@ class ExportFlags:
     to: str | None = flag(None, "Folder to write, which does not exist yet or is empty.")
     format: str = flag(
         "saved_model",
-        "saved_model: a SavedModel of TensorFlow in the folder 1 in it; onnx: a file for each signature on token ids.",
+        "saved_model: a SavedModel of TensorFlow, in the subfolder 1; onnx: a file for each signature on token ids.",
         choices=("saved_model", "onnx"),
     )
     variant: str = flag(
@@ -34,8 +34,8 @@ class ExportFlags:
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
     null_score_threshold: float | None = flag(
         None,
-        "A question has no answer if that scores higher than the best answer by more than this; by default every "
-        "question has an answer. For the signature answer_text of a model of question_answering.",
+        "Give no answer if its score is higher than that of the best answer by more than this; by default every "
+        "question gets an answer. For the signature answer_text of a question_answering model.",
     )
 
     def problems(self) -> list[Problem]:

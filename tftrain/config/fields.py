@@ -19,9 +19,9 @@ _MAX_VALUE = 300
 ON_RESUME = {
     "fixed": "another value is another model, another update rule or other random numbers: a change is refused",
     "named": "another value changes the remaining steps: a change is refused unless --change_on_resume names the flag",
-    "logged": "another value changes rounding, or the length of the run: the log has a line on a change",
+    "logged": "another value changes rounding, or the length of the run: a change gives a line in the log",
     "free": "the value chooses where, how fast and on how many ranks the same result is computed: it may change",
-    "local": "free, and never taken from a checkpoint: it is of one command or one host, or follows from the ranks",
+    "local": "free, and never taken from a checkpoint: it belongs to a command or a host, or follows from the ranks",
 }
 _BOUNDS = {
     "minimum": ("at least", operator.ge),
@@ -113,7 +113,7 @@ def with_absolute_paths(section: Config) -> Config:
 
 
 def flag_name(field: dataclasses.Field) -> str:
-    """Returns the name of a field's flag; a keyword of Python, such as "from", has "_" behind it as a field."""
+    """Returns the name of a field's flag; a keyword of Python, such as "from", has "_" after it as a field."""
     return field.name.removesuffix("_")
 
 

@@ -10,7 +10,7 @@ GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", 
 
 @dataclass(frozen=True)
 class FineTuningConfig:
-    """Fine-tuning: labelled files, and what decides about the best checkpoint; for every --task but pretraining."""
+    """Fine-tuning: labelled files, and how the best checkpoint is chosen; for every --task except pretraining."""
 
     ON_RESUME = "named"
 
@@ -26,7 +26,7 @@ class FineTuningConfig:
     text_pair_column: str | None = flag(None, "Column of the second text of a pair; by default there is none.")
     label_column: str | None = flag(None, "Column of the label; by default label.")
     header: bool = flag(True, "Whether the first line of a TSV or CSV has the names of the columns.")
-    label_separator: str = flag("|", "Between the labels of one example of multi_label; JSONL may have lists instead.")
+    label_separator: str = flag("|", "Separates the labels of an example of task=multi_label; JSONL may have lists.")
     glue_task: str | None = flag(
         None,
         "Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric.",
@@ -39,16 +39,18 @@ class FineTuningConfig:
         path=True,
         on_resume="local",
     )
-    doc_stride: int = flag(128, "Tokens between the windows of a long context of question_answering.", minimum=1)
+    doc_stride: int = flag(
+        128, "Tokens from the beginning of a window of a long context to that of the next.", minimum=1
+    )
     max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1)
     max_answer_length: int = flag(30, "Most words of a predicted answer.", minimum=1, on_resume="free")
     n_best: int = flag(20, "Answers that predictions.jsonl lists for each question.", minimum=1, on_resume="free")
     null_score_threshold: float = flag(
         0.0,
-        "A question has no answer if that scores higher than the best answer by more than this; SQuAD 2.0.",
+        "Predict no answer if its score is higher than that of the best answer by more than this; for SQuAD 2.0.",
         on_resume="free",
     )
-    temperature: float = flag(0.05, "Divides the cosines in the loss of embedding.", above=0)
+    temperature: float = flag(0.05, "Divides the cosines in the loss of task=embedding.", above=0)
     best_metric: str | None = flag(
         None,
         "Score by which the best checkpoint is chosen, higher is better; by default the first one of the task.",
@@ -81,7 +83,7 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
     defaults = FineTuningConfig()
     if task == "pretraining":
         return [
-            Problem(name, value, "expected together with a --task other than pretraining")
+            Problem(name, value, "remove this flag, or add a --task other than pretraining")
             for name, value in vars(settings).items()
             if value != getattr(defaults, name)
         ]
@@ -93,7 +95,7 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
     if settings.glue_task and not settings.glue_dir:
         found.append(Problem("glue_dir", None, f"expected the folder with the files of glue_task={settings.glue_task}"))
     if settings.glue_dir and not settings.glue_task:
-        found.append(Problem("glue_dir", settings.glue_dir, "expected together with glue_task"))
+        found.append(Problem("glue_dir", settings.glue_dir, "remove this flag, or add glue_task"))
     if not settings.glue_task and not settings.train_file:
         found.append(Problem("train_file", None, "expected a file of labelled examples, or glue_task and glue_dir"))
     if settings.glue_task:

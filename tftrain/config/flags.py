@@ -60,7 +60,7 @@ def read(
     Args:
         config_class: a dataclass of flags, or a dataclass of such dataclasses; all have defaults.
         argv: the program's name and its arguments.
-        arguments: takes the arguments that are no flags, for a program that has such, and all behind `--`; None: they
+        arguments: takes the arguments that are no flags, for a program that has such, and all after `--`; None: they
             are problems.
 
     Returns:

@@ -31,8 +31,8 @@ def split_layers(
     """
     parts = stages * chunks
     if parts > layers:
-        sizes = f"{stages} x virtual_pipeline_size={chunks} are {parts} parts"
-        expected = f"expected at most num_hidden_layers={layers} parts, such as {max(1, layers // chunks)} stages"
+        sizes = f"{stages} x virtual_pipeline_size={chunks} are {parts} model chunks"
+        expected = f"expected at most num_hidden_layers={layers}, such as {max(1, layers // chunks)} stages"
         raise ConfigError([Problem("pipeline_parallel_size", sizes, expected)])
     if how == "layers":
         return _even(layers, parts)

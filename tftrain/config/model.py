@@ -32,28 +32,29 @@ class ModelConfig:
     model_family: str = flag(
         "bert",
         "bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token; "
-        "llama: a decoder with other parts and defaults, see docs/families.md.",
+        "llama: the same, with RMSNorm, SwiGLU and rotary positions. docs/families.md has their flags.",
         choices=tuple(FAMILIES),
     )
     task: str = flag(
         "pretraining",
-        "What the heads learn. pretraining: as the family says; the others fine-tune bert on labelled examples, see "
-        "docs/finetuning.md.",
+        "What the output heads learn. pretraining: as model_family says; the others fine-tune bert on labelled "
+        "examples, see docs/finetuning.md.",
         choices=TASKS,
     )
     labels: tuple[str, ...] = flag(
         (),
-        "A class, in the order of the outputs; repeat it for each one. By default the labels in train_file, sorted.",
+        "A class; repeat the flag for each class, in the order of the outputs. By default the labels in train_file, "
+        "sorted.",
     )
     vocab_size: int | None = flag(
-        None, "Rows of the embedding; by default the size of the data's vocabulary.", minimum=6
+        None, "Rows of the token embedding; by default the size of the data's vocabulary.", minimum=6
     )
     num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
     hidden_size: int = flag(768, "Width of the residual stream; a multiple of num_attention_heads.", minimum=1)
     num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
     num_key_value_heads: int | None = flag(
         None,
-        "Heads of keys and values, each for as many heads of queries (arXiv 2305.13245); by default "
+        "Key and value heads, each shared by the same number of query heads (arXiv 2305.13245); by default "
         "num_attention_heads.",
         minimum=1,
     )
@@ -64,14 +65,14 @@ class ModelConfig:
     position_embedding: str = flag(
         "learned",
         "How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the "
-        "first half of a head with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance (arXiv "
-        "2108.12409), for any number of heads.",
+        "first half of a head paired with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance "
+        "(arXiv 2108.12409), for any number of heads.",
         choices=("learned", "rotary", "alibi"),
     )
     rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions.", above=1)
     rope_scaling: str = flag(
         "none",
-        "Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: that of Llama 3, such as "
+        "Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as "
         "llama3:8,1,4,8192.",
     )
     type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
@@ -92,7 +93,7 @@ class ModelConfig:
     )
     ln_impl: str = flag(
         "auto",
-        "Norms by the fused op or by plain TensorFlow; auto: fused where the op is built and takes the model.",
+        "Norms by the fused op or by plain TensorFlow; auto: fused if the op is built and supports the model.",
         choices=IMPLEMENTATIONS,
         implementation="reference",
     )
@@ -104,8 +105,8 @@ class ModelConfig:
     )
     attn_impl: str = flag(
         "softmax",
-        "softmax: matrix products around the softmax that attn_softmax_impl names. flash: one fused op, which keeps "
-        "nothing of sequence length x sequence length. cudnn: the same by cuDNN; on GPUs, under XLA, in fp16 "
+        "softmax: matrix products around the softmax that attn_softmax_impl names. flash: one fused op, which stores "
+        "no tensor of sequence length x sequence length. cudnn: the same by cuDNN; on GPUs, under XLA, in fp16 "
         "and bf16, without dropout of probabilities.",
         choices=("softmax", "flash", "cudnn"),
         implementation="softmax",
@@ -113,7 +114,7 @@ class ModelConfig:
     attn_softmax_impl: str = flag(
         "auto",
         "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as "
-        "for ln_impl. attn_impl=flash and cudnn do without.",
+        "for ln_impl. Not used with attn_impl=flash and cudnn.",
         choices=IMPLEMENTATIONS,
         implementation="reference",
     )
@@ -147,7 +148,9 @@ class ModelConfig:
         0.02, "Standard deviation of the truncated normal initial weights.", above=0, on_resume="named"
     )
     layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every norm.", above=0)
-    tie_output: bool = flag(True, "Use the token embedding as the output layer too; false: a table of its own.")
+    tie_output: bool = flag(
+        True, "Use the token embedding as output layer too; false: the output layer has its own table."
+    )
 
     def with_family_defaults(self, given: Collection[str]) -> "ModelConfig":
         """Returns this configuration with the family's own defaults in the place of those of the flags.

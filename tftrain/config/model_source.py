@@ -11,7 +11,7 @@ from tftrain.config.fields import Problem, field_problems, flag
 class ModelSource:
     """The model, and its tokenizer."""
 
-    output_dir: str | None = flag(None, "Output folder of a run: its newest checkpoint, or that with the best score.")
+    output_dir: str | None = flag(None, "Output folder of a run: its newest checkpoint, or its best if fine-tuned.")
     init_checkpoint: str | None = flag(
         None,
         "The model instead of that of a run, as FORMAT:PATH. "

@@ -25,7 +25,7 @@ class BatchConfig:
     )
     grad_accum_steps: int | None = flag(
         None,
-        "Micro-batches accumulated into one update; by default it follows from the other sizes, or is 1.",
+        "Micro-batches accumulated into one update; by default it follows from the other two sizes, or is 1.",
         minimum=1,
         on_resume="local",
     )
@@ -43,8 +43,8 @@ class BatchConfig:
     )
     fit_micro_batch: bool = flag(
         False,
-        "Lower micro_batch_size to the largest size that divides global_batch_size evenly among any number of ranks; "
-        "an elastic launcher sets this flag.",
+        "Lower micro_batch_size, on any number of ranks, to the largest size that divides a rank's share of "
+        "global_batch_size; an elastic launcher sets this flag.",
         on_resume="local",
     )
 
@@ -127,7 +127,7 @@ class ParallelConfig:
     ON_RESUME = "free"
 
     tensor_parallel_size: int = flag(
-        1, "Ranks over which every layer is partitioned; each group of so many ranks sees the same samples.", minimum=1
+        1, "Ranks over which every layer is partitioned; the ranks of such a group process the same samples.", minimum=1
     )
     sequence_parallel: bool = flag(
         False,
@@ -136,18 +136,19 @@ class ParallelConfig:
     pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1)
     pipeline_schedule: str = flag(
         "1f1b",
-        "Order of forwards and backwards under a pipeline. gpipe: all forwards first. interleaved: several chunks of "
-        "layers on each stage. zero_bubble: backward for inputs and for weights apart (ZB-H1, arXiv 2401.10241).",
+        "Order of forwards and backwards under a pipeline. 1f1b: in turn. gpipe: all forwards first. interleaved: in "
+        "turn, with several model chunks on each stage. zero_bubble: backward for inputs before that for weights "
+        "(ZB-H1, arXiv 2401.10241).",
         choices=PIPELINE_SCHEDULES,
     )
     virtual_pipeline_size: int = flag(
-        1, "Chunks of layers on each pipeline stage; above 1 with pipeline_schedule=interleaved alone.", minimum=1
+        1, "Model chunks on each pipeline stage; above 1 only with pipeline_schedule=interleaved.", minimum=1
     )
     pipeline_split: str = flag(
         "layers",
-        "Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, with embedding "
-        "or head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several "
-        "chunks, chunk c of stage s is number c * stages + s.",
+        "Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, counting the "
+        "output head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several "
+        "model chunks, chunk c of stage s is number c * stages + s of the list.",
     )
     split_opt_state: bool = flag(
         False, "Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
@@ -183,12 +184,13 @@ class ParallelConfig:
             found.append(Problem("tensor_parallel_size", size, expected))
         elif size > 0 and stages > 0 and ranks % (size * stages):
             nearest = _nearest_divisors(ranks // size, stages)
-            expected = f"expected a divisor of the {ranks} ranks by tensor_parallel_size={size}, such as {nearest}"
+            shared = f"{ranks // size}, which is {ranks} ranks / tensor_parallel_size={size}"
+            expected = f"expected a divisor of {shared}, such as {nearest}"
             found.append(Problem("pipeline_parallel_size", stages, expected))
         if self.split_grad_accum and stages > 1:
             expected = (
                 "expected split_opt_state instead with pipeline_parallel_size > 1: summing the gradients of each "
-                "micro-batch over the data parallel ranks would make every stage wait once a micro-batch"
+                "micro-batch over the data parallel ranks would make every stage wait in each micro-batch"
             )
             found.append(Problem("split_grad_accum", True, expected))
         for name, width in widths.items():
@@ -198,7 +200,7 @@ class ParallelConfig:
             expected = "expected even, naive, or greedy:K with K ranks, such as greedy:4"
             found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy != "even" and not self.splits_state:
-            expected = "expected together with split_opt_state or split_grad_accum"
+            expected = "remove this flag, or add split_opt_state or split_grad_accum"
             found.append(Problem("state_split_strategy", self.state_split_strategy, expected))
         elif self.state_split_strategy.startswith("greedy") and size > 0 and stages > 0:
             owners, data_ranks = (
@@ -244,8 +246,8 @@ def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: in
         below = micro_batches // stages * stages
         nearest = " or ".join(str(size) for size in (below, below + stages) if size)
         expected = (
-            f"expected micro-batches of an update in a multiple of pipeline_parallel_size={stages}, such as {nearest}, "
-            f"not {micro_batches}"
+            f"expected the number of micro-batches to be a multiple of pipeline_parallel_size={stages}, such as "
+            f"{nearest}, not {micro_batches}"
         )
         return [Problem("pipeline_schedule", schedule, expected)]
     return []

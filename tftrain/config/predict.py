@@ -67,8 +67,8 @@ class PredictFlags:
     )
     null_score_threshold: float | None = flag(
         None,
-        "A question has no answer if that scores higher than the best answer by more than this; by default every "
-        "question has an answer. For a model of question_answering that was trained with questions without an answer.",
+        "Predict no answer if its score is higher than that of the best answer by more than this; by default every "
+        "question gets an answer. For question_answering models that were trained with questions without an answer.",
     )
 
     @property

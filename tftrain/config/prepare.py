@@ -26,7 +26,7 @@ class PrepareConfig:
     """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
 
     input_files: tuple[str, ...] = flag(
-        (), "UTF-8 text files, plain or .gz: files, folders and globs; with commas, or the flag several times."
+        (), "UTF-8 text, plain or .gz: files, folders and globs; separate them by commas, or repeat the flag."
     )
     skip_unreadable: bool = flag(
         False, "Leave out files, folders and links that can't be read, and count them in the manifest."
@@ -57,7 +57,7 @@ class PrepareConfig:
     objective: str = flag(
         "masked",
         "What the examples are for. masked: sentence pairs for --model_family=bert; causal: joined documents, without "
-        "padding, for --model_family=gpt.",
+        "padding, for --model_family=gpt or llama.",
         choices=("masked", "causal"),
     )
     tokenizer_type: str = flag(
@@ -76,8 +76,8 @@ class PrepareConfig:
     lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.")
     strip_accents: str = flag(
         "auto",
-        "Strip the nonspacing marks of letters (é to e), in every script. auto: where the text is lower-cased and, "
-        "for a new vocabulary, in Latin script with hardly any marks; or what is recorded beside --vocab_file.",
+        "Strip the nonspacing marks of letters (é to e), in every script. auto: if the text is lower-cased and, for a "
+        "new vocabulary, in Latin script with hardly any marks; or as recorded beside --vocab_file.",
         choices=("auto", "true", "false"),
     )
     normalization: str | None = flag(
@@ -100,12 +100,13 @@ class PrepareConfig:
     )
     masked_lm_prob: float = flag(0.15, "Share of the tokens that static masking selects.", above=0, below=1)
     max_predictions_per_seq: int | None = flag(
-        None, "Masked tokens of a static example at most; by default max_seq_length x masked_lm_prob.", minimum=1
+        None, "Most masked tokens of a static example; by default max_seq_length x masked_lm_prob.", minimum=1
     )
-    whole_word_masking: bool = flag(False, "Static masking selects words, not pieces of words.")
+    whole_word_masking: bool = flag(False, "Static masking selects whole words instead of word pieces.")
     dupe_factor: int | None = flag(
         None,
-        "Times that the text is used, each with new pairs and, if static, masks; by default 10 if static, else 1.",
+        "How many times the text is used, each time with new pairs and, if static, new masks; by default 10 if static, "
+        "else 1.",
         minimum=1,
     )
     packing: str = flag(
@@ -115,12 +116,12 @@ class PrepareConfig:
         choices=("none", "greedy"),
     )
     max_sequences_per_pack: int | None = flag(
-        None, "Examples of a row with packing=greedy at most; by default 3.", minimum=2, maximum=64
+        None, "Most examples of a row with packing=greedy; by default 3.", minimum=2, maximum=64
     )
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
     heldout_window: int = flag(
         13,
-        "Cut each sequence of this many tokens that training has too out of the held-out split; 0: cut nothing.",
+        "Cut out of the held-out split each sequence of this many tokens that training has too; 0: cut nothing.",
         minimum=0,
         maximum=1024,
     )
@@ -205,7 +206,7 @@ class PrepareConfig:
         return found
 
     def _causal_problems(self) -> list[Problem]:
-        expected = "expected only with objective=masked; causal sequences have every token once and no mask"
+        expected = "remove this flag with objective=causal, whose sequences have every token once and no mask"
         return [
             Problem(name, getattr(self, name), expected)
             for name in _ONLY_MASKED
@@ -215,7 +216,7 @@ class PrepareConfig:
     def _mask_problems(self) -> list[Problem]:
         found = []
         if self.packing == "none" and self.max_sequences_per_pack:
-            expected = "expected only with packing=greedy"
+            expected = "remove this flag, or add packing=greedy"
             found.append(Problem("max_sequences_per_pack", self.max_sequences_per_pack, expected))
         if self.packing == "greedy" and self.masking == "static":
             expected = "expected none with masking=static: records in the standard BERT format have one example each"
@@ -223,7 +224,7 @@ class PrepareConfig:
         if self.masking == "dynamic":
             for name in ("masked_lm_prob", "max_predictions_per_seq", "whole_word_masking"):
                 if getattr(self, name) != getattr(PrepareConfig, name):
-                    expected = "expected only with masking=static; dynamic masks follow the flag of training"
+                    expected = "remove this flag, or add masking=static; tftrain.run has this flag for dynamic masks"
                     found.append(Problem(name, getattr(self, name), expected))
         elif (self.max_predictions_per_seq or 1) > self.max_seq_length - 3:
             found.append(

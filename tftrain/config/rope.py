@@ -5,7 +5,10 @@ import re
 from typing import NamedTuple
 
 NONE = "none"
-EXPECTED = "expected none, or llama3:FACTOR,LOW,HIGH,LENGTH with FACTOR from 1 and LOW below HIGH, as llama3:8,1,4,8192"
+EXPECTED = (
+    "expected none, or llama3:FACTOR,LOW,HIGH,LENGTH with FACTOR at least 1 and LOW below HIGH, such as "
+    "llama3:8,1,4,8192"
+)
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _LLAMA3 = re.compile(rf"llama3:{_NUMBER},{_NUMBER},{_NUMBER},(\d+)")
 

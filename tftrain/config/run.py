@@ -62,15 +62,15 @@ class CheckpointConfig:
     checkpoint_async: bool = flag(
         True,
         "Write checkpoints in the background; training waits only for a copy in memory. On a CPU there is a copy only "
-        "with checkpoint_every: checkpoints by time wait for the disk.",
+        "with checkpoint_every: at a checkpoint by time, training waits for the disk.",
     )
     keep_last: int = flag(3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1)
     keep_every: int = flag(0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0)
     max_failed_saves: int = flag(3, "Number of consecutive failed saves that stop the run.", minimum=1)
     resume: str = flag(
         "auto",
-        "Checkpoint to start from. auto: the newest in output_dir. none: a fresh start. best: the one with the best "
-        "score of a fine-tuned task. Or a checkpoint's path.",
+        "Checkpoint to start from. auto: the newest valid one in output_dir. none: a fresh start. best: the one with "
+        "the best score, in fine-tuning. Or a checkpoint's path.",
         on_resume="local",
     )
     resume_check: str = flag(
@@ -82,7 +82,7 @@ class CheckpointConfig:
     )
     change_on_resume: str = flag(
         "",
-        "Comma-separated flags that may differ from those of the checkpoint although they change the mathematics.",
+        "Comma-separated flags that may differ from those of the checkpoint although they change the remaining steps.",
         on_resume="local",
     )
 
@@ -136,7 +136,7 @@ class RunConfig:
 
     mode: str = flag(
         "train",
-        "Train, or evaluate the newest (or the named) checkpoint.",
+        "Train, or evaluate a checkpoint: the newest, or the one that resume names.",
         choices=("train", "evaluate"),
         on_resume="local",
     )
@@ -148,11 +148,11 @@ class RunConfig:
     max_steps: int = flag(1000, "Updates of the whole run.", minimum=1, on_resume="logged")
     init_checkpoint: str | None = flag(
         None,
-        "Weights to begin with, as FORMAT:PATH (see tftrain.convert), where output_dir has no checkpoint to continue "
+        "Weights to begin with, as FORMAT:PATH (see tftrain.convert), if output_dir has no checkpoint to continue "
         "from; the flags of the model follow from them.",
         on_resume="local",
     )
-    init_missing: bool = flag(False, "Give heads that init_checkpoint lacks random initial weights.", on_resume="local")
+    init_missing: bool = flag(False, "If init_checkpoint lacks heads, give them random weights.", on_resume="local")
     machine_file: str = flag(
         "build/machine.json",
         "Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU "

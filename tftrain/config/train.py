@@ -33,7 +33,7 @@ class DataConfig:
     eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.", path=True)
     synthetic_data: bool = flag(False, "Train on random token ids instead of records, for benchmarks.")
     max_seq_length: int | None = flag(
-        None, "Tokens of an example; by default as in the data, 128 if synthetic.", minimum=8
+        None, "Tokens of an example; by default as in the data, or 128 with synthetic_data.", minimum=8
     )
     max_predictions_per_seq: int | None = flag(
         None,
@@ -99,22 +99,25 @@ class ComputeConfig:
     )
     jit_compile: str = flag(
         "auto",
-        "Compile the step with XLA; with tensor parallelism, what is between the sums over ranks. auto: on a GPU.",
+        "Compile the step with XLA; with tensor parallelism, the operations between sums over ranks. auto: on a GPU.",
         choices=("auto", "true", "false"),
         on_resume="free",
     )
     deterministic: bool = flag(
-        False, "Repeat a run bit for bit on GPUs too, on equal devices and as many ranks; slower.", on_resume="free"
+        False,
+        "Repeat a run bit for bit on GPUs too, on equal devices and in the same layout; slower.",
+        on_resume="free",
     )
     tensor_float_32: bool = flag(
         True,
         "With precision=fp32 on GPUs from A100 on, round the operands of matrix products to TF32 (10 bits of "
-        "mantissa), as TensorFlow does by default. false, and deterministic, keep fp32, several times as slow.",
+        "mantissa), as TensorFlow does by default. false, or deterministic, keeps fp32: several times as slow.",
         on_resume="logged",
     )
     activation_checkpointing: str = flag(
         "none",
-        "Recompute activations in backward instead of keeping them. selective: the attention core's; full: all.",
+        "Recompute activations in backward instead of storing them. selective: those of the attention core; full: all "
+        "of a block except its input.",
         choices=("none", "selective", "full"),
         on_resume="free",
     )
@@ -141,7 +144,9 @@ class ComputeConfig:
         on_resume="local",
     )
     sparse_as_dense: bool = flag(
-        True, "Reduce the embedding's gradient as one dense tensor instead of gathering its rows.", on_resume="free"
+        True,
+        "Sum the token embedding's gradient over ranks as one dense tensor instead of gathering its rows.",
+        on_resume="free",
     )
     cpu_threads: int = flag(
         0,

@@ -1,7 +1,7 @@
 """Hugging Face's transformers: a folder with config.json, model.safetensors and the tokenizer's files.
 
 Models: BertForPreTraining, BertForMaskedLM and BertModel; BertForSequenceClassification, BertForTokenClassification and
-BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms in front of the sub-layers;
+BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms before the sub-layers;
 GPT2LMHeadModel and GPT2Model; LlamaForCausalLM and Qwen2ForCausalLM.
 """
 
@@ -270,7 +270,7 @@ def _architecture(weights: Weights, asked: str | None) -> tuple[str, Sequence[st
             if lacking := [head for head in heads if head not in has]:
                 raise FormatError(
                     f"{weights.path}: it has no {' and no '.join(lacking)}, which {name} needs; --init_missing "
-                    "fills them with initial values"
+                    "adds what is missing, with initial values"
                 )
             return name, heads
     raise FormatError(

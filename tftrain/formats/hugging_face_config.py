@@ -143,7 +143,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
             values[ours] = _number(theirs, value, type(getattr(ModelConfig, ours)), path)
     if values["hidden_size"] % values["num_attention_heads"]:
         width, heads = (f"{FIELDS[kind][name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))
-        raise FormatError(f"{path}: {width} is no multiple of {heads}")
+        raise FormatError(f"{path}: {width} is not a multiple of {heads}")
     if "num_key_value_heads" in FIELDS[kind]:
         values |= _from_llama(config, values, path)
     return ModelConfig(**{**_FLAGS[kind], **values, **_task(config, path)})
@@ -154,7 +154,7 @@ def _from_llama(config: dict[str, Any], values: dict[str, Any], path: str) -> di
     heads, found = values["num_attention_heads"], hugging_face_rope.flags(config, path)
     shared = values.get("num_key_value_heads", heads)
     if heads % shared:
-        raise FormatError(f"{path}: num_attention_heads={heads} is no multiple of num_key_value_heads={shared}")
+        raise FormatError(f"{path}: num_attention_heads={heads} is not a multiple of num_key_value_heads={shared}")
     if config.get("head_dim") not in (None, values["hidden_size"] // heads):
         raise FormatError(f"{path}: head_dim is {config['head_dim']!r}; this project has only hidden_size / heads")
     biases = {config.get("attention_bias", False), config.get("mlp_bias", False)}

@@ -1,6 +1,6 @@
 """Megatron-LM's BERT: a checkpoint folder with mp_rank_00/model_optim_rng.pt, of one tensor and pipeline parallel rank.
 
-Its norms are in front of the sub-layers. Queries, keys and values are one tensor, in which they alternate head by head.
+Its norms are before the sub-layers. Queries, keys and values are one tensor, in which they alternate head by head.
 The token embedding has rows without a word, up to a multiple of 128. Names are those of Megatron core; those of
 checkpoints of the older `megatron.model` are read too. The file is a pickle, see `torch_file`.
 """

@@ -97,7 +97,7 @@ def _own_name(name: str, roots: Mapping[str, str]) -> str:
 
 
 def begins(names: Iterable[str], anchor: str) -> str | None:
-    """Returns what is in front of a path that ends with this one, the shortest if there are several; None: no path."""
+    """Returns what is before a path that ends with this one, the shortest if there are several; None: no path."""
     fitting = [name for name in names if name == anchor or name.endswith(f"/{anchor}")]
     return min(fitting, key=len).removesuffix(anchor) if fitting else None
 
@@ -128,7 +128,7 @@ def write(folder: Path, library: Library, weights: Weights, architecture: str | 
     if architecture == library.whole and not has_heads:
         raise FormatError(
             f"{weights.path}: it has no {' and no '.join(weights.missing)}, which {library.whole} needs; "
-            "--init_missing fills them with initial values"
+            "--init_missing adds what is missing, with initial values"
         )
     whole = has_heads and architecture != library.alone
     roots = library.roots if whole else {"encoder": library.root_alone}

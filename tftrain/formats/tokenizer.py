@@ -142,7 +142,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Returns the object in a JSON file.
 
     Raises:
-        FormatError: it can't be read, or is no object.
+        FormatError: it can't be read, or is not an object.
     """
     try:
         found = strict_json.parse(_bytes(path))

@@ -1,4 +1,4 @@
-"""The tokens that a model finds most probable: for each masked token of a text, or behind a text."""
+"""The tokens that a model finds most probable: for each masked token of a text, or after a text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Candidate(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """What a decoder predicts behind a text.
+    """What a decoder predicts after a text.
 
     Attributes:
         candidates: for the next token.

@@ -165,7 +165,7 @@ class QuestionReader(Reader):
     """Of question_answering: a question, a tab, and the context."""
 
     pairs = True
-    _expected = "no tab; expected a question, a tab and its context"
+    _expected = "no tab; expected a question, a tab and the context"
 
     def read(self, examples: Sequence[tuple[str, ...]]) -> tuple[Any, list[Encoded], list[Reading]]:
         """See `Reader.read`; a long context has several sequences."""

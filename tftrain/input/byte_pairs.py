@@ -70,7 +70,7 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
     tokenizer = _from_library(path, content) if "model" in content else _from_gpt2(path, content)
     vocabulary = _vocabulary(tokenizer, path)
     if missing := set(ALPHABET) - set(vocabulary.tokens):
-        raise DataError(f"{path}: {len(missing)} of the 256 bytes are no tokens; {_EXPECTED}")
+        raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
     if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != _SAMPLE:
         raise DataError(f"{path}: decoding its tokens does not give the original text; {_EXPECTED}")
     return vocabulary, _serialized(tokenizer)
@@ -147,7 +147,7 @@ def _read_json(path: str) -> dict[str, Any]:
 def _from_library(path: str, content: dict[str, Any]) -> Tokenizer:
     """Returns the tokenizer of a tokenizer.json."""
     if not isinstance(content["model"], dict) or content["model"].get("type", "BPE") != "BPE":
-        raise DataError(f"{path}: the tokenizer is no BPE; {_EXPECTED}")
+        raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
     try:
         return _prepared(Tokenizer.from_str(read_small(path, MAX_BYTES).decode()))
     except Exception as error:  # The library raises nothing more particular.

@@ -108,7 +108,7 @@ def _parse(payload: bytes, where: str):
     try:
         example.ParseFromString(payload)
     except DecodeError as error:
-        raise DataError(f"{where}: the record is no tf.train.Example; expected pre-training features") from error
+        raise DataError(f"{where}: the record is not a tf.train.Example; expected pre-training features") from error
     features = example.features.feature
     for name, original in _ORIGINAL_NAMES.items():
         if name in features and original not in features:

@@ -154,7 +154,7 @@ class StaticSource(PairRecords):
             self._check(
                 tf.reduce_all((weights >= 0) & (weights <= 1), 1),
                 where,
-                "one of masked_lm_weights is no number from 0 to 1; expected 1 for a masked token and 0 for none",
+                "one of masked_lm_weights is not a number from 0 to 1; expected 1 for a masked token and 0 for none",
             ),
         ]
         with tf.control_dependencies(checks):

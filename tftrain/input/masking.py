@@ -62,7 +62,7 @@ class Masking:
         An example of t tokens has at most ceil((P - E) t / S) predictions. So those of a row fit into P.
 
         Args:
-            tokens: int32 [tokens of all rows], the rows one behind the other, including special tokens.
+            tokens: int32 [tokens of all rows], the rows one after the other, including special tokens.
             lengths: int64 [n, E], tokens of each example of a row; 0 for none. A row has at most S.
             first_row: int64 scalar, the global number of the first row.
 

@@ -89,8 +89,8 @@ def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
                 else "no two input_ids"
             )
             raise DataError(
-                f"{where}: the record has {found}; expected the token ids of a sequence and a label more as input_ids, "
-                f"and no masks, for --model_family={families.listed('causal')}"
+                f"{where}: the record has {found}; expected input_ids with max_seq_length + 1 token ids, and no masks, "
+                f"for --model_family={families.listed('causal')}"
             )
         return length, length
     missing = [name for name in STANDARD_FEATURES if not features.get(name)]
@@ -138,7 +138,7 @@ def problems(config: TrainConfig) -> list[Problem]:
 
 def _mask_problems(data: DataConfig) -> list[Problem]:
     """Returns the flags of masks that are given although the model predicts every token."""
-    expected = f"expected only with --model_family={families.listed('masked')}: a decoder predicts every token"
+    expected = f"remove this flag, or use --model_family={families.listed('masked')}: a decoder predicts every token"
     return [
         Problem(name, getattr(data, name), expected)
         for name in ("masked_lm_prob", "whole_word_masking")
@@ -284,7 +284,8 @@ def _prediction_problems(data: DataConfig, length: int) -> list[Problem]:
     """Returns whether max_predictions_per_seq fits a model that predicts every token of `length`."""
     if data.max_predictions_per_seq in (None, length):
         return []
-    expected = f"remove this flag: a decoder predicts every one of {length} tokens"
+    family = families.listed("masked")
+    expected = f"remove this flag, or use --model_family={family}: a decoder predicts every one of {length} tokens"
     return [Problem("max_predictions_per_seq", data.max_predictions_per_seq, expected)]
 
 

@@ -44,7 +44,7 @@ class Vocabulary:
 
     @property
     def end_id(self) -> int:
-        """Id of the token behind each document of a causal data set: END_OF_TEXT, or [SEP] where there is none."""
+        """Id of the token after each document of a causal data set: END_OF_TEXT, or [SEP] where there is none."""
         return self.id(END_OF_TEXT if self.tokenizer_type == "bpe" else "[SEP]")
 
     @property

@@ -121,7 +121,9 @@ def _question(entry: Any, context: str, path: str) -> Question:
     for text, start in zip(texts, starts, strict=True):
         if not text.strip() or start < 0 or context[start : start + len(text)] != text:
             there = context[max(start, 0) : max(start, 0) + len(text)]
-            raise DataError(f"{place}: the answer is {text[:40]!r}, but at {start} the context has {there[:40]!r}")
+            raise DataError(
+                f"{place}: the answer is {text[:40]!r}, but at character {start} the context has {there[:40]!r}"
+            )
     return Question(place, entry["id"], _field(entry, "question", str, place), context, texts, starts)
 
 

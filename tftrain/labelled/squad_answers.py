@@ -80,7 +80,7 @@ class Answer(NamedTuple):
         text: of the answer; "" if there is none.
         score: sum of the logits of its ends.
         start: its first character in the context.
-        end: the character behind it; equal to `start` if there is no answer.
+        end: the character after it; equal to `start` if there is no answer.
     """
 
     text: str

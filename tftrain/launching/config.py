@@ -12,10 +12,12 @@ class LaunchConfig:
     """How many ranks are started, and where (tftrain.launch only)."""
 
     num_proc: int | None = flag(
-        None, "Ranks, also -np N; by default the slots of all hosts. Without hosts, all ranks run here.", minimum=1
+        None,
+        "Ranks, also -np N; by default the slots of all hosts. Without hosts, all ranks run on this host.",
+        minimum=1,
     )
     hosts: str | None = flag(None, "Hosts with their slots, also -H: node1:16,node2:16. They are reached by ssh.")
-    hostfile: str | None = flag(None, "File with a host on each line, as `node1 slots=16`.")
+    hostfile: str | None = flag(None, "File with a host on each line, such as `node1 slots=16`.")
     network_interfaces: str | None = flag(
         None,
         "Network interfaces for the ranks, with commas between; of these, each host uses the first that it has. By "
@@ -29,7 +31,7 @@ class LaunchConfig:
         "Fork the ranks of each host from one process that has loaded TensorFlow: they start in a second, and share "
         "the memory of its modules.",
     )
-    verbose: bool = flag(False, "Print the place of each rank, and the commands for other hosts.")
+    verbose: bool = flag(False, "Print where each rank runs, how it ended, and the commands for other hosts.")
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these options by themselves."""
@@ -39,7 +41,7 @@ class LaunchConfig:
         if self.num_proc is None and self.hosts is None and self.hostfile is None:
             found.append(Problem("num_proc", None, "expected the number of ranks, -np N"))
         if self.ssh_identity_file is not None and not os.path.isfile(self.ssh_identity_file):
-            found.append(Problem("ssh_identity_file", self.ssh_identity_file, "expected a file; there is none"))
+            found.append(Problem("ssh_identity_file", self.ssh_identity_file, "no such file; expected a private key"))
         return found
 
 

@@ -205,7 +205,7 @@ class _Chunks:
         return output_logits(self._chunk(self.x, index), self.table, *self.biases)
 
     def _padded(self, tensor):
-        """Returns a tensor of n rows with zeros behind, up to whole chunks."""
+        """Returns a tensor of n rows with zeros at the end, up to whole chunks."""
         if isinstance(self.fill, int) and self.fill == 0:
             return tensor
         return tf.pad(tensor, [[0, self.fill], *[[0, 0]] * (tensor.shape.rank - 1)])

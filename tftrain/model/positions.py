@@ -82,7 +82,7 @@ def distance_bias(
         positions: int32 [b, 1, queries], of the queries; None: those of the keys, in every row.
 
     Returns:
-        [heads, S, S], or [b, heads, queries, S]; for keys behind the query, which a causal mask hides, it is positive.
+        [heads, S, S], or [b, heads, queries, S]; for keys after the query, which a causal mask hides, it is positive.
     """
     places = tf.range(length)
     queries = places if positions is None else positions

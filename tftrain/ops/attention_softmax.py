@@ -24,7 +24,7 @@ def attention_softmax(scores: tf.Tensor, key_mask: tf.Tensor, scale: float, caus
         key_mask: int32 [b, keys], positive for a key, else padding, to which no query attends.
         scale: factor of the scores.
         causal: whether a query attends only to its own position and to those before it; it needs as many queries as
-            keys. The scores of the positions behind it are neither read nor computed with.
+            keys. The scores of the positions after it are neither read nor computed with.
 
     Returns:
         A tensor like `scores`; zeros, with zero gradients, for a key that a query does not attend to, and for a query

@@ -39,7 +39,7 @@ class DropoutKey(NamedTuple):
 
 
 class AxisRange(NamedTuple):
-    """What one tensor parallel rank has of the axis behind the samples: some attention heads, or some tokens.
+    """What one tensor parallel rank has of the axis after the samples: some attention heads, or some tokens.
 
     Attributes:
         first: index of its first head or token among all.

@@ -132,7 +132,7 @@ class TensorRanks(NamedTuple):
         @tf.custom_gradient
         def multiply(x):
             def gradient(*upstream, variables):
-                with tf.control_dependencies(upstream):  # Gather now, not at once behind the forward pass.
+                with tf.control_dependencies(upstream):  # Gather now, not at once after the forward pass.
                     flat = _rows(self._gather(tf.identity(x), f"{place}/again"))
                 found = {}
                 for kernel, dy in zip(kernels, upstream, strict=True):
@@ -175,7 +175,7 @@ def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
     Args:
         group: the ranks that divide the layer.
         x: any shape and floating dtype, equal on every rank.
-        name: of the place in the model, unique in it; the collective is `name` with "/gradient" behind.
+        name: of the place in the model, unique in it; the collective is `name` with "/gradient" after it.
 
     Returns:
         A tensor like `x`; in a group of one, `x` itself.

@@ -59,7 +59,7 @@ class SavedTensor(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A block, the embeddings before the blocks, or the heads behind them.
+    """A block, the embeddings before the blocks, or the heads after them.
 
     Attributes:
         products, kernels, saved: its inventory.

@@ -42,7 +42,7 @@ def read(path: Path, flag: str, wanted: str) -> Cluster:
 def _cluster(content: Any, name: str) -> Cluster:
     """Returns the cluster with a file's fields; `name` is its name if the fields have none."""
     if not isinstance(content, dict):
-        raise TypeError("its value is no object with fields")
+        raise TypeError("its value is not an object with fields")
     fields = {"name": name} | content
     like = fields.pop("like", None)
     if like is not None and like not in list(CLUSTERS):  # `in CLUSTERS` fails on a list, which has no hash
@@ -56,7 +56,7 @@ def _cluster(content: Any, name: str) -> Cluster:
     if missing := [field for field in needed if field not in fields]:
         raise ValueError(f"without `like` it needs {', '.join(missing)} too")
     if not isinstance(fields["name"], str):
-        raise TypeError(f"name={fields['name']!r} is no name")
+        raise TypeError(f"name={fields['name']!r} is not a name")
     for field, value in fields.items():
         if field not in ("name", "curve"):
             _check(field, value)
@@ -71,11 +71,11 @@ def _cluster(content: Any, name: str) -> Cluster:
 
 def _check(field: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{field}={value!r} is no number from 0 on")
+        raise ValueError(f"{field}={value!r} is not a number of at least 0")
     if field in POSITIVE and not value:
         raise ValueError(f"{field} is 0")
     if field in COUNTS and not isinstance(value, int):
-        raise ValueError(f"{field}={value!r} is no whole number")
+        raise ValueError(f"{field}={value!r} is not a whole number")
 
 
 def _point(pair: Any) -> tuple[float, float]:

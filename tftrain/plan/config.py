@@ -32,16 +32,18 @@ class PlanFlags:
     )
     zero_stage: int | None = flag(
         None,
-        "ZeRO stage: data parallel ranks divide 1 the optimizer state, 2 also gradients, 3 also weights; by default as "
-        "split_opt_state and split_grad_accum say.",
+        "ZeRO stage: data parallel ranks partition the optimizer state (1), also gradients (2), also weights (3); by "
+        "default as split_opt_state and split_grad_accum say.",
         minimum=0,
         maximum=3,
     )
     examples_per_row: float = flag(
-        1.0, "Examples of a row on average, of packed data: examples / rows as tftrain.prepare prints them.", minimum=1
+        1.0,
+        "Mean number of examples in a row of packed data: examples / rows as tftrain.prepare prints them.",
+        minimum=1,
     )
     utilisation: float = flag(
-        1.0, "Share of the positions that are no padding, as tftrain.prepare prints it.", above=0, maximum=1
+        1.0, "Share of the positions that are not padding, as tftrain.prepare prints it.", above=0, maximum=1
     )
     causal: bool = flag(False, "Plan a decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
     system: str | None = flag(
@@ -49,7 +51,7 @@ class PlanFlags:
         "Software whose constants are used: a name that --list prints. By default encoder, or megatron if causal; on a "
         "CPU megatron_cpu, or tftrain_cpu on this_machine.",
     )
-    search: bool = flag(False, "Rank all divisions among up to max_nodes nodes by seconds per iteration.")
+    search: bool = flag(False, "Rank all divisions among at most max_nodes nodes by the time of a step.")
     max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)
     table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")
@@ -65,7 +67,7 @@ class PlanFlags:
         jobs = ("search", "table", "rows_file", "list", "measure", "calibrate")
         chosen = [name for name in jobs if getattr(self, name)]
         if len(chosen) > 1:
-            found.append(Problem(chosen[1], getattr(self, chosen[1]), f"expected without --{chosen[0]}"))
+            found.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
         return found
 
 

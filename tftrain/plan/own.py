@@ -32,7 +32,7 @@ def embedding(work: Workload) -> Part:
 
 
 def head(work: Workload) -> Part:
-    """Returns the inventory behind the blocks: the logits of the masked words, or of all; in chunks of rows."""
+    """Returns the inventory after the blocks: the logits of the masked words, or of all; in chunks of rows."""
     return _causal_head(work) if work.model.causal else _accumulated(_masked_head(work), work)
 
 

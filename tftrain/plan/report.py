@@ -19,7 +19,7 @@ class Rows(NamedTuple):
 
     Attributes:
         examples: number of examples of a row.
-        utilisation: share of its tokens that are no padding.
+        utilisation: share of its tokens that are not padding.
     """
 
     examples: float = 1.0

@@ -1,9 +1,9 @@
 """The objective of a decoder: sequences whose every token is predicted from the tokens before it.
 
-The documents of a chunk lie one behind the other, with an end token between them, before the first and behind the last.
+The documents of a chunk lie one after the other, with an end token between them, before the first and after the last.
 A sequence has max_seq_length + 1 tokens: all but the last are inputs, all but the first are labels. The last token of a
 sequence is the first one of the next. So nothing is padding, and every token is predicted exactly once, but for those
-behind the last whole sequence of a chunk.
+after the last whole sequence of a chunk.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class CausalObjective(Objective):
     name = "causal"
 
     def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:
-        """Returns the paragraphs. A byte-level BPE has a line break behind each; the other tokenizers have none."""
+        """Returns the paragraphs. A byte-level BPE has a line break after each; the other tokenizers have none."""
         if tokenizer_type == "bpe":
             return [paragraph + "\n" for paragraph in paragraphs]
         return [cut_spaceless(paragraph) for paragraph in paragraphs]
@@ -43,7 +43,7 @@ class CausalObjective(Objective):
         return _Sequences(text, vocabulary, config.max_seq_length)
 
     def smallest_chunk(self, config: PrepareConfig) -> int:
-        """Returns the size at which the rest behind the last sequence is a small share."""
+        """Returns the size at which the rest after the last sequence is a small share."""
         return _SEQUENCES * _BYTES_OF_A_TOKEN * config.max_seq_length
 
     def predictions(self, config: PrepareConfig) -> int | None:

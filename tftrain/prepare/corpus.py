@@ -62,7 +62,7 @@ def _lines(path: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path}: byte {offset - undecoded + error.start}: not UTF-8 ({error.reason}); convert the file, "
-                f"for instance with iconv -t UTF-8, or leave it out if it is no text"
+                f"for instance with iconv -t UTF-8, or leave it out if it is not text"
             ) from error
         offset += len(block)
         if text and not bom_checked:

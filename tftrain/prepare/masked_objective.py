@@ -18,7 +18,7 @@ from tftrain.prepare.sentences import split_sentences
 from tftrain.prepare.spool import Chunk
 from tftrain.prepare.tokenized_text import TokenizedText
 
-_RANDOM_SECOND = "with a random second segment"
+_RANDOM_SECOND = "with a random second text"
 _LONE = "document_of_one_token"
 _TOKENS, _POSITIONS = "tokens in rows", "positions of rows"
 _SHOWN_TOKENS = 60
@@ -27,7 +27,7 @@ _PACKING = 1 << 20  # of random numbers: no turn of the pairs has this number
 
 
 class MaskedObjective(Objective):
-    """Pairs of segments, unmasked, or masked as in the original BERT."""
+    """Pairs of texts, unmasked, or masked as in the original BERT."""
 
     name = "masked"
 
@@ -50,13 +50,13 @@ class MaskedObjective(Objective):
         return config.max_predictions_per_seq or predictions(config.max_seq_length, config.masked_lm_prob)
 
     def rows(self, accounting: Accounting) -> list[str]:
-        """Returns the number of random second segments, of the examples of a document, and how full the rows are."""
+        """Returns the number of random second texts, of the examples of a document, and how full the rows are."""
         details = accounting.details
         return [
             row(f"  {_RANDOM_SECOND}", details[_RANDOM_SECOND], accounting.examples),
             f"{'  of a document':32}{accounting.examples / max(1, accounting.documents):>16,.1f}",
             row("rows", accounting.records),
-            row("  positions that are no padding", details[_TOKENS], details[_POSITIONS]),
+            row("  positions that are not padding", details[_TOKENS], details[_POSITIONS]),
         ]
 
     def unused(self, accounting: Accounting, config: PrepareConfig) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them.
 
-Each row has two lines: a short one for a terminal, which with the time of day in front of it takes about 120 columns,
+Each row has two lines: a short one for a terminal, which with the time of day before it takes about 120 columns,
 and a whole one in the manner of Megatron-LM.
 """
 
@@ -28,8 +28,8 @@ class TrainRow:
         step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks, without steps that compile; a
             row of the first step alone has the time of its compilation too; NaN if no step remains.
         real_samples_per_sec: examples a second; more than samples_per_sec where several are packed into a sample.
-        real_tokens_per_sec: tokens a second that are no padding.
-        utilisation: share of the positions of the samples that are no padding.
+        real_tokens_per_sec: tokens a second that are not padding.
+        utilisation: share of the positions of the samples that are not padding.
         tflops_per_device: 1e12 operations a second on each rank's device.
         mfu: share of the device's peak rate, None where that is unknown.
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
@@ -228,7 +228,7 @@ def spike_line(row: SpikeRow, max_steps: int) -> str:
 def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
     """Returns the short line of a training step; skipped steps are named once there are some.
 
-    If the loss is the sum of several of the task's `means`, these stand behind it.
+    If the loss is the sum of several of the task's `means`, these follow it.
     """
     losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss]
     parts = [

@@ -35,7 +35,7 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
     if settings.init_checkpoint is None:
         if not settings.init_missing:
             return config, []
-        return config, [Problem("init_missing", True, "expected together with --init_checkpoint")]
+        return config, [Problem("init_missing", True, "remove this flag, or add --init_checkpoint")]
     if problems := place_problems("init_checkpoint", settings.init_checkpoint, exists=True):
         return config, problems
     place = parse_place(settings.init_checkpoint)

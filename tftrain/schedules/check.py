@@ -84,7 +84,7 @@ def _check_local_input(table: Table, stage: int, tick: int, places: Places) -> N
 
 
 def _check_transfers(table: Table, stage: int, places: Places) -> None:
-    """Checks that the stage sends each output behind its computation and receives each input before it, once."""
+    """Checks that the stage sends each output after its computation and receives each input before it, once."""
     count, actions = len(table.stages), table.stages[stage]
     wanted: dict[Action, int] = {}
     for (kind, micro_batch, chunk), tick in places.items():

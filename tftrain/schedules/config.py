@@ -22,7 +22,7 @@ class ScheduleConfig:
         None, "The part of backward that is for weights, which zero_bubble computes apart; by default a half."
     )
     transfer: float = flag(0.0, "Time of a transfer between two stages.", minimum=0)
-    forward_only: bool = flag(False, "The order of an evaluation, which has no backward.")
+    forward_only: bool = flag(False, "Use the order of an evaluation, which has no backward.")
     output: str | None = flag(None, "Write the picture to OUTPUT.png and the trace, in ms, to OUTPUT.json.")
 
     def problems(self) -> list[Problem]:

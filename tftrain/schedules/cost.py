@@ -72,7 +72,7 @@ def _peak(schedule: str, stage: int, stages: int, micro_batches: int, chunks: in
 
 @functools.lru_cache(maxsize=256)
 def _computations(schedule: str, stages: int, micro_batches: int, chunks: int) -> list[Computation]:
-    """Returns the computations of all stages, each behind the one that makes its input.
+    """Returns the computations of all stages, each after the one that makes its input.
 
     A micro-batch passes all parts forward and then all parts backward. The slot of a computation is its place on this
     way, times the number of micro-batches, plus the micro-batch: its input is made `micro_batches` slots before.

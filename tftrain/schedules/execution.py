@@ -39,7 +39,7 @@ class _Half(NamedTuple):
 
 
 def steps(table: Table) -> list[Step]:
-    """Returns all computations and transfers of a table, each behind those that it waits for, numbered from 1.
+    """Returns all computations and transfers of a table, each after those that it waits for, numbered from 1.
 
     Raises:
         ScheduleError: some computation waits for ever.

@@ -1,6 +1,6 @@
 """Sends and receives of a table that has computations only.
 
-A send stands right behind the computation that makes the tensor. A receive stands before the computation that precedes
+A send comes right after the computation that makes the tensor. A receive comes before the computation that precedes
 the one that needs the tensor, so that the transfer can hide behind that computation. Posted earlier, it would only hold
 its buffer for longer. From one stage to another, all transfers stand in the same order on both.
 """

@@ -40,7 +40,7 @@ class Mean(NamedTuple):
     """A mean that a run reports: one sum of a batch divided by another.
 
     Attributes:
-        name: in metrics.jsonl; "eval_" is put in front of it for the held-out split.
+        name: in metrics.jsonl; "eval_" is put before it for the held-out split.
         label: in a line of the log.
         title: in the result of an evaluation.
         total, weight: names of the two sums.
@@ -68,7 +68,7 @@ class Contents(NamedTuple):
 
     Attributes:
         samples: number of the examples, of which a row may have several.
-        tokens: number of the tokens that are no padding.
+        tokens: number of the tokens that are not padding.
         positions: number of all tokens, padding included.
         flops: floating point operations of forward and backward.
     """

@@ -76,5 +76,5 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
 
 
 def _order(words: str) -> str:
-    """Returns the key that sorts transfers behind the rest: two stages add them to their graphs in different orders."""
+    """Returns the key that sorts transfers after the rest: two stages add them to their graphs in different orders."""
     return words if " link." in words else ""

@@ -14,7 +14,7 @@ from tftrain.bench.worker import Worker, WorkerError
 STEPS = 5
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 CORES = {"plain": "reference", "softmax": "fused", "flash": "flash"}  # by their names in tftrain.model.attention_cores
-CAUSAL = "_causal"  # behind the name of a core in a row with a causal mask, at some lengths
+CAUSAL = "_causal"  # after the name of a core in a row with a causal mask, at some lengths
 CAUSAL_CORES, CAUSAL_LENGTHS = ("softmax", "flash"), (512, 2048)
 PASSES = ("forward", "backward")
 # Tokens in all and not samples are the same in every row, so that a time that is linear in the length stays the same.

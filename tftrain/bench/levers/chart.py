@@ -79,7 +79,7 @@ def label(record: Record, name: str, digits: int) -> str:
     Args:
         record: of a row.
         name: peak_gb or samples_per_sec.
-        digits: of the figure, behind the point.
+        digits: of the figure, after the point.
     """
     change, figure = record.get(f"{name}_change"), f"{record[name]:.{digits}f}"
     if change is None:

@@ -98,7 +98,7 @@ def synthetic(task: Task, vocab: int = VOCAB) -> Batch:
 def turns(step: Callable[[Any], float], inputs: Sequence[Any]) -> Callable[[int], list[float]]:
     """Returns the function with which a worker answers requests.
 
-    Counted steps take one input after the other, and begin again behind the last one. The first step of a turn, which
+    Counted steps take one input after the other, and begin again after the last one. The first step of a turn, which
     does not count, takes the input of the second one.
 
     Args:

@@ -13,7 +13,7 @@ from tftrain.input.characters import DELETED, IDEOGRAPHS, NONSPACING_MARKS
 from tftrain.input.normalization import BertNormalizer
 
 KEEP, DELETE, SPACE, ISOLATE, REPLACE = range(5)
-# Planes behind this one have no letters that change; what is deleted there is in the tables.
+# Planes after this one have no letters that change; what is deleted there is in the tables.
 _LAST_LETTER = 0x2FFFF
 
 

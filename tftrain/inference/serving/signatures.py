@@ -47,7 +47,7 @@ def masked_lm(source: Source) -> Signature | None:
 
 
 def next_token(source: Source) -> Signature | None:
-    """Token ids to the logits of the token behind each place."""
+    """Token ids to the logits of the token after each place."""
     network = source.model.network
     if not source.model.config.is_decoder:
         return None
@@ -100,7 +100,7 @@ def masked_tokens(source: Source) -> Signature | None:
 
 
 def next_tokens(source: Source) -> Signature | None:
-    """Texts to the candidates of the token behind each."""
+    """Texts to the candidates of the token after each."""
     network = source.model.network
     if source.text is None or not source.model.config.is_decoder:
         return None

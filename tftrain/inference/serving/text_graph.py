@@ -47,7 +47,7 @@ class TextGraph(tf.Module):
             self._tokenize = lambda texts: self._pieces(characters.words(texts))
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns token ids and the mask of those that are no padding, int32 [n, S], of strings [n]."""
+        """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
         ids = self._prompts(texts) if self._is_decoder else self._sentences(texts)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         return ids.to_tensor(), tf.sequence_mask(lengths, tf.reduce_max(lengths), tf.int32)
@@ -86,7 +86,7 @@ class TextGraph(tf.Module):
         first, last, mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
         parts = tf.strings.split(texts, MASK)
         tokens = self._tokens(parts.flat_values)
-        # A mask in front of each part; the first one is then left out.
+        # A mask before each part; the first one is then left out.
         count = tokens.nrows()
         tokens = tf.concat([tf.fill([count, 1], mask), tokens], axis=1)
         ids = parts.with_flat_values(tokens).merge_dims(1, 2)[:, 1 : self._longest - 1]

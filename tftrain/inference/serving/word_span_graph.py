@@ -28,7 +28,7 @@ class Words(NamedTuple):
         strings: the words, string [words].
         text: index of the text of each word, int32 [words], ascending.
         begins: its first character in the text, int32 [words].
-        ends: the character behind it, int32 [words].
+        ends: the character after it, int32 [words].
     """
 
     strings: tf.Tensor
@@ -50,7 +50,7 @@ class WordSpanGraph:
         kind = tf.gather(self._kinds, tf.searchsorted(self._starts, flat, side="right") - 1)
         kept = tf.where(kind != IGNORED)[:, 0]
         kind, text = tf.gather(kind, kept), tf.gather(text, kept)
-        # Whether a kept character is of the same word as the one in front of it.
+        # Whether a kept character is of the same word as the one before it.
         joined = (kind[1:] == LETTER) & (kind[:-1] == LETTER) & (text[1:] == text[:-1])
         edge = tf.zeros_like(kind[:1], tf.bool)
         first = tf.where((kind != SPACE) & ~tf.concat([edge, joined], 0))[:, 0]

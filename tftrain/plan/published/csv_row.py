@@ -88,7 +88,7 @@ class CsvRow:
 
 
 def _number(cell: str) -> float:
-    """Returns the number of a cell; nan if it is no number."""
+    """Returns the number of a cell; nan if it is not a number."""
     try:
         return float(cell)
     except ValueError:
