@@ -18,14 +18,12 @@ class Accounting(NamedTuple):
         lost_marks: letters that lost a mark, as `accents.losses` counts them.
         lengths: number of examples of each length in tokens; empty if all fill their records.
         documents: number of documents that are not empty after duplicates are dropped.
-        tokens_read: number of tokens of the whole text.
         tokens_in_examples: tokens of the text that occur in an example. A token counts once.
-        tokens_dropped: numbers of the other tokens, by reason. With `tokens_in_examples` they add up to `tokens_read`.
-            The reason DUPLICATE is that of paragraphs that occur earlier in the corpus, IN_TRAINING that of held-out
-            text that training has too.
+        tokens_dropped: numbers of the other tokens, by reason, such as DUPLICATE (paragraphs that occur earlier in the
+            corpus) and IN_TRAINING (held-out text that training has too). With `tokens_in_examples` they add up to
+            `tokens_read`.
         unknown_tokens: how many of `tokens_in_examples` are [UNK].
-        examples: number of examples.
-        records: number of records that hold them.
+        records: number of records that hold the examples.
         details: what the objective counts as well, by name.
         windows: number of windows of `heldout_window` tokens in the held-out split; 0 if nothing is cut.
         shared_windows: how many of them training has.
@@ -72,17 +70,13 @@ def total(parts: Iterable[Accounting]) -> Accounting:
     columns = dict(zip(Accounting._fields, zip(*parts, strict=True), strict=True))
     counters = {name: sum(columns.pop(name), Counter()) for name in ("unknown_words", "lost_marks", "lengths")}
     shown = [example for examples in columns.pop("shown") for example in examples][:_EXAMPLES_SHOWN]
-    named = {name: _by_name(columns.pop(name)) for name in ("tokens_dropped", "details")}
+    named = {}
+    for column in ("tokens_dropped", "details"):
+        sums = Counter()  # `update` keeps names whose sum is 0.
+        for part in columns.pop(column):
+            sums.update(part)
+        named[column] = dict(sums)
     return Accounting(**{name: sum(counts) for name, counts in columns.items()}, **named, **counters, shown=shown)
-
-
-def _by_name(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the sums of the counts of each name, with names whose sum is 0."""
-    sums: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.items():
-            sums[name] = sums.get(name, 0) + count
-    return sums
 
 
 def row(name: str, count: int, whole: int | None = None) -> str:

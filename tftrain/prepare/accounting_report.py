@@ -17,14 +17,14 @@ _UNKNOWN_SHOWN = 10
 _LONGEST_WORD = 20
 
 
-def check(accounting: Accounting, config: PrepareConfig, objective: Objective) -> None:
+def check(accounting: Accounting, objective: Objective) -> None:
     """Warns if much text is not used or unknown.
 
     Raises:
         DataError: a smaller share of the tokens than `min_tokens_used` is in examples.
     """
-    share = accounting.share_used
-    reason, remedy = objective.unused(accounting, config)
+    share, config = accounting.share_used, objective.config
+    reason, remedy = objective.unused(accounting)
     unused = f"{share:.1%} of {accounting.tokens_wanted:,} tokens are in examples, because {reason}"
     if share < config.min_tokens_used:
         raise DataError(f"--min_tokens_used={config.min_tokens_used}: {unused}; {remedy}, or use a smaller share")
@@ -33,13 +33,13 @@ def check(accounting: Accounting, config: PrepareConfig, objective: Objective) -
     _warn_of_lost_marks(accounting, config)
     if accounting.unk_share > _MANY_UNKNOWN:
         words = [word[:_LONGEST_WORD] for word, _ in accounting.unknown_words.most_common(_UNKNOWN_SHOWN)]
-        logger.warning(
-            f"{accounting.unk_share:.1%} of the tokens are [UNK], most often for {' '.join(words)}; "
-            + (
+        remedy = "use a larger --vocab_size"
+        if config.vocab_file:
+            remedy = (
                 "use a --vocab_file that has these characters, or learn a vocabulary of this text without --vocab_file"
-                if config.vocab_file
-                else "use a larger --vocab_size"
             )
+        logger.warning(
+            f"{accounting.unk_share:.1%} of the tokens are [UNK], most often for {' '.join(words)}; {remedy}"
         )
 
 
@@ -58,7 +58,7 @@ def _warn_of_lost_marks(accounting: Accounting, config: PrepareConfig) -> None:
     )
 
 
-def table(accounting: Accounting, config: PrepareConfig, objective: Objective) -> list[str]:
+def table(accounting: Accounting, objective: Objective) -> list[str]:
     """Returns lines for a terminal: where the tokens are, and some examples."""
     rows = [("tokens in examples", accounting.tokens_in_examples)]
     rows += [(f"dropped: {reason.replace('_', ' ')}", count) for reason, count in accounting.tokens_dropped.items()]
@@ -66,27 +66,18 @@ def table(accounting: Accounting, config: PrepareConfig, objective: Objective) -
         row("tokens read", accounting.tokens_read),
         *(row(f"  {name}", count, accounting.tokens_read) for name, count in rows),
         row("[UNK] in examples", accounting.unknown_tokens, accounting.tokens_in_examples),
-        *_letters(accounting),
-        row("examples", accounting.examples),
-        *objective.rows(accounting),
-        *_windows(accounting, config),
     ]
+    if accounting.letters:
+        lost = accounting.lost_marks
+        lines.append(
+            f"{row('letters that lose a mark', lost.total(), accounting.letters)} {accents.shown(lost)}".rstrip()
+        )
+    lines += [row("examples", accounting.examples), *objective.rows(accounting)]
+    if accounting.windows:
+        lines += [
+            row(f"held-out windows of {objective.config.heldout_window} tokens", accounting.windows),
+            row("  that training has too", accounting.shared_windows, accounting.windows),
+            row("  of them after the cut", accounting.shared_windows_left, accounting.windows),
+        ]
     width = shutil.get_terminal_size((100, 24)).columns
     return lines + [line[:width] for example in accounting.shown for line in example]
-
-
-def _windows(accounting: Accounting, config: PrepareConfig) -> list[str]:
-    if not accounting.windows:
-        return []
-    return [
-        row(f"held-out windows of {config.heldout_window} tokens", accounting.windows),
-        row("  that training has too", accounting.shared_windows, accounting.windows),
-        row("  of them after the cut", accounting.shared_windows_left, accounting.windows),
-    ]
-
-
-def _letters(accounting: Accounting) -> list[str]:
-    if not accounting.letters:
-        return []
-    lost = accounting.lost_marks
-    return [f"{row('letters that lose a mark', lost.total(), accounting.letters)} {accents.shown(lost)}".rstrip()]

@@ -24,59 +24,22 @@ from tftrain.prepare.prose import paragraphs
 logger = logging.getLogger(__name__)
 
 # Packages with much documentation. requirements.lock has the same version of each for every supported Python.
-PACKAGES = (
-    "absl-py",
-    "click",
-    "cmake",
-    "cython",
-    "fsspec",
-    "google-auth",
-    "grpcio",
-    "h5py",
-    "joblib",
-    "packaging",
-    "protobuf",
-    "psutil",
-    "pyparsing",
-    "pytest",
-    "requests",
-    "rich",
-    "setuptools",
-    "tensorboard",
-    "tensorflow",
-    "tensorflow-datasets",
-    "tensorflow-model-optimization",
-    "tensorflow-text",
-    "tf-keras",
-    "tf-models-official",
-    "tf-slim",
-    "urllib3",
-    "werkzeug",
-)
-_SKIPPED_FOLDERS = {
-    "__pycache__",
-    "tests",
-    "test",
-    "testing",
-    "testdata",
-    "_vendor",
-    "vendor",
-    "node_modules",
-    "licenses",
-}
+_NAMES = """
+    absl-py click cmake cython fsspec google-auth grpcio h5py joblib packaging protobuf psutil pyparsing pytest requests
+    rich setuptools tensorboard tensorflow tensorflow-datasets tensorflow-model-optimization tensorflow-text tf-keras
+    tf-models-official tf-slim urllib3 werkzeug
+"""
+PACKAGES = tuple(_NAMES.split())
+_SKIPPED_FOLDERS = re.compile(r"__pycache__|tests?|testing|testdata|_?vendor|node_modules|licenses")
 _SKIPPED_FILES = re.compile(
-    r"licen[cs]e|copying|notice|authors|third.?party|requirements|entry_points|top_level|sources|"
-    r"_pb2|cmakelists",
+    r"licen[cs]e|copying|notice|authors|third.?party|requirements|entry_points|top_level|sources|_pb2|cmakelists",
     re.IGNORECASE,
 )
 _MAX_FILE = 4 << 20
 
 
 def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
-    """Lists the Python and documentation files of the packages, in corpus order, and logs the packages.
-
-    Returns:
-        The paths of the files.
+    """Returns the paths of the Python and documentation files of the packages, in corpus order, and logs the packages.
 
     Raises:
         DataError: a package or one of its files is not installed. The message names all such packages.
@@ -108,8 +71,10 @@ def _package_files(distribution: importlib.metadata.Distribution) -> dict[str, s
     """
     paths = {}
     for file in distribution.files or ():
-        folders = set(file.parts[:-1])
-        if ".." in folders or folders & _SKIPPED_FOLDERS or file.parts[0].endswith((".dist-info", ".data")):
+        folders = file.parts[:-1]
+        if ".." in folders or any(map(_SKIPPED_FOLDERS.fullmatch, folders)):
+            continue
+        if file.parts[0].endswith((".dist-info", ".data")):
             continue
         if file.name.endswith((".py", ".rst", ".md", ".txt")) and not _SKIPPED_FILES.search(file.name):
             path = str(file.locate())

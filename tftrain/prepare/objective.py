@@ -13,37 +13,28 @@ import numpy as np
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.vocabulary import Vocabulary
 from tftrain.prepare.accounting import Accounting
-from tftrain.prepare.spool import Chunk
+from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.tokenized_text import TokenizedText
 
 
 class Examples(abc.ABC):
-    """The examples of one chunk."""
+    """The examples of one chunk.
 
-    @abc.abstractmethod
-    def __len__(self) -> int:
-        """Returns the number of examples."""
+    Attributes:
+        count: number of examples.
+        records: number of records; one for each example, unless several are packed into one.
+        used: which tokens of the text occur in an example, bool [tokens].
+        dropped: numbers of the other tokens by reason. The reasons are the same for every chunk.
+        details: counts for the log by name. The names are the same for every chunk.
+        lengths: number of examples of each length in tokens; empty if all fill their records.
+    """
 
-    @property
-    def records(self) -> int:
-        """The number of records; one for each example, unless several are packed into one."""
-        return len(self)
-
-    @abc.abstractmethod
-    def used(self) -> np.ndarray:
-        """Returns which tokens of the text occur in an example, bool [tokens]."""
-
-    @abc.abstractmethod
-    def dropped(self) -> dict[str, int]:
-        """Returns the numbers of the other tokens by reason. The reasons are the same for every chunk."""
-
-    @abc.abstractmethod
-    def details(self) -> dict[str, int]:
-        """Returns counts for the log by name. The names are the same for every chunk."""
-
-    def lengths(self) -> Counter:
-        """Returns the number of examples of each length in tokens; none if all fill their records."""
-        return Counter()
+    count: int
+    records: int
+    used: np.ndarray
+    dropped: dict[str, int]
+    details: dict[str, int]
+    lengths: Counter
 
     @abc.abstractmethod
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
@@ -55,35 +46,25 @@ class Examples(abc.ABC):
 
 
 class Objective(abc.ABC):
-    """What the examples of a data set are for. It has no state.
+    """What the examples of a data set are for."""
 
-    Attributes:
-        name: the value of `--objective`.
-    """
-
-    name: str
+    def __init__(self, config: PrepareConfig):
+        self.config = config
 
     @abc.abstractmethod
-    def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:
+    def passages(self, paragraphs: list[str]) -> list[str]:
         """Returns the texts of a document that are tokenized one by one."""
 
     @abc.abstractmethod
-    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary, config: PrepareConfig) -> Examples:
-        """Makes the examples of a chunk.
-
-        Args:
-            text: the documents of the chunk.
-            chunk: its split and number, for the random choices.
-            vocabulary: the tokens by id.
-            config: the configuration of the preparation.
-        """
+    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
+        """Makes the examples of a chunk, whose split and number are for the random choices."""
 
     @abc.abstractmethod
-    def smallest_chunk(self, config: PrepareConfig) -> int:
+    def smallest_chunk(self) -> int:
         """Returns the bytes of text below which a chunk wastes too much; 0: any size is good."""
 
     @abc.abstractmethod
-    def predictions(self, config: PrepareConfig) -> int | None:
+    def predictions(self) -> int | None:
         """Returns the manifest's max_predictions_per_seq."""
 
     @abc.abstractmethod
@@ -91,13 +72,13 @@ class Objective(abc.ABC):
         """Returns the lines of the accounting's table that follow the number of examples."""
 
     @abc.abstractmethod
-    def unused(self, accounting: Accounting, config: PrepareConfig) -> tuple[str, str]:
+    def unused(self, accounting: Accounting) -> tuple[str, str]:
         """Returns why tokens are in no example, and what to do about it."""
 
     @abc.abstractmethod
-    def smallest_text(self, config: PrepareConfig) -> str:
+    def smallest_text(self) -> str:
         """Returns the least that a split needs for an example, in words."""
 
-    def warnings(self, documents: Sequence[int], config: PrepareConfig) -> list[str]:
+    def warnings(self, documents: Sequence[int]) -> list[str]:
         """Returns warnings about the chunks, given the number of documents of each."""
         return []

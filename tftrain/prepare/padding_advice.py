@@ -19,12 +19,7 @@ _DIFFERENT_LENGTHS = 256
 
 
 def advice(lengths: Counter, config: PrepareConfig) -> str | None:
-    """Returns a line for the log; None if little is padding or examples are packed.
-
-    Args:
-        lengths: number of examples of each length in tokens.
-        config: what the examples were made with.
-    """
+    """Returns a line for the log, given the number of examples of each length in tokens; None if little is padding."""
     length = config.max_seq_length
     positions = lengths.total() * length
     padding = 1 - sum(tokens * count for tokens, count in lengths.items()) / max(1, positions)

@@ -17,8 +17,8 @@ from tftrain.input.tokenizer_model import SETTINGS, TokenizerModel
 from tftrain.input.vocabulary import MAX_BYTES, read_vocabulary
 from tftrain.prepare import accents, shards
 from tftrain.prepare.alphabet import vocabulary_warnings
+from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.objective import Objective
-from tftrain.prepare.spool import Spool
 from tftrain.prepare.workers import Stage, Workers
 
 logger = logging.getLogger(__name__)
@@ -91,21 +91,21 @@ def _recorded_beside(vocab_file: str) -> bool | None:
     return None
 
 
-def learn(config: PrepareConfig, objective: Objective, spool: Spool, workers: Workers) -> TokenizerModel:
+def learn(objective: Objective, spool: Spool, workers: Workers) -> TokenizerModel:
     """Learns the tokenizer from the training split.
 
     Raises:
         DataError: the text is too small for the vocabulary.
     """
+    config = objective.config
     size = config.vocab_size or DEFAULT_VOCAB_SIZE
     if config.tokenizer_type == "bpe":
         tokenizer = _learn_byte_pairs(objective, spool, size)
     else:
         tokenizer = _learn_from_words(config, spool, size, workers)
-    if config.tokenizer_type != "wordpiece" and len(tokenizer.vocabulary) < size:
-        logger.warning(
-            f"the vocabulary has {len(tokenizer.vocabulary)} tokens, not {size}: the text has too few different words"
-        )
+    tokens = len(tokenizer.vocabulary)
+    if config.tokenizer_type != "wordpiece" and tokens < size:
+        logger.warning(f"the vocabulary has {tokens} tokens, not {size}: the text has too few different words")
     return tokenizer
 
 
@@ -117,7 +117,7 @@ def _learn_byte_pairs(objective: Objective, spool: Spool, size: int) -> Tokenize
         left = _LEARNED_CHARACTERS
         for chunk in spool.chunks():
             if chunk.split == "train" and left > 0:
-                documents = [objective.passages(document.paragraphs, "bpe") for document in spool.read(chunk)]
+                documents = [objective.passages(document.paragraphs) for document in spool.read(chunk)]
                 yield from documents
                 left -= sum(len(text) for document in documents for text in document)
 
@@ -130,7 +130,7 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
     from tftrain.input import tokenization
     from tftrain.prepare import vocabulary_learner
 
-    tasks = [shards.CountTask(spool, chunk, config) for chunk in spool.chunks() if chunk.split == "train"]
+    tasks = [(spool, chunk, config) for chunk in spool.chunks() if chunk.split == "train"]
     counts: Counter = Counter()
     for part in workers.run("count words", shards.count_chunk, tasks):
         counts.update(part)
@@ -152,11 +152,11 @@ def _strips(config: PrepareConfig, counts: Counter) -> bool:
     """Whether accents of the words are stripped, by flag or because there are few."""
     if config.strips_accents is not None:
         return config.strips_accents
-    letters: Counter = Counter()
+    characters: Counter = Counter()
     for word, count in counts.items():
-        for letter in word:
-            letters[letter] += count
-    letters = accents.only_letters(letters)
+        for character in word:
+            characters[character] += count
+    letters = accents.only_letters(characters)
     if accents.strips(letters):
         return True
     if lost := accents.losses(letters):

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import starmap
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -21,7 +22,6 @@ from tftrain.input.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 # Maximum number of submitted tasks per worker.
@@ -29,13 +29,12 @@ _TASKS_IN_FLIGHT = 4
 
 
 class Workers:
-    """A pool of spawned processes, used as a context manager.
+    """A pool of `count` spawned processes, which start with the first stage and end with the context.
 
-    The processes end when the context exits. If an exception leaves the context, they are terminated at once.
+    If an exception leaves the context, they are terminated at once.
     """
 
     def __init__(self, count: int):
-        """Creates the pool. The processes start with the first stage."""
         self.count = count
         self._pool = None
         if count > 1:
@@ -53,29 +52,28 @@ class Workers:
                 process.terminate()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def run(self, stage: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        """Yields function(task) for each task, in task order, and shows a progress bar.
+    def run(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
+        """Yields function(*task) for each task, in task order, and shows a progress bar.
 
         Args:
-            stage: the name of the stage, for the progress bar and error messages.
-            function: a function that another process can import.
+            stage: its name for the progress bar and error messages.
+            function: a function that another process can import; its exceptions are raised here.
             tasks: the arguments of the calls.
 
         Raises:
             DataError: a worker process died.
-            Exception: an exception of the function.
         """
         with Stage(stage, len(tasks)) as progress:
-            results = map(function, tasks) if self._pool is None else self._in_order(stage, function, tasks)
+            results = starmap(function, tasks) if self._pool is None else self._in_order(stage, function, tasks)
             for result in results:
                 progress.advance()
                 yield result
 
-    def _in_order(self, stage: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    def _in_order(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
         pending: deque = deque()
         try:
             for task in tasks:
-                pending.append(self._pool.submit(function, task))
+                pending.append(self._pool.submit(function, *task))
                 if len(pending) >= _TASKS_IN_FLIGHT * self.count:
                     yield pending.popleft().result()
             while pending:
@@ -88,10 +86,9 @@ class Workers:
 
 
 class Stage:
-    """A stage of work: a progress bar on a terminal, and a log line with the duration at the end."""
+    """A stage of `total` steps, if that is known: a progress bar on a terminal, and a log line with the duration."""
 
     def __init__(self, name: str, total: int | None):
-        """Begins a stage of `total` steps. `total` is None if the number is unknown."""
         self._name, self._begin = name, time.monotonic()
         self._bar = tqdm(total=total, desc=name, disable=None, leave=False, dynamic_ncols=True)
 
