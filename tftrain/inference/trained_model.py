@@ -20,7 +20,6 @@ from tftrain.formats.errors import FormatError
 from tftrain.formats.own import tokenizer_of
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.input import tokenizer_model
 from tftrain.input.normalization import cut_spaceless
 from tftrain.labelled.preflight import DEFAULT_LENGTHS
 from tftrain.model.registry import model_class
@@ -167,13 +166,7 @@ class TextEncoder:
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
         self._is_decoder = model.config.is_decoder
         self._cut_spaceless = tokenizer.vocabulary.tokenizer_type != "bpe"
-        self._tokenize = tokenizer_model.build(
-            tokenizer.vocabulary,
-            tokenizer.model,
-            tokenizer.lower_case,
-            tokenizer.normalization,
-            tokenizer.strip_accents,
-        )
+        self._tokenize = tokenizer.build()
         if not self._is_decoder:
             self._cls, self._sep, self._mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
 

@@ -50,18 +50,15 @@ def learn_byte_pairs(texts: Iterable[list[str]], vocab_size: int) -> tuple[Vocab
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _vocabulary(tokenizer, "the learned tokenizer"), _serialized(tokenizer)
+    return _vocabulary(tokenizer, "the learned tokenizer"), tokenizer.to_str().encode()
 
 
 def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
-    """Reads an existing vocabulary.
+    """Reads an existing vocabulary, and returns what `learn_byte_pairs` does.
 
     Args:
         path: a tokenizer.json of `tokenizers`; or GPT-2's vocab.json, with merges.txt beside it. The names may have
             something in front, such as gpt2-vocab.json and gpt2-merges.txt.
-
-    Returns:
-        The vocabulary, and the tokenizer in the library's format (tokenizer.json).
 
     Raises:
         DataError: a file cannot be read, or is not a byte-level BPE that gives every text back exactly.
@@ -73,17 +70,19 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
         raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
     if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != _SAMPLE:
         raise DataError(f"{path}: decoding its tokens does not give the original text; {_EXPECTED}")
-    return vocabulary, _serialized(tokenizer)
+    return vocabulary, tokenizer.to_str().encode()
 
 
 _EXPECTED = "expected a byte-level BPE, as GPT-2's: tokenizer.json, or vocab.json with merges.txt beside it"
 
 
 class BytePairTokenizer:
-    """Turns texts into token ids. A text that spells END_OF_TEXT gets the tokens of its letters."""
+    """Turns texts into token ids, given the tokenizer in the library's format.
+
+    A text that spells END_OF_TEXT gets the tokens of its letters.
+    """
 
     def __init__(self, model: bytes):
-        """Builds the tokenizer from what `learn_byte_pairs` or `read_byte_pairs` returned."""
         self._tokenizer = _prepared(Tokenizer.from_buffer(model))
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -109,10 +108,6 @@ def _prepared(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _serialized(tokenizer: Tokenizer) -> bytes:
-    return tokenizer.to_str().encode()
 
 
 def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -182,16 +177,11 @@ def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
 
 
 def _vocabulary(tokenizer: Tokenizer, path: str) -> Vocabulary:
-    """Returns the tokens by id.
-
-    Raises:
-        DataError: the ids are not 0, 1, 2 and so on, or `check_tokens` refuses the tokens.
-    """
+    """Returns the tokens by id; raises DataError if an id is left out, or `check_tokens` refuses the tokens."""
     ids = tokenizer.get_vocab(with_added_tokens=True)
     tokens = tuple(sorted(ids, key=ids.__getitem__))
     if any(ids[token] != number for number, token in enumerate(tokens)):
-        raise DataError(
-            f"{path}: the ids of its {len(tokens)} tokens leave out a number; expected 0 to {len(tokens) - 1}"
-        )
+        left_out = f"the ids of its {len(tokens)} tokens leave out a number"
+        raise DataError(f"{path}: {left_out}; expected 0 to {len(tokens) - 1}")
     check_tokens(tokens, path, "bpe")
     return Vocabulary(tokens, "bpe")

@@ -61,8 +61,7 @@ _ORIGINAL_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids
 def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
     """Returns a serialized tf.train.Example. Equal features give equal bytes.
 
-    Args:
-        features: sequences by feature name. A sequence of int becomes an int64 list, one of float a float list.
+    A sequence of int becomes an int64 list, one of float a float list.
     """
     example = _Example()
     for name, values in features.items():
@@ -76,7 +75,7 @@ def decode(payload: bytes, where: str) -> dict[str, list]:
 
     Args:
         payload: one record.
-        where: file and byte offset of the record, for the error message.
+        where: its file and byte offset, for the error message.
 
     Raises:
         DataError: the record is not a tf.train.Example.
@@ -89,15 +88,7 @@ def decode(payload: bytes, where: str) -> dict[str, list]:
 
 
 def canonical(payload: bytes, where: str) -> bytes:
-    """Returns a tf.train.Example, serialized again by protobuf without unknown fields, with the original names.
-
-    Args:
-        payload: one record.
-        where: file and byte offset of the record, for the error message.
-
-    Raises:
-        DataError: the record is not a tf.train.Example.
-    """
+    """Returns a tf.train.Example, serialized again by protobuf without unknown fields, with the names of `decode`."""
     example = _parse(payload, where)
     example.DiscardUnknownFields()
     return example.SerializeToString()

@@ -28,39 +28,30 @@ def widths(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, int |
 
 
 class PairRecords(RecordSource):
-    """Sentence pairs in TFRecord files.
-
-    Attributes:
-        max_predictions_per_seq: P, maximum number of masked tokens of an example.
-    """
+    """Sentence pairs in TFRecord files, with P = `max_predictions_per_seq` masked tokens at most."""
 
     weights = _WEIGHTS
 
     def __init__(self, records: RecordSet, max_seq_length: int, max_predictions_per_seq: int, id_limit: int):
-        """Every token id must be below `id_limit`, the number of rows of the embedding."""
         super().__init__(records, max_seq_length, widths(max_seq_length, max_predictions_per_seq), id_limit)
         self.max_predictions_per_seq = max_predictions_per_seq
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
-        """Returns the tokens of examples, see `ExampleSource.lengths`; wrong features show when the batch is read."""
+        """Returns the tokens of examples; wrong features show when the batch is read."""
         places = [(number, self._records.place(number)) for number in examples.tolist()]
         return np.array([self._length(decode(self._records.read(number), place)) for number, place in places], np.int64)
 
     def widths_at(self, length: int) -> dict[str, int | None]:
-        """Returns the widths of shorter batches, see `ExampleSource.widths_at`."""
+        """Returns the widths of shorter batches."""
         return widths(length, self.max_predictions_per_seq)
 
     def _length(self, features: Mapping[str, Sequence]) -> int:
-        """Returns the tokens of a record."""
         return len(features.get("input_ids", ()))
 
     def _lengths_fit(self, where: tf.Tensor, lengths: tf.Tensor) -> tf.Operation:
         """Checks the tokens of each record, int64 [n]."""
-        return self._check(
-            (lengths > 0) & (lengths <= self.max_seq_length),
-            where,
-            f"the record has no tokens or more than max_seq_length={self.max_seq_length}",
-        )
+        fault = f"the record has no tokens or more than max_seq_length={self.max_seq_length}"
+        return self._check((lengths > 0) & (lengths <= self.max_seq_length), where, fault)
 
     def _labels_fit(self, where: tf.Tensor, labels: tf.Tensor) -> tf.Operation:
         """Checks next_sentence_labels, int64 [n] or, of packed examples, [n, examples]."""
@@ -80,15 +71,12 @@ class DynamicSource(PairRecords):
         return widths(length, min(self.max_predictions_per_seq, predictions(length, self._masking.masked_lm_prob)))
 
     def _features(self, serialized, where, first_sample):
-        parsed = tf.io.parse_example(
-            serialized,
-            {
-                "input_ids": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
-                "second_segment_start": tf.io.FixedLenFeature([], tf.int64),
-                "next_sentence_labels": tf.io.FixedLenFeature([], tf.int64),
-            },
-            example_names=where,
-        )
+        features = {
+            "input_ids": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
+            "second_segment_start": tf.io.FixedLenFeature([], tf.int64),
+            "next_sentence_labels": tf.io.FixedLenFeature([], tf.int64),
+        }
+        parsed = tf.io.parse_example(serialized, features, example_names=where)
         tokens, start = parsed["input_ids"], parsed["second_segment_start"]
         lengths = tokens.row_lengths()
         with tf.control_dependencies([self._lengths_fit(where, lengths)]):
@@ -121,27 +109,20 @@ class StaticSource(PairRecords):
         return int(max(places, default=0)) + 1
 
     def _features(self, serialized, where, first_sample):
-        length, slots = self.max_seq_length, self.max_predictions_per_seq
-        shapes = {
-            "input_ids": [length],
-            "input_mask": [length],
-            "segment_ids": [length],
-            "masked_lm_positions": [slots],
-            "masked_lm_ids": [slots],
-            "next_sentence_labels": [1],
+        length = self.max_seq_length
+        features = {
+            name: tf.io.FixedLenFeature([width or 1], tf.float32 if name in self.weights else tf.int64)
+            for name, width in self.widths.items()
         }
-        features = {name: tf.io.FixedLenFeature(shape, tf.int64) for name, shape in shapes.items()}
-        features["masked_lm_weights"] = tf.io.FixedLenFeature([slots], tf.float32)
         parsed = tf.io.parse_example(serialized, features, example_names=where)
-        positions = parsed["masked_lm_positions"]
-        within = self._check(
-            tf.reduce_all((positions >= 0) & (positions < length), 1),
-            where,
-            f"a masked position is outside the sequence; expected positions below {length}",
-        )
-        segments, mask, weights = parsed["segment_ids"], parsed["input_mask"], parsed["masked_lm_weights"]
+        positions, weights = parsed["masked_lm_positions"], parsed["masked_lm_weights"]
+        segments, mask = parsed["segment_ids"], parsed["input_mask"]
         checks = [
-            within,
+            self._check(
+                tf.reduce_all((positions >= 0) & (positions < length), 1),
+                where,
+                f"a masked position is outside the sequence; expected positions below {length}",
+            ),
             self._ids_fit(where, parsed["input_ids"], parsed["masked_lm_ids"]),
             self._labels_fit(where, parsed["next_sentence_labels"][:, 0]),
             self._check(
@@ -158,10 +139,9 @@ class StaticSource(PairRecords):
             ),
         ]
         with tf.control_dependencies(checks):
-            batch = {name: tf.cast(parsed[name], tf.int32) for name in shapes}
+            batch = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
             batch["masked_lm_weights"] = tf.identity(weights)
-        batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
-        return batch
+        return batch | {"next_sentence_labels": batch["next_sentence_labels"][:, 0]}
 
 
 class SyntheticPairs(ExampleSource):
@@ -176,7 +156,7 @@ class SyntheticPairs(ExampleSource):
         self._key = stream_key(seed, f"synthetic {split}")
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
-        """Returns `count` consecutive samples, as `ExampleSource.batch`. `order` is not used."""
+        """Returns `count` consecutive samples; `order` is not used."""
         length, slots = self.max_seq_length, self.max_predictions_per_seq
         draws = random_block(self._key, first_sample, tf.constant(count), length + slots + 1)
 

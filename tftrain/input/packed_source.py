@@ -21,12 +21,11 @@ _LISTS = ("sequence_lengths", "second_segment_start", "next_sentence_labels")  #
 
 
 class PackedSource(PairRecords):
-    """Prepared, unmasked pairs, several to a record. They are masked when a batch is read."""
+    """Prepared, unmasked pairs, at most `most` in a record, `examples` in all. They are masked when a batch is read."""
 
     weights = ("masked_lm_weights", "sequence_weights")
 
     def __init__(self, records: RecordSet, masking: Masking, id_limit: int, most: int, examples: int):
-        """Reads records of at most `most` pairs, `examples` in all, with token ids below `id_limit`."""
         super().__init__(records, masking.max_seq_length, masking.max_predictions_per_seq, id_limit)
         of_tokens = dict.fromkeys(("sequence_ids", "position_ids"), masking.max_seq_length)
         of_examples = dict.fromkeys(("sequence_starts", "sequence_weights", "next_sentence_labels"), most)
@@ -39,14 +38,8 @@ class PackedSource(PairRecords):
         tokens, counts = parsed["input_ids"], [parsed[name].row_lengths() for name in _LISTS]
         sizes = tokens.row_lengths()
         alike = (counts[0] == counts[1]) & (counts[0] == counts[2]) & (counts[0] > 0) & (counts[0] <= self._most)
-        checks = [
-            self._check(
-                alike,
-                where,
-                f"the record does not have the same number of each, from 1 to {self._most}: {', '.join(_LISTS)}",
-            ),
-            self._lengths_fit(where, sizes),
-        ]
+        fault = f"the record does not have the same number of each, from 1 to {self._most}: {', '.join(_LISTS)}"
+        checks = [self._check(alike, where, fault), self._lengths_fit(where, sizes)]
         with tf.control_dependencies(checks):
             # Padded after the checks, because every row becomes as long as the longest record.
             dense = tokens.with_flat_values(tf.identity(tokens.flat_values)).to_tensor()

@@ -31,15 +31,7 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
         """Builds the tokenizer; `tokenizer` is of kind WordPiece or sentencepiece."""
-        from tftrain.input.tokenization import Tokenizer as TextTokenizer  # it loads TensorFlow.
-
-        self.tokenize = TextTokenizer(
-            tokenizer.vocabulary,
-            tokenizer.lower_case,
-            tokenizer.model,
-            tokenizer.normalization,
-            tokenizer.strip_accents,
-        )
+        self.tokenize = tokenizer.build()
         self.max_seq_length, self.cut = max_seq_length, 0
         self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
 

@@ -8,7 +8,7 @@ from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.input.errors import DataError
-from tftrain.input.identity import identity as identity_of_data
+from tftrain.input.preflight import identity as identity_of_data
 from tftrain.labelled import examples, glue, reading
 from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tokenizers import tokenizer_of

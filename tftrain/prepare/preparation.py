@@ -17,7 +17,7 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.input import manifest
 from tftrain.input.errors import DataError
 from tftrain.input.manifest import Manifest, Shard
-from tftrain.input.tokenizer_model import MODEL_FILES, TokenizerModel
+from tftrain.input.tokenizer_model import MODEL_FILES, Tokenizer
 from tftrain.input.vocabulary import write_vocabulary
 from tftrain.prepare import accounting, accounting_report, corpus_chunks, output_folder, shards, tokenizer_choice
 from tftrain.prepare.accounting import Accounting
@@ -65,7 +65,7 @@ def prepare(config: PrepareConfig) -> Manifest:
 
 
 def _write(
-    objective: Objective, work: str, spool: Spool, documents: int, tokenizer: TokenizerModel, workers: Workers
+    objective: Objective, work: str, spool: Spool, documents: int, tokenizer: Tokenizer, workers: Workers
 ) -> Manifest:
     """Writes the shards and the vocabulary. Returns the manifest without writing it."""
     config = objective.config

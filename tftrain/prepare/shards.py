@@ -7,7 +7,7 @@ import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.records import write_records
-from tftrain.input.tokenizer_model import TokenizerModel
+from tftrain.input.tokenizer_model import Tokenizer
 from tftrain.prepare import accents, decontamination
 from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, Accounting
 from tftrain.prepare.corpus_chunks import Chunk, Spool, SpooledDocument
@@ -31,9 +31,9 @@ def count_chunk(spool: Spool, chunk: Chunk, config: PrepareConfig) -> Counter:
     )
 
 
-def hash_windows(spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: TokenizerModel) -> np.ndarray:
+def hash_windows(spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: Tokenizer) -> np.ndarray:
     """Returns the different hashes of the windows of a chunk, ascending."""
-    objective, tokenize = objective_of(config), tokenizer.build(config)
+    objective, tokenize = objective_of(config), tokenizer.build()
     ids = [tokenize(objective.passages(document.paragraphs)) for document in spool.read(chunk)]
     windows = decontamination.window_hashes(TokenizedText.join(ids), config.heldout_window, len(tokenizer.vocabulary))
     return np.unique(windows[1])
@@ -43,7 +43,7 @@ def write_shard(
     spool: Spool,
     chunk: Chunk,
     config: PrepareConfig,
-    tokenizer: TokenizerModel,
+    tokenizer: Tokenizer,
     path: str,
     windows: str | None = None,
 ) -> tuple[Accounting, np.ndarray]:
@@ -97,10 +97,10 @@ def write_shard(
 
 
 def _tokenize(
-    documents: list[SpooledDocument], objective: Objective, tokenizer: TokenizerModel
+    documents: list[SpooledDocument], objective: Objective, tokenizer: Tokenizer
 ) -> tuple[TokenizedText, Accounting]:
     """Returns the text of a chunk without its duplicates, and its tokens, but for those of examples."""
-    tokenize, unknown = tokenizer.build(objective.config), tokenizer.vocabulary.unknown_id
+    tokenize, unknown = tokenizer.build(), tokenizer.vocabulary.unknown_id
     kept = [objective.passages(document.paragraphs) for document in documents]
     passages = list(chain.from_iterable(kept))
     ids = tokenize(passages)

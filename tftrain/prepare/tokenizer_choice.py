@@ -13,8 +13,8 @@ from tftrain.host import strict_json
 from tftrain.host.files import read_small
 from tftrain.input import manifest
 from tftrain.input.errors import DataError, unreadable
-from tftrain.input.tokenizer_model import SETTINGS, TokenizerModel
-from tftrain.input.vocabulary import MAX_BYTES, read_vocabulary
+from tftrain.input.tokenizer_model import SETTINGS, Tokenizer
+from tftrain.input.vocabulary import MAX_BYTES, Vocabulary, read_vocabulary
 from tftrain.prepare import accents, shards
 from tftrain.prepare.alphabet import vocabulary_warnings
 from tftrain.prepare.corpus_chunks import Spool
@@ -29,7 +29,13 @@ _DISTINCT_WORDS = 20_000_000
 _LEARNED_CHARACTERS = 1 << 30
 
 
-def read(config: PrepareConfig) -> TokenizerModel | None:
+def _tokenizer(
+    config: PrepareConfig, vocabulary: Vocabulary, model: bytes | None = None, strips: bool = False
+) -> Tokenizer:
+    return Tokenizer(vocabulary, config.resolved_lower_case, config.resolved_normalization, model, strips)
+
+
+def read(config: PrepareConfig) -> Tokenizer | None:
     """Reads the tokenizer from --vocab_file. Returns None if the flag is not set.
 
     Raises:
@@ -42,17 +48,17 @@ def read(config: PrepareConfig) -> TokenizerModel | None:
     if config.tokenizer_type == "bpe":
         from tftrain.input.byte_pairs import read_byte_pairs
 
-        return TokenizerModel(*read_byte_pairs(config.vocab_file))
+        return _tokenizer(config, *read_byte_pairs(config.vocab_file))
     from tftrain.prepare.vocabulary_learner import sentencepiece_vocabulary
 
     try:
         model = read_small(config.vocab_file, MAX_BYTES)
     except OSError as error:
         raise unreadable(config.vocab_file, error, "expected a sentencepiece model") from error
-    return TokenizerModel(sentencepiece_vocabulary(model, config.vocab_file), model)
+    return _tokenizer(config, sentencepiece_vocabulary(model, config.vocab_file), model)
 
 
-def _read_wordpiece(config: PrepareConfig) -> TokenizerModel:
+def _read_wordpiece(config: PrepareConfig) -> Tokenizer:
     """Reads a WordPiece vocabulary. Warns if some of its words do not fit the flags of normalization."""
     from tftrain.input.tokenization import unreachable_words
 
@@ -69,7 +75,7 @@ def _read_wordpiece(config: PrepareConfig) -> TokenizerModel:
             f"--strip_accents={str(strips).lower()}, which change or split them; use the flags that the vocabulary was "
             "made with"
         )
-    return TokenizerModel(vocabulary, None, strips)
+    return _tokenizer(config, vocabulary, strips=strips)
 
 
 def _recorded_beside(vocab_file: str) -> bool | None:
@@ -91,7 +97,7 @@ def _recorded_beside(vocab_file: str) -> bool | None:
     return None
 
 
-def learn(objective: Objective, spool: Spool, workers: Workers) -> TokenizerModel:
+def learn(objective: Objective, spool: Spool, workers: Workers) -> Tokenizer:
     """Learns the tokenizer from the training split.
 
     Raises:
@@ -100,7 +106,7 @@ def learn(objective: Objective, spool: Spool, workers: Workers) -> TokenizerMode
     config = objective.config
     size = config.vocab_size or DEFAULT_VOCAB_SIZE
     if config.tokenizer_type == "bpe":
-        tokenizer = _learn_byte_pairs(objective, spool, size)
+        tokenizer = _tokenizer(config, *_learn_byte_pairs(objective, spool, size))
     else:
         tokenizer = _learn_from_words(config, spool, size, workers)
     tokens = len(tokenizer.vocabulary)
@@ -109,7 +115,7 @@ def learn(objective: Objective, spool: Spool, workers: Workers) -> TokenizerMode
     return tokenizer
 
 
-def _learn_byte_pairs(objective: Objective, spool: Spool, size: int) -> TokenizerModel:
+def _learn_byte_pairs(objective: Objective, spool: Spool, size: int) -> tuple[Vocabulary, bytes]:
     """Learns byte pairs. The library counts words on all cores; the result does not depend on their number."""
     from tftrain.input.byte_pairs import learn_byte_pairs
 
@@ -122,10 +128,10 @@ def _learn_byte_pairs(objective: Objective, spool: Spool, size: int) -> Tokenize
                 left -= sum(len(text) for document in documents for text in document)
 
     with Stage("learn vocabulary", None):
-        return TokenizerModel(*learn_byte_pairs(texts(), size))
+        return learn_byte_pairs(texts(), size)
 
 
-def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> TokenizerModel:
+def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> Tokenizer:
     """Learns a WordPiece vocabulary or a sentencepiece model from the counts of words."""
     from tftrain.input import tokenization
     from tftrain.prepare import vocabulary_learner
@@ -141,11 +147,12 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
         counts = tokenization.strip_accents(counts)
     with Stage("learn vocabulary", None) as progress:
         if config.tokenizer_type == "sentencepiece":
-            return TokenizerModel(*vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case))
+            learned = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)
+            return _tokenizer(config, *learned)
         vocabulary = vocabulary_learner.learn_wordpiece(counts, size, progress.advance)
     for warning in vocabulary_warnings(counts, vocabulary, size):
         logger.warning(warning)
-    return TokenizerModel(vocabulary, None, strips)
+    return _tokenizer(config, vocabulary, strips=strips)
 
 
 def _strips(config: PrepareConfig, counts: Counter) -> bool:
