@@ -24,8 +24,8 @@ from tftrain.input.pipeline import eval_batches, open_source, train_batches
 from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 from tftrain.prepare.causal_objective import CausalObjective
 from tftrain.prepare.corpus_chunks import Chunk
+from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare
-from tftrain.prepare.tokenized_text import TokenizedText
 
 SEED = 5
 END = SPECIAL_TOKENS.index("[SEP]")

@@ -7,7 +7,7 @@ extracts the original message from it.
 import re
 
 from tftrain.host.exit_codes import ExitCode, RunError
-from tftrain.host.files import one_line, reason
+from tftrain.host.files import one_line
 
 
 class DataError(RunError):
@@ -22,12 +22,6 @@ class MissingFileError(DataError):
     """A path that a flag names is not there, or has no file."""
 
     exit_code = ExitCode.WRONG_FLAGS
-
-
-def unreadable(path: str, error: OSError, expected: str) -> DataError:
-    """Returns the error of a file that a flag names and that can't be read."""
-    kind = MissingFileError if isinstance(error, FileNotFoundError) else DataError
-    return kind(f"{path}: {reason(error)}; {expected}")
 
 
 _RAISED = re.compile(r"DataError: ([^\n]*?)\s*(?:\n|$)")

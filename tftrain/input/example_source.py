@@ -46,11 +46,7 @@ class ExampleSource:
         raise NotImplementedError
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
-        """Returns the tokens of examples without padding, int64 [n], given their numbers, int64 [n].
-
-        Raises:
-            DataError: a record can't be read.
-        """
+        """Returns the tokens of examples without padding, given their numbers, both int64 [n]; raises DataError."""
         raise NotImplementedError
 
     def widths_at(self, length: int) -> Mapping[str, int | None]:
@@ -86,12 +82,14 @@ class RecordSource(ExampleSource):
         raise NotImplementedError
 
     def _check(self, good: tf.Tensor, where: tf.Tensor, expected: str) -> tf.Operation:
-        """Asserts that all records are `good` (bool [n]). The message names the place of the first one that is not."""
+        """Asserts that all records are `good`, bool [n, ...]. The message names the place of the first that is not."""
+        good = tf.reduce_all(tf.reshape(good, [tf.shape(where)[0], -1]), 1)
         place = tf.gather(where, tf.argmin(tf.cast(good, tf.int32)))
         return tf.debugging.Assert(tf.reduce_all(good), [tf.strings.join(["DataError: ", place, ": ", expected, "\n"])])
 
     def _ids_fit(self, where: tf.Tensor, *ids: tf.Tensor) -> tf.Operation:
         """Checks token ids, int64 [n, ...], before the cast to int32, which would turn 2^32 + 5 into 5."""
-        fit = [tf.reduce_all((part >= 0) & (part < self._id_limit), 1) for part in ids]
-        fault = f"a token id is negative or too large; expected ids below --vocab_size={self._id_limit}"
-        return self._check(tf.reduce_all(fit, 0), where, fault)
+        fit = tf.concat([(part >= 0) & (part < self._id_limit) for part in ids], 1)
+        return self._check(
+            fit, where, f"a token id is negative or too large; expected ids below --vocab_size={self._id_limit}"
+        )

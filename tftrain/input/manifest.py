@@ -42,56 +42,41 @@ class _Splits(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of the file, in file order. `Manifest` describes them."""
+    """The fields of the file, in file order."""
 
-    # Manifests without this field are of preparations that had no other.
+    # "masked": sentence pairs; "causal": sequences in which every next token is predicted. Manifests without this field
+    # are of preparations that had no other.
     objective: Literal["masked", "causal"] = "masked"
+    # "dynamic": unmasked pairs, which training masks; "static": the standard BERT features, masked; None if causal.
     masking: Literal["dynamic", "static"] | None
     tokenizer_type: Literal["wordpiece", "sentencepiece", "bpe"]
-    vocab_file: str
+    vocab_file: str  # the name of the vocabulary in the folder, one token a line, in the order of the ids
     vocab_size: Annotated[int, Meta(ge=1, le=vocabulary.MAX_TOKENS)]
-    vocab_sha256: str
-    tokenizer_file: str | None
+    vocab_sha256: str  # of the vocabulary, hexadecimal
+    tokenizer_file: str | None  # the name of the sentencepiece model, or of the byte-level BPE, in the folder
     lower_case: bool
-    # Manifests without this field are of preparations that stripped accents where they lower-cased.
+    # Whether nonspacing marks were stripped; None or no field: if the text was lower-cased.
     strip_accents: bool | None = None
-    # As for the objective.
+    # As `tokenization.word_splitter` describes; "none" for "bpe". The default is as that of the objective.
     normalization: Literal["bert", "nfkc", "none"] = "nfkc"
+    # Most tokens of an example, with [CLS] and both [SEP]; or the tokens of a sequence, whose record has one more.
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
+    # Most masked tokens of a static example; None if masking is not static.
     max_predictions_per_seq: Annotated[int, Meta(ge=1, le=1 << 16)] | None
-    documents: Count
+    documents: Count  # of both splits, as are the tokens
     tokens_read: Count
+    # As in `tftrain.prepare.accounting`; None in format 1.
     tokens_in_examples: Count | None
     tokens_dropped: dict[str, Count] | None
     unk_share: Annotated[float, Meta(ge=0, le=1)] | None
-    max_sequences_per_pack: Annotated[int, Meta(ge=2, le=64)] | None = None
-    unreadable_inputs: Count | None = None
+    max_sequences_per_pack: Annotated[int, Meta(ge=2, le=64)] | None = None  # most examples in a row, if packed
+    unreadable_inputs: Count | None = None  # what was left out with --skip_unreadable; None without the flag
     seed: Count
     splits: dict[str, Any]
 
 
 class Manifest(_Fields, frozen=True, kw_only=True):
-    """A prepared data set.
-
-    Attributes:
-        folder: the folder of the manifest. It is not a field of the file.
-        objective: "masked": sentence pairs; "causal": sequences in which every next token is predicted.
-        masking: "dynamic": unmasked pairs, which training masks; "static": the standard BERT features, masked. None if
-            the objective is "causal".
-        vocab_file: the name of the vocabulary in the folder. It has one token a line, in the order of the ids.
-        vocab_sha256: SHA-256 of the vocabulary, hexadecimal.
-        tokenizer_file: the name of the sentencepiece model, or of the byte-level BPE, in the folder; or None.
-        strip_accents: whether nonspacing marks were stripped; None: if the text was lower-cased.
-        normalization: "bert" or "nfkc", as `tokenization.word_splitter` describes them; "none" for "bpe".
-        max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP]; or the number of tokens
-            of a sequence, whose record has one more.
-        max_predictions_per_seq: maximum number of masked tokens of a static example; None if masking is not static.
-        documents, tokens_read: numbers of documents and tokens in the text of both splits.
-        tokens_in_examples, tokens_dropped, unk_share: as in `tftrain.prepare.accounting`; None in format 1.
-        max_sequences_per_pack: maximum number of examples in a row, where they are packed; else None.
-        unreadable_inputs: number of files and folders that were left out with --skip_unreadable; None without the flag.
-        splits: the shards of "train" and "eval", in order. "eval" may be empty.
-    """
+    """A prepared data set: its folder, which is not in the file, and the shards of "train" and "eval", in order."""
 
     folder: str
     splits: dict[str, list[Shard]]

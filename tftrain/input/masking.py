@@ -27,21 +27,16 @@ _RANDOM_RATE = 0.1
 class Masking:
     """How the tokens of a batch are masked.
 
-    Attributes:
-        vocabulary: defines the special tokens, the word starts and the random replacements.
-        max_seq_length, max_predictions_per_seq: S and P, the widths of the results.
-        masked_lm_prob: share of the tokens to select. The budget of a sample is at least one token.
-        whole_words: selects whole words instead of tokens. Words are visited in random order, and each word that fits
-            into the rest of the budget is selected (as BERT does). If no word fits, the sample has no predictions.
-        key: key of the random stream, from `stream_key`.
+    Whole words, if they are selected instead of tokens, are visited in random order, and each word that fits into the
+    rest of the budget is selected (as BERT does). If no word fits, the sample has no predictions.
     """
 
-    vocabulary: Vocabulary
-    max_seq_length: int
+    vocabulary: Vocabulary  # defines the special tokens, the word starts and the random replacements
+    max_seq_length: int  # S, and P below, are the widths of the results
     max_predictions_per_seq: int
-    masked_lm_prob: float
+    masked_lm_prob: float  # share of the tokens to select. The budget of a sample is at least one token.
     whole_words: bool
-    key: int
+    key: int  # of the random stream, from `stream_key`
 
     def __call__(self, tokens: tf.RaggedTensor, first_sample: tf.Tensor) -> dict[str, tf.Tensor]:
         """Masks a block of consecutive samples, of which `first_sample`, int64, is the global number of the first one.

@@ -56,11 +56,7 @@ def write_records(path: str, payloads: Iterable[bytes]) -> int:
 
 
 def match_files(pattern: str, flag: str) -> list[str]:
-    """Returns the sorted paths of the files that the glob of a flag matches, without index files.
-
-    Raises:
-        DataError: no file matches.
-    """
+    """Returns the sorted paths that the glob of a flag matches, without index files; raises DataError if none does."""
     paths = sorted(
         path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path) and not path.endswith(".index")
     )
@@ -128,11 +124,7 @@ class RecordSet:
         return f"{self.paths[shard]}: byte {offset}"
 
     def read(self, number: int) -> bytes:
-        """Returns the payload of a record.
-
-        Raises:
-            DataError: the file is missing or truncated, or a checksum does not match.
-        """
+        """Returns the payload of a record; raises DataError if the file is missing, truncated or damaged."""
         shard, offset, size = self._find(number)
         file = self._file(shard)
         if offset + size > file.size:

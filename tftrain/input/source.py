@@ -6,9 +6,8 @@ from tftrain.input.causal_source import CausalSource, SyntheticSequences
 from tftrain.input.errors import DataError
 from tftrain.input.example_source import Batch, ExampleSource
 from tftrain.input.manifest import read_manifest
-from tftrain.input.masked_source import DynamicSource, StaticSource, SyntheticPairs
+from tftrain.input.masked_source import DynamicSource, PackedSource, StaticSource, SyntheticPairs
 from tftrain.input.masking import Masking, stream_key
-from tftrain.input.packed_source import PackedSource
 from tftrain.input.preflight import manifest_predictions, other_objective, record_sizes
 from tftrain.input.records import RecordSet, match_files
 from tftrain.input.vocabulary import read_vocabulary

@@ -20,21 +20,13 @@ Tokenize = Callable[[Sequence[str]], list[np.ndarray]]
 
 
 class Tokenizer(NamedTuple):
-    """A tokenizer.
-
-    Attributes:
-        vocabulary: the tokens by id, and the kind.
-        lower_case: whether text is lower-cased.
-        normalization: "bert", "nfkc" or "none", as in the manifest of a preparation.
-        model: the file of a sentencepiece model or of byte-level BPE; None for WordPiece.
-        strip_accents: whether WordPiece strips accents; None: if it lower-cases.
-    """
+    """A vocabulary, whose kind is that of the tokenizer, and how text is normalized."""
 
     vocabulary: Vocabulary
     lower_case: bool
-    normalization: str
-    model: bytes | None = None
-    strip_accents: bool | None = None
+    normalization: str  # "bert", "nfkc" or "none", as in the manifest of a preparation
+    model: bytes | None = None  # the file of a sentencepiece model or of byte-level BPE; None for WordPiece
+    strip_accents: bool | None = None  # whether WordPiece strips accents; None: if it lower-cases
 
     def build(self) -> Tokenize:
         """Loads the library, and returns what turns texts into ids."""

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tftrain.host.files import read_small
-from tftrain.input.errors import DataError, unreadable
+from tftrain.host.files import read_small, reason
+from tftrain.input.errors import DataError, MissingFileError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The one special token of a byte-level BPE vocabulary.
@@ -82,19 +82,30 @@ class Vocabulary:
         return np.flatnonzero(is_ordinary).astype(np.int32)
 
 
+def read_file(path: str, expected: str) -> bytes:
+    """Returns the bytes of a file of a tokenizer that a flag names, or raises a DataError that ends with `expected`."""
+    try:
+        return read_small(path, MAX_BYTES)
+    except OSError as error:
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else DataError
+        raise kind(f"{path}: {reason(error)}; {expected}") from error
+
+
+def read_text(path: str, expected: str) -> str:
+    """Returns the text of a file in UTF-8; see `read_file`."""
+    try:
+        return read_file(path, expected).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start}: not UTF-8; {expected}") from error
+
+
 def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
     """Reads a vocabulary: a UTF-8 text file with one token a line, in the format of BERT's vocab.txt.
 
     Raises:
         DataError: the file cannot be read, or `check_tokens` refuses its tokens.
     """
-    expected = "expected a vocabulary, one token a line"
-    try:
-        lines = read_small(path, MAX_BYTES).decode("utf-8").split("\n")
-    except OSError as error:
-        raise unreadable(path, error, expected) from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: not UTF-8; {expected}") from error
+    lines = read_text(path, "expected a vocabulary, one token a line").split("\n")
     tokens = tuple(line.removesuffix("\r") for line in lines)
     tokens = tokens[:-1] if tokens[-1] == "" else tokens
     check_tokens(tokens, path, tokenizer_type)

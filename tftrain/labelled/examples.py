@@ -40,12 +40,9 @@ def read_examples(settings: FineTuningConfig, task: str, split: str) -> list[Tex
     else:
         rows = read_table(path_of(settings, split), settings.header)
         columns, label = _columns(rows[0], settings, task)
-    return [
-        TextExample(
-            row.place, tuple(_text(row, name) for name in columns), label and _label(row, label, task, settings)
-        )
-        for row in rows
-    ]
+    texts = [tuple(_text(row, name) for name in columns) for row in rows]
+    labels = [label and _label(row, label, task, settings) for row in rows]
+    return [TextExample(row.place, *each) for row, *each in zip(rows, texts, labels, strict=True)]
 
 
 def _columns(row: Row, settings: FineTuningConfig, task: str) -> tuple[list[str], str | None]:

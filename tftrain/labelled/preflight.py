@@ -48,11 +48,7 @@ def labels_of(config: TrainConfig, found: Sequence | None = None) -> tuple[str, 
 
 
 def check_labels(found: Sequence, task: str, labels: Sequence[str]) -> None:
-    """Checks that all labels of examples are classes of the model.
-
-    Raises:
-        DataError: one is not; the message names the line.
-    """
+    """Raises a DataError that names the line if a label of an example is not one of the model's."""
     known = set(labels)
     for example in found if task in WITH_CLASSES else ():
         if unknown := [label for label in examples.classes_of(example, task) if label not in known]:
@@ -122,11 +118,7 @@ def _problem(error: DataError, config: TrainConfig, flag: str) -> Problem:
 
 
 def sizes(config: TrainConfig) -> Sizes:
-    """Returns the sizes that model and data share, given a configuration without problems.
-
-    Raises:
-        DataError: the tokenizer can't be read.
-    """
+    """Returns the sizes that model and data share, of a valid configuration; raises DataError without a tokenizer."""
     tokens = len(tokenizer_of(config).vocabulary)
     longest = config.model.max_position_embeddings
     length = config.data.max_seq_length or min(longest, DEFAULT_LENGTHS.get(config.model.task, DEFAULT_LENGTH))
@@ -134,11 +126,7 @@ def sizes(config: TrainConfig) -> Sizes:
 
 
 def with_labels(config: TrainConfig) -> TrainConfig:
-    """Returns the configuration with the classes of the training file, where the flags name none.
-
-    Raises:
-        DataError: the file can't be read.
-    """
+    """Returns the configuration with the classes of the training file, where the flags name none; see `labels_of`."""
     labels = config.model.labels or labels_of(config)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, labels=labels))
 

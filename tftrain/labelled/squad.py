@@ -55,11 +55,7 @@ class Window(NamedTuple):
 
 
 def read_questions(path: str) -> list[Question]:
-    """Reads the questions of a file.
-
-    Raises:
-        DataError: it can't be read, is not in SQuAD's format, or an answer is not where the file says.
-    """
+    """Reads the questions of a file; raises DataError if it is not in SQuAD's format, or an answer is elsewhere."""
     try:
         content = strict_json.parse(read_text(path).encode())
     except ValueError as error:

@@ -25,11 +25,7 @@ class Row(NamedTuple):
 
 
 def read_text(path: str) -> str:
-    """Returns the text of a UTF-8 file, without a byte order mark.
-
-    Raises:
-        DataError: it can't be read, or is not UTF-8.
-    """
+    """Returns the text of a file, without a byte order mark; raises DataError if it can't be read or is not UTF-8."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(f"{path}: not a regular file")

@@ -20,19 +20,13 @@ SHARE_OF_RARE = 1 / 8
 
 
 class Alphabet(NamedTuple):
-    """The characters chosen for a vocabulary, the most frequent one first, and their tokens in the same order.
-
-    Attributes:
-        different: number of different characters of the text.
-        share: share of the text, in characters, that the chosen ones make up.
-        vocab_size: the smallest vocabulary, including the special tokens, that holds the characters of COVERAGE of the
-            text and of its words.
-    """
+    """The characters chosen for a vocabulary, the most frequent one first, and their tokens in the same order."""
 
     characters: tuple[str, ...]
     tokens: tuple[str, ...]
-    different: int
-    share: float
+    different: int  # number of different characters of the text
+    share: float  # share of the text, in characters, that the chosen ones make up
+    # The smallest vocabulary, with special tokens, that holds the characters of COVERAGE of the text and of its words.
     vocab_size: int
 
 

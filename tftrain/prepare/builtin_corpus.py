@@ -17,6 +17,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from tftrain.input.errors import DataError
 from tftrain.prepare.prose import paragraphs
@@ -64,11 +65,7 @@ def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
 
 
 def _package_files(distribution: importlib.metadata.Distribution) -> dict[str, str]:
-    """Maps the name of each text file in the package's RECORD to its path.
-
-    Raises:
-        FileNotFoundError: the RECORD is missing or lists no text file, or a listed file is missing.
-    """
+    """Maps the names of a package's text files to paths; raises FileNotFoundError if one is missing, or all are."""
     paths = {}
     for file in distribution.files or ():
         folders = file.parts[:-1]
@@ -94,24 +91,18 @@ def extract(path: str) -> list[str]:
     try:
         if os.path.getsize(path) > _MAX_FILE:
             return []
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError:
-        return []
-    if not path.endswith(".py"):
-        try:
-            return paragraphs(content.decode("utf-8"))
-        except UnicodeDecodeError:
+        content = Path(path).read_bytes()
+        if not path.endswith(".py"):
+            texts = [content.decode("utf-8")]
+        elif b'"""' in content or b"'''" in content:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                texts = map(inspect.cleandoc, _docstrings(ast.parse(content)))
+        else:
             return []
-    if b'"""' not in content and b"'''" not in content:
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return [paragraph for text in _docstrings(tree) for paragraph in paragraphs(inspect.cleandoc(text))]
+    return [paragraph for text in texts for paragraph in paragraphs(text)]
 
 
 def extract_all(paths: list[str]) -> list[list[str]]:
@@ -143,8 +134,7 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
     while stack:
         node = stack.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node, clean=False)
-            if text:
+            if text := ast.get_docstring(node, clean=False):
                 yield text
             stack.extend(reversed(node.body))
         elif isinstance(node, ast.If | ast.Try):

@@ -17,8 +17,7 @@ from tftrain.input.normalization import cut_spaceless
 from tftrain.input.vocabulary import Vocabulary
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.corpus_chunks import Chunk
-from tftrain.prepare.objective import Examples, Objective
-from tftrain.prepare.tokenized_text import TokenizedText
+from tftrain.prepare.objective import Examples, Objective, TokenizedText
 
 _INCOMPLETE = "incomplete_sequence"
 _END_TOKENS = "end tokens"
@@ -43,10 +42,6 @@ class CausalObjective(Objective):
     def smallest_chunk(self) -> int:
         """Returns the size at which the rest after the last sequence is a small share."""
         return _SEQUENCES * _BYTES_OF_A_TOKEN * self.config.max_seq_length
-
-    def predictions(self) -> int | None:
-        """Returns None: nothing is masked."""
-        return None
 
     def rows(self, accounting: Accounting) -> list[str]:
         """Returns the number of end tokens: with the tokens in examples, they fill the sequences."""

@@ -53,20 +53,14 @@ class SpooledDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class Spool:
-    """The existing folder of the chunks, and the assignment of documents to chunks by a seed.
-
-    Attributes:
-        eval_fraction: share of held-out documents.
-        train_chunks, eval_chunks: number of chunks of each split.
-        index: where `add` writes the hashes of paragraphs; None if duplicates stay.
-    """
+    """The existing folder of the chunks, and the assignment of documents to chunks by a seed."""
 
     folder: str
     seed: int
-    eval_fraction: float
+    eval_fraction: float  # share of held-out documents
     train_chunks: int
     eval_chunks: int
-    index: ParagraphIndex | None = None
+    index: ParagraphIndex | None = None  # where `add` writes the hashes of paragraphs; None if duplicates stay
 
     def chunks(self) -> list[Chunk]:
         """Returns all chunks: those of "train", then those of "eval"."""
@@ -137,12 +131,7 @@ class Spool:
 
 
 def spool_files(spool: Spool, paths: list[str], first: int, separator: str) -> dict[str, int]:
-    """Reads consecutive input files into the spool, and returns the number of documents added to each split.
-
-    Args:
-        first: number of the first of `paths` among all input files.
-        separator: see `read_documents`.
-    """
+    """Adds consecutive input files, of which the first one has the number `first`, to the spool; see `Spool.add`."""
     return spool.add(
         (file, number, document)
         for file, path in enumerate(paths, first)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.prepare.tokenized_text import TokenizedText
+from tftrain.prepare.objective import TokenizedText
 
 _SEED = 13
 

@@ -19,19 +19,13 @@ _COMMAS_IN_NAME = 16
 def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[list[str], int]:
     """Returns the sorted paths of the named files, and the number of files and folders that can't be read.
 
-    A file that is named twice occurs once.
-
-    Each value is a list of names with commas between them. A name is a file, a folder or a glob. A folder means all
-    regular files below it, through links too; files and folders whose names begin with a dot are left out. A name that
-    exists is never split at its commas and never read as a glob.
-
-    Args:
-        values: the values of all `--input_files` flags.
-        skip_unreadable: whether to leave out what can't be read.
+    A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
+    folder or a glob. A folder means all regular files below it, through links too; files and folders whose names begin
+    with a dot are left out. A name that exists is never split at its commas and never read as a glob.
 
     Raises:
         MissingFileError: a name matches no file.
-        DataError: a file, a folder or a link can't be read.
+        DataError: a file, a folder or a link can't be read, unless that is to be skipped.
     """
     paths: dict[str, str] = {}
     unreadable: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -12,16 +13,16 @@ from tftrain.input.normalization import cut_spaceless
 from tftrain.input.vocabulary import Vocabulary
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.corpus_chunks import Chunk
-from tftrain.prepare.objective import Examples, Objective
+from tftrain.prepare.objective import Examples, Objective, TokenizedText
 from tftrain.prepare.packing import pack
 from tftrain.prepare.pairs import Pair, PairedExample, make_pairs
 from tftrain.prepare.sentences import split_sentences
-from tftrain.prepare.tokenized_text import TokenizedText
 
 _RANDOM_SECOND = "with a random second text"
 _LONE = "document_of_one_token"
 _TOKENS, _POSITIONS = "tokens in rows", "positions of rows"
 _SHOWN_TOKENS = 60
+_MASKED_AT_ONCE = 1024
 _SPECIAL_TOKENS = 3
 _PACKING = 1 << 20  # of random numbers: no turn of the pairs has this number
 
@@ -36,10 +37,6 @@ class MaskedObjective(Objective):
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
         """Makes the pairs of a chunk."""
         return _Pairs(text, chunk, vocabulary, self.config, self.predictions())
-
-    def smallest_chunk(self) -> int:
-        """Returns 0: every document is in its own examples."""
-        return 0
 
     def predictions(self) -> int | None:
         """Returns the masked tokens of a static example at most; None if training masks."""
@@ -113,10 +110,7 @@ class _Pairs(Examples):
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
         rows = ([self._example(self._pairs[number]) for number in self._rows[row]] for row in order)
         if self._slots is not None:
-            from tftrain.prepare.static_masks import masked_examples  # It loads TensorFlow.
-
-            examples = (example for (example,) in rows)
-            yield from masked_examples(examples, self._chunk, self._vocabulary, self._config, self._slots)
+            yield from self._masked(example for (example,) in rows)
             return
         for examples in rows:
             features = {
@@ -127,6 +121,31 @@ class _Pairs(Examples):
             if self._config.examples_per_row > 1:
                 features["sequence_lengths"] = [len(example.input_ids) for example in examples]
             yield encode(features)
+
+    def _masked(self, examples: Iterator[PairedExample]) -> Iterator[bytes]:
+        """Yields examples in the standard BERT format. The mask of an example depends on its position."""
+        import tensorflow as tf  # It is loaded only for static masks.
+
+        from tftrain.input.masking import Masking, stream_key
+
+        config, length = self._config, self._config.max_seq_length
+        key = stream_key(config.seed, f"static {self._chunk.split} {self._chunk.number}")
+        share, whole_words = config.masked_lm_prob, config.whole_word_masking
+        masking, begin = Masking(self._vocabulary, length, self._slots, share, whole_words, key), 0
+        while block := list(islice(examples, _MASKED_AT_ONCE)):
+            ids = np.concatenate([example.input_ids for example in block]).astype(np.int32)
+            tokens = tf.RaggedTensor.from_row_lengths(ids, [len(example.input_ids) for example in block])
+            masked = masking(tokens, tf.constant(begin, tf.int64))
+            batch = {name: value.numpy().tolist() for name, value in masked.items()}
+            for place, example in enumerate(block):
+                size, start = len(example.input_ids), example.second_segment_start
+                features = {
+                    "input_mask": [1] * size + [0] * (length - size),
+                    "segment_ids": [0] * start + [1] * (size - start) + [0] * (length - size),
+                    "next_sentence_labels": [example.next_sentence_label],
+                }
+                yield encode({name: value[place] for name, value in batch.items()} | features)
+            begin += len(block)
 
     def lines(self, number: int) -> list[str]:
         pair = self._pairs[self._rows[number][0]]

@@ -7,6 +7,8 @@ documents, and knows what the log says of them. There is one file for each: `mas
 import abc
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,27 +16,39 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.input.vocabulary import Vocabulary
 from tftrain.prepare.accounting import Accounting
 from tftrain.prepare.corpus_chunks import Chunk
-from tftrain.prepare.tokenized_text import TokenizedText
+
+
+class TokenizedText(NamedTuple):
+    """Documents as one stream of tokens. No document and no passage is empty.
+
+    A passage is a sentence, or what else `Objective.passages` divides a document into.
+    """
+
+    tokens: np.ndarray  # int32 [tokens] token ids
+    passages: np.ndarray  # int64 [passages + 1] first position of each passage; the last element is the end of all
+    documents: np.ndarray  # int64 [documents + 1], the same of the documents
+
+    @classmethod
+    def join(cls, documents: Sequence[Sequence[np.ndarray]]) -> "TokenizedText":
+        """Joins documents, given as the token ids of each passage. Leaves out empty passages and documents."""
+        lengths = [[len(passage) for passage in document if len(passage)] for document in documents]
+        passages = [passage for document in documents for passage in document]
+        return cls(
+            np.concatenate([np.zeros(0, np.int32), *passages]).astype(np.int32),
+            np.cumsum([0, *chain.from_iterable(lengths)]),
+            np.cumsum([0, *(sum(sizes) for sizes in lengths if sizes)]),
+        )
 
 
 class Examples(abc.ABC):
-    """The examples of one chunk.
-
-    Attributes:
-        count: number of examples.
-        records: number of records; one for each example, unless several are packed into one.
-        used: which tokens of the text occur in an example, bool [tokens].
-        dropped: numbers of the other tokens by reason. The reasons are the same for every chunk.
-        details: counts for the log by name. The names are the same for every chunk.
-        lengths: number of examples of each length in tokens; empty if all fill their records.
-    """
+    """The examples of one chunk. Reasons and names are the same for every chunk."""
 
     count: int
-    records: int
-    used: np.ndarray
-    dropped: dict[str, int]
-    details: dict[str, int]
-    lengths: Counter
+    records: int  # one for each example, unless several are packed into one
+    used: np.ndarray  # which tokens of the text occur in an example, bool [tokens]
+    dropped: dict[str, int]  # numbers of the other tokens by reason
+    details: dict[str, int]  # counts for the log by name
+    lengths: Counter  # number of examples of each length in tokens; empty if all fill their records
 
     @abc.abstractmethod
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
@@ -60,14 +74,6 @@ class Objective(abc.ABC):
         """Makes the examples of a chunk, whose split and number are for the random choices."""
 
     @abc.abstractmethod
-    def smallest_chunk(self) -> int:
-        """Returns the bytes of text below which a chunk wastes too much; 0: any size is good."""
-
-    @abc.abstractmethod
-    def predictions(self) -> int | None:
-        """Returns the manifest's max_predictions_per_seq."""
-
-    @abc.abstractmethod
     def rows(self, accounting: Accounting) -> list[str]:
         """Returns the lines of the accounting's table that follow the number of examples."""
 
@@ -78,6 +84,14 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def smallest_text(self) -> str:
         """Returns the least that a split needs for an example, in words."""
+
+    def smallest_chunk(self) -> int:
+        """Returns the bytes of text below which a chunk wastes too much; by default any size is good."""
+        return 0
+
+    def predictions(self) -> int | None:
+        """Returns the manifest's max_predictions_per_seq; None if nothing is masked before training."""
+        return None
 
     def warnings(self, documents: Sequence[int]) -> list[str]:
         """Returns warnings about the chunks, given the number of documents of each."""

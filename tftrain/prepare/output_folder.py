@@ -16,11 +16,7 @@ UNFINISHED = ".unfinished"
 
 
 def check(config: PrepareConfig) -> None:
-    """Checks that the output folder may be written.
-
-    Raises:
-        DataError: the folder holds other files, or an earlier preparation and --overwrite is not set.
-    """
+    """Raises a DataError if the folder holds other files, or an earlier preparation and --overwrite is not set."""
     folder = config.output_dir
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise DataError(f"--output_dir={folder}: this is a file; expected a folder")

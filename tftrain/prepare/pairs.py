@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.prepare.tokenized_text import TokenizedText
+from tftrain.prepare.objective import TokenizedText
 
 _RANDOM_NEXT = 0.5
 _BLOCK = 100
@@ -28,19 +28,13 @@ _CANDIDATES = 64
 
 
 class Pair(NamedTuple):
-    """One example before masking, as positions in `TokenizedText.tokens`.
-
-    Attributes:
-        first, first_end: first position of A, and the position after its last token.
-        second, second_end: the same of B.
-        next_sentence_label: 1 if B is random, 0 if it follows A.
-    """
+    """One example before masking, as first positions of A and B in `TokenizedText.tokens` and those after them."""
 
     first: int
     first_end: int
     second: int
     second_end: int
-    next_sentence_label: int
+    next_sentence_label: int  # 1 if B is random, 0 if it follows A
 
 
 class PairedExample(NamedTuple):

@@ -25,7 +25,6 @@ from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.input_files import list_files
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.objectives import objective_of
-from tftrain.prepare.padding_advice import advice
 from tftrain.prepare.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -138,16 +137,12 @@ def _save_union(work: str, name: str, hashes: Iterable[np.ndarray]) -> str:
 
 
 def _account(objective: Objective, results_of: dict[str, list[Accounting]]) -> Accounting:
-    """Logs the accounting of the whole text, given the shards' of each split, and returns it.
-
-    Raises:
-        DataError: too little of the text is in examples, or a split has none.
-    """
+    """Logs and returns the accounting of the text, given the shards'; raises DataError if a split has no example."""
     whole, config = accounting.total(results_of["train"] + results_of["eval"]), objective.config
     for line in accounting_report.table(whole, objective):
         logger.info(line)
     accounting_report.check(whole, objective)
-    if line := advice(whole.lengths, config):
+    if line := accounting_report.padding_advice(whole.lengths, config):
         logger.info(line)
     for split, name in (("train", "training"), ("eval", "held-out")):
         if not any(result.examples for result in results_of[split]) and (split == "train" or config.eval_fraction):

@@ -1,22 +1,25 @@
 """What a preparation worker does: count the words of a chunk, hash a held-out one, or write one as a shard."""
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain, islice
 
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.records import write_records
-from tftrain.input.tokenizer_model import Tokenizer
+from tftrain.input.tokenizer_model import Tokenize, Tokenizer
 from tftrain.prepare import accents, decontamination
 from tftrain.prepare.accounting import DUPLICATE, IN_TRAINING, Accounting
 from tftrain.prepare.corpus_chunks import Chunk, Spool, SpooledDocument
-from tftrain.prepare.objective import Objective
+from tftrain.prepare.objective import Objective, TokenizedText
 from tftrain.prepare.objectives import objective_of
-from tftrain.prepare.tokenized_text import TokenizedText
-from tftrain.prepare.unknown_words import count_unknown_words
 
 _SHOWN = 3
+# The count is for a message, so a sample of the text is enough.
+_UNKNOWN_SENTENCES, _UNKNOWN_WORDS = 500, 100
+_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def count_chunk(spool: Spool, chunk: Chunk, config: PrepareConfig) -> Counter:
@@ -116,6 +119,29 @@ def _tokenize(
         lost_marks=accents.losses(letters) if tokenizer.strip_accents else Counter(),
         lengths=Counter(),
         letters=letters.total(),
-        unknown_words=Counter() if unknown is None else count_unknown_words(passages, ids, tokenize, unknown),
+        unknown_words=Counter() if unknown is None else _unknown_words(passages, ids, tokenize, unknown),
     )
     return text, accounting
+
+
+def _unknown_words(sentences: Sequence[str], ids: Sequence[np.ndarray], tokenize: Tokenize, unknown: int) -> Counter:
+    """Returns the counts of the most frequent characters and words that become [UNK], the token `unknown`.
+
+    The first sentences that contain [UNK] are searched. A word counts as the characters in it that are [UNK] alone, or
+    as a whole if it has none.
+    """
+
+    def lost(texts: list[str]) -> list[str]:
+        return [text for text, tokens in zip(texts, tokenize(texts), strict=True) if unknown in tokens]
+
+    ends = np.cumsum([len(tokens) for tokens in ids])
+    places = np.flatnonzero(np.concatenate([np.zeros(0, np.int32), *ids]) == unknown)
+    sample = np.unique(np.searchsorted(ends, places, side="right"))[:_UNKNOWN_SENTENCES]
+    counts = Counter(word for number in sample for word in _WORD.findall(sentences[number]))
+    words = lost(list(counts))
+    characters = set(lost(sorted(set("".join(words)))))
+    found: Counter = Counter()
+    for word in words:
+        for part in [character for character in word if character in characters] or [word]:
+            found[part] += counts[word]
+    return Counter(dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_UNKNOWN_WORDS]))

@@ -4,6 +4,7 @@ Results come in task order, so the output of a stage does not depend on the numb
 tasks run in the calling process.
 """
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -58,15 +59,14 @@ class Workers:
         Args:
             stage: its name for the progress bar and error messages.
             function: a function that another process can import; its exceptions are raised here.
-            tasks: the arguments of the calls.
 
         Raises:
             DataError: a worker process died.
         """
-        with Stage(stage, len(tasks)) as progress:
+        with progress(stage, len(tasks)) as advance:
             results = starmap(function, tasks) if self._pool is None else self._in_order(stage, function, tasks)
             for result in results:
-                progress.advance()
+                advance()
                 yield result
 
     def _in_order(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
@@ -85,24 +85,13 @@ class Workers:
             ) from error
 
 
-class Stage:
-    """A stage of `total` steps, if that is known: a progress bar on a terminal, and a log line with the duration."""
-
-    def __init__(self, name: str, total: int | None):
-        self._name, self._begin = name, time.monotonic()
-        self._bar = tqdm(total=total, desc=name, disable=None, leave=False, dynamic_ncols=True)
-
-    def advance(self) -> None:
-        """Counts one step."""
-        self._bar.update()
-
-    def __enter__(self) -> "Stage":
-        return self
-
-    def __exit__(self, kind, *_) -> None:
-        self._bar.close()
-        if kind is None:
-            logger.info(f"{self._name}: {time.monotonic() - self._begin:.1f} s")
+@contextlib.contextmanager
+def progress(stage: str, total: int | None = None) -> Iterator[Callable[[], object]]:
+    """Shows a progress bar on a terminal, and logs the duration at the end. Gives what counts a step of `total`."""
+    begin = time.monotonic()
+    with tqdm(total=total, desc=stage, disable=None, leave=False, dynamic_ncols=True) as bar:
+        yield bar.update
+    logger.info(f"{stage}: {time.monotonic() - begin:.1f} s")
 
 
 def _begin(parent: int) -> None:
