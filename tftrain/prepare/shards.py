@@ -53,7 +53,7 @@ def write_shard(
     """Writes the examples of a chunk and their index, in random order. Without examples, no file is written.
 
     Args:
-        path: path of the shard.
+        path: of the shard.
         windows: path of an array of hashes of windows, ascending: for a training shard, all of the held-out split;
             for a held-out shard, those that training has. None if nothing is cut.
 
@@ -71,15 +71,13 @@ def write_shard(
         else:
             cut = decontamination.cut(text, size, len(vocabulary), wanted)
             dropped = {IN_TRAINING: len(text.tokens) - len(cut.text.tokens)}
-            text, accounting = (
-                cut.text,
-                accounting._replace(
-                    tokens_dropped=accounting.tokens_dropped | dropped,
-                    windows=cut.windows,
-                    shared_windows=cut.shared,
-                    shared_windows_left=cut.left,
-                ),
+            accounting = accounting._replace(
+                tokens_dropped=accounting.tokens_dropped | dropped,
+                windows=cut.windows,
+                shared_windows=cut.shared,
+                shared_windows_left=cut.left,
             )
+            text = cut.text
     examples = objective.examples(text, chunk, vocabulary)
     accounting = accounting._replace(
         examples=examples.count,
