@@ -38,7 +38,7 @@ FUSED = dict.fromkeys(FLAGS, "fused")
 # divides by nothing.
 MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_hidden_layers=1, num_attention_heads=4)
 WIDE = {"hidden_size": 2560, "num_hidden_layers": 1, "intermediate_size": 64}
-# Many gradients of so small a model are next to nothing if it has several layers, or norms before its attention. A large
+# Many gradients of so small a model are next to nothing if it has several layers, or pre-norm blocks. A large
 # epsilon keeps Adam from turning their roundings into steps of full length.
 GPT, LARGE_EPSILON = {"model_family": "gpt"}, 0.1
 # With heads that share keys and values, and an output layer of its own.
