@@ -17,7 +17,7 @@ class Architecture:
         word: the token embedding.
         tables: the other tables of the embedding, by name.
         embedding_norm: after their sum, or None.
-        block: each of `layers` blocks.
+        blocks: from the input to the output.
         final_norm: after the last block, or None.
         heads: the output heads beside the output layer.
         tied: whether the token embedding is the output layer too: logits over the vocabulary are products with it.
@@ -29,8 +29,7 @@ class Architecture:
     word: Table
     tables: tuple[Named, ...]
     embedding_norm: Norm | None
-    block: Block
-    layers: int
+    blocks: tuple[Block, ...]
     final_norm: Norm | None
     heads: tuple[Head, ...]
     tied: bool
@@ -44,6 +43,20 @@ class Architecture:
     def _hash(self) -> int:
         """The planner looks architectures up millions of times."""
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def layers(self) -> int:
+        """Number of blocks."""
+        return len(self.blocks)
+
+    @property
+    def block(self) -> Block:
+        """The last block: blocks differ in their windows at most, and the first one may lack a norm."""
+        return self.blocks[-1]
+
+    def keys(self, tokens: int) -> float:
+        """Returns how many tokens one of a sequence of `tokens` attends to, in the mean over the blocks."""
+        return sum(block.attention.keys(tokens) for block in self.blocks) / self.layers
 
     @property
     def width(self) -> int:
@@ -100,8 +113,8 @@ class Architecture:
     def variables(self) -> list[Variable]:
         """Returns all variables, in the order in which a model has them."""
         found = list(self.embedding_variables())
-        for layer in range(self.layers):
-            found += self.block.variables(f"layer_{layer:02d}")
+        for layer, block in enumerate(self.blocks):
+            found += block.variables(f"layer_{layer:02d}")
         return [*found, *self.output_variables()]
 
     @functools.cached_property
@@ -111,7 +124,7 @@ class Architecture:
 
     @functools.cached_property
     def block_weights(self) -> Weights:
-        """Numbers of weights of one block."""
+        """Numbers of weights of one block, of those that have most."""
         return parts.weights(self.block.variables(""))
 
     @functools.cached_property
@@ -123,4 +136,4 @@ class Architecture:
     def parameters(self) -> int:
         """All weights that are trained."""
         of_ends = self.embedding_weights.total + self.output_weights.total
-        return of_ends + self.layers * self.block_weights.total
+        return of_ends + sum(parts.weights(block.variables("")).total for block in self.blocks)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.parts import Attention, Bias, Block, Dense, FeedForward, Head, Named, Norm, Table
@@ -12,7 +13,8 @@ from tftrain.config.rope import NONE
 @functools.lru_cache(maxsize=1 << 10)
 def describe(model: ModelConfig) -> Architecture:
     """Returns the architecture of a configuration with a `vocab_size`."""
-    width, norm = model.hidden_size, Norm(model.hidden_size, model.family.norm)
+    width, family = model.hidden_size, model.family
+    norm = Norm(width, family.norm, family.norm_shift)
     predicts_tokens = not model.is_fine_tuned
     tables: list[Named] = []
     if model.position_embedding == "learned":
@@ -23,15 +25,27 @@ def describe(model: ModelConfig) -> Architecture:
         family=model.model_family,
         word=Table(model.vocab_size, width, divided=True),
         tables=tuple(tables),
-        embedding_norm=None if model.is_pre_norm else norm,
-        block=Block(_attention(model), norm, _feed_forward(model), norm, model.is_pre_norm),
-        layers=model.num_hidden_layers,
+        embedding_norm=norm if family.norms_embedding or not model.is_pre_norm else None,
+        blocks=tuple(_blocks(model, norm)),
         final_norm=norm if model.is_pre_norm else None,
-        heads=tuple(_heads(model)),
+        heads=tuple(_heads(model, norm)),
         tied=predicts_tokens and model.tie_output,
         output=None if model.tie_output or not predicts_tokens else Table(model.vocab_size, width, divided=True),
         causal=model.is_decoder,
     )
+
+
+def _blocks(model: ModelConfig, norm: Norm) -> Iterator[Block]:
+    attention = _attention(model)
+    local = dataclasses.replace(attention, theta=model.local_rope_theta, window=model.local_attention // 2)
+    block = Block(attention, norm, _feed_forward(model), norm, model.is_pre_norm)
+    for layer in range(model.num_hidden_layers):
+        is_local = model.local_attention and layer % model.global_attn_every
+        yield dataclasses.replace(
+            block,
+            attention=local if is_local else attention,
+            attention_norm=None if model.family.norms_embedding and layer == 0 else norm,
+        )
 
 
 def pretrained(model: ModelConfig) -> Architecture:
@@ -41,7 +55,9 @@ def pretrained(model: ModelConfig) -> Architecture:
 
 def configuration(architecture: Architecture) -> ModelConfig:
     """Returns a configuration that `describe` makes a pre-trained architecture of."""
-    attention, feed_forward = architecture.block.attention, architecture.block.feed_forward
+    attention, feed_forward = architecture.blocks[0].attention, architecture.block.feed_forward
+    local = [index for index, block in enumerate(architecture.blocks) if block.attention.window is not None]
+    window = architecture.blocks[local[0]].attention if local else None
     rows = {name: table.rows for name, table in architecture.tables}
     return ModelConfig(
         model_family=architecture.family,
@@ -55,6 +71,10 @@ def configuration(architecture: Architecture) -> ModelConfig:
         position_embedding=attention.positions,
         rope_theta=attention.theta,
         rope_scaling=str(attention.scaling or NONE),
+        local_attention=2 * window.window if window else 0,
+        global_attn_every=_global_every(architecture) if window else ModelConfig.global_attn_every,
+        local_rope_theta=window.theta if window else ModelConfig.local_rope_theta,
+        next_sentence=architecture.causal or architecture.head("next_sentence") is not None,
         type_vocab_size=rows.get("token_type", ModelConfig.type_vocab_size),
         norm_position="pre" if architecture.block.pre_norm else "post",
         activation=feed_forward.activation,
@@ -62,6 +82,12 @@ def configuration(architecture: Architecture) -> ModelConfig:
         use_bias_in_keys=attention.key.bias or not attention.query.bias,
         tie_output=architecture.output is None,
     )
+
+
+def _global_every(architecture: Architecture) -> int:
+    """Returns the distance from the first global layer to the next one."""
+    later = (index for index, block in enumerate(architecture.blocks) if index and block.attention.window is None)
+    return next(later, architecture.layers)
 
 
 def _attention(model: ModelConfig) -> Attention:
@@ -87,19 +113,23 @@ def _feed_forward(model: ModelConfig) -> FeedForward:
     return FeedForward(wide, down, None if model.activation == "gelu" else wide, model.activation)
 
 
-def _heads(model: ModelConfig) -> list[Head]:
-    """Returns BERT's heads: masked words and the next sentence, or the classifier of a task."""
+def _heads(model: ModelConfig, norm: Norm) -> list[Head]:
+    """Returns the heads of an encoder: masked words and the next sentence, or the classifier of a task."""
     width, found = model.hidden_size, []
     if model.is_decoder:
         return found
-    if not model.is_fine_tuned:
-        leaves = (("transform", Dense(width, width)), ("norm", Norm(width)), ("bias", Bias(model.vocab_size)))
-        found.append(Head("masked_lm", leaves, "predictions"))
+    # A model without a pooler has the layer and the norm of the masked words before its classifier.
+    transforms = not model.is_fine_tuned or (model.family.transforms_for_tasks and model.outputs)
+    rows = "predictions" if not model.is_fine_tuned else "sample" if model.predicts_samples else "tokens"
+    if transforms:
+        leaves = [("transform", Dense(width, width, model.bias == "all")), ("norm", norm)]
+        if not model.is_fine_tuned:
+            leaves.append(("bias", Bias(model.vocab_size)))
+        found.append(Head("masked_lm", tuple(leaves), rows))
     if model.has_pooler:
         found.append(Head("pooler", (("", Dense(width, width)),), "sample"))
-    if not model.is_fine_tuned:
+    if not model.is_fine_tuned and model.next_sentence:
         found.append(Head("next_sentence", (("", Dense(width, 2)),), "sample"))
-    elif model.outputs:
-        rows = "sample" if model.has_pooler else "tokens"
+    elif model.outputs and model.is_fine_tuned:
         found.append(Head("classifier", (("", Dense(width, model.outputs)),), rows))
     return found

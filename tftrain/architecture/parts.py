@@ -72,15 +72,17 @@ class Norm:
 
     Attributes:
         width: see above.
-        kind: "layer", with scale and shift; or "rms", with scale alone.
+        kind: "layer" or "rms".
+        shift: whether there is a shift beside the scale; an RMSNorm has none.
     """
 
     width: int
     kind: str = "layer"
+    shift: bool = True
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields gamma and, if there is a shift, beta; [width]."""
-        for leaf in ("gamma", "beta") if self.kind == "layer" else ("gamma",):
+        for leaf in ("gamma", "beta") if self.shift else ("gamma",):
             yield Variable(f"{name}/{leaf}", (self.width,), is_norm=True, decays=False)
 
 
@@ -126,6 +128,7 @@ class Attention:
         heads: number of attention heads.
         positions: how it knows positions by itself: "rotary" or "alibi"; "learned": it does not.
         theta, scaling: base of the wavelengths of rotary positions, and their scaling, if any.
+        window: the largest distance to a token that it attends to, forward and backward; None: it attends to all.
     """
 
     query: Dense
@@ -136,6 +139,11 @@ class Attention:
     positions: str = "learned"
     theta: float = 10_000.0
     scaling: RopeScaling | None = None
+    window: int | None = None
+
+    def keys(self, tokens: int) -> int:
+        """Returns the most tokens that one of a sequence of `tokens` attends to; a causal mask saves nothing."""
+        return tokens if self.window is None else min(tokens, 2 * self.window + 1)
 
     @property
     def head_size(self) -> int:
@@ -180,10 +188,13 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Block:
-    """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add."""
+    """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add.
+
+    The attention of a pre-norm block may have none.
+    """
 
     attention: Attention
-    attention_norm: Norm
+    attention_norm: Norm | None
     feed_forward: FeedForward
     feed_forward_norm: Norm
     pre_norm: bool
@@ -196,7 +207,8 @@ class Block:
         ):
             for leaf_name, leaf in part.parts():
                 yield f"{name}/{leaf_name}", leaf
-            yield f"{name}/norm", norm
+            if norm:
+                yield f"{name}/norm", norm
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields the variables of one block."""

@@ -32,13 +32,14 @@ class ModelConfig:
     model_family: str = flag(
         "bert",
         "bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token; "
-        "llama: the same, with RMSNorm, SwiGLU and rotary positions. docs/families.md has their flags.",
+        "llama: the same, with RMSNorm, SwiGLU and rotary positions; modernbert: an encoder with rotary positions and "
+        "local attention, which learns masked words. docs/families.md has their flags.",
         choices=tuple(FAMILIES),
     )
     task: str = flag(
         "pretraining",
-        "What the output heads learn. pretraining: as model_family says; the others fine-tune bert on labelled "
-        "examples, see docs/finetuning.md.",
+        "What the output heads learn. pretraining: as model_family says; the others fine-tune an encoder on "
+        "labelled examples, see docs/finetuning.md.",
         choices=TASKS,
     )
     labels: tuple[str, ...] = flag(
@@ -75,10 +76,23 @@ class ModelConfig:
         "Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as "
         "llama3:8,1,4,8192.",
     )
+    local_attention: int = flag(
+        0,
+        "Tokens around each one, half of them to each side, to which a local layer attends; 0: every layer is global. "
+        "modernbert: 128.",
+        minimum=0,
+    )
+    global_attn_every: int = flag(
+        3, "With local_attention: the first layer and every one after so many are global.", minimum=1
+    )
+    local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
+    next_sentence: bool = flag(
+        True, "Learn from pairs whether the second text follows the first; false: masked words only."
+    )
     type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
     norm_position: str = flag(
         "auto",
-        "Norm after each residual add or before each sub-layer. auto: post for bert, pre for decoders.",
+        "Norm after each residual add or before each sub-layer. auto: post for bert, pre for the others.",
         choices=("auto", "post", "pre"),
     )
     activation: str = flag(
@@ -178,7 +192,14 @@ class ModelConfig:
     @property
     def has_pooler(self) -> bool:
         """Whether the heads read the pooled first token."""
-        return not self.is_decoder and self.task in ("pretraining", "classification", "multi_label", "regression")
+        if self.task == "pretraining":
+            return not self.is_decoder and self.next_sentence
+        return self.predicts_samples and not self.family.transforms_for_tasks
+
+    @property
+    def predicts_samples(self) -> bool:
+        """Whether the head of a fine-tuned task reads an example as one vector; else each token, or there is none."""
+        return self.task in ("classification", "multi_label", "regression")
 
     @property
     def outputs(self) -> int:

@@ -19,8 +19,8 @@ _GELU_FORMS = {
     "gelu_python": "erf",
 }
 # For each model_type our fields, each with theirs and the value that it has where a config.json leaves it out: the
-# defaults of BertConfig, MegatronBertConfig, GPT2Config, LlamaConfig and Qwen2Config in transformers. None: the default
-# of our own flag.
+# defaults of BertConfig, MegatronBertConfig, GPT2Config, LlamaConfig, Qwen2Config and ModernBertConfig in
+# transformers. None: the default of our own flag.
 _BERT = {
     "vocab_size": ("vocab_size", 30522),
     "hidden_size": ("hidden_size", 768),
@@ -79,6 +79,21 @@ FIELDS = {
         "num_key_value_heads": ("num_key_value_heads", 32),
         "max_position_embeddings": ("max_position_embeddings", 32768),
     },
+    "modernbert": {
+        "vocab_size": ("vocab_size", 50368),
+        "hidden_size": ("hidden_size", 768),
+        "num_hidden_layers": ("num_hidden_layers", 22),
+        "num_attention_heads": ("num_attention_heads", 12),
+        "intermediate_size": ("intermediate_size", 1152),
+        "max_position_embeddings": ("max_position_embeddings", 8192),
+        "hidden_dropout_prob": ("embedding_dropout", 0.0),
+        "attention_probs_dropout_prob": ("attention_dropout", 0.0),
+        "initializer_range": ("initializer_range", 0.02),
+        "layer_norm_epsilon": ("norm_eps", 1e-5),
+        "gelu_form": ("hidden_activation", "gelu"),
+        "local_attention": ("local_attention", 128),
+        "global_attn_every": ("global_attn_every_n_layers", 3),
+    },
 }
 # The flags that are the same in every model of a type.
 _FLAGS = {
@@ -87,6 +102,7 @@ _FLAGS = {
     "gpt2": {"model_family": "gpt", "norm_position": "pre"},
     "llama": {"model_family": "llama", **FAMILIES["llama"].defaults},
     "qwen2": {"model_family": "llama", **FAMILIES["llama"].defaults, "bias": "query_key_value"},
+    "modernbert": {"model_family": "modernbert", **FAMILIES["modernbert"].defaults},
 }
 # The classes for fine-tuned tasks: the ends of their names.
 ARCHITECTURES = {
@@ -113,7 +129,17 @@ _FIXED = {
 }
 _TIED = {"tie_word_embeddings": True}
 _SILU = {"hidden_act": "silu", "pretraining_tp": 1, "use_sliding_window": False}
-_FIXED_OF_KIND = {"bert": _TIED, "megatron-bert": _TIED, "gpt2": _TIED, "llama": _SILU, "qwen2": _SILU}
+_MODERN = {
+    **_TIED,
+    **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
+    "decoder_bias": True,
+    "mlp_dropout": 0.0,
+}
+_FIXED_OF_KIND = {
+    **dict.fromkeys(("bert", "megatron-bert", "gpt2"), _TIED),
+    **dict.fromkeys(("llama", "qwen2"), _SILU),
+    "modernbert": _MODERN,
+}
 
 
 def model_config(config: dict[str, Any], path: str) -> ModelConfig:
@@ -146,6 +172,8 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
         raise FormatError(f"{path}: {width} is not a multiple of {heads}")
     if "num_key_value_heads" in FIELDS[kind]:
         values |= _from_llama(config, values, path)
+    if kind == "modernbert":
+        values |= _from_modernbert(config, values, path)
     return ModelConfig(**{**_FLAGS[kind], **values, **_task(config, path)})
 
 
@@ -162,6 +190,28 @@ def _from_llama(config: dict[str, Any], values: dict[str, Any], path: str) -> di
         raise FormatError(f"{path}: attention_bias and mlp_bias differ; this project has both or none")
     found["num_key_value_heads"] = None if shared == heads else shared
     return {**found, "bias": "all"} if True in biases else found
+
+
+def _from_modernbert(config: dict[str, Any], values: dict[str, Any], path: str) -> dict[str, Any]:
+    """Returns the flags of a ModernBERT's local and global layers."""
+    activation, act = config.get("classifier_activation", "gelu"), config.get("hidden_activation", "gelu")
+    if activation != act:
+        raise FormatError(
+            f"{path}: classifier_activation is {activation!r}; this project has only that of hidden_activation"
+        )
+    pooling = config.get("classifier_pooling", "cls")
+    if pooling != "cls" and _task(config, path).get("task") in _PROBLEM_TYPES:
+        raise FormatError(f"{path}: classifier_pooling is {pooling!r}; this project has only 'cls'")
+    types, every = config.get("layer_types"), values["global_attn_every"]
+    if types is not None:
+        is_global = [each == "full_attention" for each in types] if isinstance(types, list) else []
+        found = next((index for index, each in enumerate(is_global) if index and each), len(is_global))
+        every = every if "global_attn_every_n_layers" in config else max(1, found)
+        if is_global != [layer % every == 0 for layer in range(values["num_hidden_layers"])]:
+            raise FormatError(
+                f"{path}: layer_types is {types!r}; expected full_attention every {every} layers, and sliding_attention"
+            )
+    return {"global_attn_every": every, **hugging_face_rope.local_and_global(config, path)}
 
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
@@ -226,6 +276,7 @@ _KINDS = {
     ("llama", True, "none"): "llama",
     ("llama", True, "all"): "llama",
     ("llama", True, "query_key_value"): "qwen2",
+    ("modernbert", True, "none"): "modernbert",
 }
 
 
@@ -251,8 +302,24 @@ def _to_llama(model: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _to_modernbert(model: ModelConfig) -> dict[str, Any]:
+    act = {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}[model.gelu_form]
+    kinds = ("full_attention", "sliding_attention")
+    bases = dict(zip(kinds, (model.rope_theta, model.local_rope_theta), strict=True))
+    return {
+        "hidden_activation": act,
+        "classifier_activation": act,
+        "classifier_pooling": "cls",
+        **_MODERN,
+        "layer_types": [kinds[layer % model.global_attn_every > 0] for layer in range(model.num_hidden_layers)],
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+        "global_rope_theta": model.rope_theta,
+        "local_rope_theta": model.local_rope_theta,
+    }
+
+
 # What config.json has beside the fields of the table.
-_MORE = {"bert": _to_bert, "gpt": _to_gpt, "llama": _to_llama}
+_MORE = {"bert": _to_bert, "gpt": _to_gpt, "llama": _to_llama, "modernbert": _to_modernbert}
 
 
 def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:

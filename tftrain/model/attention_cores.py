@@ -34,6 +34,7 @@ class AttentionMask(NamedTuple):
             a query attends only to tokens of its own sequence. None: to all of the row.
         cache: holds the keys of the tokens before, see `key_value_cache`.
         positions: int32 [b, queries], of the queries, if the keys before them are in the cache; None: 0, 1, ...
+        window: the largest distance of a key that a query attends to; None: any.
     """
 
     keys: tf.Tensor
@@ -42,6 +43,7 @@ class AttentionMask(NamedTuple):
     sequences: tf.Tensor | None = None
     cache: Any = None
     positions: tf.Tensor | None = None
+    window: int | None = None
 
 
 class AttentionCore(Protocol):
@@ -75,6 +77,9 @@ def plain_softmax(query, key, value, mask, dropout):
         wide, positions = wide_dtype(scores.dtype), mask.positions
         positions = None if positions is None else positions[:, tf.newaxis]
         scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide, positions)
+    if mask.window is not None:
+        distance = tf.range(dimension(scores, -1)) - tf.range(dimension(scores, -2))[:, tf.newaxis]
+        scores += tf.where(tf.abs(distance) > mask.window, tf.cast(-1e9, scores.dtype), tf.zeros([], scores.dtype))
     context = reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal, mask.sequences)
     return tf.transpose(context, [0, 2, 1, 3])
 

@@ -52,7 +52,7 @@ class SelfAttention(tf_keras.layers.Layer):
         self.core, self.checkpointing = core_of(config), checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
         self.place, ranks = parameters.place, parameters.ranks
-        self.head_size, self.slopes, self.rotate = spec.head_size, None, None
+        self.head_size, self.window, self.slopes, self.rotate = spec.head_size, spec.window, None, None
         if spec.positions == "rotary":
             self.rotate = functools.partial(rotate, theta=spec.theta, scaling=spec.scaling)
         self.query = Dense(parameters.scope("query"), spec.query)
@@ -95,7 +95,7 @@ class SelfAttention(tf_keras.layers.Layer):
             query, key = (self.rotate(each, positions=mask.positions) for each in (query, key))
         if mask.cache:
             key, value = mask.cache.extended(key, value, mask.positions)
-        mask = mask._replace(slopes=self.slopes)
+        mask = mask._replace(slopes=self.slopes, window=self.window)
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
         width = self.heads * self.head_size
@@ -183,7 +183,8 @@ class Block(tf_keras.layers.Layer):
         self.is_fused = config.dropout_add_impl == "fused"
         attention, feed_forward = parameters.scope("attention"), parameters.scope("feed_forward")
         self.attention = SelfAttention(attention, spec.attention, config, first_site, checkpointing)
-        self.attention_norm = Norm(attention.scope("norm"), spec.attention_norm, config)
+        norm = spec.attention_norm
+        self.attention_norm = Norm(attention.scope("norm"), norm, config) if norm else tf.identity
         self.feed_forward = FeedForward(feed_forward, spec.feed_forward, config)
         self.feed_forward_norm = Norm(feed_forward.scope("norm"), spec.feed_forward_norm, config)
 

@@ -140,7 +140,9 @@ class Norm(tf_keras.layers.Layer):
         self.epsilon = config.layer_norm_epsilon
         self.normalize = NORMS[spec.kind, config.ln_impl]
         self.gamma = parameters.ones("gamma", [spec.width])
-        self.shift = (parameters.zeros("beta", [spec.width]),) if spec.kind == "layer" else ()
+        self.shift = ()
+        if spec.kind == "layer":
+            self.shift = (parameters.zeros("beta", [spec.width]) if spec.shift else tf.zeros_like(self.gamma),)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes the last axis of [..., H]."""

@@ -14,7 +14,7 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.host.files import one_line
 from tftrain.input.example import encode
 from tftrain.input.normalization import cut_spaceless
-from tftrain.input.vocabulary import Vocabulary
+from tftrain.input.vocabulary import END_OF_TEXT, Vocabulary
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.objective import Examples, Objective
 from tftrain.prepare.spool import Chunk
@@ -31,6 +31,7 @@ class CausalObjective(Objective):
     """Sequences of whole documents and parts of documents, all of one length."""
 
     name = "causal"
+    special_tokens = (END_OF_TEXT,)
 
     def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:
         """Returns the paragraphs. A byte-level BPE has a line break after each; the other tokenizers have none."""

@@ -9,7 +9,7 @@ from tftrain.config.data_sizes import predictions
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.example import encode
 from tftrain.input.normalization import cut_spaceless
-from tftrain.input.vocabulary import Vocabulary
+from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.objective import Examples, Objective
 from tftrain.prepare.packing import pack
@@ -30,9 +30,15 @@ class MaskedObjective(Objective):
     """Pairs of texts, unmasked, or masked as in the original BERT."""
 
     name = "masked"
+    special_tokens = SPECIAL_TOKENS
 
     def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:
-        """Returns the sentences."""
+        """Returns the sentences; for a byte-level BPE with the space, or the line break, before each but the first."""
+        if tokenizer_type == "bpe":
+            found = [
+                " " * (place > 0) + each for text in paragraphs for place, each in enumerate(split_sentences(text))
+            ]
+            return found[:1] + [each if each.startswith(" ") else "\n" + each for each in found[1:]]
         return [cut_spaceless(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
 
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary, config: PrepareConfig) -> Examples:

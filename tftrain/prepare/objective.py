@@ -59,9 +59,11 @@ class Objective(abc.ABC):
 
     Attributes:
         name: the value of `--objective`.
+        special_tokens: of a byte-level BPE that is learned for it.
     """
 
     name: str
+    special_tokens: tuple[str, ...]
 
     @abc.abstractmethod
     def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:

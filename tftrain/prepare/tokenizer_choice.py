@@ -122,7 +122,7 @@ def _learn_byte_pairs(objective: Objective, spool: Spool, size: int) -> Tokenize
                 left -= sum(len(text) for document in documents for text in document)
 
     with Stage("learn vocabulary", None):
-        return TokenizerModel(*learn_byte_pairs(texts(), size))
+        return TokenizerModel(*learn_byte_pairs(texts(), size, objective.special_tokens))
 
 
 def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> TokenizerModel:
