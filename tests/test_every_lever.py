@@ -45,6 +45,7 @@ LAYOUTS = {
     "bert": ("--tensor_parallel_size=2", "--sequence_parallel"),
     "gpt": ("--model_family=gpt", "--pipeline_parallel_size=2", "--pipeline_schedule=zero_bubble"),
     "llama": ("--model_family=llama", *OF_LLAMA, "--tensor_parallel_size=2", "--sequence_parallel"),
+    "modernbert": ("--model_family=modernbert", "--dropout_add_impl=auto", "--tensor_parallel_size=2"),
 }
 # What a server does: TensorFlow alone.
 BARE = """
@@ -62,12 +63,13 @@ print(json.dumps(encode(**{name: inputs[name] for name in names})["hidden_states
 
 # The short form is bert's.
 @pytest.fixture(
-    scope="module", params=["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt", "llama"))]
+    scope="module",
+    params=["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt", "llama", "modernbert"))],
 )
 def trained(request, prepare_config, tmp_path_factory):
     """The folder of a run on two ranks, and its data."""
     folder, data = (tmp_path_factory.mktemp(request.param) / name for name in ("run", "data"))
-    prepare(prepare_config(data, objective="masked" if request.param == "bert" else "causal"))
+    prepare(prepare_config(data, objective="causal" if request.param in ("gpt", "llama") else "masked"))
     given = (*SMALL, *LEVERS, *LAYOUTS[request.param], f"--data_dir={data}", f"--output_dir={folder}")
     run_ranks(2, ["-m", "tftrain.run", *given])
     return folder, data

@@ -16,7 +16,7 @@ from tftrain.architecture.describe import describe
 from tftrain.config.train import ModelConfig
 from tftrain.formats import safetensors_file, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
-from tftrain.formats.hugging_face_config import ARCHITECTURES, config_json, kind, model_config, require
+from tftrain.formats.hugging_face_config import ARCHITECTURES, config_json, kind, model_config, require, special_ids
 from tftrain.formats.links import Link, Names, same, transposed
 from tftrain.formats.safetensors_file import SafetensorsFile
 from tftrain.formats.tokenizer import Tokenizer
@@ -275,7 +275,8 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
             yield link.theirs.removeprefix(prefix), link.join([weights.read(each) for each in link.ours])
 
     safetensors_file.write(folder / WEIGHTS, shapes, tensors())
-    text = json.dumps(config_json(model, name), indent=2)
+    ids = special_ids(model, weights.tokenizer.vocabulary if weights.tokenizer else None)
+    text = json.dumps(config_json(model, name) | ids, indent=2)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
     if weights.tokenizer:
         tokenizer.write(folder, weights.tokenizer)

@@ -7,6 +7,7 @@ from tftrain.config.families import FAMILIES
 from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_rope
 from tftrain.formats.errors import FormatError
+from tftrain.input.vocabulary import Vocabulary
 
 _MAX_FIELD = 1 << 24
 
@@ -316,6 +317,14 @@ def _to_modernbert(model: ModelConfig) -> dict[str, Any]:
         "global_rope_theta": model.rope_theta,
         "local_rope_theta": model.local_rope_theta,
     }
+
+
+def special_ids(model: ModelConfig, vocabulary: Vocabulary | None) -> dict[str, int | None]:
+    """Returns the ids of special tokens where transformers' defaults are those of one vocabulary: a ModernBERT's."""
+    if model.model_family != "modernbert":
+        return {}
+    tokens = {"pad": "[PAD]", "cls": "[CLS]", "bos": "[CLS]", "sep": "[SEP]", "eos": "[SEP]"}
+    return {f"{name}_token_id": vocabulary.id(token) if vocabulary else None for name, token in tokens.items()}
 
 
 # What config.json has beside the fields of the table.

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from tftrain.host import strict_json
 from tftrain.host.files import read_small
 from tftrain.input.errors import DataError, unreadable
-from tftrain.input.vocabulary import END_OF_TEXT, LONGEST_TOKEN, MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens
+from tftrain.input.vocabulary import END_OF_TEXT, LONGEST_TOKEN, MAX_BYTES, Vocabulary, check_tokens
 
 # One printable character for each byte.
 ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
-SMALLEST_VOCABULARY = len(ALPHABET) + len(SPECIAL_TOKENS)
+SMALLEST_VOCABULARY = len(ALPHABET) + 1
 # A byte is a character of at most two bytes in the vocabulary.
 _LONGEST_LEARNED = LONGEST_TOKEN // 2
 # A pair that occurs once is not worth a token.
@@ -37,7 +37,7 @@ def learn_byte_pairs(
 
     Args:
         texts: lists of texts.
-        vocab_size: tokens; at least SMALLEST_VOCABULARY. A small text gives fewer.
+        vocab_size: tokens; at least the 256 bytes and the special tokens. A small text gives fewer.
         special: END_OF_TEXT; or SPECIAL_TOKENS, and then transformers reads a text as [CLS] text [SEP].
 
     Returns:

@@ -72,6 +72,8 @@ class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unk_share: Annotated[float, Meta(ge=0, le=1)] | None
     max_sequences_per_pack: Annotated[int, Meta(ge=2, le=64)] | None = None
     unreadable_inputs: Count | None = None
+    # Manifests without this field are of preparations of two texts.
+    next_sentence: bool | None = None
     seed: Count
     splits: dict[str, Any]
 
@@ -100,6 +102,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
         tokens_dropped: numbers of the other tokens, by reason.
         unk_share: share of [UNK] in the tokens in examples.
         max_sequences_per_pack: maximum number of examples in a row, where they are packed; else None.
+        next_sentence: False if examples have one text; else None.
         unreadable_inputs: number of files and folders that were left out with --skip_unreadable; None without the flag.
         seed: seed of the preparation.
         splits: the shards of "train" and "eval", in order. "eval" may be empty.
@@ -138,7 +141,7 @@ def write_manifest(manifest: Manifest) -> None:
     path = manifest.path(NAME)
     values = msgspec.to_builtins(manifest)
     content = {"format": FORMAT, **{name: values[name] for name in _Fields.__struct_fields__}}
-    for name in ("max_sequences_per_pack", "unreadable_inputs"):
+    for name in ("max_sequences_per_pack", "unreadable_inputs", "next_sentence"):
         if content[name] is None:
             del content[name]
     with contextlib.suppress(FileNotFoundError):

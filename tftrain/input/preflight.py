@@ -133,6 +133,9 @@ def problems(config: TrainConfig) -> list[Problem]:
             *faults,
             Problem("data_dir", data.data_dir, other_objective(config.model.objective, manifest.objective)),
         ]
+    if manifest.next_sentence is False and config.model.next_sentence:
+        expected = "expected false: the data was prepared with --next_sentence=false, so its examples have one text"
+        faults.append(Problem("next_sentence", True, expected))
     return faults + _prepared_problems(config, manifest)
 
 

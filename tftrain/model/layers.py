@@ -142,7 +142,7 @@ class Norm(tf_keras.layers.Layer):
         self.gamma = parameters.ones("gamma", [spec.width])
         self.shift = ()
         if spec.kind == "layer":
-            self.shift = (parameters.zeros("beta", [spec.width]) if spec.shift else tf.zeros_like(self.gamma),)
+            self.shift = (parameters.zeros("beta", [spec.width]) if spec.shift else None,)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes the last axis of [..., H]."""

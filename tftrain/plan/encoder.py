@@ -133,13 +133,13 @@ def embedding(work: Workload) -> Part:
 
 
 def head(work: Workload) -> Part:
-    """Returns the inventory of the two heads: logits of the masked positions, in fp32, and the pooler."""
+    """Returns the inventory of the heads: logits of the masked positions, in fp32, and the pooler."""
     rows, width, words = work.micro_batch * work.predictions, work.model.width, work.model.vocab
     logits, picked = rows * words / work.tp, rows * width * work.item
     products = (
         Product("transform", rows, width, width),
         Product("logits", rows, words // work.tp, width),
-        Product("pooler", work.micro_batch, width, width),
+        *([Product("pooler", work.micro_batch, width, width)] if work.model.head("pooler") else []),
     )
     kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
     saved = (

@@ -43,8 +43,8 @@ def _masked_head(work: Workload) -> Part:
     saved = [*part.saved[:-1], SavedTensor("logits and probabilities of a chunk", (work.item + 8.0) * chunk * words)]
     if chunk < rows:
         saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * width))
-    products = (*part.products, Product("next sentence", work.micro_batch, 2, width))
-    return part._replace(products=products, saved=tuple(saved))
+    pairs = [Product("next sentence", work.micro_batch, 2, width)] if work.model.head("next_sentence") else []
+    return part._replace(products=(*part.products, *pairs), saved=tuple(saved))
 
 
 def _causal_head(work: Workload) -> Part:

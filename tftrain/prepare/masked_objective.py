@@ -13,7 +13,7 @@ from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.objective import Examples, Objective
 from tftrain.prepare.packing import pack
-from tftrain.prepare.pairs import Pair, PairedExample, make_pairs
+from tftrain.prepare.pairs import Pair, PairedExample, make_pairs, make_texts
 from tftrain.prepare.sentences import split_sentences
 from tftrain.prepare.spool import Chunk
 from tftrain.prepare.tokenized_text import TokenizedText
@@ -22,7 +22,6 @@ _RANDOM_SECOND = "with a random second text"
 _LONE = "document_of_one_token"
 _TOKENS, _POSITIONS = "tokens in rows", "positions of rows"
 _SHOWN_TOKENS = 60
-_SPECIAL_TOKENS = 3
 _PACKING = 1 << 20  # of random numbers: no turn of the pairs has this number
 
 
@@ -58,8 +57,9 @@ class MaskedObjective(Objective):
     def rows(self, accounting: Accounting) -> list[str]:
         """Returns the number of random second texts, of the examples of a document, and how full the rows are."""
         details = accounting.details
+        random = details[_RANDOM_SECOND]
         return [
-            row(f"  {_RANDOM_SECOND}", details[_RANDOM_SECOND], accounting.examples),
+            *([row(f"  {_RANDOM_SECOND}", random, accounting.examples)] if random else []),
             f"{'  of a document':32}{accounting.examples / max(1, accounting.documents):>16,.1f}",
             row("rows", accounting.records),
             row("  positions that are not padding", details[_TOKENS], details[_POSITIONS]),
@@ -79,7 +79,7 @@ class MaskedObjective(Objective):
     def warnings(self, documents: Sequence[int], config: PrepareConfig) -> list[str]:
         """Warns of chunks with a single document: random next sentences have no other document to come from."""
         single, filled = documents.count(1), sum(count > 0 for count in documents)
-        if not single:
+        if not single or not config.next_sentence:
             return []
         other_separator = "file" if config.document_separator == "blank_line" else "blank_line"
         return [
@@ -90,7 +90,8 @@ class MaskedObjective(Objective):
 
 def _length(pair: Pair) -> int:
     """Returns the tokens of an example, special ones included."""
-    return pair.first_end - pair.first + pair.second_end - pair.second + _SPECIAL_TOKENS
+    second = pair.second_end - pair.second
+    return pair.first_end - pair.first + 2 + (second + 1 if second else 0)
 
 
 class _Pairs(Examples):
@@ -104,7 +105,8 @@ class _Pairs(Examples):
         self._pairs: list[Pair] = []
         for turn in range(config.dupe_factor or (10 if config.masking == "static" else 1)):
             rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number, turn])
-            self._pairs += make_pairs(text, config.max_seq_length, config.short_seq_prob, rng)
+            make = make_pairs if config.next_sentence else make_texts
+            self._pairs += make(text, config.max_seq_length, config.short_seq_prob, rng)
         self._used = np.zeros(len(text.tokens), bool)
         for pair in self._pairs:
             self._used[pair.first : pair.first_end] = True
@@ -157,9 +159,11 @@ class _Pairs(Examples):
 
     def lines(self, number: int) -> list[str]:
         pair = self._pairs[self._rows[number][0]]
-        relation = "B is random" if pair.next_sentence_label else "B follows A"
+        relation = ", B is random" if pair.next_sentence_label else ", B follows A"
         segments = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
-        return [f"example, {relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
+        if pair.second == pair.second_end:
+            relation, segments = "", segments[:1]
+        return [f"example{relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
 
     def _packed(self) -> list[list[int]]:
         """Returns the examples of each row. Which of equally long examples share a row is random."""
@@ -176,4 +180,5 @@ class _Pairs(Examples):
         cls, sep = self._vocabulary.id("[CLS]"), self._vocabulary.id("[SEP]")
         first = self._text.tokens[pair.first : pair.first_end].tolist()
         second = self._text.tokens[pair.second : pair.second_end].tolist()
-        return PairedExample([cls, *first, sep, *second, sep], len(first) + 2, pair.next_sentence_label)
+        ids = [cls, *first, sep, *second, sep] if second else [cls, *first, sep]
+        return PairedExample(ids, len(first) + 2, pair.next_sentence_label)

@@ -1,5 +1,8 @@
 """Sentence pairs for masked-LM and next-sentence training (BERT, arXiv 1810.04805, section 3.1 and appendix A.2).
 
+Without next sentences, an example has one text, A, with which a document goes on (RoBERTa, arXiv 1907.11692, its
+DOC-SENTENCES).
+
 A pair consists of two segments, A and B, which fill a sequence. In half of the pairs B follows A in the same document.
 In the others B comes from another document, and the text after A goes into the next pair. A small share of the pairs
 has a random, smaller length, so training includes short sequences.
@@ -32,7 +35,7 @@ class Pair(NamedTuple):
 
     Attributes:
         first, first_end: first position of A, and the position after its last token.
-        second, second_end: the same of B.
+        second, second_end: the same of B, which is empty without next sentences.
         next_sentence_label: 1 if B is random, 0 if it follows A.
     """
 
@@ -44,11 +47,11 @@ class Pair(NamedTuple):
 
 
 class PairedExample(NamedTuple):
-    """One example before masking: [CLS] A [SEP] B [SEP].
+    """One example before masking: [CLS] A [SEP] B [SEP], or [CLS] A [SEP].
 
     Attributes:
         input_ids: token ids.
-        second_segment_start: position of the first token of B.
+        second_segment_start: position of the first token of B; without B the number of tokens.
         next_sentence_label: 1 if B is random, 0 if it follows A.
     """
 
@@ -94,6 +97,19 @@ def make_pairs(
             else:
                 yield Pair(begin, middle, middle, end, 0)
                 begin = end
+
+
+def make_texts(
+    text: TokenizedText, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator
+) -> Iterator[Pair]:
+    """Yields examples without a second text, which contain every token; the arguments are those of `make_pairs`."""
+    max_tokens = max_seq_length - 2
+    for begin, stop in pairwise(text.documents.tolist()):
+        while begin < stop:
+            length = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_seq_prob else max_tokens
+            end = min(begin + length, stop)
+            yield Pair(begin, end, end, end, 0)
+            begin = end
 
 
 def _labels(rng: np.random.Generator) -> Iterator[bool]:

@@ -14,7 +14,7 @@ from tftrain.host.files import read_small
 from tftrain.input import manifest
 from tftrain.input.errors import DataError, unreadable
 from tftrain.input.tokenizer_model import SETTINGS, TokenizerModel
-from tftrain.input.vocabulary import MAX_BYTES, read_vocabulary
+from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, read_vocabulary
 from tftrain.prepare import accents, shards
 from tftrain.prepare.alphabet import vocabulary_warnings
 from tftrain.prepare.objective import Objective
@@ -42,7 +42,13 @@ def read(config: PrepareConfig) -> TokenizerModel | None:
     if config.tokenizer_type == "bpe":
         from tftrain.input.byte_pairs import read_byte_pairs
 
-        return TokenizerModel(*read_byte_pairs(config.vocab_file))
+        vocabulary, model = read_byte_pairs(config.vocab_file)
+        if config.objective == "masked" and not vocabulary.is_for_encoders:
+            raise DataError(
+                f"{config.vocab_file}: the vocabulary lacks special tokens; expected {' '.join(SPECIAL_TOKENS)} for "
+                "--objective=masked"
+            )
+        return TokenizerModel(vocabulary, model)
     from tftrain.prepare.vocabulary_learner import sentencepiece_vocabulary
 
     try:

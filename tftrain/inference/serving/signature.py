@@ -27,6 +27,12 @@ class Source(NamedTuple):
     null_score_threshold: float | None = None
 
     @property
+    def ids(self) -> tuple[tf.TensorSpec, ...]:
+        """The inputs of functions of token ids; a decoder takes no padding, and not all families have token types."""
+        config = self.model.config
+        return IDS[: 1 if config.is_decoder else 3 if config.has_token_types else 2]
+
+    @property
     def tokens(self) -> tf.Tensor:
         """The tokens by id, string [tokens]."""
         return tf.constant(self.model.tokenizer.vocabulary.tokens)

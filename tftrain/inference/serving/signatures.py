@@ -6,7 +6,7 @@ A builder takes a `Source` and returns a `Signature`, or None if the model lacks
 import tensorflow as tf
 
 from tftrain.inference.serving import task_signatures
-from tftrain.inference.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
+from tftrain.inference.serving.signature import TEXT, Builder, Signature, Source, fp32
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch, most_probable
 from tftrain.model import bert
 
@@ -28,7 +28,7 @@ def encode(source: Source) -> Signature:
         outputs = {"hidden_states": fp32(hidden)}
         return outputs | ({"pooled": fp32(pooled)} if has_pooler else {})
 
-    return Signature(run, IDS[:1] if source.model.config.is_decoder else IDS)
+    return Signature(run, source.ids)
 
 
 def masked_lm(source: Source) -> Signature | None:
@@ -37,13 +37,13 @@ def masked_lm(source: Source) -> Signature | None:
     if not _has_masked_lm(source.model):
         return None
 
-    def run(input_ids, input_mask, token_type_ids):
+    def run(input_ids, input_mask, token_type_ids=None):
         hidden, _ = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         places = tf.range(tf.shape(input_ids)[1])[tf.newaxis]
         places = tf.tile(places, [tf.shape(input_ids)[0], 1])
         return {"logits": fp32(network.masked_lm(hidden, places))}
 
-    return Signature(run, IDS)
+    return Signature(run, source.ids)
 
 
 def next_token(source: Source) -> Signature | None:
@@ -55,7 +55,7 @@ def next_token(source: Source) -> Signature | None:
     def run(input_ids):
         return {"logits": fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
 
-    return Signature(run, IDS[:1])
+    return Signature(run, source.ids)
 
 
 def embeddings(source: Source) -> Signature | None:

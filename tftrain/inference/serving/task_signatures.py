@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tftrain.inference.serving.answer_graph import AnswerGraph
-from tftrain.inference.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
+from tftrain.inference.serving.signature import TEXT, Builder, Signature, Source, fp32
 from tftrain.inference.trained_model import encoder_batch
 from tftrain.model.bert import embeddings
 
@@ -95,10 +95,10 @@ def _on_ids(source: Source, finish: Finish, *tasks: str) -> Signature | None:
     if source.model.config.task not in tasks:
         return None
 
-    def run(input_ids, input_mask, token_type_ids):
+    def run(input_ids, input_mask, token_type_ids=None):
         return finish(fp32(network.task_outputs(encoder_batch(input_ids, input_mask, token_type_ids))), input_mask)
 
-    return Signature(run, IDS)
+    return Signature(run, source.ids)
 
 
 def _on_text(source: Source, inputs: tuple[tf.TensorSpec, ...], finish: Finish, *tasks: str) -> Signature | None:
