@@ -75,7 +75,7 @@ def _of_family(model: ModelConfig) -> Iterator[Problem]:
         if value not in values and value in (choices[name] or (value,)):
             takes = " or ".join(str(each).lower() for each in values if each is not None)
             expected = f"expected {takes}" if takes else "remove this flag"
-            yield Problem(name, value, f"{expected}, or use --model_family={taking(name, value)}")
+            yield Problem(name, value, f"{expected}, or use --model_family={taking(name, value, model.objective)}")
     for name, part in model.without_fused_op.items():
         if getattr(model, name) == "fused":
             yield Problem(name, "fused", f"expected auto or reference: {part} has no fused op")
@@ -92,6 +92,7 @@ def _no_cudnn(config) -> str | None:
         "position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
             model.position_embedding == "alibi"
         ),
+        "local_attention: cuDNN would compute what a window hides": model.local_attention > 0,
         "document_mask: cuDNN would mix the documents of a row": config.data.document_mask,
         "deterministic: cuDNN adds gradients in any order": compute.deterministic,
         "a step that XLA does not compile": not config.compiles(gpu=True),

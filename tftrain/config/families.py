@@ -118,6 +118,8 @@ def listed(objective: str) -> str:
     return " or ".join(name for name, family in FAMILIES.items() if family.objective == objective)
 
 
-def taking(flag: str, value: Any) -> str:
-    """Returns the names of the families that take a value of a flag, for a message."""
-    return " or ".join(name for name, family in FAMILIES.items() if value in family.values.get(flag, (value,)))
+def taking(flag: str, value: Any, objective: str) -> str:
+    """Returns the names of the families that take a value of a flag, if there are some those of an objective."""
+    found = [name for name, family in FAMILIES.items() if value in family.values.get(flag, (value,))]
+    same = [name for name in found if FAMILIES[name].objective == objective]
+    return " or ".join(same or found)

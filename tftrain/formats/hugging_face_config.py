@@ -256,6 +256,11 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
         library: for the message.
         norm_positions: where the library's models of this family have their norms.
     """
+    if library != "transformers" and model.model_family != "bert":
+        raise FormatError(
+            f"--model_family={model.model_family}: the format of {library} is that of its BERT; write this model with "
+            "--to=hf:FOLDER"
+        )
     position = "pre" if model.is_pre_norm else "post"
     if position not in norm_positions:
         raise FormatError(f"--norm_position={position}: the BERT of {library} has only {norm_positions[0]}")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain.formats.tokenizer import Tokenizer
+from tftrain.input.tokenizer_model import build
 
 SPECIAL_TOKENS = {1: 2, 2: 3}  # of an example with so many texts
 
@@ -30,16 +31,15 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
-        """Builds the tokenizer; `tokenizer` is of kind WordPiece or sentencepiece."""
-        from tftrain.input.tokenization import Tokenizer as TextTokenizer  # it loads TensorFlow.
-
-        self.tokenize = TextTokenizer(
+        """Builds the tokenizer."""
+        self.tokenize = build(
             tokenizer.vocabulary,
-            tokenizer.lower_case,
             tokenizer.model,
+            tokenizer.lower_case,
             tokenizer.normalization,
             tokenizer.strip_accents,
         )
+        self._has_spaces = tokenizer.vocabulary.tokenizer_type == "bpe"
         self.max_seq_length, self.cut = max_seq_length, 0
         self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
 
@@ -47,6 +47,12 @@ class Encoder:
         """Encodes examples of one text or two. The longer of two texts is cut first."""
         parts = [self.tokenize(texts) for texts in zip(*examples, strict=True)]
         return [self.join(texts) for texts in zip(*parts, strict=True)]
+
+    def words(self, words: Sequence[str], after_space: Iterable[bool]) -> list[np.ndarray]:
+        """Returns the tokens of words one by one; in a byte-level BPE the space before a word is in its first token."""
+        if self._has_spaces:
+            words = [" " * space + word for word, space in zip(words, after_space, strict=True)]
+        return self.tokenize(words)
 
     def join(self, texts: Sequence[np.ndarray]) -> Encoded:
         """Returns the sequence of one or two texts' token ids."""
