@@ -106,7 +106,8 @@ def test_it_is_fine_tuned_and_predicts(run, tmp_path, task, text):
     texts = tmp_path / "texts.txt"
     texts.write_text(text + "\n")
     done("predict", f"--output_dir={folder} --input_file={texts}")
-    done("predict", f"--init_checkpoint=hf:{tmp_path / 'hf'} --input_file={texts}")
+    vectors = "--embedding=mean " if task == "embedding" else ""
+    done("predict", f"--init_checkpoint=hf:{tmp_path / 'hf'} {vectors}--input_file={texts}")
     done("export", f"--output_dir={folder} --to={tmp_path / 'out'}")
 
 

@@ -38,9 +38,9 @@ FUSED = dict.fromkeys(FLAGS, "fused")
 # divides by nothing.
 MODEL = dataclasses.replace(BASE.model, use_bias_in_keys=False, num_hidden_layers=1, num_attention_heads=4)
 WIDE = {"hidden_size": 2560, "num_hidden_layers": 1, "intermediate_size": 64}
-# Many gradients of the attention of so small a decoder, or pre-norm encoder, are next to nothing. A large epsilon keeps
-# Adam from turning their roundings into steps of full length.
-GPT, PRE_NORM_EPSILON = {"model_family": "gpt"}, 0.1
+# Many gradients of so small a model are next to nothing if it has several layers, or pre-norm blocks. A large
+# epsilon keeps Adam from turning their roundings into steps of full length.
+GPT, LARGE_EPSILON = {"model_family": "gpt"}, 0.1
 # With heads that share keys and values, and an output layer of its own.
 LLAMA = {"model_family": "llama", **FAMILIES["llama"].defaults, "num_key_value_heads": 2, "use_bias_in_keys": True}
 LLAMA |= {name: getattr(MODEL, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
@@ -69,7 +69,8 @@ def case(
     """
     packed_data = dataclasses.replace(BASE.data, synthetic_data=False, data_dir="packed")
     model = dataclasses.replace(MODEL, **dict(model))
-    epsilon = PRE_NORM_EPSILON if model.is_pre_norm else BASE.optimizer.adam_epsilon
+    is_flat = model.is_pre_norm or model.num_hidden_layers > 1
+    epsilon = LARGE_EPSILON if is_flat else BASE.optimizer.adam_epsilon
     return dataclasses.replace(
         BASE,
         data=packed_data if packed else BASE.data,

@@ -6,40 +6,26 @@ from typing import NamedTuple
 import numpy as np
 
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.input.tokenizer_model import build
 
 SPECIAL_TOKENS = {1: 2, 2: 3}  # of an example with so many texts
 
 
 class Encoded(NamedTuple):
-    """Token ids of one sequence without padding.
+    """Token ids of one sequence without padding."""
 
-    Attributes:
-        ids: int32 [tokens], the special tokens included.
-        first: number of tokens of segment 0: up to and including the first [SEP].
-    """
-
-    ids: np.ndarray
-    first: int
+    ids: np.ndarray  # int32 [tokens], the special tokens included
+    first: int  # number of tokens of segment 0: up to and including the first [SEP]
 
 
 class Encoder:
-    """Makes the token ids of texts, of at most `max_seq_length` tokens.
+    """Makes the token ids of texts, of at most `max_seq_length` tokens, by WordPiece or sentencepiece.
 
     Attributes:
         cut: number of examples so far whose texts were cut.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
-        """Builds the tokenizer."""
-        self.tokenize = build(
-            tokenizer.vocabulary,
-            tokenizer.model,
-            tokenizer.lower_case,
-            tokenizer.normalization,
-            tokenizer.strip_accents,
-        )
-        self._has_spaces = tokenizer.vocabulary.tokenizer_type == "bpe"
+        self.tokenize, self._has_spaces = tokenizer.build(), tokenizer.vocabulary.tokenizer_type == "bpe"
         self.max_seq_length, self.cut = max_seq_length, 0
         self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
 
@@ -76,14 +62,8 @@ def cut_longest(lengths: Sequence[int], most: int) -> list[int]:
     if len(lengths) == 1:
         return [min(lengths[0], most)]
     first, second = lengths
-    half = most // 2
-    if first + second <= most:
-        return [first, second]
-    if second <= half:
-        return [most - second, second]
-    if first <= most - half:
-        return [first, most - first]
-    return [most - half, half]
+    second = min(second, max(most - first, most // 2))
+    return [min(first, most - second), second]
 
 
 class Sequences:
