@@ -52,7 +52,7 @@ def test_examples_have_one_text_and_every_token_of_the_documents(data):
     cls, sep = tokens.index("[CLS]"), tokens.index("[SEP]")
     files_of_split = [str(data / shard.file) for shard in manifest.splits["train"]]
     records = RecordSet(files_of_split)
-    for number in range(records.count):
+    for number in range(len(records)):
         features = decode(records.read(number), "here")
         ends = np.cumsum(features["sequence_lengths"])
         ids, begins = np.array(features["input_ids"]), ends - features["sequence_lengths"]
