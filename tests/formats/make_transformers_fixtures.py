@@ -3,7 +3,7 @@
     python3 -m venv build/torch && build/torch/bin/pip install torch==2.13.0 transformers==5.23.0 numpy
     build/torch/bin/python tests/formats/make_transformers_fixtures.py [FIXTURE ...]     # without names, all
 
-hf_llama, hf_qwen2 and hf_modernbert... are by torch 2.13.0 and transformers 5.18.0.
+hf_llama, hf_qwen2, hf_qwen3 and hf_modernbert... are by torch 2.13.0 and transformers 5.18.0.
 
 Weights are wide enough that a wrong order, a missing bias or another GeLU shows in the outputs.
 """
@@ -41,6 +41,7 @@ def main(names: list[str]) -> None:
     decoders = {
         "hf_llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, False),
         "hf_qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, True),
+        "hf_qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, True),
     }
     for name, (cls, config_class, tied) in decoders.items():
         if not names or name in names:
@@ -73,7 +74,8 @@ def main(names: list[str]) -> None:
 def defaults() -> None:
     """Writes the fields of a configuration that states none."""
     classes = (transformers.BertConfig, transformers.MegatronBertConfig, transformers.GPT2Config)
-    classes += (transformers.LlamaConfig, transformers.Qwen2Config, transformers.ModernBertConfig)
+    classes += (transformers.LlamaConfig, transformers.Qwen2Config, transformers.Qwen3Config)
+    classes += (transformers.ModernBertConfig,)
     values = {each.model_type: {**each().to_dict(), "transformers_version": None} for each in classes}
     (FOLDER / "transformers_defaults.json").write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
 
@@ -156,6 +158,7 @@ def llama(name: str, cls, config_class, tied: bool) -> None:
         rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6} if tied else scaling,
         tie_word_embeddings=tied,
+        **({"head_dim": 10} if name == "hf_qwen3" else {}),
         attn_implementation="eager",
     )
     model = cls(config).eval()

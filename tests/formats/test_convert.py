@@ -44,6 +44,7 @@ OF_TRANSFORMERS = (
     "hf_gpt2",
     "hf_llama",
     "hf_qwen2",
+    "hf_qwen3",
     "hf_modernbert",
 )
 FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
@@ -61,8 +62,9 @@ def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path,
     first, last = (json.loads((folder / "config.json").read_text()) for folder in (DATA / name, tmp_path / "back"))
     sizes = ("architectures", "model_type", "vocab_size", "hidden_size", "n_embd", "n_inner", "layer_norm_eps")
     sizes += ("id2label", "label2id")
-    if first["model_type"] in ("llama", "qwen2"):
+    if first["model_type"] in ("llama", "qwen2", "qwen3"):
         sizes += ("num_key_value_heads", "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "mlp_bias")
+        sizes += ("head_dim",) if "head_dim" in first else ()
     if first["model_type"] == "modernbert":
         sizes += ("layer_types", "local_attention", "rope_parameters", "norm_eps", "hidden_activation", "norm_bias")
         sizes += ("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
@@ -197,7 +199,7 @@ def test_half_precision_widens_without_a_change(capsys, tmp_path):
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is None; expected a number"),
         ({"rope_parameters": None, "rope_theta": "large"}, "rope_theta is 'large'; expected a number above 1"),
         ({"num_key_value_heads": 4}, "num_attention_heads=6 is not a multiple of num_key_value_heads=4"),
-        ({"head_dim": 8}, "head_dim is 8; this project has only hidden_size / heads"),
+        ({"head_dim": 8}, "model.layers.0.self_attn.q_proj.weight is [24, 24], expected [48, 24]"),
         ({"mlp_bias": True}, "attention_bias and mlp_bias differ"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; this project has only 'silu'"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; expected true or false"),
@@ -298,7 +300,7 @@ def damaged(folder, how):
     changes = {
         "another family": (
             {"model_type": "roberta"},
-            "model_type is 'roberta'; expected one of bert, megatron-bert, gpt2, llama, qwen2, modernbert",
+            "model_type is 'roberta'; expected one of bert, megatron-bert, gpt2, llama, qwen2, qwen3, modernbert",
         ),
         "another activation": ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         "relative positions": ({"position_embedding_type": "relative_key"}, "this project has only 'absolute'"),

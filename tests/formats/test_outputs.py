@@ -17,6 +17,7 @@ FIXTURES = {
     "hf_gpt2": ("hf", {"hidden", "logits"}),
     "hf_llama": ("hf", {"hidden", "logits"}),
     "hf_qwen2": ("hf", {"hidden", "logits"}),
+    "hf_qwen3": ("hf", {"hidden", "logits"}),
     "hf_bert_classes": ("hf", {"hidden", "task_logits"}),
     "hf_bert_tokens": ("hf", {"hidden", "task_logits"}),
     "hf_bert_answers": ("hf", {"hidden", "task_logits"}),
@@ -33,7 +34,7 @@ FIXTURES = {
 }
 
 
-@pytest.mark.parametrize("name", ["hf_llama", "hf_qwen2"])
+@pytest.mark.parametrize("name", ["hf_llama", "hf_qwen2", "hf_qwen3"])
 def test_every_gradient_is_that_of_transformers(name):
     weights, expected = open_weights(Place("hf", str(DATA / name))), np.load(DATA / name / "expected.npz")
     model, ids = build(weights, "float64"), tf.constant(expected["input_ids"], tf.int32)

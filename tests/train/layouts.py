@@ -41,8 +41,9 @@ WIDE = {"hidden_size": 2560, "num_hidden_layers": 1, "intermediate_size": 64}
 # Many gradients of so small a model are next to nothing if it has several layers, or pre-norm blocks. A large
 # epsilon keeps Adam from turning their roundings into steps of full length.
 GPT, LARGE_EPSILON = {"model_family": "gpt"}, 0.1
-# With heads that share keys and values, and an output layer of its own.
+# With wide heads that share keys and values, with norms of both, and an output layer of its own.
 LLAMA = {"model_family": "llama", **FAMILIES["llama"].defaults, "num_key_value_heads": 2, "use_bias_in_keys": True}
+LLAMA |= {"attention_head_size": 10, "query_key_norm": True}
 LLAMA |= {name: getattr(MODEL, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
 # Its last block is global, so that some windows are there only with several layers.
 MODERN = {"model_family": "modernbert", **FAMILIES["modernbert"].defaults, "local_attention": 6, "global_attn_every": 2}

@@ -65,6 +65,9 @@ def configuration(architecture: Architecture) -> ModelConfig:
         num_hidden_layers=architecture.layers,
         hidden_size=architecture.width,
         num_attention_heads=attention.heads,
+        attention_head_size=None
+        if attention.head_size * attention.heads == architecture.width
+        else attention.head_size,
         num_key_value_heads=None if attention.key_value_heads == attention.heads else attention.key_value_heads,
         intermediate_size=architecture.inner,
         max_position_embeddings=rows.get("position", ModelConfig.max_position_embeddings),
@@ -79,6 +82,7 @@ def configuration(architecture: Architecture) -> ModelConfig:
         norm_position="pre" if architecture.block.pre_norm else "post",
         activation=feed_forward.activation,
         bias="all" if attention.output.bias else "query_key_value" if attention.query.bias else "none",
+        query_key_norm=attention.query_norm is not None,
         use_bias_in_keys=attention.key.bias or not attention.query.bias,
         tie_output=architecture.output is None,
     )
@@ -92,17 +96,20 @@ def _global_every(architecture: Architecture) -> int:
 
 def _attention(model: ModelConfig) -> Attention:
     width, unit = model.hidden_size, model.head_size
-    query = Dense(width, width, bias=model.bias != "none", divided="outputs", unit=unit)
+    inner, norm = model.num_attention_heads * unit, Norm(unit, model.family.norm, model.family.norm_shift)
+    query = Dense(width, inner, bias=model.bias != "none", divided="outputs", unit=unit)
     value = dataclasses.replace(query, outputs=model.key_value_heads * unit)
     return Attention(
         query=query,
         key=dataclasses.replace(value, bias=value.bias and model.use_bias_in_keys),
         value=value,
-        output=Dense(width, width, bias=model.bias == "all", divided="inputs", unit=unit),
+        output=Dense(inner, width, bias=model.bias == "all", divided="inputs", unit=unit),
         heads=model.num_attention_heads,
         positions=model.position_embedding,
         theta=model.rope_theta,
         scaling=model.rotary_scaling,
+        query_norm=norm if model.query_key_norm else None,
+        key_norm=norm if model.query_key_norm else None,
     )
 
 

@@ -47,7 +47,8 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
     attention, feed_forward = model.block.attention, model.block.feed_forward
     rows = {"predictions": tokens if model.causal else predictions, "sample": 1, "tokens": tokens}
     return ForwardFlops(
-        attention_projections=model.layers * sum(_product(tokens, leaf) for _, leaf in attention.parts()),
+        attention_projections=model.layers
+        * sum(_product(tokens, leaf) for _, leaf in attention.parts() if isinstance(leaf, Dense)),
         attention_products=round(model.layers * model.keys(tokens)) * 2 * 2 * tokens * attention.query.outputs,
         feed_forward=model.layers * sum(_product(tokens, leaf) for _, leaf in feed_forward.parts()),
         heads=sum(

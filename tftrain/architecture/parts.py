@@ -125,6 +125,7 @@ class Attention:
 
     Attributes:
         query, key, value, output: the projections.
+        query_norm, key_norm: of each head, before the rotation, or None.
         heads: number of attention heads.
         positions: how it knows positions by itself: "rotary" or "alibi"; "learned": it does not.
         theta, scaling: base of the wavelengths of rotary positions, and their scaling, if any.
@@ -140,6 +141,8 @@ class Attention:
     theta: float = 10_000.0
     scaling: RopeScaling | None = None
     window: int | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
 
     def keys(self, tokens: int) -> int:
         """Returns the most tokens that one of a sequence of `tokens` attends to; a causal mask saves nothing."""
@@ -156,8 +159,11 @@ class Attention:
         return self.key.outputs // self.head_size
 
     def parts(self) -> Iterator[Named]:
-        """Yields the projections with their names."""
-        yield from {"query": self.query, "key": self.key, "value": self.value, "output": self.output}.items()
+        """Yields the projections, and the norms within, with their names."""
+        norms = (("query_norm", self.query_norm), ("key_norm", self.key_norm))
+        yield from (("query", self.query), ("key", self.key), ("value", self.value))
+        yield from ((name, norm) for name, norm in norms if norm)
+        yield "output", self.output
 
 
 @dataclass(frozen=True)

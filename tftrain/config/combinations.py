@@ -41,12 +41,15 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
 def _of_model(config) -> Iterator[Problem]:
     model, positions = config.model, config.model.position_embedding
     heads = model.num_attention_heads
-    if heads > 0 and model.hidden_size % heads:
+    if heads > 0 and model.attention_head_size is None and model.hidden_size % heads:
         yield Problem("hidden_size", model.hidden_size, f"expected a multiple of num_attention_heads={heads}")
     yield from _of_family(model)
     if positions == "rotary" and model.head_size % 2:
         expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
-        yield Problem("position_embedding", positions, expected)
+        if model.attention_head_size:
+            yield Problem("attention_head_size", model.head_size, "expected an even number: rotary turns pairs of them")
+        else:
+            yield Problem("position_embedding", positions, expected)
     if heads > 0 and heads % max(1, model.key_value_heads):
         expected = f"expected a divisor of num_attention_heads={heads}"
         yield Problem("num_key_value_heads", model.num_key_value_heads, expected)

@@ -37,6 +37,7 @@ class Family(NamedTuple):
 
 
 _ALL_GLOBAL = {"local_attention": (0,), "global_attn_every": (3,), "local_rope_theta": (10_000.0,)}
+_EVEN_HEADS = {"attention_head_size": (None,), "query_key_norm": (False,)}
 _ONE_LOSS = {"next_sentence": (True,)}
 # The options that BERT and GPT-2 came without.
 _CLASSIC = {
@@ -45,6 +46,7 @@ _CLASSIC = {
     "num_key_value_heads": (None,),
     "tie_output": (True,),
     **_ALL_GLOBAL,
+    **_EVEN_HEADS,
 }
 FAMILIES = {
     "bert": Family("masked", False, "layer", True, False, True, {"position_embedding": ("learned",), **_CLASSIC}),
@@ -93,6 +95,7 @@ FAMILIES = {
             "rope_scaling": ("none",),
             "tie_output": (True,),
             "use_bias_in_keys": (True,),
+            **_EVEN_HEADS,
         },
         defaults={
             "activation": "geglu",

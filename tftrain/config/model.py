@@ -42,8 +42,10 @@ class ModelConfig:
     vocab_size: int | None = flag(None, minimum=6)
     """Rows of the token embedding; by default the size of the data's vocabulary."""
     num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
-    hidden_size: int = flag(768, "Width of the residual stream; a multiple of num_attention_heads.", minimum=1)
+    hidden_size: int = flag(768, "Width of the residual stream.", minimum=1)
     num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
+    attention_head_size: int | None = flag(None, minimum=1)
+    """Width of an attention head; by default hidden_size / num_attention_heads."""
     num_key_value_heads: int | None = flag(None, minimum=1)
     """Key and value heads, each shared by the same number of query heads (arXiv 2305.13245); by default
     num_attention_heads."""
@@ -90,6 +92,8 @@ class ModelConfig:
     """Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl."""
     dropout_add_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
     """Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl."""
+    query_key_norm: bool = flag(False)
+    """Norm of each head's queries and keys, before their rotation, as in Qwen3 (arXiv 2302.05442)."""
     bias: str = flag("all", choices=("all", "query_key_value", "none"))
     """Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none."""
     use_bias_in_keys: bool = flag(True)
@@ -180,8 +184,8 @@ class ModelConfig:
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+        """Width of one attention head: `attention_head_size`, or `hidden_size` / `num_attention_heads`."""
+        return self.attention_head_size or self.hidden_size // self.num_attention_heads
 
     @property
     def key_value_heads(self) -> int:

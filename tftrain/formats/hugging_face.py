@@ -2,8 +2,8 @@
 
 Models: BertForPreTraining, BertForMaskedLM and BertModel; BertForSequenceClassification, BertForTokenClassification and
 BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms before the sub-layers;
-GPT2LMHeadModel and GPT2Model; LlamaForCausalLM and Qwen2ForCausalLM; ModernBertForMaskedLM and ModernBertModel, and the
-three of fine-tuned tasks.
+GPT2LMHeadModel and GPT2Model; LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM; ModernBertForMaskedLM and
+ModernBertModel, and the three of fine-tuned tasks.
 """
 
 import json
@@ -40,6 +40,7 @@ _ARCHITECTURES = {
     "gpt2": {"GPT2LMHeadModel": (), "GPT2Model": ()},
     "llama": {"LlamaForCausalLM": ()},
     "qwen2": {"Qwen2ForCausalLM": ()},
+    "qwen3": {"Qwen3ForCausalLM": ()},
     "modernbert": {
         "ModernBertForMaskedLM": ("masked_lm",),
         "ModernBertModel": (),
@@ -105,6 +106,8 @@ _LLAMA = Names(
         "attention/query": "model.layers.{layer}.self_attn.q_proj",
         "attention/key": "model.layers.{layer}.self_attn.k_proj",
         "attention/value": "model.layers.{layer}.self_attn.v_proj",
+        "attention/query_norm": "model.layers.{layer}.self_attn.q_norm",
+        "attention/key_norm": "model.layers.{layer}.self_attn.k_norm",
         "attention/output": "model.layers.{layer}.self_attn.o_proj",
         "attention/norm": "model.layers.{layer}.input_layernorm",
         "feed_forward/gate": "model.layers.{layer}.mlp.gate_proj",
@@ -146,6 +149,7 @@ _NAMES = {
     "gpt2": _GPT,
     "llama": _LLAMA,
     "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
     "modernbert": _MODERNBERT,
 }
 # What base models leave out at the beginning of names.

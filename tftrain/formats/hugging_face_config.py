@@ -20,8 +20,8 @@ _GELU_FORMS = {
     "gelu_python": "erf",
 }
 # For each model_type our fields, each with theirs and the value that it has where a config.json leaves it out: the
-# defaults of BertConfig, MegatronBertConfig, GPT2Config, LlamaConfig, Qwen2Config and ModernBertConfig in
-# transformers. None: the default of our own flag.
+# defaults of BertConfig, MegatronBertConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config and ModernBertConfig
+# in transformers. None: the default of our own flag.
 _BERT = {
     "vocab_size": ("vocab_size", 30522),
     "hidden_size": ("hidden_size", 768),
@@ -41,6 +41,7 @@ _LLAMA = {
     "hidden_size": ("hidden_size", 4096),
     "num_hidden_layers": ("num_hidden_layers", 32),
     "num_attention_heads": ("num_attention_heads", 32),
+    "attention_head_size": ("head_dim", None),
     "num_key_value_heads": ("num_key_value_heads", None),
     "intermediate_size": ("intermediate_size", 11008),
     "max_position_embeddings": ("max_position_embeddings", 2048),
@@ -48,6 +49,13 @@ _LLAMA = {
     "initializer_range": ("initializer_range", 0.02),
     "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
     "tie_output": ("tie_word_embeddings", False),
+}
+_QWEN2 = {
+    **_LLAMA,
+    "vocab_size": ("vocab_size", 151936),
+    "intermediate_size": ("intermediate_size", 22016),
+    "num_key_value_heads": ("num_key_value_heads", 32),
+    "max_position_embeddings": ("max_position_embeddings", 32768),
 }
 FIELDS = {
     "bert": _BERT,
@@ -73,13 +81,8 @@ FIELDS = {
         "gelu_form": ("activation_function", "gelu_new"),
     },
     "llama": _LLAMA,
-    "qwen2": {
-        **_LLAMA,
-        "vocab_size": ("vocab_size", 151936),
-        "intermediate_size": ("intermediate_size", 22016),
-        "num_key_value_heads": ("num_key_value_heads", 32),
-        "max_position_embeddings": ("max_position_embeddings", 32768),
-    },
+    "qwen2": _QWEN2,
+    "qwen3": {**_QWEN2, "attention_head_size": ("head_dim", 128)},
     "modernbert": {
         "vocab_size": ("vocab_size", 50368),
         "hidden_size": ("hidden_size", 768),
@@ -103,6 +106,7 @@ _FLAGS = {
     "gpt2": {"model_family": "gpt", "norm_position": "pre"},
     "llama": {"model_family": "llama", **FAMILIES["llama"].defaults},
     "qwen2": {"model_family": "llama", **FAMILIES["llama"].defaults, "bias": "query_key_value"},
+    "qwen3": {"model_family": "llama", **FAMILIES["llama"].defaults, "query_key_norm": True},
     "modernbert": {"model_family": "modernbert", **FAMILIES["modernbert"].defaults},
 }
 # The classes for fine-tuned tasks: the ends of their names.
@@ -138,7 +142,7 @@ _MODERN = {
 }
 _FIXED_OF_KIND = {
     **dict.fromkeys(("bert", "megatron-bert", "gpt2"), _TIED),
-    **dict.fromkeys(("llama", "qwen2"), _SILU),
+    **dict.fromkeys(("llama", "qwen2", "qwen3"), _SILU),
     "modernbert": _MODERN,
 }
 
@@ -168,7 +172,7 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
             values[ours] = value
         elif value is not None or default is not None:
             values[ours] = _number(theirs, value, type(getattr(ModelConfig, ours)), path)
-    if values["hidden_size"] % values["num_attention_heads"]:
+    if "attention_head_size" not in values and values["hidden_size"] % values["num_attention_heads"]:
         width, heads = (f"{FIELDS[kind][name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))
         raise FormatError(f"{path}: {width} is not a multiple of {heads}")
     if "num_key_value_heads" in FIELDS[kind]:
@@ -184,12 +188,12 @@ def _from_llama(config: dict[str, Any], values: dict[str, Any], path: str) -> di
     shared = values.get("num_key_value_heads", heads)
     if heads % shared:
         raise FormatError(f"{path}: num_attention_heads={heads} is not a multiple of num_key_value_heads={shared}")
-    if config.get("head_dim") not in (None, values["hidden_size"] // heads):
-        raise FormatError(f"{path}: head_dim is {config['head_dim']!r}; this project has only hidden_size / heads")
     biases = {config.get("attention_bias", False), config.get("mlp_bias", False)}
     if len(biases) > 1:
         raise FormatError(f"{path}: attention_bias and mlp_bias differ; this project has both or none")
     found["num_key_value_heads"] = None if shared == heads else shared
+    if values.get("attention_head_size", 0) * heads == values["hidden_size"]:
+        found["attention_head_size"] = None
     return {**found, "bias": "all"} if True in biases else found
 
 
@@ -268,11 +272,13 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
         value, only = getattr(model, name), model.family.defaults.get(name, getattr(ModelConfig, name))
         if value != only:
             raise FormatError(f"--{name}={str(value).lower()}: the models of {library} have only {str(only).lower()}")
+    if model.query_key_norm and model.bias != "none":
+        raise FormatError(f"--bias={model.bias}: the models of {library} with --query_key_norm have only none")
 
 
 def kind(model: ModelConfig) -> str:
     """Returns transformers' model_type."""
-    return _KINDS[model.model_family, model.is_pre_norm, model.bias]
+    return "qwen3" if model.query_key_norm else _KINDS[model.model_family, model.is_pre_norm, model.bias]
 
 
 _KINDS = {
@@ -301,7 +307,7 @@ def _to_llama(model: ModelConfig) -> dict[str, Any]:
         "num_key_value_heads": model.key_value_heads,
         "head_dim": model.head_size,
         "hidden_act": "silu",
-        **({"attention_bias": biased, "mlp_bias": biased} if model.bias != "query_key_value" else {}),
+        **({"attention_bias": biased, "mlp_bias": biased} if kind(model) == "llama" else {}),
         "bos_token_id": None,
         "eos_token_id": None,
         **hugging_face_rope.fields(model),

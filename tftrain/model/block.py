@@ -58,6 +58,11 @@ class SelfAttention(tf_keras.layers.Layer):
         self.query = Dense(parameters.scope("query"), spec.query)
         self.key = Dense(parameters.scope("key"), spec.key)
         self.value = Dense(parameters.scope("value"), spec.value)
+        # Ranks that divide the heads have the whole norms, and of their gradients those of their own heads.
+        self.query_norm, self.key_norm = (
+            Norm(parameters.in_parts(ranks.group.size > 1).scope(name), norm, config) if norm else tf.identity
+            for name, norm in (("query_norm", spec.query_norm), ("key_norm", spec.key_norm))
+        )
         bias_later = config.dropout_add_impl == "fused"
         self.output_projection = Dense(parameters.scope("output"), spec.output, config.residual_init_scale, bias_later)
         self.heads, self.head_range = self.query.kernel.shape[1] // self.head_size, None
@@ -91,6 +96,7 @@ class SelfAttention(tf_keras.layers.Layer):
         """Returns this rank's part of the output, [b, S, H]."""
         projected = x.outputs([self.query, self.key, self.value], deferred)
         query, key, value = (self._split_heads(each) for each in projected)
+        query, key = self.query_norm(query), self.key_norm(key)
         if self.rotate:
             query, key = (self.rotate(each, positions=mask.positions) for each in (query, key))
         if mask.cache:

@@ -93,7 +93,8 @@ def total(numbers: Iterable[float]) -> float:
 def query_key_value_bytes(work: Workload) -> tuple[float, float]:
     """Returns the bytes of a rank's queries, and of its keys, as many as of its values, in a block."""
     tokens, item = work.micro_batch * work.seq, work.item
-    return tokens * work.model.width * item / work.tp, tokens * work.model.key_value_width * item / work.tp
+    attention = work.model.block.attention
+    return tokens * attention.query.outputs * item / work.tp, tokens * attention.key.outputs * item / work.tp
 
 
 def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:

@@ -77,20 +77,29 @@ def _saved(work: Workload) -> list[SavedTensor]:
     tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
     numbers, wide, heads = tokens * work.model.width, tokens * work.model.inner / t, work.model.attention_heads / t
     numbers_of_rank = numbers / work.stream_ranks
-    u, v, scores = numbers * item, numbers_of_rank * item, work.micro_batch * heads * work.seq**2
+    v, scores = numbers_of_rank * item, work.micro_batch * heads * work.seq**2
     query, key = query_key_value_bytes(work)
     saved = [
         SavedTensor("block's input", v),
         SavedTensor("queries, keys and values", 3 * query if "flash" in work.fused else query + 2 * key),
-        SavedTensor("context", u / t),
+        SavedTensor("context", query),
         SavedTensor("input of the wide layer", v),
         SavedTensor("inputs of norms", 2 * v if "ln" in work.fused else 4 * PLAIN_BYTES * numbers_of_rank),
+        *_norms_within(work, query + key),
         *_attention(work, scores),
         *_feed_forward(work, wide),
     ]
     if work.hidden_dropout and "dropout_add" not in work.fused:
         saved.append(SavedTensor("dropout masks", 2 * v))
     return saved
+
+
+def _norms_within(work: Workload, size: float) -> list[SavedTensor]:
+    """Returns what the norms of queries and keys save; `size` has the bytes of both."""
+    if not work.model.block.attention.query_norm:
+        return []
+    saved = size if "ln" in work.fused else 2 * PLAIN_BYTES * size / work.item
+    return [SavedTensor("inputs of the norms of queries and keys", saved)]
 
 
 def _attention(work: Workload, scores: float) -> list[SavedTensor]:
