@@ -419,7 +419,7 @@ def made(folder):
 def test_a_decoder_is_no_original_bert(capsys, tmp_path):
     code, text = run(capsys, f"--from=hf:{DATA / 'hf_gpt2'}", f"--to=tf1:{tmp_path / 'out'}")
     assert code == 1
-    assert "BERT for TensorFlow is an encoder" in text
+    assert "is that of its BERT; write this model with --to=hf:FOLDER" in text
 
 
 def test_a_form_of_gelu_that_the_original_bert_lacks_is_refused(capsys, tmp_path):

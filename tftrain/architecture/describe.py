@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 
 from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.parts import Attention, Bias, Block, Dense, FeedForward, Head, Named, Norm, Table
@@ -26,7 +25,9 @@ def describe(model: ModelConfig) -> Architecture:
         word=Table(model.vocab_size, width, divided=True),
         tables=tuple(tables),
         embedding_norm=norm if family.norms_embedding or not model.is_pre_norm else None,
-        blocks=tuple(_blocks(model, norm)),
+        layers=model.num_hidden_layers,
+        cycle=_cycle(model, norm),
+        norms_first_block=not family.norms_embedding,
         final_norm=norm if model.is_pre_norm else None,
         heads=tuple(_heads(model, norm)),
         tied=predicts_tokens and model.tie_output,
@@ -35,17 +36,13 @@ def describe(model: ModelConfig) -> Architecture:
     )
 
 
-def _blocks(model: ModelConfig, norm: Norm) -> Iterator[Block]:
+def _cycle(model: ModelConfig, norm: Norm) -> tuple[Block, ...]:
+    """Returns a global block and the local ones between it and the next global one."""
     attention = _attention(model)
     local = dataclasses.replace(attention, theta=model.local_rope_theta, window=model.local_attention // 2)
-    block = Block(attention, norm, _feed_forward(model), norm, model.is_pre_norm)
-    for layer in range(model.num_hidden_layers):
-        is_local = model.local_attention and layer % model.global_attn_every
-        yield dataclasses.replace(
-            block,
-            attention=local if is_local else attention,
-            attention_norm=None if model.family.norms_embedding and layer == 0 else norm,
-        )
+    attentions = (attention, *(model.global_attn_every - 1) * (local,)) if model.local_attention else (attention,)
+    feed_forward = _feed_forward(model)
+    return tuple(Block(each, norm, feed_forward, norm, model.is_pre_norm) for each in attentions)
 
 
 def pretrained(model: ModelConfig) -> Architecture:
@@ -55,9 +52,8 @@ def pretrained(model: ModelConfig) -> Architecture:
 
 def configuration(architecture: Architecture) -> ModelConfig:
     """Returns a configuration that `describe` makes a pre-trained architecture of."""
-    attention, feed_forward = architecture.blocks[0].attention, architecture.block.feed_forward
-    local = [index for index, block in enumerate(architecture.blocks) if block.attention.window is not None]
-    window = architecture.blocks[local[0]].attention if local else None
+    attention, feed_forward = architecture.cycle[0].attention, architecture.block.feed_forward
+    local = architecture.block.attention if len(architecture.cycle) > 1 else None
     rows = {name: table.rows for name, table in architecture.tables}
     return ModelConfig(
         model_family=architecture.family,
@@ -74,9 +70,9 @@ def configuration(architecture: Architecture) -> ModelConfig:
         position_embedding=attention.positions,
         rope_theta=attention.theta,
         rope_scaling=str(attention.scaling or NONE),
-        local_attention=2 * window.window if window else 0,
-        global_attn_every=_global_every(architecture) if window else ModelConfig.global_attn_every,
-        local_rope_theta=window.theta if window else ModelConfig.local_rope_theta,
+        local_attention=2 * local.window if local else 0,
+        global_attn_every=len(architecture.cycle) if local else ModelConfig.global_attn_every,
+        local_rope_theta=local.theta if local else ModelConfig.local_rope_theta,
         next_sentence=architecture.causal or architecture.head("next_sentence") is not None,
         type_vocab_size=rows.get("token_type", ModelConfig.type_vocab_size),
         norm_position="pre" if architecture.block.pre_norm else "post",
@@ -86,12 +82,6 @@ def configuration(architecture: Architecture) -> ModelConfig:
         use_bias_in_keys=attention.key.bias or not attention.query.bias,
         tie_output=architecture.output is None,
     )
-
-
-def _global_every(architecture: Architecture) -> int:
-    """Returns the distance from the first global layer to the next one."""
-    later = (index for index, block in enumerate(architecture.blocks) if index and block.attention.window is None)
-    return next(later, architecture.layers)
 
 
 def _attention(model: ModelConfig) -> Attention:

@@ -64,7 +64,7 @@ class ModelConfig:
     """Tokens around each one, half of them to each side, to which a local layer attends; 0: every layer is global.
     modernbert: 128."""
     global_attn_every: int = flag(
-        3, "With local_attention: the first layer and every one after so many are global.", minimum=1
+        3, "With local_attention: the first layer and every one after so many are global.", minimum=1, maximum=1000
     )
     local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
     next_sentence: bool = flag(

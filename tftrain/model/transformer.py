@@ -95,7 +95,7 @@ class Transformer(tf_keras.Model):
         self.blocks = [
             block_class(architecture.block)(
                 on_tokens.scope(f"layer_{layer:02d}"),
-                architecture.blocks[layer],
+                architecture.block_at(layer),
                 config,
                 SITES_PER_BLOCK * (layer + 1),
                 checkpointing,
