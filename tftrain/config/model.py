@@ -120,7 +120,7 @@ class ModelConfig:
     )
     gelu_impl: str = flag(
         "auto",
-        "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl.",
+        "Bias and GeLU, GeGLU or SwiGLU by one fused op or by plain TensorFlow; auto: as for ln_impl.",
         choices=IMPLEMENTATIONS,
         implementation="reference",
     )
@@ -237,12 +237,7 @@ class ModelConfig:
     @property
     def without_fused_op(self) -> dict[str, str]:
         """The flags of ops that can only be in plain TensorFlow, each with the part of the model that is the reason."""
-        reasons = {
-            "ln_impl": self.family.norm == "rms" and "RMSNorm",
-            "gelu_impl": self.activation == "swiglu" and "SwiGLU",
-            "dropout_add_impl": self.bias != "all" and "a residual add without bias",
-        }
-        return {flag: part for flag, part in reasons.items() if part}
+        return {} if self.bias == "all" else {"dropout_add_impl": "a residual add without bias"}
 
 
 # Fused ops, and the flags that choose between each and plain TensorFlow. attn_impl is no such flag: its cores differ in
