@@ -14,7 +14,7 @@ from tests.test_predict import BERT, GPT, Drawn, load, sentencepiece
 from tftrain import export
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.inference import candidates, trained_model
-from tftrain.inference.serving import comparison, saved_model, signatures
+from tftrain.inference.serving import report, saved_model, signatures
 from tftrain.inference.serving.signatures import Signature, Source
 from tftrain.inference.serving.text_graph import TextGraph
 
@@ -266,8 +266,8 @@ def test_the_sequences_of_a_comparison_are_the_text_in_order():
         ids = np.array([int(word) for text in texts for word in text.split()], np.int32)
         return [trained_model.Sample(ids[:600], np.zeros(0, np.int64), max(len(ids) - 600, 0), 0, 0)]
 
-    found = comparison.of_text(" ".join(map(str, range(2000))), encode, longest=4000)
+    found = report.of_text(" ".join(map(str, range(2000))), encode, longest=4000)
     assert [len(each) for each in found] == [512, 512, 512, 464]
     np.testing.assert_array_equal(np.concatenate(found), np.arange(2000))
-    batch = comparison.batch_of(found, ["input_ids", "input_mask"])
+    batch = report.batch_of(found, ["input_ids", "input_mask"])
     np.testing.assert_array_equal(batch["input_mask"].sum(1), [512, 384, 256, 116])

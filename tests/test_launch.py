@@ -56,7 +56,7 @@ def test_no_option_has_the_name_of_a_flag_of_the_run():
         ),
         (["-np", "2", "--hosts=a:2", "--hostfile=b"], ["--hostfile=b: expected either --hosts or --hostfile"]),
         (["-np", "1", "-p", "99999"], ["--ssh_port=99999: expected a number at least 1 and at most 65535"]),
-        (["-np", "1", "-i", "/nosuch"], ["--ssh_identity_file=/nosuch: expected a file; there is none"]),
+        (["-np", "1", "-i", "/nosuch"], ["--ssh_identity_file=/nosuch: no such file; expected a private key"]),
         (
             ["-np", "2", "--min-np", "1", *SMALL],
             ["--min-np: elastic runs are started by horovodrun, see docs/elastic.md"],

@@ -1,7 +1,8 @@
 """Each row of table.txt: bad input ends with its exit code and one line that names it and says what to do.
 
-A row has four columns: the program, its arguments, the exit code and the line on standard error; a line that ends with
-" ..." is the beginning of a longer one. Words in braces are files and folders that `places.make` writes.
+A row has four columns: the program, its arguments, the exit code and the line on standard error. It pins the flag, its
+value and the decisive words: a line that ends with " ..." is the beginning of a longer one. Words in braces are files
+and folders that `places.make` writes.
 """
 
 import shutil

@@ -102,7 +102,7 @@ def measured(op, dtype):
         ("attention_softmax_causal", "bf16", "16x4x16x16"),
         pytest.param("layer_norm", "fp32", "8x16x64", marks=pytest.mark.nightly),
         pytest.param("rms_norm", "bf16", "16x16x64", marks=pytest.mark.nightly),
-        pytest.param("swiglu", "fp32", "1x16x256", marks=pytest.mark.nightly),
+        pytest.param("swiglu", "fp32", "2x16x256", marks=pytest.mark.nightly),
         ("lamb", "bf16", "89472 in 21"),
     ],
 )

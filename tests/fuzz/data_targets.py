@@ -295,11 +295,11 @@ class VocabularyFile(Target):
         return "vocab.txt"
 
     def use(self, folder):
-        from tftrain.input.tokenization import Tokenizer
+        from tftrain.input.tokenization import TextTokenizer
 
         vocabulary = read_vocabulary(str(folder / "vocab.txt"), "wordpiece")
         assert len(vocabulary.ordinary_ids) > 0
-        for ids in Tokenizer(vocabulary, True, None)(PROBES):
+        for ids in TextTokenizer(vocabulary, True, None)(PROBES):
             assert ((ids >= 0) & (ids < len(vocabulary))).all()
 
 
@@ -345,12 +345,12 @@ class SentencepieceModel(Target):
         return edited.SerializeToString()
 
     def use(self, folder):
-        from tftrain.input.tokenization import Tokenizer
+        from tftrain.input.tokenization import TextTokenizer
         from tftrain.prepare.vocabulary_learner import sentencepiece_vocabulary
 
         model = (folder / "x.model").read_bytes()
         vocabulary = sentencepiece_vocabulary(model, str(folder / "x.model"))
-        for ids in Tokenizer(vocabulary, True, model)(PROBES):
+        for ids in TextTokenizer(vocabulary, True, model)(PROBES):
             assert ((ids >= 0) & (ids < len(vocabulary))).all()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from tests import corpora
 from tftrain.config.train import DataConfig
-from tftrain.input.identity import identity
+from tftrain.input.preflight import identity
 
 
 def test_a_copy_is_the_same_data_and_another_preparation_is_not(prepared, tmp_path):

@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from tftrain.input.characters import COMBINING_CLASSES, NONSPACING_MARKS
 from tftrain.input.normalization import LONGEST_WORD, BertNormalizer, cut_spaceless
-from tftrain.input.tokenization import Tokenizer, count_words, unreachable_words
+from tftrain.input.tokenization import TextTokenizer, count_words, unreachable_words
 from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
@@ -88,7 +88,7 @@ def test_tokens_of_8000_lines_are_those_of_the_other_implementation(lower_case):
     # Some characters are left out, so that there are unknown words.
     forms = [form for character in characters for form in (character, f"##{character}") if rng.random() < 0.97]
     tokens = tuple(dict.fromkeys([*SPECIAL_TOKENS, *forms, *rng.sample(words, 4000), *(f"##{p}" for p in pieces)]))
-    ours = Tokenizer(Vocabulary(tokens, "wordpiece"), lower_case, None)(lines)
+    ours = TextTokenizer(Vocabulary(tokens, "wordpiece"), lower_case, None)(lines)
     pieces_of = WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
     split = other(lower_case)
     expected = [[token.id for word in split(line) for token in pieces_of.tokenize(word)] for line in lines]
@@ -104,8 +104,8 @@ def test_words_that_bert_has_and_case_folding_has_not():
     assert unreachable_words(vocabulary, True, "bert") == []
     assert unreachable_words(vocabulary, True, "nfkc") == words
     text = ["Plain \u00b2 STRA\u00dfE"]
-    assert Tokenizer(vocabulary, True, None, "bert")(text)[0].tolist() == [11, 5, 8]
-    assert Tokenizer(vocabulary, True, None, "nfkc")(text)[0].tolist() == [11, 1, 1]
+    assert TextTokenizer(vocabulary, True, None, "bert")(text)[0].tolist() == [11, 5, 8]
+    assert TextTokenizer(vocabulary, True, None, "nfkc")(text)[0].tolist() == [11, 1, 1]
 
 
 def test_upper_case_words_cannot_occur_in_lower_case():
@@ -116,7 +116,7 @@ def test_upper_case_words_cannot_occur_in_lower_case():
 
 @pytest.mark.parametrize("character", ["a", "\u0431", "\u0e01", "\U0001f600"])
 def test_limit_of_a_word_is_in_characters(character):
-    tokens = Tokenizer(Vocabulary((*SPECIAL_TOKENS, character, f"##{character}"), "wordpiece"), True, None)
+    tokens = TextTokenizer(Vocabulary((*SPECIAL_TOKENS, character, f"##{character}"), "wordpiece"), True, None)
     longest, longer = tokens([character * LONGEST_WORD, character * (LONGEST_WORD + 1)])
     assert longest.tolist() == [5] + [6] * (LONGEST_WORD - 1)
     assert longer.tolist() == [1]

@@ -8,7 +8,7 @@ import pytest
 
 from tests import corpora
 from tftrain.input.errors import DataError
-from tftrain.input.tokenization import Tokenizer, count_words
+from tftrain.input.tokenization import TextTokenizer, count_words
 from tftrain.input.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, Vocabulary, read_vocabulary, write_vocabulary
 from tftrain.prepare.vocabulary_learner import learn_sentencepiece, learn_wordpiece, sentencepiece_vocabulary
 
@@ -106,7 +106,7 @@ def test_wordpiece_vocabulary_does_not_depend_on_the_order_of_the_counts():
 def test_wordpiece_vocabulary_spells_every_word_and_holds_the_frequent_ones():
     made = counts()
     learned = learn_wordpiece(made, 1000, lambda: None)
-    tokens = Tokenizer(learned, True, None)(list(made))
+    tokens = TextTokenizer(learned, True, None)(list(made))
     assert not any(learned.id("[UNK]") in found for found in tokens)
     assert all(len(found) == 1 for found in tokens[:100])
 
@@ -132,7 +132,7 @@ def test_words_are_counted_as_bert_splits_them():
 
 def test_tokens_of_a_sentence_spell_it(tmp_path):
     vocabulary = read_vocabulary(str(corpora.vocab_file(tmp_path / "vocab")), "wordpiece")
-    (one, none, other) = Tokenizer(vocabulary, True, None)(["Another sentence.", "", "the Zebra"])
+    (one, none, other) = TextTokenizer(vocabulary, True, None)(["Another sentence.", "", "the Zebra"])
     assert [vocabulary.tokens[number] for number in one] == ["an", "##other", "sen", "##ten", "##ce", "."]
     assert len(none) == 0
     assert [vocabulary.tokens[number] for number in other] == ["the", "[UNK]"]
@@ -156,7 +156,7 @@ def test_sentencepiece_is_the_same_every_time(sentencepiece_model):
 
 def test_sentencepiece_tokens_spell_the_text_in_lower_case(sentencepiece_model):
     vocabulary, model = sentencepiece_model
-    (found,) = Tokenizer(vocabulary, True, model)(["Bada KITO [MASK]"])
+    (found,) = TextTokenizer(vocabulary, True, model)(["Bada KITO [MASK]"])
     assert "".join(vocabulary.tokens[number] for number in found).startswith("\u2581bada\u2581kito")
     # Text that looks like a control token is not taken for one.
     assert vocabulary.id("[MASK]") not in found

@@ -174,7 +174,7 @@ def test_what_is_planned_otherwise_than_stated_is_said(capsys):
         (["--measure", "--machine_file=tests"], ["--machine_file=tests", "a file to write"]),
         (["--ranks_per_node=2"], ["--ranks_per_node=2", "--cluster=this_machine"]),
         (["--search"], ["--global_batch_size"]),
-        (["--search", "--list"], ["--list", "without --search"]),
+        (["--search", "--list"], ["--list", "remove this flag, or --search"]),
         (["--search", "--global_batch_size=0"], ["--global_batch_size=0", "at least 1"]),
         (["--search", "--global_batch_size=-8"], ["--global_batch_size=-8", "at least 1"]),
         (["--search", "--global_batch_size=8", "--num_attention_heads=0"], ["--num_attention_heads=0", "at least 1"]),

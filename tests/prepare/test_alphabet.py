@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tftrain.input.normalization import cut_spaceless
-from tftrain.input.tokenization import Tokenizer, count_words
+from tftrain.input.tokenization import TextTokenizer, count_words
 from tftrain.input.vocabulary import SPECIAL_TOKENS
 from tftrain.prepare.alphabet import choose_alphabet, vocabulary_warnings
 from tftrain.prepare.vocabulary_learner import learn_wordpiece
@@ -44,7 +44,7 @@ def test_text_of_every_script_has_hardly_an_unknown_token(script, lower_case):
     counts = count_words(text, "wordpiece", lower_case)
     learned = learn_wordpiece(counts, 4000, lambda: None)
     assert len(learned) == len(set(learned.tokens)) <= 4000
-    tokens = np.concatenate(Tokenizer(learned, lower_case, None)(text))
+    tokens = np.concatenate(TextTokenizer(learned, lower_case, None)(text))
     assert (tokens == learned.id("[UNK]")).mean() < 0.001
     # The characters that make up 99.95% of the text are in the vocabulary, each form of them that occurs and no other.
     characters = Counter()
@@ -73,7 +73,7 @@ def test_words_are_learned_from_runs_longer_than_a_token():
     learned = learn_wordpiece(count_words(text, "wordpiece", True), 400, lambda: None)
     assert sum(f"##{syllable}" in learned.tokens for syllable in syllables) > 30
     assert not [token for token in learned.tokens if "\0" in token]
-    lengths = [len(ids) for ids in Tokenizer(learned, True, None)(text)]
+    lengths = [len(ids) for ids in TextTokenizer(learned, True, None)(text)]
     assert np.mean(lengths) < 75 / 2
 
 

@@ -23,9 +23,9 @@ from tftrain.input.manifest import read_manifest, write_manifest
 from tftrain.input.pipeline import eval_batches, open_source, train_batches
 from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 from tftrain.prepare.causal_objective import CausalObjective
+from tftrain.prepare.corpus_chunks import Chunk
+from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare
-from tftrain.prepare.spool import Chunk
-from tftrain.prepare.tokenized_text import TokenizedText
 
 SEED = 5
 END = SPECIAL_TOKENS.index("[SEP]")
@@ -65,20 +65,20 @@ def test_every_token_is_predicted_once_except_the_rest(documents, length, seed):
     vocabulary = Vocabulary((*SPECIAL_TOKENS, *map(str, range(5, 91))), "wordpiece")
     text = TokenizedText.join([[np.array(document, np.int32)] for document in documents])
     config = PrepareConfig(objective="causal", max_seq_length=length)
-    made = CausalObjective().examples(text, Chunk("train", 0), vocabulary, config)
-    order = np.random.default_rng(seed).permutation(len(made)).tolist()
+    made = CausalObjective(config).examples(text, Chunk("train", 0), vocabulary)
+    order = np.random.default_rng(seed).permutation(made.count).tolist()
     found = dict(zip(order, [decode(payload, "")["input_ids"] for payload in made.payloads(order)], strict=True))
     expected = [token for document in documents if document for token in (*document, END)]
-    labels = [token for number in range(len(made)) for token in found[number][1:]]
-    assert labels == expected[: len(made) * length]
+    labels = [token for number in range(made.count) for token in found[number][1:]]
+    assert labels == expected[: made.count * length]
     assert 0 <= len(expected) - len(labels) < length
     # What precedes a label in its sequence is what precedes it in the text.
-    assert [token for number in range(len(made)) for token in found[number][:-1]] == [END, *expected][: len(labels)]
+    assert [token for number in range(made.count) for token in found[number][:-1]] == [END, *expected][: len(labels)]
     assert {len(sequence) for sequence in found.values()} <= {length + 1}
     words, ends = sum(token != END for token in labels), labels.count(END)
-    assert made.used().tolist() == [True] * words + [False] * (sum(map(len, documents)) - words)
-    assert made.details() == {"end tokens": ends}
-    assert made.dropped() == {"incomplete_sequence": sum(map(len, documents)) - words}
+    assert made.used.tolist() == [True] * words + [False] * (sum(map(len, documents)) - words)
+    assert made.details == {"end tokens": ends}
+    assert made.dropped == {"incomplete_sequence": sum(map(len, documents)) - words}
 
 
 def test_labels_are_the_text(causal_config, tmp_path):

@@ -12,8 +12,8 @@ from tests import corpora
 from tests.prepare.test_prepare import examples, refused
 from tftrain.input.manifest import read_manifest
 from tftrain.prepare.decontamination import among, cut, window_hashes
+from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.preparation import prepare
-from tftrain.prepare.tokenized_text import TokenizedText
 
 VOCABULARY = 4
 TEXTS = st.lists(st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=9), max_size=4), max_size=5)

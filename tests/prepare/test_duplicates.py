@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tftrain.prepare import duplicates
-from tftrain.prepare.duplicates import BucketTask, ParagraphIndex, find_duplicates
-from tftrain.prepare.spool import Spool
+from tftrain.prepare.corpus_chunks import Spool
+from tftrain.prepare.duplicates import ParagraphIndex, find_duplicates
 
 LONG = "A paragraph that is long enough to be counted, "
 
@@ -43,7 +43,7 @@ def divided(tmp_path, numbered, buckets=1, parts=1):
             patch.setattr("os.getpid", lambda part=part: part)
             spool.add(numbered[part::parts])
     folders = [spool.chunk_folder(chunk) for chunk in spool.chunks()]
-    count = sum(find_duplicates(BucketTask(spool.index, bucket, folders)) for bucket in range(buckets))
+    count = sum(find_duplicates(spool.index, bucket, folders) for bucket in range(buckets))
     return count, {chunk: spool.read(chunk) for chunk in spool.chunks()}, spool
 
 
@@ -87,7 +87,7 @@ def test_hashes_that_share_a_half_are_not_equal(tmp_path, monkeypatch):
     for document, size in enumerate((50, 60, 50, 70, 60)):
         rows.add(0, document, ["x" * size], 0)
     rows.flush()
-    assert find_duplicates(BucketTask(index, 0, [str(tmp_path / "chunk")])) == 2
+    assert find_duplicates(index, 0, [str(tmp_path / "chunk")]) == 2
     assert duplicates.read_duplicates(str(tmp_path / "chunk")) == {(0, 2): {0}, (0, 4): {0}}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests import corpora
 from tftrain.config.prepare import PrepareConfig
-from tftrain.prepare.padding_advice import advice
+from tftrain.prepare.accounting_report import padding_advice
 from tftrain.prepare.preparation import prepare
 
 
@@ -51,11 +51,11 @@ def test_factors_are_those_that_the_flags_give(prepare_config, tmp_path, caplog)
     ],
 )
 def test_nothing_is_said_without_need(lengths, changes, said):
-    assert (advice(Counter(lengths), config(**changes)) is not None) == said
+    assert (padding_advice(Counter(lengths), config(**changes)) is not None) == said
 
 
 def test_static_masks_are_not_packed():
-    line = advice(Counter({30: 100}), config(masking="static"))
+    line = padding_advice(Counter({30: 100}), config(masking="static"))
     assert line == (
         "77% of the positions are padding; estimated factor in real examples a second: 4.0 with "
         "--seq_length_buckets=32,64 of tftrain.run (positions now / positions then)"
@@ -66,5 +66,5 @@ def test_long_rows_take_no_long_time():
     rng = np.random.default_rng(0)
     lengths = Counter(np.minimum(65536, 5 + rng.pareto(1, 300_000) * 1000).astype(int).tolist())
     begin = time.process_time()
-    assert "--packing=greedy" in advice(lengths, config(max_seq_length=65536))
+    assert "--packing=greedy" in padding_advice(lengths, config(max_seq_length=65536))
     assert time.process_time() - begin < 3

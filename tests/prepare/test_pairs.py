@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tftrain.prepare.objective import TokenizedText
 from tftrain.prepare.pairs import Pair, make_pairs
-from tftrain.prepare.tokenized_text import TokenizedText
 
 LENGTH = 32
 

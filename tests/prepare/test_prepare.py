@@ -21,8 +21,8 @@ from tftrain.input.records import scan
 from tftrain.input.vocabulary import read_vocabulary
 from tftrain.prepare import __main__ as program
 from tftrain.prepare import builtin_corpus, corpus_chunks, preparation, workers
+from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.preparation import prepare
-from tftrain.prepare.spool import Spool
 
 
 def contents(folder):
@@ -321,7 +321,7 @@ def test_a_failed_replacement_leaves_the_old_data(prepare_config, tmp_path):
 
 def test_a_worker_that_is_killed_is_one_clear_error():
     with pytest.raises(DataError, match="a worker process died in the stage 'count words'"), workers.Workers(2) as pool:
-        list(pool.run("count words", os._exit, [1, 2, 3]))
+        list(pool.run("count words", os._exit, [(1,), (2,), (3,)]))
 
 
 def test_bad_flags_are_refused_all_at_once(capsys):
@@ -330,7 +330,7 @@ def test_bad_flags_are_refused_all_at_once(capsys):
     assert caught.value.code == 2
     lines = capsys.readouterr().err.splitlines()
     for flag in ("max_seq_length=4", "masked_lm_prob=0.2", "vocab_size=100", "input_files", "output_dir"):
-        words = "remove this flag" if flag == "vocab_size=100" else "expected"
+        words = "remove this flag" if flag in ("vocab_size=100", "masked_lm_prob=0.2") else "expected"
         assert sum(f"--{flag}: {words}" in line for line in lines) == 1
 
 

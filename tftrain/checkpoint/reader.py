@@ -49,11 +49,7 @@ class Reader:
         self._unchecked = set(self.manifest.files)
 
     def verify(
-        self,
-        rank: int = 0,
-        ranks: int = 1,
-        wanted: Mapping[Piece, np.ndarray] | None = None,
-        digest: str = DIGEST,
+        self, rank: int = 0, ranks: int = 1, wanted: Mapping[Piece, np.ndarray] | None = None, digest: str = DIGEST
     ) -> None:
         """Checks the digest of this rank's share of the files, and reads pieces in the same pass.
 
@@ -90,11 +86,7 @@ class Reader:
         return flat.reshape(wanted.stored_shape)
 
     def _fetch(
-        self,
-        wanted: Mapping[Piece, np.ndarray],
-        checked: Collection[str] = (),
-        digest: str = "",
-        alone: bool = False,
+        self, wanted: Mapping[Piece, np.ndarray], checked: Collection[str] = (), digest: str = "", alone: bool = False
     ) -> dict[Piece, np.ndarray]:
         """Reads pieces, flat, and checks a digest of some files.
 

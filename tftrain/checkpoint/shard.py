@@ -98,11 +98,7 @@ def _entries(pieces: Sequence[Piece]) -> dict[str, dict]:
     entries, position = {}, 0
     for piece in pieces:
         end = position + piece.nbytes
-        entries[piece.name] = {
-            "dtype": piece.dtype,
-            "shape": list(piece.stored_shape),
-            "data_offsets": [position, end],
-        }
+        entries[piece.name] = {"dtype": piece.dtype, "shape": list(piece.stored_shape), "data_offsets": [position, end]}
         position = end
     return entries
 

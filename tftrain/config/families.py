@@ -29,12 +29,7 @@ class Family(NamedTuple):
 
 
 # The options that BERT and GPT-2 came without.
-_CLASSIC = {
-    "activation": ("gelu", "geglu"),
-    "bias": ("all",),
-    "num_key_value_heads": (None,),
-    "tie_output": (True,),
-}
+_CLASSIC = {"activation": ("gelu", "geglu"), "bias": ("all",), "num_key_value_heads": (None,), "tie_output": (True,)}
 FAMILIES = {
     "bert": Family("masked", False, "layer", True, False, True, {"position_embedding": ("learned",), **_CLASSIC}),
     "gpt": Family("causal", True, "layer", False, True, False, _CLASSIC),

@@ -2,34 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.host import strict_json
 from tftrain.host.files import read_small, reason
 from tftrain.input.errors import DataError
-from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS
+from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS, Tokenizer
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 
 VOCAB = "vocab.txt"
-
-
-class Tokenizer(NamedTuple):
-    """A tokenizer.
-
-    Attributes:
-        vocabulary: the tokens by id, and the kind.
-        lower_case: whether text is lower-cased.
-        normalization: "bert", "nfkc" or "none", as in the manifest of a preparation.
-        model: the file of a sentencepiece model or of byte-level BPE; None for WordPiece.
-        strip_accents: whether WordPiece strips accents; None: if it lower-cases.
-    """
-
-    vocabulary: Vocabulary
-    lower_case: bool
-    normalization: str
-    model: bytes | None = None
-    strip_accents: bool | None = None
 
 
 def write(folder: Path, tokenizer: Tokenizer) -> list[str]:

@@ -23,22 +23,16 @@ class Candidate(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """What a decoder predicts after a text.
-
-    Attributes:
-        candidates: for the next token.
-        text: the tokens that were appended; "" if none were.
-    """
+    """What a decoder predicts after a text: the next token, and the tokens that were appended; "" if none were."""
 
     candidates: list[Candidate]
     text: str
 
 
 class MaskedTokens:
-    """Predicts the masked tokens of samples."""
+    """Predicts the masked tokens of samples: `top_k` candidates of each."""
 
     def __init__(self, model: TrainedModel, top_k: int):
-        """Traces nothing yet; `top_k` is the number of candidates."""
         network, self._vocabulary = model.network, model.tokenizer.vocabulary
         tokens = len(self._vocabulary)
 
@@ -60,28 +54,15 @@ class MaskedTokens:
         if not len(rows):
             return [[] for _ in samples]
         hidden = self._encode(ids, lengths)
-        found = iter(
-            candidates
-            for begin in range(0, len(rows), _ROWS)
-            for candidates in named(
-                self._vocabulary, *self._predict(hidden, tf.constant(rows[begin : begin + _ROWS], tf.int32))
-            )
-        )
+        parts = (tf.constant(rows[begin : begin + _ROWS], tf.int32) for begin in range(0, len(rows), _ROWS))
+        found = (each for part in parts for each in named(self._vocabulary, *self._predict(hidden, part)))
         return [[next(found) for _ in sample.masks] for sample in samples]
 
 
 class NextTokens:
-    """Predicts what follows samples, with a decoder."""
+    """Predicts what follows samples, with a decoder: `top_k` candidates, and tokens as a `Generator` appends them."""
 
     def __init__(self, model: TrainedModel, top_k: int, max_new_tokens: int, sampling: Sampling = GREEDY):
-        """Traces nothing yet.
-
-        Args:
-            model: a decoder.
-            top_k: number of candidates.
-            max_new_tokens: tokens to append; fewer if the end token or a stop string comes.
-            sampling: how they are chosen.
-        """
         self._vocabulary, self._top_k = model.tokenizer.vocabulary, top_k
         self._generate = Generator(model, max_new_tokens, sampling)
 
@@ -94,10 +75,8 @@ class NextTokens:
 
 def named(vocabulary: Vocabulary, best: tf.Tensor, probabilities: tf.Tensor) -> Iterator[list[Candidate]]:
     """Yields the candidates of each row of ids and probabilities, both [n, k]."""
-    show = _text_of_bytes if vocabulary.tokenizer_type == "bpe" else str
     for ids, values in zip(best.numpy().tolist(), probabilities.numpy().tolist(), strict=True):
-        yield [Candidate(show(vocabulary.tokens[number]), value) for number, value in zip(ids, values, strict=True)]
-
-
-def _text_of_bytes(token: str) -> str:
-    return decode_bytes([token])
+        tokens = [vocabulary.tokens[number] for number in ids]
+        if vocabulary.tokenizer_type == "bpe":
+            tokens = [decode_bytes([token]) for token in tokens]
+        yield [Candidate(*each) for each in zip(tokens, values, strict=True)]

@@ -12,22 +12,14 @@ from tftrain.model.key_value_cache import CachedDecoder
 
 
 class Sampling(NamedTuple):
-    """How the next token is chosen.
+    """How the next token is chosen."""
 
-    Attributes:
-        temperature: divides the logits of the distribution that it is drawn from; 0: the most probable token.
-        top_k: it is one of so many most probable tokens; None: of all.
-        top_p: it is one of the fewest most probable tokens that together have this probability (Holtzman et al.,
-            arXiv 1904.09751).
-        seed: of the draws. Those of a text depend on the seed and its number alone.
-        stop: strings, the first of which ends a continuation and is left out of it.
-    """
-
-    temperature: float = 0.0
-    top_k: int | None = None
+    temperature: float = 0.0  # divides the logits of the distribution that it is drawn from; 0: the most probable token
+    top_k: int | None = None  # it is one of so many most probable tokens; None: of all
+    # One of the fewest most probable tokens that together have this probability (Holtzman et al., arXiv 1904.09751).
     top_p: float = 1.0
-    seed: int = 0
-    stop: tuple[str, ...] = ()
+    seed: int = 0  # of the draws. Those of a text depend on the seed and its number alone.
+    stop: tuple[str, ...] = ()  # strings, the first of which ends a continuation and is left out of it
 
 
 GREEDY = Sampling()
@@ -36,15 +28,9 @@ GREEDY = Sampling()
 def drawn(
     logits: tf.Tensor, uniform: tf.Tensor, temperature: float, top_k: int | None = None, top_p: float = 1.0
 ) -> tf.Tensor:
-    """Draws a class of each row.
+    """Draws a class of each row of logits, fp32 [n, classes], with random numbers in [0, 1), fp32 [n]: int32 [n].
 
-    Args:
-        logits: fp32 [n, classes].
-        uniform: fp32 [n], random numbers in [0, 1).
-        temperature, top_k, top_p: see `Sampling`; a temperature above 0.
-
-    Returns:
-        int32 [n].
+    `Sampling` describes the others; the temperature is above 0.
     """
     classes = logits.shape[1]
     values, order = tf.math.top_k(logits / temperature, min(top_k or classes, classes))
@@ -57,16 +43,9 @@ def drawn(
 
 
 class Generator:
-    """Appends tokens to texts."""
+    """Appends tokens to texts with a decoder: `most` of them, fewer if the end token or a stop string comes."""
 
     def __init__(self, model: TrainedModel, most: int, sampling: Sampling):
-        """Traces nothing yet.
-
-        Args:
-            model: a decoder.
-            most: tokens to append to a text; fewer if the end token or a stop string comes.
-            sampling: how they are chosen.
-        """
         self._decoder, self._vocabulary = CachedDecoder(model.network), model.tokenizer.vocabulary
         self._longest, self._most, self._sampling, self._texts = model.longest, most, sampling, 0
         self._tokens, self._room = len(self._vocabulary), 0
@@ -83,10 +62,9 @@ class Generator:
     def __call__(
         self, texts: Sequence[np.ndarray], show: Callable[[str], None] | None = None
     ) -> tuple[tf.Tensor, list[str]]:
-        """Continues texts.
+        """Continues texts, int32 [n] each.
 
         Args:
-            texts: int32 [n] each.
             show: called with each piece of the continuation of the first text as soon as it is known.
 
         Returns:

@@ -9,7 +9,7 @@ from tftrain.host.files import one_line
 
 def as_text(text: str, sample, found, streamed: bool = False) -> str:
     """Returns the lines that are printed for a text; if it and its continuation are there already, the others."""
-    lines = [] if streamed else [_shown(text)]
+    lines = [] if streamed else [one_line(text, len(text))]
     if not isinstance(found, list):
         lines.append(f"  next: {_listed(found.candidates, quote=True)}")
         lines += [f"  continued: {json.dumps(found.text, ensure_ascii=False)}"] if found.text and not streamed else []
@@ -20,20 +20,12 @@ def as_text(text: str, sample, found, streamed: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _shown(text: str) -> str:
-    return one_line(text, len(text))
-
-
 def of_task(text: str, task: str, found: Mapping[str, Any], top_k: int) -> str:
-    """Returns the lines that are printed for a text, given the object that predicts something of it.
+    """Returns the lines that are printed for a text, given its object from `task_predictions.TaskPredictions`.
 
-    Args:
-        text: as it was given.
-        task: what the model was fine-tuned for.
-        found: see `task_predictions.TaskPredictions`.
-        top_k: most classes, answers or numbers of a vector.
+    At most `top_k` classes, answers or numbers of a vector are printed.
     """
-    return f"{_shown(text)}\n  {_predicted(task, found, top_k)}"
+    return f"{one_line(text, len(text))}\n  {_predicted(task, found, top_k)}"
 
 
 def _predicted(task: str, found: Mapping[str, Any], top_k: int) -> str:

@@ -5,15 +5,14 @@ outputs with the task's scorer.
 """
 
 import abc
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.formats.tokenizer import Tokenizer
-from tftrain.inference.trained_model import TrainedModel, answer_settings, encoder_batch
+from tftrain.inference.trained_model import Sample, TrainedModel, answer_settings, count_unknown, encoder_batch
 from tftrain.labelled import conll, glue, squad
 from tftrain.labelled.encoding import Encoded, Encoder, Sequences
 from tftrain.labelled.examples import TextExample
@@ -25,31 +24,16 @@ from tftrain.model.bert import embeddings
 SEPARATOR = "\t"
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
+# What `Reader.objects` needs, the sequences of examples in order, and what the model reads of each.
+Read = tuple[Any, list[Encoded], list[Sample]]
+
 
 class PairError(ValueError):
     """A text is not what the task reads; the message says what is expected."""
 
 
-class Reading(NamedTuple):
-    """A text, or a pair, as the model reads it.
-
-    Attributes:
-        texts: one, or two.
-        ids: its tokens, int32 [n].
-        cut: number of tokens that did not fit.
-        unknown: number of [UNK] in `ids`.
-        cut_masks: 0; as in `inference.Sample`.
-    """
-
-    texts: tuple[str, ...]
-    ids: np.ndarray
-    cut: int
-    unknown: int
-    cut_masks: int = 0
-
-
 class Reader(abc.ABC):
-    """Reads texts for a task, and makes objects of the outputs.
+    """Reads texts for a task, and makes objects of the outputs of a fine-tuned model that has a tokenizer.
 
     Attributes:
         pairs: whether a text must be a pair; None: it may be one.
@@ -58,24 +42,13 @@ class Reader(abc.ABC):
     pairs: bool | None = None
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
-        """Builds the tokenizer.
-
-        Args:
-            model: fine-tuned, with a tokenizer.
-            settings: of the run.
-            max_seq_length: most tokens of a sequence.
-            has_null: whether a question may have no answer.
-        """
-        self._tokenizer: Tokenizer = model.tokenizer
-        self._labels, self._settings, self._has_null = model.config.labels, settings, has_null
+        """Takes the settings of the run, and whether a question may have no answer."""
+        self._config, self._vocabulary = model.config, model.tokenizer.vocabulary
+        self._settings, self._has_null = settings, has_null
         self._encoder = Encoder(model.tokenizer, max_seq_length)
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Returns the texts of a line: one, or two with a tab between them.
-
-        Raises:
-            PairError: there are not as many as the task reads.
-        """
+        """Returns one text or two with a tab between them; raises PairError if the task reads another number."""
         texts = tuple(text.split(SEPARATOR))
         if len(texts) > 2:
             raise PairError(f"{len(texts) - 1} tabs; expected at most one, between both texts of a pair")
@@ -90,123 +63,59 @@ class Reader(abc.ABC):
         return "a tab; expected one text: the run had no pairs"
 
     @abc.abstractmethod
-    def read(self, examples: Sequence[tuple[str, ...]]) -> tuple[Any, list[Encoded], list[Reading]]:
-        """Returns what `objects` needs, the sequences of examples in order, and what the model reads of each."""
+    def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
+        """Reads the texts of examples."""
 
     @abc.abstractmethod
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
         """Returns an object for each example, given the outputs of each sequence without padding."""
 
-    def _reading(self, texts: tuple[str, ...], ids: np.ndarray, cut: int) -> Reading:
-        unknown = self._tokenizer.vocabulary.unknown_id
-        return Reading(texts, ids, cut, 0 if unknown is None else int(np.count_nonzero(ids == unknown)))
+    def _read_texts(self, examples: Sequence[tuple[str, ...]], sequences_of: Callable) -> Read:
+        """Reads examples, given what makes the sequences of one from the token ids of its texts."""
+        encoded, samples = [], []
+        for texts in examples:
+            pieces = self._encoder.tokenize(list(texts))
+            sequences = sequences_of(pieces)
+            encoded += sequences
+            ids = np.concatenate([each.ids for each in sequences])
+            # Each sequence has [CLS], and each text a [SEP].
+            samples.append(self._sample(ids, sum(map(len, pieces)) + len(sequences) + len(pieces) - len(ids)))
+        return [TextExample("", texts, None) for texts in examples], encoded, samples
+
+    def _sample(self, ids: np.ndarray, cut: int) -> Sample:
+        return Sample(ids, np.zeros(0, np.int64), cut, 0, count_unknown(ids, self._vocabulary))
 
 
 class TextReader(Reader):
-    """Of classification, multi_label and regression."""
+    """Of classification, multi_label and regression; whether texts are pairs follows from the run."""
 
-    _SCORERS: ClassVar = {"classification": ClassScorer, "multi_label": MultiLabelScorer}
+    _SCORERS: ClassVar = {"classification": ClassScorer, "multi_label": MultiLabelScorer, "regression": NumberScorer}
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
-        """See `Reader`; whether texts are pairs follows from the run."""
         super().__init__(model, settings, max_seq_length, has_null)
-        self._task = model.config.task
         if settings.glue_task:
             self.pairs = len(glue.TASKS[settings.glue_task].texts) == 2
         elif settings.train_file:
             self.pairs = settings.text_pair_column is not None
 
-    def read(self, examples: Sequence[tuple[str, ...]]) -> tuple[Any, list[Encoded], list[Reading]]:
-        """See `Reader.read`."""
-        encoded, readings = [], []
-        for texts in examples:
-            pieces = self._encoder.tokenize(list(texts))
-            encoded.append(self._encoder.join(pieces))
-            ids = encoded[-1].ids
-            readings.append(self._reading(texts, ids, sum(map(len, pieces)) + 1 + len(pieces) - len(ids)))
-        return [TextExample("", texts, None) for texts in examples], encoded, readings
+    def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
+        """Makes a sequence of each example."""
+        return self._read_texts(examples, lambda pieces: [self._encoder.join(pieces)])
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """See `Reader.objects`; the outputs are logits, [classes]."""
-        make = self._SCORERS.get(self._task)
-        scorer = make(read, self._labels) if make else NumberScorer(read)
-        return scorer.predictions(np.stack(outputs))
-
-
-class WordReader(Reader):
-    """Of token_classification: words are divided by spaces."""
-
-    def split(self, text: str) -> tuple[str, ...]:
-        """Returns the text; a tab is a space."""
-        return (text,)
-
-    def read(self, examples: Sequence[tuple[str, ...]]) -> tuple[Any, list[Encoded], list[Reading]]:
-        """See `Reader.read`."""
-        words = [tuple(text.split()) for (text,) in examples]
-        sentences = [conll.Sentence("", n, each, ("",) * len(each)) for n, each in enumerate(words) if each]
-        parts, encoded = conll.divide(sentences, self._encoder, self._tokenizer.vocabulary.unknown_id)
-        ids: dict[int, list[np.ndarray]] = {}
-        for part, each in zip(parts, encoded, strict=True):
-            ids.setdefault(part.number, []).append(each.ids)
-        nothing = [np.zeros([0], np.int32)]
-        readings = [
-            self._reading(texts, np.concatenate(ids.get(number, nothing)), 0) for number, texts in enumerate(examples)
-        ]
-        return (words, parts), encoded, readings
-
-    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """See `Reader.objects`; the outputs are logits, [tokens, classes]."""
-        words, parts = read
-        found = EntityScorer(parts, self._labels).predictions([each.argmax(-1) for each in outputs])
-        return [next(found) if each else {"words": [], "prediction": []} for each in words]
-
-
-class QuestionReader(Reader):
-    """Of question_answering: a question, a tab, and the context."""
-
-    pairs = True
-    _expected = "no tab; expected a question, a tab and the context"
-
-    def read(self, examples: Sequence[tuple[str, ...]]) -> tuple[Any, list[Encoded], list[Reading]]:
-        """See `Reader.read`; a long context has several sequences."""
-        settings = self._settings
-        questions = [
-            squad.Question(f"text {number}", str(number), question, context, (), ())
-            for number, (question, context) in enumerate(examples)
-        ]
-        kept = squad.longest_query(settings.max_query_length, self._encoder.max_seq_length)
-        kind = self._tokenizer.vocabulary.tokenizer_type
-        windows, encoded = squad.divide(questions, self._encoder, kind, settings.doc_stride, kept)
-        ids, asked = [[] for _ in questions], self._encoder.tokenize([question for question, _ in examples])
-        for window, each in zip(windows, encoded, strict=True):
-            ids[window.question].append(each.ids[window.first : -1][window.is_best])
-        readings = [
-            self._reading(texts, np.concatenate([query[:kept], *parts]), max(len(query) - kept, 0))
-            for texts, query, parts in zip(examples, asked, ids, strict=True)
-        ]
-        return [(questions[window.question], window) for window in windows], encoded, readings
-
-    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """See `Reader.objects`; the outputs are logits of both ends, [tokens, 2]."""
-        return AnswerScorer(read, self._settings, self._has_null).predictions(outputs)
+        """Returns the objects of logits, [classes]."""
+        return self._SCORERS[self._config.task](read, self._config.labels).predictions(np.stack(outputs))
 
 
 class EmbeddingReader(Reader):
     """Of embedding: a text has a vector, and a pair has the cosine of both vectors."""
 
-    def read(self, examples: Sequence[tuple[str, ...]]) -> tuple[Any, list[Encoded], list[Reading]]:
-        """See `Reader.read`; each text of a pair is a sequence of its own."""
-        encoded, readings = [], []
-        for texts in examples:
-            pieces = self._encoder.tokenize(list(texts))
-            sides = [self._encoder.join([each]) for each in pieces]
-            encoded += sides
-            ids = np.concatenate([side.ids for side in sides])
-            readings.append(self._reading(texts, ids, sum(map(len, pieces)) + 2 * len(sides) - len(ids)))
-        return [TextExample("", texts, None) for texts in examples], encoded, readings
+    def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
+        """Makes a sequence of each text of a pair."""
+        return self._read_texts(examples, lambda pieces: [self._encoder.join([each]) for each in pieces])
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
-        """See `Reader.objects`; the outputs are embeddings, [H]."""
+        """Yields the objects of embeddings, [H]."""
         vectors = iter(outputs)
         for example in read:
             own = [next(vectors) for _ in example.texts]
@@ -216,10 +125,63 @@ class EmbeddingReader(Reader):
                 yield from PairScorer([example]).predictions(np.stack(own)[np.newaxis])
 
 
+class WordReader(Reader):
+    """Of token_classification: words are divided by spaces."""
+
+    def split(self, text: str) -> tuple[str, ...]:
+        """Returns the text; a tab is a space."""
+        return (text,)
+
+    def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
+        """Divides long texts between words."""
+        words = [tuple(text.split()) for (text,) in examples]
+        sentences = [conll.Sentence("", n, each, ("",) * len(each)) for n, each in enumerate(words) if each]
+        parts, encoded = conll.divide(sentences, self._encoder, self._vocabulary.unknown_id)
+        ids = [[np.zeros([0], np.int32)] for _ in examples]
+        for part, each in zip(parts, encoded, strict=True):
+            ids[part.number].append(each.ids)
+        return (words, parts), encoded, [self._sample(np.concatenate(each), 0) for each in ids]
+
+    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
+        """Returns the objects of logits, [tokens, classes]."""
+        words, parts = read
+        found = EntityScorer(parts, self._config.labels).predictions([each.argmax(-1) for each in outputs])
+        return [next(found) if each else {"words": [], "prediction": []} for each in words]
+
+
+class QuestionReader(Reader):
+    """Of question_answering: a question, a tab, and the context."""
+
+    pairs = True
+    _expected = "no tab; expected a question, a tab and the context"
+
+    def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
+        """Makes several sequences of a long context."""
+        settings = self._settings
+        questions = [
+            squad.Question(f"text {number}", str(number), question, context, (), ())
+            for number, (question, context) in enumerate(examples)
+        ]
+        kept = squad.longest_query(settings.max_query_length, self._encoder.max_seq_length)
+        kind = self._vocabulary.tokenizer_type
+        windows, encoded = squad.divide(questions, self._encoder, kind, settings.doc_stride, kept)
+        asked = self._encoder.tokenize([question for question, _ in examples])
+        ids = [[query[:kept]] for query in asked]
+        for window, each in zip(windows, encoded, strict=True):
+            ids[window.question].append(each.ids[window.first : -1][window.is_best])
+        samples = [
+            self._sample(np.concatenate(parts), max(len(query) - kept, 0))
+            for query, parts in zip(asked, ids, strict=True)
+        ]
+        return [(questions[window.question], window) for window in windows], encoded, samples
+
+    def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
+        """Returns the objects of logits of both ends, [tokens, 2]."""
+        return AnswerScorer(read, self._settings, self._has_null).predictions(outputs)
+
+
 READERS: dict[str, type[Reader]] = {
-    "classification": TextReader,
-    "multi_label": TextReader,
-    "regression": TextReader,
+    **dict.fromkeys(("classification", "multi_label", "regression"), TextReader),
     "token_classification": WordReader,
     "question_answering": QuestionReader,
     "embedding": EmbeddingReader,
@@ -227,11 +189,9 @@ READERS: dict[str, type[Reader]] = {
 
 
 def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: float | None, n_best: int) -> Reader:
-    """Returns the reader of a fine-tuned model with a tokenizer.
+    """Returns the reader of a fine-tuned model with a tokenizer; its run's settings count, if they are known.
 
     Args:
-        model: which one; its run's settings count, if they are known.
-        max_seq_length: most tokens of a sequence.
         null_score_threshold: as `--null_score_threshold`; None: every question has an answer.
         n_best: answers to find for each question; the run's number if that is larger.
     """
@@ -240,14 +200,12 @@ def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: fl
 
 
 class TaskPredictions:
-    """Predicts what a model was fine-tuned for."""
+    """Predicts what a model was fine-tuned for, with the reader of its task."""
 
     def __init__(self, model: TrainedModel, reader: Reader, batch_size: int, pooling: str = "mean"):
         """Traces nothing yet.
 
         Args:
-            model: fine-tuned, with a tokenizer.
-            reader: of the model's task.
             batch_size: sequences that the model reads at once.
             pooling: of a model for embedding, see `embeddings`.
         """
@@ -256,15 +214,14 @@ class TaskPredictions:
 
         @tf.function(input_signature=[_IDS] * 3, autograph=False)
         def run(ids, mask, segments):
-            batch = encoder_batch(ids, mask, segments)
-            outputs = network.task_outputs(batch)
+            outputs = network.task_outputs(encoder_batch(ids, mask, segments))
             return tf.cast(embeddings(outputs, mask, pooling) if is_embedding else outputs, tf.float32)
 
         self._run, self._is_of_tokens = run, model.config.task in ("token_classification", "question_answering")
 
-    def __call__(self, examples: Sequence[tuple[str, ...]]) -> tuple[list[Reading], list[dict[str, Any]]]:
+    def __call__(self, examples: Sequence[tuple[str, ...]]) -> tuple[list[Sample], list[dict[str, Any]]]:
         """Returns what the model reads of each example, and an object with its prediction."""
-        read, encoded, readings = self._reader.read(examples)
+        read, encoded, samples = self._reader.read(examples)
         outputs = []
         for begin in range(0, len(encoded), self._batch_size):
             part = encoded[begin : begin + self._batch_size]
@@ -273,4 +230,4 @@ class TaskPredictions:
             found = self._run(*rows).numpy()
             outputs += [row[:length] if self._is_of_tokens else row for row, length in zip(found, lengths, strict=True)]
         objects = self._reader.objects(read, outputs)
-        return readings, [{name: each[name] for name in each if name not in ("id", "label")} for each in objects]
+        return samples, [{name: each[name] for name in each if name not in ("id", "label")} for each in objects]

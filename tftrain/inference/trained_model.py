@@ -20,8 +20,8 @@ from tftrain.formats.errors import FormatError
 from tftrain.formats.own import tokenizer_of
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
-from tftrain.input import tokenizer_model
 from tftrain.input.normalization import cut_spaceless
+from tftrain.input.vocabulary import Vocabulary
 from tftrain.labelled.preflight import DEFAULT_LENGTHS
 from tftrain.model.registry import model_class
 from tftrain.model.transformer import Transformer
@@ -32,25 +32,15 @@ LONGEST_EXAMPLE = 512
 
 
 class TrainedModel(NamedTuple):
-    """A model with its weights.
+    """A model with its weights."""
 
-    Attributes:
-        config: of the model, with plain TensorFlow ops and without dropout.
-        network: the model itself.
-        tokenizer: None if the weights have none beside them.
-        missing: heads that the weights lack; those of `network` have random values.
-        notes: what a user must know of the model, a line each.
-        fine_tuning: how it was fine-tuned; None if it was not, or if its files do not say.
-        max_seq_length: most tokens of an example of a fine-tuned model: as in its run, if its files say that.
-    """
-
-    config: ModelConfig
+    config: ModelConfig  # with plain TensorFlow ops and without dropout
     network: Transformer
-    tokenizer: Tokenizer | None
-    missing: tuple[str, ...]
-    notes: tuple[str, ...]
-    fine_tuning: FineTuningConfig | None
-    max_seq_length: int
+    tokenizer: Tokenizer | None  # None if the weights have none beside them
+    missing: tuple[str, ...]  # heads that the weights lack; those of `network` have random values
+    notes: tuple[str, ...]  # what a user must know of the model, a line each
+    fine_tuning: FineTuningConfig | None  # how it was fine-tuned; None if it was not, or if its files do not say
+    max_seq_length: int  # most tokens of an example of a fine-tuned model: as in its run, if its files say that
 
     @property
     def longest(self) -> float:
@@ -59,11 +49,9 @@ class TrainedModel(NamedTuple):
 
 
 def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> TrainedModel:
-    """Loads a model.
+    """Loads a model with variables and activations of a dtype.
 
     Args:
-        source: which one.
-        dtype: of variables and activations.
         embeds: whether an encoder is to give the vectors of texts, as if it had been trained for --task=embedding.
 
     Raises:
@@ -76,9 +64,8 @@ def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> T
             raise FormatError(f"--tokenizer_dir={source.tokenizer_dir}: no vocab.txt, tokenizer.json or prepared data")
     if weights.tokenizer and len(weights.tokenizer.vocabulary) > weights.model.vocab_size:
         tokens, rows = len(weights.tokenizer.vocabulary), weights.model.vocab_size
-        raise FormatError(
-            f"{source.shown}: the tokenizer has {tokens} tokens, the model {rows}; name its own with --tokenizer_dir"
-        )
+        fault = f"the tokenizer has {tokens} tokens, the model {rows}"
+        raise FormatError(f"{source.shown}: {fault}; name its own with --tokenizer_dir")
     if embeds and not weights.model.is_decoder:
         weights.model = dataclasses.replace(weights.model, task="embedding", labels=())
     return with_weights(weights, dtype)
@@ -89,23 +76,16 @@ def with_weights(weights: Weights, dtype: str = "float32") -> TrainedModel:
     without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = dataclasses.replace(weights.model, **implementations(ModelConfig), **without_dropout)
     if config.is_fine_tuned and weights.missing:
-        raise FormatError(
-            f"{weights.path}: no {' and no '.join(weights.missing)}, which a model for {config.task} has; expected "
-            "weights that were fine-tuned for it"
-        )
+        fault = f"no {' and no '.join(weights.missing)}, which a model for {config.task} has"
+        raise FormatError(f"{weights.path}: {fault}; expected weights that were fine-tuned for it")
     network = model_class(config)(config, config.vocab_size, dtype, seed=1, initial=weights)
-    length = weights.max_seq_length or int(
-        min(config.longest_sequence, DEFAULT_LENGTHS.get(config.task, LONGEST_EXAMPLE))
-    )
+    longest = min(config.longest_sequence, DEFAULT_LENGTHS.get(config.task, LONGEST_EXAMPLE))
+    length = weights.max_seq_length or int(longest)
     return TrainedModel(config, network, weights.tokenizer, weights.missing, weights.notes, weights.fine_tuning, length)
 
 
 def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = ()) -> None:
-    """Checks that a model has what predictions need: a tokenizer, and heads.
-
-    Raises:
-        FormatError: something is missing; the message names the flag.
-    """
+    """Raises a FormatError that names the flag if a model lacks what predictions need: a tokenizer, and heads."""
     if model.tokenizer is None:
         folders = ", ".join(registry.tokenizer_folders(source.place))
         raise FormatError(f"{source.shown}: no tokenizer in any of {folders}; name its folder with --tokenizer_dir")
@@ -118,11 +98,7 @@ def require(model: TrainedModel, source: ModelSource, heads: Collection[str] = (
 
 
 def check_tokens(model: TrainedModel, source: ModelSource) -> None:
-    """Checks that the tokenizer, if there is one, has the special tokens of the model's family.
-
-    Raises:
-        FormatError: it has not.
-    """
+    """Raises a FormatError if there is a tokenizer that lacks the special tokens of the model's family."""
     if model.tokenizer and not model.config.is_decoder and MASK not in model.tokenizer.vocabulary.tokens:
         raise FormatError(f"{source.shown}: its vocabulary has no {MASK}; expected that of an encoder")
 
@@ -131,7 +107,6 @@ def answer_settings(model: TrainedModel, null_score_threshold: float | None, n_b
     """Returns how answers are chosen: the settings of the model's run, or the defaults.
 
     Args:
-        model: which one.
         null_score_threshold: in place of the run's; None: as the run.
         n_best: answers to find for each question; the run's number if that is larger.
     """
@@ -141,21 +116,13 @@ def answer_settings(model: TrainedModel, null_score_threshold: float | None, n_b
 
 
 class Sample(NamedTuple):
-    """A text as the model reads it.
+    """A text, or a pair, as the model reads it."""
 
-    Attributes:
-        ids: int32 [n], with the special tokens.
-        masks: places of [MASK] in `ids`, ascending.
-        cut: number of tokens that did not fit.
-        cut_masks: number of [MASK] among them.
-        unknown: number of [UNK] in `ids`.
-    """
-
-    ids: np.ndarray
-    masks: np.ndarray
-    cut: int
-    cut_masks: int
-    unknown: int
+    ids: np.ndarray  # int32 [n], with the special tokens
+    masks: np.ndarray  # places of [MASK] in `ids`, ascending; none in a sample for a fine-tuned model
+    cut: int  # number of tokens that did not fit
+    cut_masks: int  # number of [MASK] among them
+    unknown: int  # number of [UNK] in `ids`
 
 
 class TextEncoder:
@@ -166,22 +133,17 @@ class TextEncoder:
         tokenizer = model.tokenizer
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
         self._is_decoder = model.config.is_decoder
-        self._cut_spaceless = tokenizer.vocabulary.tokenizer_type != "bpe"
-        self._tokenize = tokenizer_model.build(
-            tokenizer.vocabulary,
-            tokenizer.model,
-            tokenizer.lower_case,
-            tokenizer.normalization,
-            tokenizer.strip_accents,
-        )
+        self._tokenize = tokenizer.build()
         if not self._is_decoder:
             self._cls, self._sep, self._mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
 
     def __call__(self, texts: Sequence[str]) -> list[Sample]:
         """Returns a sample for each text. In a text for an encoder, [MASK] is one token, in capitals as here."""
         parts = [[text] if self._is_decoder else text.split(MASK) for text in texts]
-        passages = [cut_spaceless(part) if self._cut_spaceless else part for each in parts for part in each]
-        tokens = iter(self._tokenize(passages))
+        passages = [part for each in parts for part in each]
+        if self._vocabulary.tokenizer_type != "bpe":
+            passages = map(cut_spaceless, passages)
+        tokens = iter(self._tokenize(list(passages)))
         make = self._prompt if self._is_decoder else self._sentence
         return [make([next(tokens) for _ in each]) for each in parts]
 
@@ -190,17 +152,19 @@ class TextEncoder:
         whole, room = np.concatenate(with_masks), int(min(self._longest - 2, 1 << 31))
         ids = np.concatenate([[self._cls], whole[:room], [self._sep]]).astype(np.int32)
         masks = np.flatnonzero(ids == self._mask)
-        return Sample(ids, masks, max(len(whole) - room, 0), len(parts) - 1 - len(masks), self._unknown(ids))
+        unknown = count_unknown(ids, self._vocabulary)
+        return Sample(ids, masks, max(len(whole) - room, 0), len(parts) - 1 - len(masks), unknown)
 
     def _prompt(self, parts: list[np.ndarray]) -> Sample:
         (whole,) = parts
         ids = whole if len(whole) else np.array([self._vocabulary.end_id], np.int32)
         cut = int(max(len(ids) - self._longest, 0))
-        return Sample(ids[cut:], np.zeros(0, np.int64), cut, 0, self._unknown(ids[cut:]))
+        return Sample(ids[cut:], np.zeros(0, np.int64), cut, 0, count_unknown(ids[cut:], self._vocabulary))
 
-    def _unknown(self, ids: np.ndarray) -> int:
-        unknown = self._vocabulary.unknown_id
-        return 0 if unknown is None else int(np.count_nonzero(ids == unknown))
+
+def count_unknown(ids: np.ndarray, vocabulary: Vocabulary) -> int:
+    """Returns the number of [UNK] in token ids; 0 if the vocabulary has none."""
+    return int(np.sum(ids == vocabulary.unknown_id))
 
 
 def padded(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -219,12 +183,9 @@ def encoder_batch(input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.T
 
 
 def most_probable(logits: tf.Tensor, tokens: int, top_k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the best classes of each row and their probabilities, [n, top_k] int32 and fp32.
+    """Returns the best classes of each row and their probabilities, [n, top_k] int32 and fp32; at most `tokens`.
 
-    Args:
-        logits: [n, classes]; classes that are no token, such as the rows that pad a vocabulary, have no probability.
-        tokens: number of tokens.
-        top_k: number of classes to return; at most `tokens` are.
+    Classes of the logits, [n, classes], that are no token, such as the rows that pad a vocabulary, have no probability.
     """
     probabilities, best = tf.math.top_k(tf.nn.softmax(tf.cast(logits[:, :tokens], tf.float32)), min(top_k, tokens))
     return best, probabilities

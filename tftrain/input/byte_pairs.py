@@ -12,9 +12,8 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tftrain.host import strict_json
-from tftrain.host.files import read_small
-from tftrain.input.errors import DataError, unreadable
-from tftrain.input.vocabulary import END_OF_TEXT, LONGEST_TOKEN, MAX_BYTES, Vocabulary, check_tokens
+from tftrain.input.errors import DataError
+from tftrain.input.vocabulary import END_OF_TEXT, LONGEST_TOKEN, Vocabulary, check_tokens, read_file, read_text
 
 # One printable character for each byte.
 ALPHABET = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
@@ -50,40 +49,45 @@ def learn_byte_pairs(texts: Iterable[list[str]], vocab_size: int) -> tuple[Vocab
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _vocabulary(tokenizer, "the learned tokenizer"), _serialized(tokenizer)
+    return _vocabulary(tokenizer, "the learned tokenizer"), tokenizer.to_str().encode()
 
 
 def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
-    """Reads an existing vocabulary.
+    """Reads an existing vocabulary, and returns what `learn_byte_pairs` does.
 
     Args:
         path: a tokenizer.json of `tokenizers`; or GPT-2's vocab.json, with merges.txt beside it. The names may have
             something in front, such as gpt2-vocab.json and gpt2-merges.txt.
 
-    Returns:
-        The vocabulary, and the tokenizer in the library's format (tokenizer.json).
-
     Raises:
         DataError: a file cannot be read, or is not a byte-level BPE that gives every text back exactly.
     """
-    content = _read_json(path)
-    tokenizer = _from_library(path, content) if "model" in content else _from_gpt2(path, content)
+    data = read_file(path, _EXPECTED)
+    try:
+        content = strict_json.parse(data)
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); {_EXPECTED}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: not a vocabulary; {_EXPECTED}")
+    tokenizer = _from_library(path, data, content["model"]) if "model" in content else _from_gpt2(path, content)
     vocabulary = _vocabulary(tokenizer, path)
     if missing := set(ALPHABET) - set(vocabulary.tokens):
         raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
     if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != _SAMPLE:
         raise DataError(f"{path}: decoding its tokens does not give the original text; {_EXPECTED}")
-    return vocabulary, _serialized(tokenizer)
+    return vocabulary, tokenizer.to_str().encode()
 
 
 _EXPECTED = "expected a byte-level BPE, as GPT-2's: tokenizer.json, or vocab.json with merges.txt beside it"
 
 
 class BytePairTokenizer:
-    """Turns texts into token ids. A text that spells END_OF_TEXT gets the tokens of its letters."""
+    """Turns texts into token ids, given the tokenizer in the library's format.
+
+    A text that spells END_OF_TEXT gets the tokens of its letters.
+    """
 
     def __init__(self, model: bytes):
-        """Builds the tokenizer from what `learn_byte_pairs` or `read_byte_pairs` returned."""
         self._tokenizer = _prepared(Tokenizer.from_buffer(model))
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -111,10 +115,6 @@ def _prepared(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def _serialized(tokenizer: Tokenizer) -> bytes:
-    return tokenizer.to_str().encode()
-
-
 def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
@@ -132,24 +132,12 @@ def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
         yield part
 
 
-def _read_json(path: str) -> dict[str, Any]:
-    try:
-        content = strict_json.parse(read_small(path, MAX_BYTES))
-    except OSError as error:
-        raise unreadable(path, error, _EXPECTED) from error
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}); {_EXPECTED}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: not a vocabulary; {_EXPECTED}")
-    return content
-
-
-def _from_library(path: str, content: dict[str, Any]) -> Tokenizer:
-    """Returns the tokenizer of a tokenizer.json."""
-    if not isinstance(content["model"], dict) or content["model"].get("type", "BPE") != "BPE":
+def _from_library(path: str, data: bytes, model: Any) -> Tokenizer:
+    """Returns the tokenizer of a tokenizer.json, given its bytes and the model in it."""
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
         raise DataError(f"{path}: the tokenizer is not a BPE; {_EXPECTED}")
     try:
-        return _prepared(Tokenizer.from_str(read_small(path, MAX_BYTES).decode()))
+        return _prepared(Tokenizer.from_str(data.decode()))
     except Exception as error:  # The library raises nothing more particular.
         raise DataError(f"{path}: not a tokenizer ({error}); {_EXPECTED}") from error
 
@@ -162,14 +150,8 @@ def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
     if "vocab" not in name:
         raise DataError(f"{path}: the name of merges.txt does not follow from this name; {_EXPECTED}")
     merges_path = os.path.join(folder, name.replace("vocab", "merges").removesuffix(".json") + ".txt")
-    try:
-        lines = read_small(merges_path, MAX_BYTES).decode().splitlines()
-    except OSError as error:
-        raise unreadable(merges_path, error, _EXPECTED) from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{merges_path}: byte {error.start}: not UTF-8; {_EXPECTED}") from error
     merges = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(merges_path, _EXPECTED).splitlines(), 1):
         if line and not (number == 1 and line.startswith("#version")):
             parts = tuple(line.split(" "))
             if len(parts) != 2 or not {*parts, "".join(parts)} <= vocabulary.keys():
@@ -182,16 +164,11 @@ def _from_gpt2(path: str, vocabulary: dict[str, Any]) -> Tokenizer:
 
 
 def _vocabulary(tokenizer: Tokenizer, path: str) -> Vocabulary:
-    """Returns the tokens by id.
-
-    Raises:
-        DataError: the ids are not 0, 1, 2 and so on, or `check_tokens` refuses the tokens.
-    """
+    """Returns the tokens by id; raises DataError if an id is left out, or `check_tokens` refuses the tokens."""
     ids = tokenizer.get_vocab(with_added_tokens=True)
     tokens = tuple(sorted(ids, key=ids.__getitem__))
     if any(ids[token] != number for number, token in enumerate(tokens)):
-        raise DataError(
-            f"{path}: the ids of its {len(tokens)} tokens leave out a number; expected 0 to {len(tokens) - 1}"
-        )
+        left_out = f"the ids of its {len(tokens)} tokens leave out a number"
+        raise DataError(f"{path}: {left_out}; expected 0 to {len(tokens) - 1}")
     check_tokens(tokens, path, "bpe")
     return Vocabulary(tokens, "bpe")

@@ -17,33 +17,19 @@ _NAMES = ("input_ids", "labels")
 
 
 class CausalSource(RecordSource):
-    """Sequences in TFRecord files."""
+    """Sequences in TFRecord files. `end_id` is the end token, if the documents of a row do not see each other."""
 
     def __init__(self, records: RecordSet, max_seq_length: int, id_limit: int, end_id: int | None = None):
-        """Opens the records.
-
-        Args:
-            records: each has max_seq_length + 1 ids.
-            max_seq_length: S.
-            id_limit: number of rows of the embedding; every id is below it.
-            end_id: the end token, if the documents of a row do not see each other.
-        """
         names = (*_NAMES, *(() if end_id is None else ("sequence_ids", "position_ids")))
         super().__init__(records, max_seq_length, dict.fromkeys(names, max_seq_length), id_limit)
         self._end_id = end_id
 
     def _features(self, serialized, where, first_sample):
-        parsed = tf.io.parse_example(
-            serialized,
-            {"input_ids": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)},
-            example_names=where,
-        )
-        tokens, length = parsed["input_ids"], self.max_seq_length + 1
-        fits = self._check(
-            tokens.row_lengths() == length,
-            where,
-            f"the record does not have {length} input_ids; expected max_seq_length={length - 1} inputs and a label",
-        )
+        features = {"input_ids": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)}
+        tokens = tf.io.parse_example(serialized, features, example_names=where)["input_ids"]
+        length = self.max_seq_length + 1
+        fault = f"the record does not have {length} input_ids; expected max_seq_length={length - 1} inputs and a label"
+        fits = self._check(tokens.row_lengths() == length, where, fault)
         with tf.control_dependencies([fits]):
             # Reshaped after the check, because each record then has the same length.
             ids = tf.reshape(tf.identity(tokens.flat_values), [-1, length])
@@ -61,7 +47,7 @@ class SyntheticSequences(ExampleSource):
         self._key = stream_key(seed, f"synthetic {split}")
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
-        """Returns `count` consecutive samples, as `ExampleSource.batch`. `order` is not used."""
+        """Returns `count` consecutive samples; `order` is not used."""
         draws = random_block(self._key, first_sample, tf.constant(count), self.max_seq_length + 1)
         return _inputs_and_labels(tf.minimum(tf.cast(draws * self._vocab_size, tf.int32), self._vocab_size - 1))
 

@@ -7,7 +7,7 @@ extracts the original message from it.
 import re
 
 from tftrain.host.exit_codes import ExitCode, RunError
-from tftrain.host.files import one_line, reason
+from tftrain.host.files import one_line
 
 
 class DataError(RunError):
@@ -24,12 +24,6 @@ class MissingFileError(DataError):
     exit_code = ExitCode.WRONG_FLAGS
 
 
-def unreadable(path: str, error: OSError, expected: str) -> DataError:
-    """Returns the error of a file that a flag names and that can't be read."""
-    kind = MissingFileError if isinstance(error, FileNotFoundError) else DataError
-    return kind(f"{path}: {reason(error)}; {expected}")
-
-
 _RAISED = re.compile(r"DataError: ([^\n]*?)\s*(?:\n|$)")
 # tf.debugging.Assert escapes its strings as C literals. The assertions of this package end with an escaped newline.
 _ASSERTED = re.compile(r"\[DataError: ((?:[^\n\\]|\\[^\n])*?)\\n\]")
@@ -37,27 +31,17 @@ _PARSER = re.compile(r"Name: (?P<record>[^\n]+?), (?P<reason>(?:Key|Feature|Coul
 
 
 def data_error(error: BaseException) -> DataError | None:
-    """Extracts the DataError from an exception of a dataset iterator.
-
-    Args:
-        error: an exception raised by `next(iterator)`, usually a tf.errors.OpError.
-
-    Returns:
-        The DataError, or None if the exception has another cause.
-    """
+    """Returns the DataError in what `next` of a dataset raised, usually a tf.errors.OpError; None if there is none."""
     if isinstance(error, DataError):
         return error
     message = str(error)
     if match := _ASSERTED.search(message):
-        return DataError(_unescape(match.group(1)))
+        # C escapes: the bytes of a non-ASCII path are octal numbers.
+        escaped = match.group(1).encode().decode("unicode_escape")
+        return DataError(escaped.encode("latin-1").decode(errors="replace"))
     if match := _RAISED.search(message):
         return DataError(match.group(1))
     if match := _PARSER.search(message):
         reason = match["reason"].split("[[")[0].strip().rstrip(".")
         return DataError(f"{match['record']}: the record lacks expected features: {reason}")
     return None
-
-
-def _unescape(text: str) -> str:
-    """Decodes C escapes. The bytes of a non-ASCII path are escaped as octal numbers."""
-    return text.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")

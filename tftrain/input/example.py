@@ -10,50 +10,36 @@ does not conflict with TensorFlow's declaration.
 
 from collections.abc import Mapping, Sequence
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from tftrain.input.errors import DataError
 
-
-def _example_class():
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="tftrain/example.proto", package="tftrain", syntax="proto3")
-
-    def message(name, *fields, parent=None):
-        entry = (parent.nested_type if parent else file.message_type).add(name=name)
-        for number, (field_name, kind, repeated) in enumerate(fields, 1):
-            label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
-            if isinstance(kind, str):
-                entry.field.add(name=field_name, number=number, type=field.TYPE_MESSAGE, type_name=kind, label=label)
-            else:
-                entry.field.add(name=field_name, number=number, type=kind, label=label)
-        return entry
-
-    message("BytesList", ("value", field.TYPE_BYTES, True))
-    message("FloatList", ("value", field.TYPE_FLOAT, True))
-    message("Int64List", ("value", field.TYPE_INT64, True))
-    feature = message(
-        "Feature",
-        ("bytes_list", ".tftrain.BytesList", False),
-        ("float_list", ".tftrain.FloatList", False),
-        ("int64_list", ".tftrain.Int64List", False),
-    )
-    feature.oneof_decl.add(name="kind")
-    for part in feature.field:
-        part.oneof_index = 0
-    features = message("Features", ("feature", ".tftrain.Features.FeatureEntry", True))
-    entry = message(
-        "FeatureEntry", ("key", field.TYPE_STRING, False), ("value", ".tftrain.Feature", False), parent=features
-    )
-    entry.options.map_entry = True
-    message("Example", ("features", ".tftrain.Features", False))
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tftrain.Example"))
-
-
-_Example = _example_class()
+_SCHEMA = """
+name: "tftrain/example.proto" package: "tftrain" syntax: "proto3"
+message_type { name: "BytesList" field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList" field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type {
+  name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".tftrain.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".tftrain.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".tftrain.Int64List" oneof_index: 0 }
+}
+message_type {
+  name: "Features"
+  field { name: "feature" number: 1 type_name: ".tftrain.Features.FeatureEntry" label: LABEL_REPEATED }
+  nested_type {
+    name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".tftrain.Feature" }
+  }
+}
+message_type { name: "Example" field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".tftrain.Features" } }
+"""
+_pool = descriptor_pool.DescriptorPool()
+_pool.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
+_Example = message_factory.GetMessageClass(_pool.FindMessageTypeByName("tftrain.Example"))
 # The names that tf-models' version 2 gives to features of the original BERT.
 _ORIGINAL_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids"}
 
@@ -61,8 +47,7 @@ _ORIGINAL_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids
 def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
     """Returns a serialized tf.train.Example. Equal features give equal bytes.
 
-    Args:
-        features: sequences by feature name. A sequence of int becomes an int64 list, one of float a float list.
+    A sequence of int becomes an int64 list, one of float a float list.
     """
     example = _Example()
     for name, values in features.items():
@@ -72,11 +57,7 @@ def encode(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
 
 
 def decode(payload: bytes, where: str) -> dict[str, list]:
-    """Returns the features of a serialized tf.train.Example, by their original names.
-
-    Args:
-        payload: one record.
-        where: file and byte offset of the record, for the error message.
+    """Returns the features of a serialized tf.train.Example, by their original names; `where` is its place for errors.
 
     Raises:
         DataError: the record is not a tf.train.Example.
@@ -89,15 +70,7 @@ def decode(payload: bytes, where: str) -> dict[str, list]:
 
 
 def canonical(payload: bytes, where: str) -> bytes:
-    """Returns a tf.train.Example, serialized again by protobuf without unknown fields, with the original names.
-
-    Args:
-        payload: one record.
-        where: file and byte offset of the record, for the error message.
-
-    Raises:
-        DataError: the record is not a tf.train.Example.
-    """
+    """Returns a tf.train.Example, serialized again by protobuf without unknown fields, with the names of `decode`."""
     example = _parse(payload, where)
     example.DiscardUnknownFields()
     return example.SerializeToString()

@@ -34,15 +34,11 @@ class ExampleSource:
         self.max_seq_length, self.widths = max_seq_length, widths
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
-        """Returns `count` consecutive samples.
+        """Returns `count` consecutive samples: the features in `widths`, int32 [n, width] or [n], float32 if weights.
 
         Args:
             first_sample: int64 scalar, the global number of the first sample.
-            count: n, the number of samples.
             order: maps int64 [n] sample numbers to int64 [n] example numbers.
-
-        Returns:
-            The features in `widths`, int32 [n, width] or [n], float32 if they are weights.
 
         Raises:
             tf.errors.OpError: when the graph runs on invalid data. `errors.data_error` extracts its DataError.
@@ -50,11 +46,7 @@ class ExampleSource:
         raise NotImplementedError
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
-        """Returns the tokens of examples without padding, int64 [n], given their numbers, int64 [n].
-
-        Raises:
-            DataError: a record can't be read.
-        """
+        """Returns the tokens of examples without padding, given their numbers, both int64 [n]; raises DataError."""
         raise NotImplementedError
 
     def widths_at(self, length: int) -> Mapping[str, int | None]:
@@ -63,15 +55,14 @@ class ExampleSource:
 
 
 class RecordSource(ExampleSource):
-    """Examples in TFRecord files."""
+    """Examples in TFRecord files. Every token id must be below `id_limit`, the number of rows of the embedding."""
 
     def __init__(self, records: RecordSet, max_seq_length: int, widths: Mapping[str, int | None], id_limit: int):
-        """Every token id must be below `id_limit`, the number of rows of the embedding."""
         super().__init__(len(records), max_seq_length, widths)
         self._records, self._id_limit = records, id_limit
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
-        """Returns `count` consecutive samples, as `ExampleSource.batch`."""
+        """Returns `count` consecutive samples."""
 
         def read(first):
             numbers = order(np.arange(first, first + count)).tolist()
@@ -91,15 +82,14 @@ class RecordSource(ExampleSource):
         raise NotImplementedError
 
     def _check(self, good: tf.Tensor, where: tf.Tensor, expected: str) -> tf.Operation:
-        """Asserts that all records are `good` (bool [n]). The message names the place of the first one that is not."""
+        """Asserts that all records are `good`, bool [n, ...]. The message names the place of the first that is not."""
+        good = tf.reduce_all(tf.reshape(good, [tf.shape(where)[0], -1]), 1)
         place = tf.gather(where, tf.argmin(tf.cast(good, tf.int32)))
         return tf.debugging.Assert(tf.reduce_all(good), [tf.strings.join(["DataError: ", place, ": ", expected, "\n"])])
 
     def _ids_fit(self, where: tf.Tensor, *ids: tf.Tensor) -> tf.Operation:
         """Checks token ids, int64 [n, ...], before the cast to int32, which would turn 2^32 + 5 into 5."""
-        fit = [tf.reduce_all((part >= 0) & (part < self._id_limit), 1) for part in ids]
+        fit = tf.concat([(part >= 0) & (part < self._id_limit) for part in ids], 1)
         return self._check(
-            tf.reduce_all(fit, 0),
-            where,
-            f"a token id is negative or too large; expected ids below --vocab_size={self._id_limit}",
+            fit, where, f"a token id is negative or too large; expected ids below --vocab_size={self._id_limit}"
         )

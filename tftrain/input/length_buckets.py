@@ -35,17 +35,12 @@ class _Window(NamedTuple):
 
 
 class LengthBuckets:
-    """Arranges the examples of a source and cuts batches."""
+    """Arranges the examples of a source in global batches of `batch_size`, and cuts them to one of `lengths`.
+
+    The lengths are ascending; the last one is that of the source.
+    """
 
     def __init__(self, source: ExampleSource, seed: int, lengths: Sequence[int], batch_size: int):
-        """Reads nothing yet.
-
-        Args:
-            source: the examples of the training split.
-            seed: seed of the order.
-            lengths: ascending; the last one is that of the source.
-            batch_size: samples of a global batch.
-        """
         self._source, self._seed, self._batch_size = source, seed, batch_size
         self._lengths = np.asarray(lengths, np.int64)
         self._windows: OrderedDict[int, _Window] = OrderedDict()
@@ -62,14 +57,11 @@ class LengthBuckets:
         return np.max([window.buckets[window.part(begin, end)].max() for window in self._of(begin, end)])
 
     def cut(self, batch: Batch, first_sample: tf.Tensor) -> Batch:
-        """Cuts padding off a rank's part of a global batch.
+        """Returns a rank's part of a global batch with the widths of `ExampleSource.widths_at`, with less padding.
 
         Args:
             batch: features of the source's width.
             first_sample: int64 scalar, the first one of the global batch.
-
-        Returns:
-            The features with the width that `ExampleSource.widths_at` says. They lose nothing but padding.
         """
         number = tf.ensure_shape(tf.numpy_function(self.bucket, [first_sample], tf.int64), [])
         widths = [self._source.widths_at(int(length)) for length in self._lengths]

@@ -6,6 +6,7 @@ and have the recorded sizes, and the vocabulary is the one that tokenized the te
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 from typing import Annotated, Any, Literal
@@ -27,19 +28,12 @@ Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
 class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One TFRecord file.
+    """One TFRecord file, and its size."""
 
-    Attributes:
-        file: its name in the folder.
-        examples: number of its records, the rows of a batch.
-        bytes: its size.
-        packed: number of the examples in the records, where they are packed; else None.
-    """
-
-    file: str
-    examples: Count
+    file: str  # its name in the folder
+    examples: Count  # number of its records, the rows of a batch
     bytes: Count
-    packed: Count | None = None
+    packed: Count | None = None  # number of the examples in the records, where they are packed; else None
 
 
 class _Splits(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,62 +42,41 @@ class _Splits(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of the file, in file order. `Manifest` describes them."""
+    """The fields of the file, in file order."""
 
-    # Manifests without this field are of preparations that had no other.
+    # "masked": sentence pairs; "causal": sequences in which every next token is predicted. Manifests without this field
+    # are of preparations that had no other.
     objective: Literal["masked", "causal"] = "masked"
+    # "dynamic": unmasked pairs, which training masks; "static": the standard BERT features, masked; None if causal.
     masking: Literal["dynamic", "static"] | None
     tokenizer_type: Literal["wordpiece", "sentencepiece", "bpe"]
-    vocab_file: str
+    vocab_file: str  # the name of the vocabulary in the folder, one token a line, in the order of the ids
     vocab_size: Annotated[int, Meta(ge=1, le=vocabulary.MAX_TOKENS)]
-    vocab_sha256: str
-    tokenizer_file: str | None
+    vocab_sha256: str  # of the vocabulary, hexadecimal
+    tokenizer_file: str | None  # the name of the sentencepiece model, or of the byte-level BPE, in the folder
     lower_case: bool
-    # Manifests without this field are of preparations that stripped accents where they lower-cased.
+    # Whether nonspacing marks were stripped; None or no field: if the text was lower-cased.
     strip_accents: bool | None = None
-    # As for the objective.
+    # As `tokenization.word_splitter` describes; "none" for "bpe". The default is as that of the objective.
     normalization: Literal["bert", "nfkc", "none"] = "nfkc"
+    # Most tokens of an example, with [CLS] and both [SEP]; or the tokens of a sequence, whose record has one more.
     max_seq_length: Annotated[int, Meta(ge=8, le=1 << 16)]
+    # Most masked tokens of a static example; None if masking is not static.
     max_predictions_per_seq: Annotated[int, Meta(ge=1, le=1 << 16)] | None
-    documents: Count
+    documents: Count  # of both splits, as are the tokens
     tokens_read: Count
+    # As in `tftrain.prepare.accounting`; None in format 1.
     tokens_in_examples: Count | None
     tokens_dropped: dict[str, Count] | None
     unk_share: Annotated[float, Meta(ge=0, le=1)] | None
-    max_sequences_per_pack: Annotated[int, Meta(ge=2, le=64)] | None = None
-    unreadable_inputs: Count | None = None
+    max_sequences_per_pack: Annotated[int, Meta(ge=2, le=64)] | None = None  # most examples in a row, if packed
+    unreadable_inputs: Count | None = None  # what was left out with --skip_unreadable; None without the flag
     seed: Count
     splits: dict[str, Any]
 
 
 class Manifest(_Fields, frozen=True, kw_only=True):
-    """A prepared data set.
-
-    Attributes:
-        folder: the folder of the manifest. It is not a field of the file.
-        objective: "masked": sentence pairs; "causal": sequences in which every next token is predicted.
-        masking: "dynamic": unmasked pairs, which training masks; "static": the standard BERT features, masked. None if
-            the objective is "causal".
-        tokenizer_type: "wordpiece", "sentencepiece" or "bpe".
-        vocab_file: the name of the vocabulary in the folder. It has one token a line, in the order of the ids.
-        vocab_size, vocab_sha256: number of tokens and SHA-256 (hexadecimal) of the vocabulary.
-        tokenizer_file: the name of the sentencepiece model, or of the byte-level BPE, in the folder; or None.
-        lower_case: whether the text was lower-cased.
-        strip_accents: whether nonspacing marks were stripped; None: if the text was lower-cased.
-        normalization: "bert" or "nfkc", as `tokenization.word_splitter` describes them; "none" for "bpe".
-        max_seq_length: maximum number of tokens of an example, including [CLS] and both [SEP]; or the number of tokens
-            of a sequence, whose record has one more.
-        max_predictions_per_seq: maximum number of masked tokens of a static example; None if masking is not static.
-        documents, tokens_read: numbers of documents and tokens in the text of both splits.
-        tokens_in_examples: tokens of the text that occur in an example. A token counts once, even if several examples
-            contain it. It is None in manifests of format 1, as are the next two fields.
-        tokens_dropped: numbers of the other tokens, by reason.
-        unk_share: share of [UNK] in the tokens in examples.
-        max_sequences_per_pack: maximum number of examples in a row, where they are packed; else None.
-        unreadable_inputs: number of files and folders that were left out with --skip_unreadable; None without the flag.
-        seed: seed of the preparation.
-        splits: the shards of "train" and "eval", in order. "eval" may be empty.
-    """
+    """A prepared data set: its folder, which is not in the file, and the shards of "train" and "eval", in order."""
 
     folder: str
     splits: dict[str, list[Shard]]
@@ -122,11 +95,7 @@ class Manifest(_Fields, frozen=True, kw_only=True):
 
 
 def file_sha256(path: str) -> str:
-    """Returns the SHA-256 of a manifest or a vocabulary, in hexadecimal.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Returns the SHA-256 of a manifest or a vocabulary, in hexadecimal; raises DataError if it cannot be read."""
     try:
         return hashlib.sha256(read_small(path, max(MAX_BYTES, vocabulary.MAX_BYTES))).hexdigest()
     except OSError as error:
@@ -152,53 +121,42 @@ def write_manifest(manifest: Manifest) -> None:
 
 
 def read_manifest(folder: str) -> Manifest:
-    """Reads and checks the manifest of a folder.
-
-    Args:
-        folder: the value of `--data_dir`.
+    """Reads and checks the manifest of a folder, the value of `--data_dir`.
 
     Raises:
         DataError: the manifest is missing or invalid, or does not match the files in the folder.
     """
     path = os.path.join(folder, NAME)
     manifest = _from_json(path, folder, _load(path, folder))
-    for name in [manifest.vocab_file, *filter(None, [manifest.tokenizer_file])]:
+    vocab_path = manifest.path(manifest.vocab_file)
+    for name in filter(None, [manifest.vocab_file, manifest.tokenizer_file]):
         if not os.path.isfile(_inside(path, folder, name)):
             raise DataError(f"{manifest.path(name)}: no such file, but {path} names it; prepare the data again")
-    sha256 = file_sha256(manifest.path(manifest.vocab_file))
+    remedy = "restore it or prepare the data again"
+    sha256 = file_sha256(vocab_path)
     if sha256 != manifest.vocab_sha256:
         raise DataError(
-            f"{manifest.path(manifest.vocab_file)}: this is not the vocabulary that the records were made "
-            f"with: its SHA-256 begins {sha256[:12]}, {path} says {manifest.vocab_sha256[:12]}; restore it "
-            "or prepare the data again"
+            f"{vocab_path}: this is not the vocabulary that the records were made with: its SHA-256 begins "
+            f"{sha256[:12]}, {path} says {manifest.vocab_sha256[:12]}; {remedy}"
         )
-    tokens = len(vocabulary.read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type))
-    if tokens != manifest.vocab_size:
-        raise DataError(
-            f"{path}: vocab_size is {manifest.vocab_size}, but {manifest.path(manifest.vocab_file)} has {tokens} "
-            "tokens; prepare the data again"
-        )
-    for shard in (shard for shards in manifest.splits.values() for shard in shards):
-        shard_path = _inside(path, folder, shard.file)
+    tokens, said = len(vocabulary.read_vocabulary(vocab_path, manifest.tokenizer_type)), manifest.vocab_size
+    if tokens != said:
+        raise DataError(f"{path}: vocab_size is {said}, but {vocab_path} has {tokens} tokens; prepare the data again")
+    for shard in itertools.chain(*manifest.splits.values()):
+        shard_path, said = _inside(path, folder, shard.file), shard.bytes
         try:
             size = os.path.getsize(shard_path)
         except OSError as error:
-            raise DataError(
-                f"{shard_path}: {error.strerror}: this shard is missing, but {path} names it; restore it or "
-                "prepare the data again"
-            ) from error
-        if size != shard.bytes:
-            raise DataError(
-                f"{shard_path}: byte {min(size, shard.bytes)}: the shard has {size} bytes, {path} says "
-                f"{shard.bytes}; restore it or prepare the data again"
-            )
+            reason = f"{error.strerror}: this shard is missing, but {path} names it"
+            raise DataError(f"{shard_path}: {reason}; {remedy}") from error
+        if size != said:
+            reason = f"byte {min(size, said)}: the shard has {size} bytes, {path} says {said}"
+            raise DataError(f"{shard_path}: {reason}; {remedy}")
     return manifest
 
 
 def listed_files(folder: str) -> list[str]:
     """Returns the names of the files that the manifest of a folder lists, whether they still exist or not.
-
-    The manifest itself is not in the list.
 
     Raises:
         DataError: manifest.json is missing, or tftrain.prepare did not write it.
@@ -208,7 +166,7 @@ def listed_files(folder: str) -> list[str]:
     try:
         shards = [shard["file"] for split in ("train", "eval") for shard in content["splits"][split]]
         names = [name for shard in shards for name in (shard, shard + ".index")]
-        names += [content["vocab_file"], *filter(None, [content.get("tokenizer_file")])]
+        names += filter(None, [content["vocab_file"], content.get("tokenizer_file")])
         for name in names:
             _inside(path, folder, name)
     except (KeyError, TypeError, AttributeError) as error:
@@ -220,10 +178,8 @@ def _load(path: str, folder: str) -> Any:
     try:
         return strict_json.parse(read_small(path, MAX_BYTES))
     except FileNotFoundError as error:
-        raise DataError(
-            f"{path}: no such file; expected a folder that `python -m tftrain.prepare --output_dir={folder}` "
-            "has finished"
-        ) from error
+        expected = f"expected a folder that `python -m tftrain.prepare --output_dir={folder}` has finished"
+        raise DataError(f"{path}: no such file; {expected}") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; expected a manifest of tftrain.prepare") from error
     except ValueError as error:
@@ -236,15 +192,15 @@ def _inside(path: str, folder: str, name: str) -> str:
     Raises:
         DataError: the name is not printable, or the path leaves the folder, for instance through a symbolic link.
     """
+    named = f"{path}: it names the file {strict_json.shown(name)}"
     if not name or os.path.isabs(name) or os.path.normpath(name) != name or ".." in name.split(os.sep):
-        raise DataError(f"{path}: it names the file {strict_json.shown(name)}; expected a name inside {folder}")
+        raise DataError(f"{named}; expected a name inside {folder}")
     if not name.isprintable():
-        raise DataError(f"{path}: it names the file {strict_json.shown(name)}; expected a name of printable characters")
+        raise DataError(f"{named}; expected a name of printable characters")
     inside = os.path.join(folder, name)
     if not os.path.realpath(inside).startswith(os.path.join(os.path.realpath(folder), "")):
-        raise DataError(
-            f"{inside}: a symbolic link leads out of {folder}, and {path} names it; put the file itself there"
-        )
+        reason = f"a symbolic link leads out of {folder}, and {path} names it"
+        raise DataError(f"{inside}: {reason}; put the file itself there")
     return inside
 
 
@@ -253,10 +209,8 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
         raise DataError(f"{path}: not a manifest of tftrain.prepare; prepare the data again")
     file_format = content.pop("format")
     if isinstance(file_format, bool) or file_format not in _READABLE_FORMATS:
-        raise DataError(
-            f"{path}: its format is {strict_json.shown(file_format)}, this version reads {FORMAT}; "
-            "prepare the data again"
-        )
+        found = f"its format is {strict_json.shown(file_format)}, this version reads {FORMAT}"
+        raise DataError(f"{path}: {found}; prepare the data again")
     if file_format == 1 and "tokens" in content:
         content |= {"tokens_read": content.pop("tokens")}
         content |= {"tokens_in_examples": None, "tokens_dropped": None, "unk_share": None}
@@ -267,23 +221,22 @@ def _from_json(path: str, folder: str, content: Any) -> Manifest:
         raise DataError(f"{path}: {error}; prepare the data again") from error
     values = msgspec.structs.asdict(fields) | {"splits": msgspec.structs.asdict(splits)}
     manifest = Manifest(folder=folder, **values)
-    if (manifest.objective == "masked") != (manifest.masking is not None):
-        raise DataError(
-            f"{path}: masking is {strict_json.shown(manifest.masking)} with objective {manifest.objective}; "
-            "prepare the data again"
-        )
-    packed = {shard.packed is not None for shards in manifest.splits.values() for shard in shards}
-    if packed - {manifest.max_sequences_per_pack is not None}:
-        raise DataError(f"{path}: some of its shards are packed and some are not; prepare the data again")
-    if manifest.max_sequences_per_pack and manifest.masking != "dynamic":
-        raise DataError(
-            f"{path}: max_sequences_per_pack is {manifest.max_sequences_per_pack} with masking "
-            f"{strict_json.shown(manifest.masking)}; expected dynamic; prepare the data again"
-        )
-    slots, length = manifest.max_predictions_per_seq, manifest.max_seq_length
-    if (manifest.masking == "static") != (slots is not None) or (slots or 0) > length:
-        raise DataError(
-            f"{path}: max_predictions_per_seq is {slots} with masking {manifest.masking} and max_seq_length {length}; "
-            "prepare the data again"
-        )
+    if fault := _contradiction(manifest):
+        raise DataError(f"{path}: {fault}; prepare the data again")
     return manifest
+
+
+def _contradiction(manifest: Manifest) -> str | None:
+    """Returns what in a manifest contradicts what, if anything does."""
+    masking, most = manifest.masking, manifest.max_sequences_per_pack
+    slots, length = manifest.max_predictions_per_seq, manifest.max_seq_length
+    if (manifest.objective == "masked") != (masking is not None):
+        return f"masking is {strict_json.shown(masking)} with objective {manifest.objective}"
+    packed = {shard.packed is not None for shard in itertools.chain(*manifest.splits.values())}
+    if packed - {most is not None}:
+        return "some of its shards are packed and some are not"
+    if most and masking != "dynamic":
+        return f"max_sequences_per_pack is {most} with masking {strict_json.shown(masking)}; expected dynamic"
+    if (masking == "static") != (slots is not None) or (slots or 0) > length:
+        return f"max_predictions_per_seq is {slots} with masking {masking} and max_seq_length {length}"
+    return None

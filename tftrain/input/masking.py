@@ -27,28 +27,22 @@ _RANDOM_RATE = 0.1
 class Masking:
     """How the tokens of a batch are masked.
 
-    Attributes:
-        vocabulary: defines the special tokens, the word starts and the random replacements.
-        max_seq_length, max_predictions_per_seq: S and P, the widths of the results.
-        masked_lm_prob: share of the tokens to select. The budget of a sample is at least one token.
-        whole_words: selects whole words instead of tokens. Words are visited in random order, and each word that fits
-            into the rest of the budget is selected (as BERT does). If no word fits, the sample has no predictions.
-        key: key of the random stream, from `stream_key`.
+    Whole words, if they are selected instead of tokens, are visited in random order, and each word that fits into the
+    rest of the budget is selected (as BERT does). If no word fits, the sample has no predictions.
     """
 
-    vocabulary: Vocabulary
-    max_seq_length: int
+    vocabulary: Vocabulary  # defines the special tokens, the word starts and the random replacements
+    max_seq_length: int  # S, and P below, are the widths of the results
     max_predictions_per_seq: int
-    masked_lm_prob: float
+    masked_lm_prob: float  # share of the tokens to select. The budget of a sample is at least one token.
     whole_words: bool
-    key: int
+    key: int  # of the random stream, from `stream_key`
 
     def __call__(self, tokens: tf.RaggedTensor, first_sample: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Masks a block of consecutive samples.
+        """Masks a block of consecutive samples, of which `first_sample`, int64, is the global number of the first one.
 
         Args:
             tokens: int32 [n, (length)], including special tokens; each length is at most S.
-            first_sample: int64 scalar, the global number of the first sample.
 
         Returns:
             input_ids int32 [n, S]; masked_lm_positions and masked_lm_ids int32 [n, P]; masked_lm_weights float32
@@ -89,9 +83,7 @@ class Masking:
     def _mask(self, tokens: tf.RaggedTensor, first_sample: tf.Tensor, limit: int | tf.Tensor):
         """Returns the masked tokens of each sample, the masked positions and what stood there, all ragged.
 
-        Args:
-            tokens, first_sample: see `__call__`.
-            limit: most predictions of each sample, one for all or int32 [n].
+        `limit` is the most predictions of each sample, one for all or int32 [n].
         """
         length, slots = self.max_seq_length, self.max_predictions_per_seq
         draws = random_block(self.key, first_sample, tokens.nrows(), length + 2 * slots)
@@ -115,36 +107,24 @@ def stream_key(seed: int, purpose: str) -> int:
 
 
 def random_block(key: int, first_sample: tf.Tensor, rows: tf.Tensor, width: int) -> tf.Tensor:
-    """Returns the random numbers of consecutive samples.
+    """Returns the random numbers of consecutive samples, float32 [rows, width], uniform in [0, 1).
 
-    Args:
-        key: key of the stream.
-        first_sample: int64 scalar, the first of `rows` consecutive global sample numbers.
-        rows: number of samples.
-        width: random numbers per sample.
-
-    Returns:
-        float32 [rows, width], uniform in [0, 1). A row depends on the key and the sample number alone. Philox makes
-        four numbers from each counter value, and every sample has ceil(width / 4) counter values.
+    A row depends on the key and the global sample number alone, which is int64 `first_sample` in the first row. Philox
+    makes four numbers from each counter value, and every sample has ceil(width / 4) counter values.
     """
     groups = -(-width // 4)
     counter = tf.bitcast(tf.stack([first_sample * groups, tf.zeros([], tf.int64)]), tf.uint64)
     shape = tf.stack([tf.cast(rows, tf.int32), 4 * groups])
-    draws = tf.raw_ops.StatelessRandomUniformV2(
-        shape=shape, key=tf.constant([key], tf.uint64), counter=counter, alg=_PHILOX
-    )
-    return draws[:, :width]
+    key = tf.constant([key], tf.uint64)
+    return tf.raw_ops.StatelessRandomUniformV2(shape=shape, key=key, counter=counter, alg=_PHILOX)[:, :width]
 
 
 class _Selector(tf_text.RandomItemSelector):
     """Selects a share of the words or tokens of each sample: those with the smallest random scores."""
 
     def __init__(self, masking: Masking, scores: tf.Tensor, limit: int | tf.Tensor):
-        super().__init__(
-            masking.max_predictions_per_seq,
-            masking.masked_lm_prob,
-            unselectable_ids=list(masking.vocabulary.special_ids),
-        )
+        special = list(masking.vocabulary.special_ids)
+        super().__init__(masking.max_predictions_per_seq, masking.masked_lm_prob, unselectable_ids=special)
         self._masking, self._scores, self._limit = masking, scores, limit
 
     def get_selection_mask(self, input_ids: tf.RaggedTensor, axis: int) -> tf.RaggedTensor:
@@ -168,11 +148,8 @@ class _Selector(tf_text.RandomItemSelector):
         order = tf.argsort(tf.where(candidate, self._scores, 2.0), stable=True)
         ordered = tf.gather(tf.where(candidate, sizes, length), order, batch_dims=1)
         fits = _greedy_selection(ordered, budget) if masking.whole_words else tf.cumsum(ordered, 1) <= budget
-        chosen = tf.scatter_nd(
-            tf.stack([tf.broadcast_to(tf.range(rows)[:, None], tf.shape(order)), order], -1),
-            fits,
-            tf.shape(order),
-        )
+        places = tf.stack([tf.broadcast_to(tf.range(rows)[:, None], tf.shape(order)), order], -1)
+        chosen = tf.scatter_nd(places, fits, tf.shape(order))
         selected = tf.gather(chosen, word, batch_dims=1) & selectable
         return tf.RaggedTensor.from_tensor(selected, lengths=input_ids.row_lengths())
 
@@ -208,10 +185,9 @@ def _greedy_selection(sizes: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
 
 
 class _Chooser(tf_text.MaskValuesChooser):
-    """Replaces the selected tokens.
+    """Replaces the selected tokens, with two random numbers float32 [n, P] for each prediction.
 
-    Two random numbers float32 [n, P] belong to each prediction: `action` decides between [MASK], a random token and no
-    change; `choice` picks the random token.
+    `action` decides between [MASK], a random token and no change; `choice` picks the random token.
     """
 
     def __init__(self, vocabulary: Vocabulary, action: tf.Tensor, choice: tf.Tensor):

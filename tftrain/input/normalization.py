@@ -34,10 +34,9 @@ _ORDERED = re.compile(f"[{''.join(map(chr, sorted(COMBINING_CLASSES)))}\U0001d15
 
 
 class BertNormalizer:
-    """Splits texts into normalized words."""
+    """Splits texts into normalized words. As in `tokenizers`, `strip_accents` None means what `lower_case` is."""
 
     def __init__(self, lower_case: bool, strip_accents: bool | None = None):
-        """Creates a normalizer. As in `tokenizers`, `strip_accents` None means what `lower_case` is."""
         self._table = _Table(lower_case, lower_case if strip_accents is None else strip_accents)
 
     def translation(self, code: int) -> str:

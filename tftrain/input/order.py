@@ -24,11 +24,7 @@ def mix(value: np.ndarray) -> np.ndarray:
 
 
 def derive_key(*parts: int | np.ndarray) -> np.ndarray:
-    """Returns a uint64 key that depends on all parts and their order.
-
-    Args:
-        parts: non-negative integers, or int64 arrays of one shape.
-    """
+    """Returns a uint64 key that depends on all parts, non-negative integers or int64 arrays of one shape, in order."""
     with np.errstate(over="ignore"):
         key = np.uint64(0)
         for part in parts:
@@ -38,15 +34,9 @@ def derive_key(*parts: int | np.ndarray) -> np.ndarray:
 
 
 def example_ids(samples: np.ndarray, num_examples: int, seed: int) -> np.ndarray:
-    """Maps samples to examples.
+    """Maps global sample numbers from 0, int64 [n], to the numbers of N examples, int64 [n] in [0, N).
 
-    Args:
-        samples: int64 [n], global sample numbers from 0.
-        num_examples: N, the number of examples of one epoch.
-        seed: seed of the run.
-
-    Returns:
-        int64 [n], example numbers in [0, N). Each example occurs once in any N samples that begin at a multiple of N.
+    Each example occurs once in any N samples that begin at a multiple of N.
 
     Raises:
         ValueError: num_examples is less than 1, or a sample number is negative.

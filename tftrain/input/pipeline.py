@@ -21,28 +21,20 @@ __all__ = ["eval_batches", "open_source", "ramped_batches", "train_batches"]
 
 
 def train_batches(
-    source: ExampleSource,
-    data: DataConfig,
-    seed: int,
-    first_sample: int,
-    global_batch_size: int,
-    start: int,
-    stop: int,
+    source: ExampleSource, data: DataConfig, seed: int, first_sample: int, global_batch_size: int, start: int, stop: int
 ) -> tf.data.Dataset:
     """Returns this rank's part of the global batches, as an infinite dataset.
 
+    Element i holds the global samples first_sample + i * global_batch_size + [start, stop). It has the features of
+    `ExampleSource.batch` and example_weights float32 [n], all 1, where n = stop - start.
+
     Args:
-        source: the examples, from `open_source`.
         data: data_readers is the number of threads that read and decode; with seq_length_buckets, batches are arranged
             and cut as `length_buckets` says.
         seed: seed of the order.
         first_sample: global number of the first sample, which is the number of consumed samples.
         global_batch_size: samples of one update over all ranks.
-        start, stop: this rank's samples of each global batch; n = stop - start.
-
-    Returns:
-        A dataset. Element i holds the global samples first_sample + i * global_batch_size + [start, stop). It has the
-        features of `ExampleSource.batch` and example_weights float32 [n], all 1.
+        start, stop: this rank's samples of each global batch.
     """
     buckets = None
     if data.seq_length_buckets != length_choice.NONE:
@@ -74,11 +66,8 @@ def ramped_batches(
 
     Args:
         source, data, seed: as for `train_batches`.
-        first_sample: global number of the first sample, which is the number of consumed samples. It determines the
-            size of the first batch.
-        ramp: the batch sizes.
+        first_sample: global number of the first sample, which determines the size of the first batch.
         share: maps the size of a global batch to this rank's samples, [start, stop).
-        steps: number of batches.
     """
     stages = ramp.stages(first_sample)
     for stage, end in zip(stages, [*(stage.first_step for stage in stages[1:]), steps], strict=True):
@@ -88,31 +77,21 @@ def ramped_batches(
 
 
 def eval_batches(
-    source: ExampleSource,
-    data: DataConfig,
-    global_batch_size: int,
-    start: int,
-    stop: int,
-    max_rows: int = 0,
+    source: ExampleSource, data: DataConfig, global_batch_size: int, start: int, stop: int, max_rows: int = 0
 ) -> tf.data.Dataset:
-    """Returns this rank's part of one pass over the held-out examples, in file order.
+    """Returns this rank's part of one pass over the held-out examples, in file order; their masks are always the same.
 
-    Every rank has the same number of batches. The last batch is padded with examples of weight 0.
+    The elements are as those of `train_batches`. Every rank has the same number of batches. The last batch is padded
+    with examples of example_weights 0 and, if there are masks, masked_lm_weights 0.
 
     Args:
-        source: the examples, opened with split "eval". Their masks are the same in every pass.
+        source: the examples, opened with split "eval".
         data: data_readers is the number of threads that read and decode.
         global_batch_size: examples of one batch over all ranks.
-        start, stop: this rank's examples of each batch; n = stop - start.
+        start, stop: this rank's examples of each batch.
         max_rows: number of the first rows to read, however batches divide them; 0 for all.
-
-    Returns:
-        A dataset with the features of `ExampleSource.batch` and example_weights float32 [n]. Padding examples have
-        example_weights 0 and, if there are masks, masked_lm_weights 0.
     """
-    total = source.num_examples
-    if max_rows:
-        total = min(total, max_rows)
+    total = min(source.num_examples, max_rows or source.num_examples)
     batches = -(-total // global_batch_size)
 
     def order(samples: np.ndarray) -> np.ndarray:

@@ -1,6 +1,8 @@
-"""Checks a configuration against its data before TensorFlow starts."""
+"""Checks a configuration against its data before TensorFlow starts: problems, sizes, and the identity of the data."""
 
+import hashlib
 import math
+import os
 
 from tftrain.config import families, length_choice
 from tftrain.config.data_sizes import SYNTHETIC_SEQ_LENGTH, Sizes, packed_predictions, predictions, synthetic
@@ -8,20 +10,16 @@ from tftrain.config.fields import Problem, field_problems
 from tftrain.config.train import DataConfig, TrainConfig
 from tftrain.input.errors import DataError
 from tftrain.input.example import decode
-from tftrain.input.manifest import Manifest, read_manifest
+from tftrain.input.manifest import NAME, Manifest, file_sha256, read_manifest
 from tftrain.input.records import RecordSet, match_files
 
 # An example has two segments. Their ids are the token types.
 SEGMENTS = 2
 STANDARD_FEATURES = (
-    "input_ids",
-    "input_mask",
-    "segment_ids",
-    "masked_lm_positions",
-    "masked_lm_ids",
-    "masked_lm_weights",
-    "next_sentence_labels",
+    *("input_ids", "input_mask", "segment_ids"),
+    *("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
 )
+_NO_VOCAB_SIZE = "expected the vocabulary's size, as --train_files do not state it"
 
 
 def sizes(config: TrainConfig) -> Sizes:
@@ -36,14 +34,37 @@ def sizes(config: TrainConfig) -> Sizes:
     if data.data_dir:
         manifest = read_manifest(data.data_dir)
         if manifest.objective != objective:
-            raise DataError(
-                f"--data_dir={data.data_dir}: {other_objective(config.model.objective, manifest.objective)}"
-            )
+            raise DataError(f"--data_dir={data.data_dir}: {other_objective(objective, manifest.objective)}")
         return Sizes(vocab_size or manifest.vocab_size, manifest.max_seq_length, manifest_predictions(manifest, data))
     if vocab_size is None:
-        raise DataError("--vocab_size is not given; expected the vocabulary's size, as --train_files do not state it")
+        raise DataError(f"--vocab_size is not given; {_NO_VOCAB_SIZE}")
     length, slots = record_sizes(match_files(data.train_files, "train_files"), objective)
     return Sizes(vocab_size, length, slots)
+
+
+def identity(data: DataConfig) -> dict[str, str]:
+    """Returns the properties, by name, of the data that must be equal on all ranks and after a resume.
+
+    A prepared data set is identified by its vocabulary and its manifest, which lists the shards and their sizes. Other
+    records are identified by the names and sizes of their files, in order. Synthetic data has no properties.
+
+    Raises:
+        DataError: the data cannot be read.
+    """
+    if data.data_dir:
+        manifest = read_manifest(data.data_dir)
+        return {
+            "the vocabulary": f"{manifest.vocab_size} tokens with SHA-256 {manifest.vocab_sha256[:16]}",
+            f"{NAME} of the data": f"SHA-256 {file_sha256(manifest.path(NAME))[:16]}",
+        }
+    properties = {}
+    for flag in ("train_files", "eval_files"):
+        if pattern := getattr(data, flag):
+            paths = match_files(pattern, flag)
+            names_and_sizes = "\n".join(f"{os.path.basename(path)} {os.path.getsize(path)}" for path in paths)
+            digest = hashlib.sha256(names_and_sizes.encode()).hexdigest()
+            properties[f"what --{flag} names"] = f"{len(paths)} files whose names and sizes have SHA-256 {digest[:16]}"
+    return properties
 
 
 def other_objective(wanted: str, found: str) -> str:
@@ -71,7 +92,6 @@ def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
     """Reads max_seq_length and max_predictions_per_seq from the first record of files that were not prepared here.
 
     Args:
-        paths: the files.
         objective: "masked": records in the standard BERT format; "causal": records of max_seq_length + 1 input_ids.
 
     Raises:
@@ -80,24 +100,20 @@ def record_sizes(paths: list[str], objective: str) -> tuple[int, int]:
     records = RecordSet(paths[:1])
     where = records.place(0)
     features = decode(records.read(0), where)
+    masked_family = families.listed("masked")
     if objective == "causal":
         length = len(features.get("input_ids", ())) - 1
         if length < 1 or "masked_lm_positions" in features:
-            found = (
-                f"masked_lm_positions, as for --model_family={families.listed('masked')}"
-                if length >= 1
-                else "no two input_ids"
-            )
+            found = f"masked_lm_positions, as for --model_family={masked_family}" if length >= 1 else "no two input_ids"
             raise DataError(
                 f"{where}: the record has {found}; expected input_ids with max_seq_length + 1 token ids, and no masks, "
                 f"for --model_family={families.listed('causal')}"
             )
         return length, length
-    missing = [name for name in STANDARD_FEATURES if not features.get(name)]
-    if missing:
+    if missing := [name for name in STANDARD_FEATURES if not features.get(name)]:
         raise DataError(
             f"{where}: the record lacks {', '.join(missing)}; expected the original BERT pre-training features, or "
-            f"tf-models' names of them, for --model_family={families.listed('masked')}"
+            f"tf-models' names of them, for --model_family={masked_family}"
         )
     length, slots = len(features["input_ids"]), len(features["masked_lm_positions"])
     if slots > length:
@@ -117,7 +133,7 @@ def problems(config: TrainConfig) -> list[Problem]:
         faults += _mask_problems(data)
     elif config.model.type_vocab_size < SEGMENTS:
         expected = f"expected at least {SEGMENTS}, the token types of an example"
-        faults.append(Problem("type_vocab_size", config.model.type_vocab_size, expected))
+        faults.append(_problem(config.model, "type_vocab_size", expected))
     if sum(map(bool, (data.data_dir, data.train_files, data.synthetic_data))) != 1:
         return faults
     if data.synthetic_data:
@@ -127,104 +143,76 @@ def problems(config: TrainConfig) -> list[Problem]:
     try:
         manifest = read_manifest(data.data_dir)
     except DataError as error:
-        return [*faults, Problem("data_dir", data.data_dir, str(error))]
+        return [*faults, _problem(data, "data_dir", str(error))]
     if manifest.objective != config.model.objective:
-        return [
-            *faults,
-            Problem("data_dir", data.data_dir, other_objective(config.model.objective, manifest.objective)),
-        ]
+        return [*faults, _problem(data, "data_dir", other_objective(config.model.objective, manifest.objective))]
     return faults + _prepared_problems(config, manifest)
+
+
+def _problem(section, flag: str, expected: str) -> Problem:
+    return Problem(flag, getattr(section, flag), expected)
 
 
 def _mask_problems(data: DataConfig) -> list[Problem]:
     """Returns the flags of masks that are given although the model predicts every token."""
     expected = f"remove this flag, or use --model_family={families.listed('masked')}: a decoder predicts every token"
-    return [
-        Problem(name, getattr(data, name), expected)
-        for name in ("masked_lm_prob", "whole_word_masking")
-        if getattr(data, name) != getattr(DataConfig, name)
-    ]
+    flags = ("masked_lm_prob", "whole_word_masking")
+    return [_problem(data, flag, expected) for flag in flags if getattr(data, flag) != getattr(DataConfig, flag)]
 
 
 def _synthetic_problems(config: TrainConfig) -> list[Problem]:
-    data, faults = config.data, []
-    model = config.model
+    data, model, faults = config.data, config.model, []
     if data.max_seq_length is None and model.longest_sequence < SYNTHETIC_SEQ_LENGTH:
-        faults.append(
-            Problem(
-                "max_position_embeddings",
-                model.max_position_embeddings,
-                f"expected at least max_seq_length={SYNTHETIC_SEQ_LENGTH}, which is the default of synthetic data",
-            )
-        )
+        expected = f"expected at least max_seq_length={SYNTHETIC_SEQ_LENGTH}, which is the default of synthetic data"
+        faults.append(_problem(model, "max_position_embeddings", expected))
     if {problem.flag for problem in field_problems(data)} & {"max_seq_length", "masked_lm_prob"}:
         return faults
     _, length, slots = synthetic(data, model.vocab_size, model.objective)
     if model.objective == "causal":
         return faults + _prediction_problems(data, length)
     if slots > length - 2:
-        faults.append(
-            Problem(
-                "max_predictions_per_seq",
-                data.max_predictions_per_seq,
-                f"expected at most {length - 2}, max_seq_length without [CLS] and [SEP]",
-            )
-        )
+        expected = f"expected at most {length - 2}, max_seq_length without [CLS] and [SEP]"
+        faults.append(_problem(data, "max_predictions_per_seq", expected))
     return faults
 
 
 def _prepared_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]:
-    data, faults = config.data, []
+    data, faults, folder = config.data, [], config.data.data_dir
+    length, most = manifest.max_seq_length, manifest.max_sequences_per_pack or 0
     if (config.model.vocab_size or manifest.vocab_size) < manifest.vocab_size:
-        faults.append(
-            Problem(
-                "vocab_size",
-                config.model.vocab_size,
-                f"remove this flag, or give at least the {manifest.vocab_size} of the vocabulary in {data.data_dir}",
-            )
-        )
-    faults += _length_problems(config, manifest.max_seq_length, data.data_dir)
-    faults += length_choice.problems(data.seq_length_buckets, manifest.max_seq_length, 1)
-    if data.seq_length_buckets != length_choice.NONE and manifest.max_sequences_per_pack:
-        expected = f"expected none: the rows of {data.data_dir} are packed, so they are full"
-        faults.append(Problem("seq_length_buckets", data.seq_length_buckets, expected))
-    if config.model.attn_impl == "cudnn" and manifest.max_sequences_per_pack:
-        expected = (
-            f"expected flash or softmax: the rows of {data.data_dir} are packed, and cuDNN would mix their examples"
-        )
-        faults.append(Problem("attn_impl", "cudnn", expected))
+        expected = f"remove this flag, or give at least the {manifest.vocab_size} of the vocabulary in {folder}"
+        faults.append(_problem(config.model, "vocab_size", expected))
+    faults += _length_problems(config, length, folder)
+    faults += length_choice.problems(data.seq_length_buckets, length, 1)
+    if data.seq_length_buckets != length_choice.NONE and most:
+        expected = f"expected none: the rows of {folder} are packed, so they are full"
+        faults.append(_problem(data, "seq_length_buckets", expected))
+    if config.model.attn_impl == "cudnn" and most:
+        expected = f"expected flash or softmax: the rows of {folder} are packed, and cuDNN would mix their examples"
+        faults.append(_problem(config.model, "attn_impl", expected))
     if manifest.examples("train") == 0 and config.run.mode == "train":
-        faults.append(Problem("data_dir", data.data_dir, "its train split is empty; prepare it from more text"))
+        faults.append(_problem(data, "data_dir", "its train split is empty; prepare it from more text"))
     if manifest.examples("eval") == 0:
         reason = "its eval split is empty; prepare it from more text, or with a larger --eval_fraction"
-        faults += _held_out_problems(config, Problem("data_dir", data.data_dir, reason))
+        faults += _held_out_problems(config, _problem(data, "data_dir", reason))
     if manifest.objective == "causal":
-        faults += _prediction_problems(data, manifest.max_seq_length)
-    elif manifest.masking == "static":
-        faults += _static_problems(config, manifest.max_predictions_per_seq, "static masks (prepare --masking=dynamic)")
-    elif (data.max_predictions_per_seq or 1) > manifest.max_seq_length - 3:
-        faults.append(
-            Problem(
-                "max_predictions_per_seq",
-                data.max_predictions_per_seq,
-                f"expected at most {manifest.max_seq_length - 3}, max_seq_length without [CLS] and both [SEP]",
-            )
-        )
-    elif (data.max_predictions_per_seq or math.inf) <= (most := manifest.max_sequences_per_pack or 0):
-        faults.append(
-            Problem(
-                "max_predictions_per_seq",
-                data.max_predictions_per_seq,
-                f"expected more than {most}: a row of {data.data_dir} holds up to {most} examples",
-            )
-        )
+        return faults + _prediction_problems(data, length)
+    if manifest.masking == "static":
+        masks = "static masks (prepare --masking=dynamic)"
+        return faults + _static_problems(data, manifest.max_predictions_per_seq, masks)
+    if (data.max_predictions_per_seq or 1) > length - 3:
+        expected = f"expected at most {length - 3}, max_seq_length without [CLS] and both [SEP]"
+        faults.append(_problem(data, "max_predictions_per_seq", expected))
+    elif (data.max_predictions_per_seq or math.inf) <= most:
+        expected = f"expected more than {most}: a row of {folder} holds up to {most} examples"
+        faults.append(_problem(data, "max_predictions_per_seq", expected))
     return faults
 
 
 def _standard_problems(config: TrainConfig) -> list[Problem]:
     data, faults = config.data, []
     if config.model.vocab_size is None:
-        faults.append(Problem("vocab_size", None, "expected the vocabulary's size, as --train_files do not state it"))
+        faults.append(Problem("vocab_size", None, _NO_VOCAB_SIZE))
     if data.eval_files is None:
         expected = "expected a glob of held-out TFRecords, which mode=evaluate reads"
         faults += _held_out_problems(config, Problem("eval_files", None, expected))
@@ -236,7 +224,7 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
         try:
             length, slots = record_sizes(match_files(pattern, flag), config.model.objective)
         except DataError as error:
-            faults.append(Problem(flag, pattern, str(error).removeprefix(f"--{flag}={pattern}: ")))
+            faults.append(_problem(data, flag, str(error).removeprefix(f"--{flag}={pattern}: ")))
             continue
         sizes_by_flag[flag] = f"max_seq_length {length} and max_predictions_per_seq {slots}"
         faults += _length_problems(config, length, pattern)
@@ -246,10 +234,10 @@ def _standard_problems(config: TrainConfig) -> list[Problem]:
             sizes_by_flag[flag] = f"max_seq_length {length}"
             faults += _prediction_problems(data, length)
         else:
-            faults += _static_problems(config, slots, "masks in the records")
+            faults += _static_problems(data, slots, "masks in the records")
     if len(set(sizes_by_flag.values())) > 1:
         expected = f"expected the {sizes_by_flag['train_files']} of train_files, not {sizes_by_flag['eval_files']}"
-        faults.append(Problem("eval_files", data.eval_files, expected))
+        faults.append(_problem(data, "eval_files", expected))
     return list(dict.fromkeys(faults))
 
 
@@ -259,24 +247,17 @@ def _held_out_problems(config: TrainConfig, reason: Problem) -> list[Problem]:
         return [reason]
     if config.evaluation.eval_every > 0:
         missing = "eval_files" if reason.flag == "eval_files" else f"a held-out split in {reason.value}"
-        return [Problem("eval_every", config.evaluation.eval_every, f"expected 0, or {missing}: nothing is held out")]
+        return [_problem(config.evaluation, "eval_every", f"expected 0, or {missing}: nothing is held out")]
     return []
 
 
 def _length_problems(config: TrainConfig, length: int, origin: str) -> list[Problem]:
     faults = []
     if config.data.max_seq_length not in (None, length):
-        faults.append(
-            Problem("max_seq_length", config.data.max_seq_length, f"remove this flag, or give the {length} of {origin}")
-        )
+        faults.append(_problem(config.data, "max_seq_length", f"remove this flag, or give the {length} of {origin}"))
     if config.model.longest_sequence < length:
-        faults.append(
-            Problem(
-                "max_position_embeddings",
-                config.model.max_position_embeddings,
-                f"expected at least the max_seq_length={length} of {origin}",
-            )
-        )
+        expected = f"expected at least the max_seq_length={length} of {origin}"
+        faults.append(_problem(config.model, "max_position_embeddings", expected))
     return faults
 
 
@@ -286,21 +267,16 @@ def _prediction_problems(data: DataConfig, length: int) -> list[Problem]:
         return []
     family = families.listed("masked")
     expected = f"remove this flag, or use --model_family={family}: a decoder predicts every one of {length} tokens"
-    return [Problem("max_predictions_per_seq", data.max_predictions_per_seq, expected)]
+    return [_problem(data, "max_predictions_per_seq", expected)]
 
 
-def _static_problems(config: TrainConfig, slots: int, masks: str) -> list[Problem]:
-    data, faults = config.data, []
+def _static_problems(data: DataConfig, slots: int, masks: str) -> list[Problem]:
+    faults = []
     if data.max_predictions_per_seq not in (None, slots):
-        faults.append(
-            Problem(
-                "max_predictions_per_seq",
-                data.max_predictions_per_seq,
-                f"remove this flag, or give {slots}: the data has {masks}",
-            )
-        )
+        expected = f"remove this flag, or give {slots}: the data has {masks}"
+        faults.append(_problem(data, "max_predictions_per_seq", expected))
     if data.whole_word_masking:
-        faults.append(Problem("whole_word_masking", True, f"expected false: the data has {masks}"))
+        faults.append(_problem(data, "whole_word_masking", f"expected false: the data has {masks}"))
     if data.masked_lm_prob != DataConfig.masked_lm_prob:
-        faults.append(Problem("masked_lm_prob", data.masked_lm_prob, f"remove this flag: the data has {masks}"))
+        faults.append(_problem(data, "masked_lm_prob", f"remove this flag: the data has {masks}"))
     return faults

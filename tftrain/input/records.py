@@ -56,15 +56,7 @@ def write_records(path: str, payloads: Iterable[bytes]) -> int:
 
 
 def match_files(pattern: str, flag: str) -> list[str]:
-    """Returns the sorted paths of the files that a glob matches, without index files.
-
-    Args:
-        pattern: the glob.
-        flag: name of the flag that has the glob, for the error message.
-
-    Raises:
-        DataError: no file matches.
-    """
+    """Returns the sorted paths that the glob of a flag matches, without index files; raises DataError if none does."""
     paths = sorted(
         path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path) and not path.endswith(".index")
     )
@@ -74,16 +66,10 @@ def match_files(pattern: str, flag: str) -> list[str]:
 
 
 def load_offsets(path: str) -> np.ndarray:
-    """Returns the byte offset of each record of a file.
+    """Returns the byte offset of each record of a TFRecord file, and the size of the file: uint64 [records + 1].
 
     The offsets come from the index file `path + ".index"`. If the index is missing or does not match the file, the file
     is scanned and the index is written, if the folder is writable.
-
-    Args:
-        path: a TFRecord file.
-
-    Returns:
-        uint64 [records + 1] byte offsets. The last one is the size of the file.
 
     Raises:
         DataError: the file is missing, empty, compressed, truncated or damaged.
@@ -104,19 +90,20 @@ def load_offsets(path: str) -> np.ndarray:
 
 def scan(path: str) -> np.ndarray:
     """Reads all record headers of a file. Returns the offsets and raises errors as `load_offsets`."""
-    offsets = array.array("Q", [0])
-    with _OpenFile(path) as file:
-        while offsets[-1] < file.size:
-            begin = offsets[-1]
-            offsets.append(begin + FRAME_BYTES + _payload_length(file, begin))
+    offsets, file = array.array("Q", [0]), _OpenFile(path)
+    while offsets[-1] < file.size:
+        begin = offsets[-1]
+        offsets.append(begin + FRAME_BYTES + _payload_length(file, begin))
     return np.array(offsets, np.uint64)
 
 
 class RecordSet:
-    """The records of several files, numbered consecutively in file order. Reads are thread-safe."""
+    """The records of several files, numbered consecutively in file order. Reads are thread-safe.
+
+    The index of each file is loaded at once, which raises DataError as `load_offsets`.
+    """
 
     def __init__(self, paths: Sequence[str]):
-        """Loads the index of each TFRecord file. Raises DataError as `load_offsets`."""
         self.paths = list(paths)
         self._offsets = [load_offsets(path) for path in self.paths]
         self._ends = list(itertools.accumulate(len(offsets) - 1 for offsets in self._offsets))
@@ -137,21 +124,15 @@ class RecordSet:
         return f"{self.paths[shard]}: byte {offset}"
 
     def read(self, number: int) -> bytes:
-        """Returns the payload of a record.
-
-        Raises:
-            DataError: the file is missing or truncated, or a checksum does not match.
-        """
+        """Returns the payload of a record; raises DataError if the file is missing, truncated or damaged."""
         shard, offset, size = self._find(number)
         file = self._file(shard)
         if offset + size > file.size:
             raise _cut_short(file, offset, size)
         # Checked first, because the length in the index may be wrong.
         if _payload_length(file, offset) != size - FRAME_BYTES:
-            raise DataError(
-                f"{file.path}: byte {offset}: the record has another length than {file.path}.index says; "
-                "remove that index, it is made anew"
-            )
+            fault = f"the record has another length than {file.path}.index says"
+            raise DataError(f"{file.path}: byte {offset}: {fault}; remove that index, it is made anew")
         record = file.pread(size, offset)
         payload, (crc,) = record[_HEADER.size : -_FOOTER.size], _FOOTER.unpack(record[-_FOOTER.size :])
         if masked_crc(payload) != crc:
@@ -198,19 +179,9 @@ class _OpenFile:
             raise DataError(f"{self.path}: not a regular file; expected a TFRecord file")
         self.size = status.st_size
 
-    def __enter__(self) -> "_OpenFile":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
     def __del__(self):
-        self.close()
-
-    def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor = -1
 
     def pread(self, size: int, offset: int) -> bytes:
         """Reads `size` bytes at the offset of a record. The caller has checked that the range is inside the file."""

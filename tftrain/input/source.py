@@ -5,10 +5,9 @@ from tftrain.config.train import DataConfig
 from tftrain.input.causal_source import CausalSource, SyntheticSequences
 from tftrain.input.errors import DataError
 from tftrain.input.example_source import Batch, ExampleSource
-from tftrain.input.manifest import Manifest, read_manifest
-from tftrain.input.masked_source import DynamicSource, StaticSource, SyntheticPairs
+from tftrain.input.manifest import read_manifest
+from tftrain.input.masked_source import DynamicSource, PackedSource, StaticSource, SyntheticPairs
 from tftrain.input.masking import Masking, stream_key
-from tftrain.input.packed_source import PackedSource
 from tftrain.input.preflight import manifest_predictions, other_objective, record_sizes
 from tftrain.input.records import RecordSet, match_files
 from tftrain.input.vocabulary import read_vocabulary
@@ -17,11 +16,10 @@ __all__ = ["Batch", "ExampleSource", "open_source"]
 
 
 def open_source(data: DataConfig, split: str, vocab_size: int, seed: int, objective: str = "masked") -> ExampleSource:
-    """Opens the source of examples that the flags select.
+    """Opens the source of a split, "train" or "eval", that the flags select.
 
     Args:
         data: data_dir, train_files and eval_files, or synthetic_data select the source.
-        split: "train" or "eval".
         vocab_size: rows of the embedding. Reading a record with a token id of vocab_size or more is an error.
         seed: seed of the masks, and of synthetic data.
         objective: "masked" (see `masked_source` for the features of a batch) or "causal" (see `causal_source`).
@@ -55,36 +53,20 @@ def _open_prepared(data: DataConfig, split: str, vocab_size: int, seed: int, obj
     records = RecordSet([manifest.path(shard.file) for shard in shards])
     for shard, count in zip(shards, records.counts, strict=True):
         if count != shard.examples:
-            raise DataError(
-                f"{manifest.path(shard.file)}: it holds {count} records, the manifest says {shard.examples}; "
-                "remove its .index, or prepare the data again"
-            )
+            fault = f"it holds {count} records, the manifest says {shard.examples}"
+            raise DataError(f"{manifest.path(shard.file)}: {fault}; remove its .index, or prepare the data again")
     if not len(records):
-        raise DataError(
-            f"{manifest.folder}: its {split} split is empty; prepare it from more text, or with a larger "
-            "--eval_fraction"
-        )
+        remedy = "prepare it from more text, or with a larger --eval_fraction"
+        raise DataError(f"{manifest.folder}: its {split} split is empty; {remedy}")
+    length = manifest.max_seq_length
+    vocabulary = read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type)
     if objective == "causal":
-        end_id = None
-        if data.document_mask:
-            end_id = read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type).end_id
-        return CausalSource(records, manifest.max_seq_length, vocab_size, end_id)
+        return CausalSource(records, length, vocab_size, vocabulary.end_id if data.document_mask else None)
     if manifest.masking == "static":
-        return StaticSource(records, manifest.max_seq_length, manifest.max_predictions_per_seq, vocab_size)
-    masking = _masking(manifest, data, split, seed)
+        return StaticSource(records, length, manifest.max_predictions_per_seq, vocab_size)
+    slots, key = manifest_predictions(manifest, data), stream_key(seed, f"masking {split}")
+    masking = Masking(vocabulary, length, slots, data.masked_lm_prob, data.whole_word_masking, key)
     if manifest.max_sequences_per_pack:
         examples = manifest.packed_examples(split)
         return PackedSource(records, masking, vocab_size, manifest.max_sequences_per_pack, examples)
     return DynamicSource(records, masking, vocab_size)
-
-
-def _masking(manifest: Manifest, data: DataConfig, split: str, seed: int) -> Masking:
-    vocabulary = read_vocabulary(manifest.path(manifest.vocab_file), manifest.tokenizer_type)
-    return Masking(
-        vocabulary,
-        manifest.max_seq_length,
-        manifest_predictions(manifest, data),
-        data.masked_lm_prob,
-        data.whole_word_masking,
-        stream_key(seed, f"masking {split}"),
-    )

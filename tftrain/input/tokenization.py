@@ -7,6 +7,7 @@ vocabulary is learned from use it.
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -51,8 +52,23 @@ def word_splitter(
     return split
 
 
-class Tokenizer:
-    """Turns sentences into token ids, by WordPiece or sentencepiece."""
+def whole_text_tokenizer(vocabulary: Vocabulary, lower_case: bool, model: bytes | None) -> tf_text.Tokenizer:
+    """Returns tensorflow-text's tokenizer of a sentencepiece model, or, without one, of WordPiece with "nfkc"."""
+    if model is not None:
+        return tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
+    return tf_text.FastBertTokenizer(**_pieces(vocabulary), lower_case_nfd_strip_accents=lower_case)
+
+
+def _pieces(vocabulary: Vocabulary) -> dict[str, Any]:
+    kinds = {"suffix_indicator": "##", "unknown_token": "[UNK]", "token_out_type": tf.int32}
+    return {"vocab": list(vocabulary.tokens), **kinds}
+
+
+class TextTokenizer:
+    """Turns sentences into token ids, by WordPiece or, given the serialized model, by sentencepiece.
+
+    `word_splitter` describes the other arguments; a sentencepiece model includes its own normalization.
+    """
 
     def __init__(
         self,
@@ -62,31 +78,16 @@ class Tokenizer:
         normalization: str = "bert",
         strip_accents: bool | None = None,
     ):
-        """Builds the tokenizer.
-
-        Args:
-            vocabulary: the tokens by id.
-            lower_case: as in `word_splitter`. A sentencepiece model lower-cases the text itself.
-            model: the serialized sentencepiece model, or None for WordPiece.
-            normalization, strip_accents: as in `word_splitter`. A sentencepiece model includes its own.
-        """
-        self._whole = self._split = None
-        if model is not None:
-            self._whole = tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
-            return
-        pieces = {
-            "vocab": list(vocabulary.tokens),
-            "suffix_indicator": "##",
-            "unknown_token": "[UNK]",
-            "token_out_type": tf.int32,
-        }
-        if normalization == "nfkc":
-            self._whole = tf_text.FastBertTokenizer(**pieces, lower_case_nfd_strip_accents=lower_case)
+        self._whole = None
+        if model is not None or normalization == "nfkc":
+            self._whole = whole_text_tokenizer(vocabulary, lower_case, model)
             return
         self._split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
-        # Its own limit is in bytes.
-        longest = LONGEST_WORD * _BYTES_OF_A_CHARACTER
-        self._pieces = tf_text.FastWordpieceTokenizer(**pieces, no_pretokenization=True, max_bytes_per_word=longest)
+        self._pieces = tf_text.FastWordpieceTokenizer(
+            **_pieces(vocabulary),
+            no_pretokenization=True,
+            max_bytes_per_word=LONGEST_WORD * _BYTES_OF_A_CHARACTER,
+        )
         self._unknown = (vocabulary.id("[UNK]"),)
         self._ids_of: dict[str, tuple[int, ...]] = {}
 
@@ -95,7 +96,8 @@ class Tokenizer:
         ids: list[np.ndarray] = []
         for part in _parts(sentences):
             if self._whole is not None:
-                ids += _rows(self._whole.tokenize(tf.constant(part)))
+                found = self._whole.tokenize(tf.constant(part))
+                ids += np.split(found.flat_values.numpy(), found.row_splits.numpy()[1:-1])
                 continue
             words = self._split(part)
             self._add(set(itertools.chain.from_iterable(words)))
@@ -147,17 +149,10 @@ def unreachable_words(
 
     Special tokens, unused ones and pieces that begin with "##" are not among them.
     """
-    whole = [
-        token
-        for token in vocabulary.tokens
-        if not token.startswith(("##", UNUSED_PREFIX)) and token not in SPECIAL_TOKENS
-    ]
+    pieces = ("##", UNUSED_PREFIX)
+    whole = [token for token in vocabulary.tokens if not token.startswith(pieces) and token not in SPECIAL_TOKENS]
     split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
     return [token for token, words in zip(whole, split(whole), strict=True) if words != [token]]
-
-
-def _rows(ragged: tf.RaggedTensor) -> list[np.ndarray]:
-    return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
 
 
 def _parts(sentences: Sequence[str]) -> Iterator[Sequence[str]]:

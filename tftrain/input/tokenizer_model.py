@@ -1,4 +1,4 @@
-"""A tokenizer in a form that other processes can be sent, and what builds it.
+"""A tokenizer with its normalization: in files, as other processes can be sent it, and as what turns texts into ids.
 
 Each library is loaded when it is needed: byte pairs need no TensorFlow, which takes a worker seconds to load.
 """
@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.config.prepare import PrepareConfig
 from tftrain.input.vocabulary import Vocabulary
 
 # The file of a tokenizer's settings beside its vocabulary, as `tftrain.formats.tokenizer` and transformers write it.
@@ -20,47 +19,21 @@ MODEL_FILES = {"sentencepiece": "sentencepiece.model", "bpe": "tokenizer.json"}
 Tokenize = Callable[[Sequence[str]], list[np.ndarray]]
 
 
-class TokenizerModel(NamedTuple):
-    """A tokenizer, in a form that other processes can be sent.
-
-    Attributes:
-        vocabulary: the tokens by id.
-        model: the serialized model; None for WordPiece, which has none.
-        strip_accents: whether WordPiece's normalization strips accents.
-    """
+class Tokenizer(NamedTuple):
+    """A vocabulary, whose kind is that of the tokenizer, and how text is normalized."""
 
     vocabulary: Vocabulary
-    model: bytes | None
-    strip_accents: bool = False
+    lower_case: bool
+    normalization: str  # "bert", "nfkc" or "none", as in the manifest of a preparation
+    model: bytes | None = None  # the file of a sentencepiece model or of byte-level BPE; None for WordPiece
+    strip_accents: bool | None = None  # whether WordPiece strips accents; None: if it lower-cases
 
-    def build(self, config: PrepareConfig) -> Tokenize:
-        """Returns the tokenizer with the normalization of a configuration."""
-        return build(
-            self.vocabulary,
-            self.model,
-            config.resolved_lower_case,
-            config.resolved_normalization,
-            self.strip_accents,
-        )
+    def build(self) -> Tokenize:
+        """Loads the library, and returns what turns texts into ids."""
+        if self.vocabulary.tokenizer_type == "bpe":
+            from tftrain.input.byte_pairs import BytePairTokenizer
 
+            return BytePairTokenizer(self.model)
+        from tftrain.input.tokenization import TextTokenizer
 
-def build(
-    vocabulary: Vocabulary,
-    model: bytes | None,
-    lower_case: bool,
-    normalization: str,
-    strip_accents: bool | None = None,
-) -> Tokenize:
-    """Returns a tokenizer.
-
-    Args:
-        vocabulary, model: see `TokenizerModel`.
-        lower_case, normalization, strip_accents: as in the manifest of a preparation.
-    """
-    if vocabulary.tokenizer_type == "bpe":
-        from tftrain.input.byte_pairs import BytePairTokenizer
-
-        return BytePairTokenizer(model)
-    from tftrain.input.tokenization import Tokenizer
-
-    return Tokenizer(vocabulary, lower_case, model, normalization, strip_accents)
+        return TextTokenizer(self.vocabulary, self.lower_case, self.model, self.normalization, self.strip_accents)

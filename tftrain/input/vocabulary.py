@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tftrain.host.files import read_small
-from tftrain.input.errors import DataError, unreadable
+from tftrain.host.files import read_small, reason
+from tftrain.input.errors import DataError, MissingFileError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The one special token of a byte-level BPE vocabulary.
@@ -27,7 +27,7 @@ class Vocabulary:
     """Tokens of a tokenizer.
 
     Attributes:
-        tokens: the tokens by id, including the special tokens. [PAD] has id 0 if there is one.
+        tokens: by id, including the special tokens. [PAD] has id 0 if there is one.
         tokenizer_type: "wordpiece" (a piece inside a word has the prefix "##"), "sentencepiece" (the first piece of a
             word has the prefix U+2581) or "bpe" (a token is a sequence of bytes, each written as one character).
     """
@@ -69,44 +69,43 @@ class Vocabulary:
     @cached_property
     def word_starts(self) -> np.ndarray:
         """Which tokens begin a word: bool [vocab_size]."""
-        if self.tokenizer_type == "sentencepiece":
-            starts = [token.startswith(SENTENCEPIECE_SPACE) for token in self.tokens]
-        else:
-            starts = [not token.startswith("##") for token in self.tokens]
-        starts = np.array(starts)
+        is_sentencepiece = self.tokenizer_type == "sentencepiece"
+        marker = SENTENCEPIECE_SPACE if is_sentencepiece else "##"
+        starts = np.array([token.startswith(marker) == is_sentencepiece for token in self.tokens])
         starts[list(self.special_ids)] = True
         return starts
 
     @cached_property
     def ordinary_ids(self) -> np.ndarray:
         """int32 ids of all tokens except special and unused ones. Masking draws random replacements from them."""
-        special = set(SPECIAL_TOKENS)
-        return np.array(
-            [
-                number
-                for number, token in enumerate(self.tokens)
-                if token not in special and not token.startswith(UNUSED_PREFIX)
-            ],
-            np.int32,
-        )
+        is_ordinary = [token not in SPECIAL_TOKENS and not token.startswith(UNUSED_PREFIX) for token in self.tokens]
+        return np.flatnonzero(is_ordinary).astype(np.int32)
+
+
+def read_file(path: str, expected: str) -> bytes:
+    """Returns the bytes of a file of a tokenizer that a flag names, or raises a DataError that ends with `expected`."""
+    try:
+        return read_small(path, MAX_BYTES)
+    except OSError as error:
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else DataError
+        raise kind(f"{path}: {reason(error)}; {expected}") from error
+
+
+def read_text(path: str, expected: str) -> str:
+    """Returns the text of a file in UTF-8; see `read_file`."""
+    try:
+        return read_file(path, expected).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start}: not UTF-8; {expected}") from error
 
 
 def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
-    """Reads a vocabulary file with one token a line.
-
-    Args:
-        path: a UTF-8 text file in the format of BERT's vocab.txt.
-        tokenizer_type: "wordpiece", "sentencepiece" or "bpe".
+    """Reads a vocabulary: a UTF-8 text file with one token a line, in the format of BERT's vocab.txt.
 
     Raises:
         DataError: the file cannot be read, or `check_tokens` refuses its tokens.
     """
-    try:
-        lines = read_small(path, MAX_BYTES).decode("utf-8").split("\n")
-    except OSError as error:
-        raise unreadable(path, error, "expected a vocabulary, one token a line") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start}: not UTF-8; expected a vocabulary, one token a line") from error
+    lines = read_text(path, "expected a vocabulary, one token a line").split("\n")
     tokens = tuple(line.removesuffix("\r") for line in lines)
     tokens = tokens[:-1] if tokens[-1] == "" else tokens
     check_tokens(tokens, path, tokenizer_type)
@@ -114,12 +113,7 @@ def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
 
 
 def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str) -> None:
-    """Checks that tokens are a valid vocabulary.
-
-    Args:
-        tokens: the tokens by id.
-        path: the file of the tokens, for the error message. Token n is on line n + 1.
-        tokenizer_type: "wordpiece", "sentencepiece" or "bpe".
+    """Checks that tokens are a valid vocabulary. Token n is on line n + 1 of the file `path`, for the error message.
 
     Raises:
         DataError: a special token is missing, there is no ordinary token, [PAD] is not the first token (unless it is a
@@ -135,8 +129,7 @@ def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str) -> Non
                 f"most {LONGEST_TOKEN}, and no line break or NUL among them"
             )
     special = (END_OF_TEXT,) if tokenizer_type == "bpe" else SPECIAL_TOKENS
-    missing = [token for token in special if token not in tokens]
-    if missing:
+    if missing := [token for token in special if token not in tokens]:
         raise DataError(
             f"{path}: the vocabulary lacks {' '.join(missing)}; expected {' '.join(special)} among "
             f"its {len(tokens)} {'tokens' if tokenizer_type == 'bpe' else 'lines'}"

@@ -13,21 +13,13 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 class Sentence(NamedTuple):
-    """A sentence, or a part of it that fits a sequence.
+    """A sentence, or a part of it that fits a sequence."""
 
-    Attributes:
-        place: file and line of the first word, for messages.
-        number: of the sentence, from 0.
-        words: as in the file.
-        tags: the class of each word.
-        places: index of each word's first token in the sequence; empty before `divide`.
-    """
-
-    place: str
-    number: int
+    place: str  # file and line of the first word, for messages
+    number: int  # of the sentence, from 0
     words: tuple[str, ...]
-    tags: tuple[str, ...]
-    places: tuple[int, ...] = ()
+    tags: tuple[str, ...]  # the class of each word
+    places: tuple[int, ...] = ()  # index of each word's first token in the sequence; empty before `divide`
 
 
 def read_sentences(path: str) -> list[Sentence]:
@@ -39,23 +31,17 @@ def read_sentences(path: str) -> list[Sentence]:
     found: list[Sentence] = []
     words: list[tuple[str, str]] = []
     begin = 1
-
-    def end() -> None:
-        if words:
-            place = f"{path}, line {begin}"
-            found.append(Sentence(place, len(found), *(tuple(column) for column in zip(*words, strict=True))))
-            words.clear()
-
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
         columns = line.split()
         if not columns or columns[0] == DOCUMENT_START:
-            end()
+            if words:
+                found.append(Sentence(f"{path}, line {begin}", len(found), *zip(*words, strict=True)))
+                words.clear()
             continue
         if len(columns) < 2:
             raise DataError(f"{path}, line {number}: {line.strip()[:50]!r}; expected a word and its class")
         begin = begin if words else number
         words.append((columns[0], columns[-1]))
-    end()
     if not found:
         raise DataError(f"{path}: no examples in it")
     return found
@@ -65,8 +51,6 @@ def divide(sentences: Sequence[Sentence], encoder: Encoder, unknown_id: int) -> 
     """Makes the sequences of sentences; a long sentence is divided between words.
 
     Args:
-        sentences: whole ones.
-        encoder: its tokenizer and its length.
         unknown_id: token of a word that the tokenizer has nothing for, such as a control character.
 
     Returns:

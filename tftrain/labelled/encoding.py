@@ -11,35 +11,21 @@ SPECIAL_TOKENS = {1: 2, 2: 3}  # of an example with so many texts
 
 
 class Encoded(NamedTuple):
-    """Token ids of one sequence without padding.
+    """Token ids of one sequence without padding."""
 
-    Attributes:
-        ids: int32 [tokens], the special tokens included.
-        first: number of tokens of segment 0: up to and including the first [SEP].
-    """
-
-    ids: np.ndarray
-    first: int
+    ids: np.ndarray  # int32 [tokens], the special tokens included
+    first: int  # number of tokens of segment 0: up to and including the first [SEP]
 
 
 class Encoder:
-    """Makes the token ids of texts, of at most `max_seq_length` tokens.
+    """Makes the token ids of texts, of at most `max_seq_length` tokens, by WordPiece or sentencepiece.
 
     Attributes:
         cut: number of examples so far whose texts were cut.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
-        """Builds the tokenizer; `tokenizer` is of kind WordPiece or sentencepiece."""
-        from tftrain.input.tokenization import Tokenizer as TextTokenizer  # it loads TensorFlow.
-
-        self.tokenize = TextTokenizer(
-            tokenizer.vocabulary,
-            tokenizer.lower_case,
-            tokenizer.model,
-            tokenizer.normalization,
-            tokenizer.strip_accents,
-        )
+        self.tokenize = tokenizer.build()
         self.max_seq_length, self.cut = max_seq_length, 0
         self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
 
@@ -70,14 +56,8 @@ def cut_longest(lengths: Sequence[int], most: int) -> list[int]:
     if len(lengths) == 1:
         return [min(lengths[0], most)]
     first, second = lengths
-    half = most // 2
-    if first + second <= most:
-        return [first, second]
-    if second <= half:
-        return [most - second, second]
-    if first <= most - half:
-        return [first, most - first]
-    return [most - half, half]
+    second = min(second, max(most - first, most // 2))
+    return [min(first, most - second), second]
 
 
 class Sequences:

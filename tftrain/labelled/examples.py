@@ -16,26 +16,15 @@ MAX_LABELS = 10_000
 
 
 class TextExample(NamedTuple):
-    """An example.
-
-    Attributes:
-        place: file and line, for messages.
-        texts: one or two.
-        label: a class, or classes (multi_label), or a number (regression); None if there is none.
-    """
+    """One text or two; its file and line, for messages."""
 
     place: str
     texts: tuple[str, ...]
-    label: str | tuple[str, ...] | float | None
+    label: str | tuple[str, ...] | float | None  # a class, classes (multi_label) or a number (regression), if any
 
 
 def read_examples(settings: FineTuningConfig, task: str, split: str) -> list[TextExample]:
-    """Reads the examples of a split.
-
-    Args:
-        settings: files and columns.
-        task: `--task`, of one or two texts.
-        split: "train" or "eval".
+    """Reads the examples of a split, "train" or "eval", for a task on texts or pairs.
 
     Raises:
         DataError: the file can't be read, or an example has no text or no label; the message names the line.
@@ -51,12 +40,9 @@ def read_examples(settings: FineTuningConfig, task: str, split: str) -> list[Tex
     else:
         rows = read_table(path_of(settings, split), settings.header)
         columns, label = _columns(rows[0], settings, task)
-    return [
-        TextExample(
-            row.place, tuple(_text(row, name) for name in columns), label and _label(row, label, task, settings)
-        )
-        for row in rows
-    ]
+    texts = [tuple(_text(row, name) for name in columns) for row in rows]
+    labels = [label and _label(row, label, task, settings) for row in rows]
+    return [TextExample(row.place, *each) for row, *each in zip(rows, texts, labels, strict=True)]
 
 
 def _columns(row: Row, settings: FineTuningConfig, task: str) -> tuple[list[str], str | None]:
@@ -70,11 +56,7 @@ def _columns(row: Row, settings: FineTuningConfig, task: str) -> tuple[list[str]
 
 
 def path_of(settings: FineTuningConfig, split: str) -> str:
-    """Returns the file of a split.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Returns the file of a split; raises DataError if none is given."""
     if settings.glue_task:
         return glue.path_of(settings.glue_task, settings.glue_dir, split)
     path = settings.train_file if split == "train" else settings.eval_file
@@ -103,11 +85,7 @@ def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:
 
 
 def number(value: Any, what: str) -> float:
-    """Returns a finite number.
-
-    Raises:
-        DataError: it is none; `what` begins the message.
-    """
+    """Returns a finite number, or raises a DataError whose message begins with `what`."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -117,24 +95,23 @@ def number(value: Any, what: str) -> float:
     return found
 
 
-def labels_of(examples: Sequence[TextExample], task: str) -> tuple[str, ...]:
-    """Returns the labels of examples, sorted: numbers by their value, other texts by their characters.
+def classes_of(example: Any, task: str) -> Sequence[str]:
+    """Returns the classes of an example, which is a sentence if the task is token_classification."""
+    if task == "token_classification":
+        return example.tags
+    return example.label if task == "multi_label" else (example.label,)
+
+
+def labels_of(examples: Sequence, task: str) -> tuple[str, ...]:
+    """Returns the classes of examples, sorted: numbers by their value, other texts by their characters.
 
     Raises:
-        DataError: there are fewer than two, or far too many.
+        DataError: there are too few, or far too many.
     """
-    if task == "multi_label":
-        found = {label for example in examples for label in example.label}
-    else:
-        found = {example.label for example in examples}
-    return sorted_labels(found, examples[0].place, task)
-
-
-def sorted_labels(found: set[str], place: str, task: str) -> tuple[str, ...]:
-    """Returns labels in order, see `labels_of`; `place` is for the message."""
+    found = {label for example in examples for label in classes_of(example, task)}
     least = 1 if task == "multi_label" else 2
     if not least <= len(found) <= MAX_LABELS:
-        file = place.rpartition(", line")[0]
+        file = examples[0].place.rpartition(", line")[0]
         raise DataError(f"{file}: {len(found)} different labels; expected {least} to {MAX_LABELS} for --task={task}")
     are_whole = all(label.isascii() and label.removeprefix("-").isdecimal() for label in found)
     return tuple(sorted(found, key=int) if are_whole else sorted(found))

@@ -8,27 +8,16 @@ from typing import NamedTuple
 
 
 class GlueTask(NamedTuple):
-    """One task.
+    """One task."""
 
-    Attributes:
-        texts: columns of the texts.
-        label: column of the label.
-        metric: the score that GLUE reports first.
-        task: `--task`.
-        labels: in the order of GLUE's numbers; None: as in the file.
-        eval_file: name of the held-out file.
-        header: whether files have one.
-        skips_damaged: whether lines with another number of fields are left out: QQP has a few.
-    """
-
-    texts: tuple[str, ...]
-    label: str
-    metric: str = "accuracy"
+    texts: tuple[str, ...]  # columns of the texts
+    label: str  # column of the label
+    metric: str = "accuracy"  # the score that GLUE reports first
     task: str = "classification"
-    labels: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None  # in the order of GLUE's numbers; None: as in the file
     eval_file: str = "dev.tsv"
-    header: bool = True
-    skips_damaged: bool = False
+    header: bool = True  # whether files have one
+    skips_damaged: bool = False  # whether lines with another number of fields are left out: QQP has a few
 
 
 _BINARY = ("0", "1")

@@ -1,20 +1,59 @@
-"""What can be known of labelled files before TensorFlow starts: their problems, their classes, and the sizes."""
+"""Labelled files before TensorFlow starts: their examples, classes and problems, the sizes, and their identity."""
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.input.errors import DataError
-from tftrain.input.identity import identity as identity_of_data
-from tftrain.labelled import examples, glue, reading
+from tftrain.input.preflight import identity as identity_of_data
+from tftrain.labelled import conll, examples, glue, squad
 from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tokenizers import tokenizer_of
 
 DEFAULT_LENGTHS = {"question_answering": 384}
 DEFAULT_LENGTH = 128
+WITH_CLASSES = ("classification", "multi_label", "token_classification")
+
+
+def read_split(config: TrainConfig, split: str) -> list:
+    """Reads the examples of a split, "train" or "eval", as the task has them: texts, sentences or questions.
+
+    Raises:
+        DataError: the file can't be read, or an example is damaged; the message names the line.
+    """
+    task, settings = config.model.task, config.fine_tuning
+    if task == "token_classification":
+        return conll.read_sentences(examples.path_of(settings, split))
+    if task == "question_answering":
+        return squad.read_questions(examples.path_of(settings, split))
+    return examples.read_examples(settings, task, split)
+
+
+def labels_of(config: TrainConfig, found: Sequence | None = None) -> tuple[str, ...]:
+    """Returns the classes of the training examples `found`, by default those in the file; none for other tasks.
+
+    Raises:
+        DataError: see `read_split`; there are too few classes, or far too many.
+    """
+    task, settings = config.model.task, config.fine_tuning
+    if task not in WITH_CLASSES:
+        return ()
+    if settings.glue_task:
+        return glue.TASKS[settings.glue_task].labels
+    return examples.labels_of(read_split(config, "train") if found is None else found, task)
+
+
+def check_labels(found: Sequence, task: str, labels: Sequence[str]) -> None:
+    """Raises a DataError that names the line if a label of an example is not one of the model's."""
+    known = set(labels)
+    for example in found if task in WITH_CLASSES else ():
+        if unknown := [label for label in examples.classes_of(example, task) if label not in known]:
+            shown = ", ".join(labels[:10]) + (f" and {len(labels) - 10} more" if len(labels) > 10 else "")
+            raise DataError(f"{example.place}: the label {unknown[0]!r} is not one of the model's: {shown}")
 
 
 def with_glue(config: TrainConfig) -> TrainConfig:
@@ -29,19 +68,14 @@ def with_glue(config: TrainConfig) -> TrainConfig:
 
 
 def problems(config: TrainConfig) -> list[Problem]:
-    """Returns all conflicts between a configuration and its labelled files.
-
-    Args:
-        config: any configuration of fine-tuning, valid or not.
-    """
+    """Returns all conflicts between a configuration of fine-tuning, valid or not, and its labelled files."""
     settings, model, found = config.fine_tuning, config.model, []
     metrics = METRICS[model.task]
     if settings.best_metric not in (None, *metrics):
         found.append(Problem("best_metric", settings.best_metric, f"expected one of {', '.join(metrics)}"))
     if settings.glue_task and glue.TASKS[settings.glue_task].task != model.task:
         expected = f"expected {glue.TASKS[settings.glue_task].task} with glue_task={settings.glue_task}"
-        found.append(Problem("task", model.task, expected))
-        return found
+        return [*found, Problem("task", model.task, expected)]
     try:
         tokenizer_of(config)
     except DataError as error:
@@ -56,16 +90,15 @@ def problems(config: TrainConfig) -> list[Problem]:
                 found.append(Problem("eval_file", None, "expected held-out examples, which mode=evaluate reads"))
             continue
         try:
-            rows = reading.read_split(config, split)
-            labels = labels or (reading.labels_of(config, rows) if split == "train" else ())
+            rows = read_split(config, split)
+            labels = labels or (labels_of(config, rows) if split == "train" else ())
             if labels:
-                reading.check_labels(rows, model.task, labels)
+                check_labels(rows, model.task, labels)
         except DataError as error:
             found.append(_problem(error, config, flag))
-    if config.evaluation.eval_every > 0 and not (settings.glue_task or settings.eval_file):
-        found.append(
-            Problem("eval_every", config.evaluation.eval_every, "expected 0, or eval_file: nothing is held out")
-        )
+    every = config.evaluation.eval_every
+    if every > 0 and not (settings.glue_task or settings.eval_file):
+        found.append(Problem("eval_every", every, "expected 0, or eval_file: nothing is held out"))
     return found
 
 
@@ -79,21 +112,13 @@ def _problem(error: DataError, config: TrainConfig, flag: str) -> Problem:
         name, _, rest = message.removeprefix("--").partition(" is not given; ")
         if rest:
             return Problem(name, None, rest)
-        given, _, rest = message.removeprefix("--").partition(": ")
-        name, _, value = given.partition("=")
-        return Problem(name, value, rest)
+        given, _, message = message.removeprefix("--").partition(": ")
+        flag, _, value = given.partition("=")
     return Problem(flag, value, message)
 
 
 def sizes(config: TrainConfig) -> Sizes:
-    """Returns the sizes that model and data share.
-
-    Args:
-        config: one without problems.
-
-    Raises:
-        DataError: the tokenizer can't be read.
-    """
+    """Returns the sizes that model and data share, of a valid configuration; raises DataError without a tokenizer."""
     tokens = len(tokenizer_of(config).vocabulary)
     longest = config.model.max_position_embeddings
     length = config.data.max_seq_length or min(longest, DEFAULT_LENGTHS.get(config.model.task, DEFAULT_LENGTH))
@@ -101,12 +126,8 @@ def sizes(config: TrainConfig) -> Sizes:
 
 
 def with_labels(config: TrainConfig) -> TrainConfig:
-    """Returns the configuration with the classes of the training file, where the flags name none.
-
-    Raises:
-        DataError: the file can't be read.
-    """
-    labels = config.model.labels or reading.labels_of(config)
+    """Returns the configuration with the classes of the training file, where the flags name none; see `labels_of`."""
+    labels = config.model.labels or labels_of(config)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, labels=labels))
 
 
@@ -124,12 +145,9 @@ def identity(config: TrainConfig) -> dict[str, str]:
     for split in ("train", "eval"):
         if settings.glue_task or getattr(settings, f"{split}_file"):
             path = examples.path_of(settings, split)
-            found[f"the labelled {split} file"] = f"SHA-256 {_sha256(path)[:16]}"
+            try:
+                digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            except OSError as error:
+                raise DataError(f"{path}: {error.strerror}") from error
+            found[f"the labelled {split} file"] = f"SHA-256 {digest[:16]}"
     return found
-
-
-def _sha256(path: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error

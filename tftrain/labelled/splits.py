@@ -1,27 +1,65 @@
 """Opens a split of labelled examples: what the files hold, in tokens, as batches of the task."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
+from tftrain.input.example_source import Batch, ExampleSource, Order
 from tftrain.labelled import conll, squad
 from tftrain.labelled.encoding import Encoder, Sequences
-from tftrain.labelled.reading import check_labels, read_split
-from tftrain.labelled.source import LabelledSource
+from tftrain.labelled.preflight import check_labels, read_split
 from tftrain.labelled.tokenizers import tokenizer_of
 
 logger = logging.getLogger(__name__)
 
+_NAMES = ("input_ids", "input_mask", "segment_ids")
+Labels = Callable[[np.ndarray], np.ndarray]
+
+
+class LabelledSource(ExampleSource):
+    """Labelled examples in memory: sequences, side by side if an example has two, and labels, if there are any.
+
+    Attributes:
+        examples: what the features come from, for a scorer.
+    """
+
+    def __init__(
+        self,
+        examples: list,
+        sides: Sequence[Sequences],
+        max_seq_length: int,
+        labels: Labels | None = None,
+        label_width: int | None = None,
+    ):
+        """Takes the examples; `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n]."""
+        widths = dict.fromkeys(_NAMES, max_seq_length * len(sides)) | ({"labels": label_width} if labels else {})
+        super().__init__(len(examples), max_seq_length, widths)
+        self.examples, self._sides, self._labels = examples, sides, labels
+        self._dtypes = [values.dtype for values in self._rows(np.zeros([1], np.int64)).values()]
+
+    def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
+        """Returns `count` consecutive samples; the dtypes are those of the rows."""
+
+        def read(first):
+            return list(self._rows(order(np.arange(first, first + count))).values())
+
+        return dict(zip(self.widths, tf.numpy_function(read, [first_sample], self._dtypes), strict=True))
+
+    def _rows(self, numbers: np.ndarray) -> Mapping[str, np.ndarray]:
+        """Returns the features of `widths` in their order."""
+        sides = zip(*(side.rows(numbers, self.max_seq_length) for side in self._sides), strict=True)
+        features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, sides, strict=True)}
+        return features | ({"labels": self._labels(numbers)} if self._labels else {})
+
 
 def open_source(config: TrainConfig, split: str) -> LabelledSource:
-    """Opens a split.
+    """Opens a split, "train" or "eval".
 
     Args:
         config: resolved, with the labels and the sizes that the data gives.
-        split: "train" or "eval".
 
     Returns:
         The source. Its features are input_ids, input_mask and segment_ids, int32 [n, S], and labels, see the tasks.
@@ -29,76 +67,52 @@ def open_source(config: TrainConfig, split: str) -> LabelledSource:
     Raises:
         DataError: see `read_split`; a label is not one of the model's.
     """
+    task, labels, length = config.model.task, config.model.labels, config.data.max_seq_length
     found = read_split(config, split)
-    check_labels(found, config.model.task, config.model.labels)
+    check_labels(found, task, labels)
     tokenizer = tokenizer_of(config)
-    encoder = Encoder(tokenizer, config.data.max_seq_length)
-    task, model = config.model.task, config.model
+    encoder = Encoder(tokenizer, length)
     if task == "token_classification":
-        made = _of_sentences(found, encoder, model.labels, tokenizer.vocabulary.unknown_id)
+        made = _of_sentences(found, encoder, labels, tokenizer.vocabulary.unknown_id)
     elif task == "question_answering":
-        made = _of_questions(found, encoder, tokenizer.vocabulary.tokenizer_type, config.fine_tuning)
+        settings, kind = config.fine_tuning, tokenizer.vocabulary.tokenizer_type
+        windows, encoded = squad.divide(found, encoder, kind, settings.doc_stride, settings.max_query_length)
+        answers = np.array([window.answer for window in windows], np.int32)
+        pairs = [(found[window.question], window) for window in windows]
+        made = LabelledSource(pairs, [Sequences(encoded)], length, answers.__getitem__, 2)
     elif task == "embedding":
-        made = _of_pairs(found, encoder)
+        sides = [Sequences(encoder([(example.texts[side],) for example in found])) for side in (0, 1)]
+        made = LabelledSource(found, sides, length)
     else:
-        made = _of_texts(found, encoder, task, model.labels)
+        made = _of_texts(found, encoder, task, labels)
     if encoder.cut:
         words = f"{encoder.cut} of {len(found)} examples"
-        logger.info(f"{split}: {words} are longer than --max_seq_length={encoder.max_seq_length} and were cut")
+        logger.info(f"{split}: {words} are longer than --max_seq_length={length} and were cut")
     return made
 
 
 def _of_texts(found, encoder, task, labels) -> LabelledSource:
-    sequences = Sequences(encoder([example.texts for example in found]))
+    width = None
     if task == "multi_label":
+        width = len(labels)
         values = np.array([[label in example.label for label in labels] for example in found], np.float32)
     elif task == "regression":
         values = np.array([example.label for example in found], np.float32)
     else:
         ids = {label: number for number, label in enumerate(labels)}
         values = np.array([ids[example.label] for example in found], np.int32)
-    widths = {"labels": len(labels) if task == "multi_label" else None}
-    return _source(found, [sequences], encoder, widths, lambda numbers: values[numbers])
-
-
-def _of_pairs(found, encoder) -> LabelledSource:
-    sides = [Sequences(encoder([(example.texts[side],) for example in found])) for side in (0, 1)]
-    return _source(found, sides, encoder, {}, None)
+    sequences = Sequences(encoder([example.texts for example in found]))
+    return LabelledSource(found, [sequences], encoder.max_seq_length, values.__getitem__, width)
 
 
 def _of_sentences(found, encoder, labels, unknown_id) -> LabelledSource:
-    ids = {label: number for number, label in enumerate(labels)}
+    ids, length = {label: number for number, label in enumerate(labels)}, encoder.max_seq_length
     parts, encoded = conll.divide(found, encoder, unknown_id)
 
     def values(numbers):
-        rows = np.full([len(numbers), encoder.max_seq_length], -1, np.int32)
+        rows = np.full([len(numbers), length], -1, np.int32)
         for row, number in enumerate(numbers):
             rows[row, list(parts[number].places)] = [ids[tag] for tag in parts[number].tags]
         return rows
 
-    return _source(parts, [Sequences(encoded)], encoder, {"labels": encoder.max_seq_length}, values)
-
-
-def _of_questions(found, encoder, tokenizer_type, settings) -> LabelledSource:
-    windows, encoded = squad.divide(found, encoder, tokenizer_type, settings.doc_stride, settings.max_query_length)
-    answers = np.array([window.answer for window in windows], np.int32)
-    pairs = [(found[window.question], window) for window in windows]
-    return _source(pairs, [Sequences(encoded)], encoder, {"labels": 2}, lambda numbers: answers[numbers])
-
-
-def _source(
-    found: list, sides: list[Sequences], encoder: Encoder, label_widths: Mapping[str, int | None], labels: Any
-) -> LabelledSource:
-    """Returns a source of sequences, side by side if an example has two, and of labels, if there are any."""
-    length = encoder.max_seq_length
-    names = ("input_ids", "input_mask", "segment_ids")
-    widths = dict.fromkeys(names, length * len(sides)) | label_widths
-
-    def rows(numbers):
-        made = [side.rows(numbers, length) for side in sides]
-        features = {
-            name: np.concatenate(parts, axis=1) for name, parts in zip(names, zip(*made, strict=True), strict=True)
-        }
-        return features | ({"labels": labels(numbers)} if labels else {})
-
-    return LabelledSource(found, length, widths, rows)
+    return LabelledSource(parts, [Sequences(encoded)], length, values, length)

@@ -33,81 +33,53 @@ _BETWEEN_SPACES = re.compile(r"\S+")
 
 
 class Question(NamedTuple):
-    """A question.
+    """A question about a context."""
 
-    Attributes:
-        place: file and id, for messages.
-        id: of the question.
-        text: the question.
-        context: where its answer is.
-        answers: correct ones; empty if there is none.
-        starts: the first character of each answer.
-    """
-
-    place: str
+    place: str  # file and id, for messages
     id: str
     text: str
     context: str
-    answers: tuple[str, ...]
-    starts: tuple[int, ...]
+    answers: tuple[str, ...]  # correct ones; empty if there is none
+    starts: tuple[int, ...]  # the first character of each answer
 
 
 class Window(NamedTuple):
-    """A sequence with a question and a part of its context.
+    """A sequence with a question and a part of its context."""
 
-    Attributes:
-        question: index of the question.
-        first: index of the first token of the part in the sequence.
-        words: index of the word of each token of the part.
-        spans: first character and end of each word of the context.
-        is_best: which tokens have more context on both sides here than in any other window.
-        answer: first and last token of the answer in the sequence; (0, 0) if it is not in the part.
-    """
-
-    question: int
-    first: int
-    words: np.ndarray
-    spans: list[tuple[int, int]]
-    is_best: np.ndarray
-    answer: tuple[int, int]
+    question: int  # its index
+    first: int  # index of the first token of the part in the sequence
+    words: np.ndarray  # index of the word of each token of the part
+    spans: list[tuple[int, int]]  # first character and end of each word of the context
+    is_best: np.ndarray  # which tokens have more context on both sides here than in any other window
+    answer: tuple[int, int]  # first and last token of the answer in the sequence; (0, 0) if it is not in the part
 
 
 def read_questions(path: str) -> list[Question]:
-    """Reads the questions of a file.
-
-    Raises:
-        DataError: it can't be read, is not in SQuAD's format, or an answer is not where the file says.
-    """
+    """Reads the questions of a file; raises DataError if it is not in SQuAD's format, or an answer is elsewhere."""
     try:
         content = strict_json.parse(read_text(path).encode())
     except ValueError as error:
         raise DataError(f"{path}: not JSON: {error}") from error
     found, seen = [], set()
-    for paragraph in _paragraphs(content, path):
-        context = _field(paragraph, "context", str, path)
-        for entry in _field(paragraph, "qas", list, path):
-            question = _question(entry, context, path)
-            if question.id in seen:
-                raise DataError(f"{question.place}: the id occurs for the second time")
-            seen.add(question.id)
-            found.append(question)
+    for article in _field(content, "data", list, path):
+        for paragraph in _field(article, "paragraphs", list, path):
+            context = _field(paragraph, "context", str, path)
+            for entry in _field(paragraph, "qas", list, path):
+                question = _question(entry, context, path)
+                if question.id in seen:
+                    raise DataError(f"{question.place}: the id occurs for the second time")
+                seen.add(question.id)
+                found.append(question)
     if not found:
         raise DataError(f"{path}: no questions in it")
     return found
 
 
-def _paragraphs(content: Any, path: str) -> list:
-    return [
-        each for article in _field(content, "data", list, path) for each in _field(article, "paragraphs", list, path)
-    ]
-
-
 def _field(value: Any, name: str, kind: type, place: str) -> Any:
     found = value.get(name) if isinstance(value, dict) else None
     if not isinstance(found, kind):
-        raise DataError(
-            f"{place}: no {name}; expected SQuAD's JSON: data, paragraphs, context, qas, id, question, answers"
-        )
+        expected = "expected SQuAD's JSON: data, paragraphs, context, qas, id, question, answers"
+        raise DataError(f"{place}: no {name}; {expected}")
     return found
 
 
@@ -121,9 +93,8 @@ def _question(entry: Any, context: str, path: str) -> Question:
     for text, start in zip(texts, starts, strict=True):
         if not text.strip() or start < 0 or context[start : start + len(text)] != text:
             there = context[max(start, 0) : max(start, 0) + len(text)]
-            raise DataError(
-                f"{place}: the answer is {text[:40]!r}, but at character {start} the context has {there[:40]!r}"
-            )
+            found = f"the answer is {text[:40]!r}, but at character {start} the context has {there[:40]!r}"
+            raise DataError(f"{place}: {found}")
     return Question(place, entry["id"], _field(entry, "question", str, place), context, texts, starts)
 
 
@@ -141,17 +112,11 @@ def word_spans(context: str, tokenizer_type: str) -> list[tuple[int, int]]:
 def divide(
     questions: Sequence[Question], encoder: Encoder, tokenizer_type: str, stride: int, max_query_length: int
 ) -> tuple[list[Window], list[Encoded]]:
-    """Makes the sequences of questions: [CLS] question [SEP] part of the context [SEP].
+    """Makes the windows of questions, and their token ids: [CLS] question [SEP] part of the context [SEP].
 
     Args:
-        questions: of a split.
-        encoder: its tokenizer and its length.
-        tokenizer_type: of the vocabulary.
         stride: tokens between the beginnings of two windows of a context.
         max_query_length: most tokens of a question.
-
-    Returns:
-        The windows and their token ids.
 
     Raises:
         DataError: a window has no room for any of the context.
@@ -167,14 +132,12 @@ def divide(
         query = query[:max_query_length]
         room = encoder.max_seq_length - len(query) - 3
         if room < 1:
+            remedy = "give a larger --max_seq_length or a smaller --max_query_length"
             raise DataError(
-                f"{question.place}: {len(query)} tokens of the question leave no room for the context; give a larger "
-                "--max_seq_length or a smaller --max_query_length"
+                f"{question.place}: {len(query)} tokens of the question leave no room for the context; {remedy}"
             )
         step = min(stride, room)
-        begins = [0]
-        while begins[-1] + room < len(ids):
-            begins.append(begins[-1] + step)
+        begins = [0, *range(step, len(ids) - room + step, step)]
         best = _best_windows(len(ids), begins, room)
         answer = _answer_tokens(question, spans, words)
         for index, begin in enumerate(begins):

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tftrain.config.fine_tuning import FineTuningConfig
-from tftrain.labelled.scorer import Scorer
-from tftrain.labelled.scorers import METRICS
+from tftrain.labelled.scorers import METRICS, Scorer
 from tftrain.labelled.squad import Question, Window
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -46,15 +45,9 @@ def f1(found: str, correct: str) -> float:
 
 
 def score_answers(questions: Sequence[Question], found: Mapping[str, str]) -> dict[str, float]:
-    """Returns F1 and exact match, in percent, over questions.
+    """Returns "f1" and "exact_match", in percent, over questions; `found` has an answer by id, "" for none.
 
-    Args:
-        questions: with their correct answers.
-        found: the predicted answer by the id of the question; "" for none.
-
-    Returns:
-        "f1" and "exact_match" and, if some questions have no answer, the same of both kinds: "has_answer_f1",
-        "no_answer_f1" and so on.
+    If some questions have no answer, the result has the same of both kinds: "has_answer_f1", "no_answer_f1" and so on.
     """
     sums: dict[str, list[tuple[float, float]]] = defaultdict(list)
     some_have_none = any(not question.answers for question in questions)
@@ -74,19 +67,12 @@ def score_answers(questions: Sequence[Question], found: Mapping[str, str]) -> di
 
 
 class Answer(NamedTuple):
-    """A candidate.
-
-    Attributes:
-        text: of the answer; "" if there is none.
-        score: sum of the logits of its ends.
-        start: its first character in the context.
-        end: the character after it; equal to `start` if there is no answer.
-    """
+    """A candidate: "" with equal ends if there is no answer."""
 
     text: str
-    score: float
-    start: int
-    end: int
+    score: float  # sum of the logits of its ends
+    start: int  # its first character in the context
+    end: int  # the character after it
 
 
 class AnswerScorer(Scorer):
@@ -95,19 +81,14 @@ class AnswerScorer(Scorer):
     metrics = METRICS["question_answering"]
 
     def __init__(
-        self,
-        examples: Sequence[tuple[Question, Window]],
-        settings: FineTuningConfig,
-        has_null: bool | None = None,
+        self, examples: Sequence[tuple[Question, Window]], settings: FineTuningConfig, has_null: bool | None = None
     ):
-        """Takes the windows with their questions.
+        """Takes the windows, each with its question, those of a question one after the other.
 
-        Args:
-            examples: each window with its question; the windows of a question follow each other.
-            settings: of predictions.
-            has_null: whether a question may have no answer; by default, whether one of `examples` has none.
+        `has_null` is whether a question may have no answer; by default, whether one of `examples` has none.
         """
-        self._examples, self._settings = examples, settings
+        super().__init__(examples)
+        self._settings = settings
         self._has_null = any(not question.answers for question, _ in examples) if has_null is None else has_null
 
     def scores(self, outputs: np.ndarray) -> dict[str, float]:
@@ -148,11 +129,7 @@ class AnswerScorer(Scorer):
                     best[text] = Answer(text, score, *place)
         ranked = sorted(best.values(), key=lambda answer: -answer.score)[: settings.n_best]
         nothing = Answer("", null, 0, 0)
-        if not ranked:
-            return [nothing]
-        if not self._has_null:
-            return ranked
-        if null - ranked[0].score > settings.null_score_threshold:
+        if not ranked or (self._has_null and null - ranked[0].score > settings.null_score_threshold):
             return [nothing, *ranked][: settings.n_best]
         return ranked
 

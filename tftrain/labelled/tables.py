@@ -18,23 +18,14 @@ MAX_FIELD = 1 << 24
 
 
 class Row(NamedTuple):
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        place: file and line, for messages.
-        values: by the name of the column; of a table without a header by "0", "1" and so on.
-    """
-
-    place: str
-    values: dict[str, Any]
+    place: str  # file and line, for messages
+    values: dict[str, Any]  # by the name of the column; of a table without a header by "0", "1" and so on
 
 
 def read_text(path: str) -> str:
-    """Returns the text of a UTF-8 file, without a byte order mark.
-
-    Raises:
-        DataError: it can't be read, or is not UTF-8.
-    """
+    """Returns the text of a file, without a byte order mark; raises DataError if it can't be read or is not UTF-8."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DataError(f"{path}: not a regular file")
@@ -52,7 +43,6 @@ def read_table(path: str, header: bool = True, skips_damaged: bool = False) -> l
     object. Empty lines do not count.
 
     Args:
-        path: the file.
         header: whether the first line of a TSV or CSV file has the names of the columns.
         skips_damaged: whether lines of TSV and CSV with another number of fields than the first are left out.
 
@@ -64,8 +54,7 @@ def read_table(path: str, header: bool = True, skips_damaged: bool = False) -> l
         raise DataError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
     text = read_text(path)
     found = _json_rows(path, text) if kind == ".jsonl" else _separated_rows(path, text, kind, header, skips_damaged)
-    rows = list(found)
-    if not rows:
+    if not (rows := list(found)):
         raise DataError(f"{path}: no examples in it")
     return rows
 
@@ -124,13 +113,7 @@ def _lines_of_fields(path: str, text: str, kind: str) -> Iterator[tuple[int, lis
 
 
 def column_of(row: Row, name: str | None, defaults: tuple[str, ...], flag: str) -> str:
-    """Returns the name of the column that a flag means.
-
-    Args:
-        row: any row of the table.
-        name: the flag's value; None: the first of `defaults` that the table has.
-        defaults: usual names.
-        flag: its name, for the message.
+    """Returns the name of the column that a flag means, given any row: `name`, or the first of `defaults` that it has.
 
     Raises:
         DataError: the table has no such column.

@@ -136,11 +136,7 @@ class Rank:
     """
 
     def __init__(
-        self,
-        number: int,
-        process: subprocess.Popen | forking.ForkedRank,
-        streams: Mapping[str, Stream],
-        agent: Agent,
+        self, number: int, process: subprocess.Popen | forking.ForkedRank, streams: Mapping[str, Stream], agent: Agent
     ):
         """Takes a process that has been started.
 

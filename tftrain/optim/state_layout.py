@@ -53,12 +53,7 @@ class StateLayout:
     """The pieces of one rank."""
 
     def __init__(
-        self,
-        pieces: Mapping[str, Piece],
-        slots: Sequence[str],
-        buckets: Sequence[Bucket] | None,
-        rank: int,
-        ranks: int,
+        self, pieces: Mapping[str, Piece], slots: Sequence[str], buckets: Sequence[Bucket] | None, rank: int, ranks: int
     ):
         """Divides nothing yet.
 

@@ -1,7 +1,8 @@
 """Horovod's collectives, each a plain function of a group and tensors.
 
 In a group of one rank every function returns its input, so callers need no special case. Horovod matches collectives by
-name across ranks, so each has an explicit name, prefixed by the group's. Collectives must stay out of XLA-compiled
+name across ranks: a `name` is unique in the graph and equal on every rank, and the group's is put before it. The
+tensors of a sum, a maximum or a broadcast have the same shape on every rank. Collectives must stay out of XLA-compiled
 functions, and their results must be used; otherwise tf.function prunes them, perhaps on some ranks only.
 """
 
@@ -17,17 +18,7 @@ from tftrain.parallel.pending_collectives import Collective
 
 
 def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum") -> tf.Tensor:
-    """Adds up one tensor over the ranks of a group, or finds each element's maximum; dimensions may be unknown.
-
-    Args:
-        group: the ranks.
-        tensor: fp32, fp16 or fp64, of the same shape on every rank.
-        name: of the collective; unique in the graph and equal on every rank.
-        operation: "sum" or "max".
-
-    Returns:
-        A tensor like `tensor`.
-    """
+    """Returns the "sum" or "max" of a tensor over the ranks: fp32, fp16 or fp64; dimensions may be unknown."""
     if group.size == 1:
         return tensor
 
@@ -38,18 +29,10 @@ def all_reduce(group: Group, tensor: tf.Tensor, name: str, operation: str = "sum
 
 
 def sum_in_rank_order(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """Adds up a small tensor over the ranks of a group, with the same bits in every group whose ranks have the same.
+    """Adds up a small fp32 tensor [n] over the ranks, with the same bits in every group whose ranks have the same.
 
     An all-reduce gives equal bits to the ranks of one group, but it may add in another order in another group. Here
     each rank's numbers travel in a row of their own, and every rank adds the rows in the order of the ranks.
-
-    Args:
-        group: the ranks.
-        tensor: fp32 [n].
-        name: of the collective; unique in the graph and equal on every rank.
-
-    Returns:
-        The sum, fp32 [n].
     """
     if group.size == 1:
         return tensor
@@ -58,16 +41,7 @@ def sum_in_rank_order(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def grouped_all_reduce(group: Group, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-    """Sums several tensors over the ranks of a group, in one operation.
-
-    Args:
-        group: the ranks.
-        tensors: fp32, fp16 or fp64, of the same shapes on every rank.
-        name: of the collective; unique in the graph and equal on every rank.
-
-    Returns:
-        Tensors like `tensors`.
-    """
+    """Sums several tensors over the ranks, in one operation: fp32, fp16 or fp64 and of any shapes."""
     if group.size == 1:
         return list(tensors)
 
@@ -78,13 +52,11 @@ def grouped_all_reduce(group: Group, tensors: Sequence[tf.Tensor], name: str) ->
 
 
 def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], name: str) -> tf.Tensor:
-    """Sums a tensor over the ranks of a group and leaves each with its part of the sum.
+    """Sums a tensor over the ranks and leaves each with its part of the sum.
 
     Args:
-        group: the ranks.
         tensor: fp32 or fp16 [n].
         bounds: ascending from 0 to n, one more than ranks; rank r's part is [bounds[r], bounds[r + 1]).
-        name: of the collective; unique in the graph and equal on every rank.
 
     Returns:
         This rank's part, fp32.
@@ -114,15 +86,13 @@ def reduce_scatter_sum(group: Group, tensor: tf.Tensor, bounds: Sequence[int], n
 
 
 def sum_of_parts(group: Group, parts: tf.Tensor, name: str) -> tf.Tensor:
-    """Sums a tensor of equal parts over the ranks of a group and leaves each with its part, in the tensor's dtype.
+    """Sums a tensor of equal parts over the ranks and leaves each with its part, in the tensor's dtype.
 
     Each rank receives its part from every rank and adds them up in fp32 or wider. So 16-bit numbers travel as they are,
     and the sum is rounded once.
 
     Args:
-        group: the ranks.
         parts: [ranks, ...], of any floating dtype; other dimensions may be unknown.
-        name: of the collective; unique in the graph and equal on every rank.
 
     Returns:
         The sum of this rank's parts, [...].
@@ -136,12 +106,7 @@ def send(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Sends a tensor to the other rank of a group of two, which calls `receive` with the same name.
 
     Horovod has no send: this is an all-to-all in which only one rank has something to send, which NCCL runs as a send
-    and a receive.
-
-    Args:
-        group: this rank and the receiver.
-        tensor: any shape, of a dtype that Horovod sends, or bfloat16.
-        name: of the transfer; unique in the graph and equal on both ranks.
+    and a receive. The tensor has any shape, and a dtype that Horovod sends, or bfloat16.
 
     Returns:
         An empty tensor, which is there once the tensor is sent. If it is not used, see `prevent_pruning`.
@@ -189,13 +154,7 @@ def all_gather_rows(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def broadcast(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns the tensor of the group's first rank, bit for bit, on every rank.
-
-    Args:
-        group: the ranks.
-        tensor: of any dtype that Horovod sends, of the same shape on every rank.
-        name: of the collective; unique in the graph and equal on every rank.
-    """
+    """Returns the tensor of the group's first rank, bit for bit, on every rank; any dtype that Horovod sends."""
     if group.size == 1:
         return tensor
 
@@ -206,10 +165,7 @@ def broadcast(group: Group, tensor: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def broadcast_variables(group: Group, variables: dict[str, tf.Variable]) -> None:
-    """Assigns the first rank's values of named variables to the variables of every rank of the group.
-
-    Call eagerly, on every rank with the same names.
-    """
+    """Assigns the first rank's values of named variables to those of every rank; call eagerly, with the same names."""
     if group.size == 1:
         return
     for name, variable in variables.items():
@@ -228,13 +184,7 @@ def gather_numbers(group: Group, value: float, name: str) -> np.ndarray:
 
 
 def gather_bytes(group: Group, data: bytes, name: str) -> list[bytes]:
-    """Returns the bytes of every rank, which may differ in length, in rank order. Call eagerly, on every rank.
-
-    Args:
-        group: the ranks.
-        data: of this rank.
-        name: of the collectives; equal on every rank.
-    """
+    """Returns the bytes of every rank, which may differ in length, in rank order. Call eagerly, on every rank."""
     lengths = gather_numbers(group, float(len(data)), f"{name}.lengths").astype(int)
     # One more byte per rank, because a tensor must not be empty.
     rows = all_gather_rows(group, tf.constant(np.frombuffer(data + b"\0", np.uint8)), name).numpy()
@@ -289,10 +239,6 @@ def _together(group, kind, name, tensors, operation):
     """Runs one of Horovod's operations, and records when this rank begins and ends it.
 
     Args:
-        group: the ranks.
-        kind: of the collective, for messages.
-        name: of the collective in its group.
-        tensors: this rank's inputs.
         operation: called with Horovod's module, the tensors and Horovod's options; returns the result.
     """
     from horovod.tensorflow import mpi_ops

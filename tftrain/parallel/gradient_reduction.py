@@ -26,10 +26,10 @@ class GradientReduction:
     """Sums the gradients of a run over the data parallel ranks.
 
     Attributes:
-        split: the `tftrain.optim.state_split.StateSplit` that says which rank owns which part of the gradients; None
-            if every rank receives all gradients.
+        split: the `tftrain.optim.state_split.StateSplit` that says which rank owns which part of the gradients; None if
+            every rank receives all gradients.
         each_micro_batch: whether the gradients of every micro-batch are summed at once, so that a rank accumulates only
-            its own part (ZeRO-2).
+            its own part (ZeRO-2); only with `split`.
     """
 
     def __init__(
@@ -45,11 +45,9 @@ class GradientReduction:
         """Prepares the reduction.
 
         Args:
-            group: the data parallel ranks.
+            group, tensor: the data parallel ranks, and the tensor parallel ranks.
             wire_dtype: float32, or float16 to halve the bytes that travel.
-            split: see the attributes.
-            each_micro_batch: has an effect only with `split`.
-            tensor: the tensor parallel ranks.
+            split, each_micro_batch: see the attributes.
             replicated: for each store of the optimizer's state, whether every tensor parallel rank holds it.
             summed: for each store, whether its gradient is a sum over the tensor parallel ranks; then they all hold it.
         """
@@ -66,8 +64,7 @@ class GradientReduction:
     def sum(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the sums over ranks: whole tensors; with a split, this rank's flat part of each bucket.
 
-        Args:
-            gradients: of every variable, different on each rank, of any floating dtypes.
+        The gradients are those of every variable, different on each rank, of any floating dtypes.
         """
         if self.split:
             return self.split.reduce(gradients, "gradients", self._wire)
@@ -75,12 +72,7 @@ class GradientReduction:
         return all_reduce_sum(self._group, gradients[::-1], "gradients", self._wire)[::-1]
 
     def add_rows(self, gradient: tf.Tensor, rows: SparseRows) -> tf.Tensor:
-        """Adds the looked-up rows of all ranks to the gradient of their table.
-
-        Args:
-            gradient: fp32, of the whole table, already summed over ranks.
-            rows: of this rank.
-        """
+        """Adds the looked-up rows of all ranks to the gradient of their table: fp32, already summed over ranks."""
         values = tf.cast(rows.values, self._wire) if self._group.size > 1 else rows.values
         ids = collectives.all_gather_rows(self._group, rows.ids, "row_ids")
         values = tf.cast(collectives.all_gather_rows(self._group, values, "rows"), tf.float32)
@@ -90,9 +82,8 @@ class GradientReduction:
     def make_replicas_equal(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the gradients, with equal bits on all tensor parallel ranks that hold the same store.
 
-        Args:
-            gradients: of any floating dtypes, one for each store of the optimizer's state, summed over the data
-                parallel ranks. Those that travel are fp32 afterwards.
+        The gradients are of any floating dtypes, one for each store of the optimizer's state, summed over the data
+        parallel ranks. Those that travel are fp32 afterwards.
         """
         if self._tensor.size == 1:
             return list(gradients)
@@ -119,9 +110,7 @@ def all_reduce_sum(group: Group, tensors: Sequence[tf.Tensor], name: str, wire_d
     """Sums each tensor over the ranks of a group.
 
     Args:
-        group: the ranks.
         tensors: any shapes and floating dtypes, the same on every rank, in the order in which they become ready.
-        name: of the collective; unique in the graph and equal on every rank.
         wire_dtype: float32, or float16 to halve the bytes that travel. Horovod sends no bfloat16.
 
     Returns:

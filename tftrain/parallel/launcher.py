@@ -17,12 +17,7 @@ _LAUNCHERS = (
 
 
 class Launch(NamedTuple):
-    """This process among those that were launched together.
-
-    Attributes:
-        rank, size: of all processes.
-        local_rank, local_size: of the processes on this host.
-    """
+    """This process among all that were launched together, and among those of them on this host."""
 
     rank: int = 0
     size: int = 1

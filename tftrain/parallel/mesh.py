@@ -149,11 +149,6 @@ class Mesh:
         return self.rank // (self.size // self.pipeline_parallel_size)
 
     @property
-    def is_first_stage(self) -> bool:
-        """Whether this rank holds the embedding."""
-        return self.stage == 0
-
-    @property
     def is_last_stage(self) -> bool:
         """Whether this rank holds the heads."""
         return self.stage == self.pipeline_parallel_size - 1

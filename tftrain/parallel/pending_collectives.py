@@ -20,15 +20,9 @@ from tftrain.ops.library import MissingLibraryError, library
 
 
 class Collective(NamedTuple):
-    """One collective.
+    """One collective of global ranks; its name, which begins with the group's, matches it across ranks in Horovod."""
 
-    Attributes:
-        kind: such as all-reduce, for messages.
-        name: matches it across ranks in Horovod; begins with the group's name.
-        ranks: the global ranks that take part.
-    """
-
-    kind: str
+    kind: str  # such as all-reduce, for messages
     name: str
     ranks: tuple[int, ...]
 
@@ -51,13 +45,9 @@ class PendingCollectives:
         """Runs a collective and counts its begin and end, eagerly or in a function that XLA does not compile.
 
         Args:
-            collective: its kind, name and ranks.
             tensors: this rank's inputs.
             operation: called with the inputs; returns a tensor or a list of tensors. If it raises, the collective stays
                 pending.
-
-        Returns:
-            The result of `operation`.
         """
         if tf.executing_eagerly():
             self._eager[collective] = None
@@ -90,7 +80,6 @@ class OpCounter:
     """A counter in memory of the host, which the library's op increments."""
 
     def __init__(self):
-        """Begins with 0."""
         self._count = np.zeros(1, np.int64)
 
     @property
@@ -115,7 +104,6 @@ class VariableCounter:
     """
 
     def __init__(self):
-        """Begins with 0."""
         # tf.function allows new variables only in its first trace; it does not notice those of other threads.
         maker = threading.Thread(target=self._make)
         maker.start()

@@ -49,7 +49,6 @@ def require_same(mesh: Mesh, facts: Mapping[str, Facts], name: str, host: str = 
     """Raises an error unless the facts agree; every rank must call it, eagerly.
 
     Args:
-        mesh: the ranks.
         facts: this rank's facts, by the kind of group whose ranks must agree on them: world, data or tensor. The kinds
             are the same on every rank.
         name: of the collectives; unique.
@@ -92,8 +91,6 @@ def differences(
 
     Args:
         messages: the facts of each rank, by kind of group.
-        groups: the ranks of each group, by kind.
-        most: the most facts that a clause names.
         hosts: the name of each rank's host; None if they share one.
     """
     clauses: dict[str, list[int]] = {}

@@ -54,13 +54,7 @@ class Store:
             return None
 
     def wait(self, name: str, seconds: float, ranks: int = 1) -> str | None:
-        """Waits for the value of a name and returns it; None after `seconds`.
-
-        Args:
-            name: see `put`.
-            seconds: how long to wait.
-            ranks: how many ranks wait for it at the same time.
-        """
+        """Waits for the value of a name and returns it; None after `seconds`; `ranks` wait for it at the same time."""
         begin = time.monotonic()
         while True:
             value, waited = self.get(name, max(seconds, POLL_SECONDS)), time.monotonic() - begin
@@ -72,12 +66,7 @@ class Store:
 
 
 def pause_after(waited: float, ranks: int) -> float:
-    """Returns how many seconds a rank waits until it asks the store again.
-
-    Args:
-        waited: seconds since it first asked.
-        ranks: how many ranks ask for the same value.
-    """
+    """Returns how many seconds a rank, one of so many, waits until it asks again, `waited` after it first asked."""
     return max(POLL_SECONDS, ranks / REQUESTS_PER_SECOND, POLL_SHARE * waited)
 
 
@@ -90,18 +79,15 @@ def address_of_store(environ: Mapping[str, str]) -> str | None:
 def value_of_rank_0(
     launch: Launch, name: str, value: str, environ=os.environ, seconds: float = WAIT_SECONDS, connect=Store
 ) -> str:
-    """Returns rank 0's value of a name.
+    """Returns rank 0's value of a name; this rank's own if there is no store or it does not answer.
+
+    Every rank must call it.
 
     Args:
-        launch: this process's place; every rank must call it.
         name: letters, digits and underscores.
-        value: this rank's value.
         environ: names the launcher's store.
         seconds: how long to wait for rank 0.
         connect: returns the `Store` at an address.
-
-    Returns:
-        Rank 0's value; this rank's own if there is no store or it does not answer.
     """
     address = address_of_store(environ)
     if not address:

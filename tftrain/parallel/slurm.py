@@ -38,7 +38,6 @@ def connect(launch: Launch, environ: Mapping[str, str] = os.environ, seconds: fl
     """Serves the rendezvous on rank 0 until the process ends; on all ranks, waits for it.
 
     Args:
-        launch: this process's place.
         environ: Slurm's variables. The user may set HOROVOD_GLOO_RENDEZVOUS_PORT and HOROVOD_GLOO_IFACE.
         seconds: how long rank 0 may take.
 

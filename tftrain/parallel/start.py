@@ -31,15 +31,11 @@ CACHED_TENSORS = 16384
 
 
 def start(launch: Launch, cpu_threads: int = 0, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1) -> Mesh:
-    """Connects this process to its peers and gives it its device and its threads.
+    """Connects this process to its peers, gives it its device and its threads, and returns the mesh.
 
     Args:
-        launch: this process's rank, from the environment.
         cpu_threads: TensorFlow's threads; 0: this host's cores shared by the ranks on it.
         tensor_parallel_size, pipeline_parallel_size: see `Mesh`; their product divides the number of ranks.
-
-    Returns:
-        The mesh.
 
     Raises:
         MeshError: Horovod is not installed, or connects another number of processes than were launched; or rank 0 has
@@ -97,13 +93,7 @@ def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int, gpu: 
 
     Horovod's own cycle time suits ranks with a core of their own. Where ranks share cores, their threads would spend
     all time on asking each other what is ready. On GPUs, a collective is done when the host has put it on the stream
-    (asynchronous completion), so that the host need not wait for the GPU.
-
-    Args:
-        environ: of this rank.
-        launch: the ranks, and how many of them share this host.
-        cores: that this rank may use.
-        gpu: whether the ranks are on GPUs.
+    (asynchronous completion), so that the host need not wait for the GPU. `cores` are those that this rank may use.
     """
     cycle = GPU_CYCLE_MS if gpu else DEFAULT_CYCLE_MS
     # Other launchers than those with a store may bind each rank to cores of its own.

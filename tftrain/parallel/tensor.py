@@ -62,14 +62,11 @@ class TensorRanks(NamedTuple):
         return tf.function(function, jit_compile=True, autograph=False) if compiles else function
 
     def enter(self, x: tf.Tensor, place: str) -> tf.Tensor:
-        """Returns the input of a divided layer.
+        """Returns the input of a divided layer, [b, S, H], equal on every rank; in a group of one, `x` itself.
 
         Args:
             x: the residual stream, [b, S, H], or [b, S / ranks, H] under sequence parallelism; any floating dtype.
             place: of the layer, unique in the model; the names of the collectives begin with it.
-
-        Returns:
-            [b, S, H], equal on every rank; in a group of one, `x` itself.
         """
         if not self.divide_sequence:
             return copy_to_ranks(self.group, x, place)
@@ -85,7 +82,6 @@ class TensorRanks(NamedTuple):
 
         Args:
             x: this rank's part, [b, S, H], any floating dtype; half precision is added up in fp32.
-            place: of the layer; see `enter`.
 
         Returns:
             [b, S, H], equal on every rank; or, under sequence parallelism, [b, S / ranks, H] of this rank's tokens.
@@ -103,9 +99,6 @@ class TensorRanks(NamedTuple):
         """Returns the residual stream of all tokens, [b, S, H], for a computation that is the same on every rank.
 
         Unlike that of `enter`, its gradient is equal on all ranks; each takes the part of its own tokens.
-
-        Args:
-            x, place: see `enter`.
         """
         if not self.divide_sequence:
             return x
@@ -119,14 +112,9 @@ class TensorRanks(NamedTuple):
         return gather(x)
 
     def entered_products(self, x: tf.Tensor, kernels: Sequence[tf.Variable], place: str) -> list[tf.Tensor]:
-        """Returns `enter(x)` times several kernels; only x is kept for backward.
+        """Returns `enter(x)` times several kernels, under sequence parallelism; only x is kept for backward.
 
-        Args:
-            x, place: see `enter`; under sequence parallelism.
-            kernels: each [H, outputs] of this rank.
-
-        Returns:
-            For each kernel [b, S, outputs].
+        Each kernel is [H, outputs] of this rank, and its product [b, S, outputs].
         """
 
         @tf.custom_gradient
@@ -173,12 +161,9 @@ def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
     """Returns x, the input of a different computation on each rank; its gradient is the sum of the ranks' gradients.
 
     Args:
-        group: the ranks that divide the layer.
+        group: the ranks that divide the layer; in a group of one, the result is `x` itself.
         x: any shape and floating dtype, equal on every rank.
         name: of the place in the model, unique in it; the collective is `name` with "/gradient" after it.
-
-    Returns:
-        A tensor like `x`; in a group of one, `x` itself.
     """
     if group.size == 1:
         return x
@@ -193,13 +178,8 @@ def copy_to_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
 def sum_over_ranks(group: Group, x: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the sum of the ranks' tensors, equal on every rank; the gradient is that of the sum.
 
-    Args:
-        group: the ranks that divide the layer.
-        x: any shape and floating dtype, the same on every rank; half precision is added up in fp32.
-        name: of the place in the model and of the collective.
-
-    Returns:
-        A tensor like `x`; in a group of one, `x` itself.
+    As for `copy_to_ranks`, but x differs between ranks, in one shape, and the collective is called `name`. Half
+    precision is added up in fp32.
     """
     if group.size == 1:
         return x

@@ -122,10 +122,7 @@ def embedding(work: Workload) -> Part:
     """Returns the inventory of the embeddings: look-ups, their sum and its norm; the table's gradient is dense."""
     u = work.micro_batch * work.seq * work.model.width * work.item
     table = work.model.word.size / work.tp
-    kernels = (
-        _kernel("look-ups and norm", (8, 10), u),
-        Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)),
-    )
+    kernels = (_kernel("look-ups and norm", (8, 10), u), Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)))
     masks = (SavedTensor("dropout mask", u),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
     saved = (SavedTensor("input of the norm", u), *masks)

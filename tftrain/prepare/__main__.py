@@ -33,17 +33,12 @@ def prepare(config: PrepareConfig) -> None:
     from tftrain.prepare import preparation
 
     result = preparation.prepare(config)
+    rows = f", packed into {result.examples('train')} and {result.examples('eval')} rows"
     logger.info(
         f"{config.output_dir}: {result.documents} documents, {result.tokens_read} tokens, vocabulary of "
         f"{result.vocab_size}, {result.packed_examples('train')} training and {result.packed_examples('eval')} "
-        f"held-out examples of {result.max_seq_length} tokens{_rows(result)}"
+        f"held-out examples of {result.max_seq_length} tokens{rows if result.max_sequences_per_pack else ''}"
     )
-
-
-def _rows(result) -> str:
-    if result.max_sequences_per_pack is None:
-        return ""
-    return f", packed into {result.examples('train')} and {result.examples('eval')} rows"
 
 
 if __name__ == "__main__":

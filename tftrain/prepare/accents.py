@@ -23,14 +23,14 @@ _NO_LETTER = "\u25cc"
 
 def count_letters(texts: Iterable[str]) -> Counter:
     """Returns the count of each letter and each nonspacing mark of texts."""
-    codes = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
-    counts = np.bincount(codes)
+    counts = np.bincount(np.frombuffer("".join(texts).encode("utf-32-le"), "<u4"))
     return only_letters(Counter({chr(code): int(counts[code]) for code in np.flatnonzero(counts).tolist()}))
 
 
 def only_letters(characters: Counter) -> Counter:
     """Returns those of counted characters that are letters or nonspacing marks."""
-    return Counter({character: count for character, count in characters.items() if _is_letter(ord(character))})
+    marks = NONSPACING_MARKS - _VARIATION_SELECTORS
+    return Counter({each: count for each, count in characters.items() if each.isalpha() or ord(each) in marks})
 
 
 def losses(letters: Counter) -> Counter:
@@ -51,11 +51,11 @@ def strips(letters: Counter) -> bool:
 def shown(lost: Counter) -> str:
     """Returns the most frequent ones of `losses` with what is left of each, for a terminal: "é→e ü→u"."""
     most = sorted(lost, key=lambda letter: (-lost[letter], letter))[:_SHOWN]
-    return " ".join(_NO_LETTER + letter if letter in _marks(letter) else f"{letter}→{_base(letter)}" for letter in most)
-
-
-def _is_letter(code: int) -> bool:
-    return chr(code).isalpha() or (code in NONSPACING_MARKS and code not in _VARIATION_SELECTORS)
+    kept = ["".join(part for part in _nfd(letter) if ord(part) not in NONSPACING_MARKS) for letter in most]
+    return " ".join(
+        f"{letter}→{base}" if letter not in _marks(letter) else _NO_LETTER + letter
+        for letter, base in zip(most, kept, strict=True)
+    )
 
 
 def _nfd(letter: str) -> str:
@@ -64,7 +64,3 @@ def _nfd(letter: str) -> str:
 
 def _marks(letter: str) -> list[str]:
     return [part for part in _nfd(letter) if ord(part) in NONSPACING_MARKS]
-
-
-def _base(letter: str) -> str:
-    return "".join(part for part in _nfd(letter) if ord(part) not in NONSPACING_MARKS)

@@ -11,45 +11,26 @@ _EXAMPLES_SHOWN = 3
 
 
 class Accounting(NamedTuple):
-    """The tokens and examples of a text.
+    """The tokens and examples of a text."""
 
-    Attributes:
-        unknown_words: characters and words that became [UNK], from a sample of the text.
-        lost_marks: letters that lost a mark, as `accents.losses` counts them.
-        lengths: number of examples of each length in tokens; empty if all fill their records.
-        documents: number of documents that are not empty after duplicates are dropped.
-        tokens_read: number of tokens of the whole text.
-        tokens_in_examples: tokens of the text that occur in an example. A token counts once.
-        tokens_dropped: numbers of the other tokens, by reason. With `tokens_in_examples` they add up to `tokens_read`.
-            The reason DUPLICATE is that of paragraphs that occur earlier in the corpus, IN_TRAINING that of held-out
-            text that training has too.
-        unknown_tokens: how many of `tokens_in_examples` are [UNK].
-        examples: number of examples.
-        records: number of records that hold them.
-        details: what the objective counts as well, by name.
-        windows: number of windows of `heldout_window` tokens in the held-out split; 0 if nothing is cut.
-        shared_windows: how many of them training has.
-        shared_windows_left: how many of those are left.
-        letters: number of letters; 0 for a tokenizer that never strips accents.
-        shown: some examples, as lines for a terminal.
-    """
-
-    unknown_words: Counter
-    lost_marks: Counter
-    lengths: Counter
-    documents: int = 0
+    unknown_words: Counter  # characters and words that became [UNK], from a sample of the text
+    lost_marks: Counter  # letters that lost a mark, as `accents.losses` counts them
+    lengths: Counter  # number of examples of each length in tokens; empty if all fill their records
+    documents: int = 0  # those that are not empty after duplicates are dropped
     tokens_read: int = 0
-    tokens_in_examples: int = 0
+    tokens_in_examples: int = 0  # tokens of the text that occur in an example. A token counts once.
+    # The other ones of `tokens_read` by reason, such as DUPLICATE (paragraphs that occur earlier in the corpus) and
+    # IN_TRAINING (held-out text that training has too).
     tokens_dropped: Mapping[str, int] = MappingProxyType({})
-    unknown_tokens: int = 0
+    unknown_tokens: int = 0  # how many of `tokens_in_examples` are [UNK]
     examples: int = 0
-    records: int = 0
-    details: Mapping[str, int] = MappingProxyType({})
-    windows: int = 0
-    shared_windows: int = 0
-    shared_windows_left: int = 0
-    letters: int = 0
-    shown: Sequence[Sequence[str]] = ()
+    records: int = 0  # that hold the examples
+    details: Mapping[str, int] = MappingProxyType({})  # what the objective counts as well, by name
+    windows: int = 0  # those of `heldout_window` tokens in the held-out split; 0 if nothing is cut
+    shared_windows: int = 0  # how many of them training has
+    shared_windows_left: int = 0  # how many of those are left
+    letters: int = 0  # 0 for a tokenizer that never strips accents
+    shown: Sequence[Sequence[str]] = ()  # some examples, as lines for a terminal
 
     @property
     def tokens_wanted(self) -> int:
@@ -72,17 +53,13 @@ def total(parts: Iterable[Accounting]) -> Accounting:
     columns = dict(zip(Accounting._fields, zip(*parts, strict=True), strict=True))
     counters = {name: sum(columns.pop(name), Counter()) for name in ("unknown_words", "lost_marks", "lengths")}
     shown = [example for examples in columns.pop("shown") for example in examples][:_EXAMPLES_SHOWN]
-    named = {name: _by_name(columns.pop(name)) for name in ("tokens_dropped", "details")}
+    named = {}
+    for column in ("tokens_dropped", "details"):
+        sums = Counter()  # `update` keeps names whose sum is 0.
+        for part in columns.pop(column):
+            sums.update(part)
+        named[column] = dict(sums)
     return Accounting(**{name: sum(counts) for name, counts in columns.items()}, **named, **counters, shown=shown)
-
-
-def _by_name(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the sums of the counts of each name, with names whose sum is 0."""
-    sums: dict[str, int] = {}
-    for part in parts:
-        for name, count in part.items():
-            sums[name] = sums.get(name, 0) + count
-    return sums
 
 
 def row(name: str, count: int, whole: int | None = None) -> str:

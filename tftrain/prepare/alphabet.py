@@ -20,21 +20,13 @@ SHARE_OF_RARE = 1 / 8
 
 
 class Alphabet(NamedTuple):
-    """The characters chosen for a vocabulary.
-
-    Attributes:
-        characters: the chosen characters, the most frequent one first.
-        tokens: their tokens, in the same order.
-        different: number of different characters of the text.
-        share: share of the text, in characters, that the chosen ones make up.
-        vocab_size: the smallest vocabulary, including the special tokens, that holds the characters of COVERAGE of the
-            text and of its words.
-    """
+    """The characters chosen for a vocabulary, the most frequent one first, and their tokens in the same order."""
 
     characters: tuple[str, ...]
     tokens: tuple[str, ...]
-    different: int
-    share: float
+    different: int  # number of different characters of the text
+    share: float  # share of the text, in characters, that the chosen ones make up
+    # The smallest vocabulary, with special tokens, that holds the characters of COVERAGE of the text and of its words.
     vocab_size: int
 
 
@@ -46,8 +38,7 @@ def choose_alphabet(counts: Counter, vocab_size: int, share_of_rare: float = SHA
         vocab_size: tokens of the vocabulary, including the special tokens. It limits the number of characters.
         share_of_rare: characters beyond COVERAGE are added up to this share of the vocabulary.
     """
-    begins: Counter = Counter()
-    inside: Counter = Counter()
+    begins, inside = Counter(), Counter()
     for word, count in counts.items():
         if len(word) <= LONGEST_WORD:
             begins[word[0]] += count
@@ -93,8 +84,7 @@ def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int
     """Returns what a user should know about a learned WordPiece vocabulary: lost characters, and a smaller size.
 
     Args:
-        counts: count of each word.
-        vocabulary: the vocabulary that was learned from them.
+        counts: count of each word that it was learned from.
         vocab_size: requested number of tokens.
     """
     alphabet = choose_alphabet(counts, vocab_size)

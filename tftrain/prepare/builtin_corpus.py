@@ -17,6 +17,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from tftrain.input.errors import DataError
 from tftrain.prepare.prose import paragraphs
@@ -24,59 +25,22 @@ from tftrain.prepare.prose import paragraphs
 logger = logging.getLogger(__name__)
 
 # Packages with much documentation. requirements.lock has the same version of each for every supported Python.
-PACKAGES = (
-    "absl-py",
-    "click",
-    "cmake",
-    "cython",
-    "fsspec",
-    "google-auth",
-    "grpcio",
-    "h5py",
-    "joblib",
-    "packaging",
-    "protobuf",
-    "psutil",
-    "pyparsing",
-    "pytest",
-    "requests",
-    "rich",
-    "setuptools",
-    "tensorboard",
-    "tensorflow",
-    "tensorflow-datasets",
-    "tensorflow-model-optimization",
-    "tensorflow-text",
-    "tf-keras",
-    "tf-models-official",
-    "tf-slim",
-    "urllib3",
-    "werkzeug",
-)
-_SKIPPED_FOLDERS = {
-    "__pycache__",
-    "tests",
-    "test",
-    "testing",
-    "testdata",
-    "_vendor",
-    "vendor",
-    "node_modules",
-    "licenses",
-}
+_NAMES = """
+    absl-py click cmake cython fsspec google-auth grpcio h5py joblib packaging protobuf psutil pyparsing pytest requests
+    rich setuptools tensorboard tensorflow tensorflow-datasets tensorflow-model-optimization tensorflow-text tf-keras
+    tf-models-official tf-slim urllib3 werkzeug
+"""
+PACKAGES = tuple(_NAMES.split())
+_SKIPPED_FOLDERS = re.compile(r"__pycache__|tests?|testing|testdata|_?vendor|node_modules|licenses")
 _SKIPPED_FILES = re.compile(
-    r"licen[cs]e|copying|notice|authors|third.?party|requirements|entry_points|top_level|sources|"
-    r"_pb2|cmakelists",
+    r"licen[cs]e|copying|notice|authors|third.?party|requirements|entry_points|top_level|sources|_pb2|cmakelists",
     re.IGNORECASE,
 )
 _MAX_FILE = 4 << 20
 
 
 def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
-    """Lists the Python and documentation files of the packages, in corpus order, and logs the packages.
-
-    Returns:
-        The paths of the files.
+    """Returns the paths of the Python and documentation files of the packages, in corpus order, and logs the packages.
 
     Raises:
         DataError: a package or one of its files is not installed. The message names all such packages.
@@ -101,15 +65,13 @@ def list_files(packages: Iterable[str] = PACKAGES) -> list[str]:
 
 
 def _package_files(distribution: importlib.metadata.Distribution) -> dict[str, str]:
-    """Maps the name of each text file in the package's RECORD to its path.
-
-    Raises:
-        FileNotFoundError: the RECORD is missing or lists no text file, or a listed file is missing.
-    """
+    """Maps the names of a package's text files to paths; raises FileNotFoundError if one is missing, or all are."""
     paths = {}
     for file in distribution.files or ():
-        folders = set(file.parts[:-1])
-        if ".." in folders or folders & _SKIPPED_FOLDERS or file.parts[0].endswith((".dist-info", ".data")):
+        folders = file.parts[:-1]
+        if ".." in folders or any(map(_SKIPPED_FOLDERS.fullmatch, folders)):
+            continue
+        if file.parts[0].endswith((".dist-info", ".data")):
             continue
         if file.name.endswith((".py", ".rst", ".md", ".txt")) and not _SKIPPED_FILES.search(file.name):
             path = str(file.locate())
@@ -129,24 +91,18 @@ def extract(path: str) -> list[str]:
     try:
         if os.path.getsize(path) > _MAX_FILE:
             return []
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError:
-        return []
-    if not path.endswith(".py"):
-        try:
-            return paragraphs(content.decode("utf-8"))
-        except UnicodeDecodeError:
+        content = Path(path).read_bytes()
+        if not path.endswith(".py"):
+            texts = [content.decode("utf-8")]
+        elif b'"""' in content or b"'''" in content:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                texts = map(inspect.cleandoc, _docstrings(ast.parse(content)))
+        else:
             return []
-    if b'"""' not in content and b"'''" not in content:
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return [paragraph for text in _docstrings(tree) for paragraph in paragraphs(inspect.cleandoc(text))]
+    return [paragraph for text in texts for paragraph in paragraphs(text)]
 
 
 def extract_all(paths: list[str]) -> list[list[str]]:
@@ -178,8 +134,7 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
     while stack:
         node = stack.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node, clean=False)
-            if text:
+            if text := ast.get_docstring(node, clean=False):
                 yield text
             stack.extend(reversed(node.body))
         elif isinstance(node, ast.If | ast.Try):

@@ -6,19 +6,18 @@ sequence is the first one of the next. So nothing is padding, and every token is
 after the last whole sequence of a chunk.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tftrain.config.prepare import PrepareConfig
 from tftrain.host.files import one_line
 from tftrain.input.example import encode
 from tftrain.input.normalization import cut_spaceless
 from tftrain.input.vocabulary import Vocabulary
 from tftrain.prepare.accounting import Accounting, row
-from tftrain.prepare.objective import Examples, Objective
-from tftrain.prepare.spool import Chunk
-from tftrain.prepare.tokenized_text import TokenizedText
+from tftrain.prepare.corpus_chunks import Chunk
+from tftrain.prepare.objective import Examples, Objective, TokenizedText
 
 _INCOMPLETE = "incomplete_sequence"
 _END_TOKENS = "end tokens"
@@ -30,67 +29,48 @@ _SEQUENCES, _BYTES_OF_A_TOKEN = 64, 4
 class CausalObjective(Objective):
     """Sequences of whole documents and parts of documents, all of one length."""
 
-    name = "causal"
-
-    def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:
+    def passages(self, paragraphs: list[str]) -> list[str]:
         """Returns the paragraphs. A byte-level BPE has a line break after each; the other tokenizers have none."""
-        if tokenizer_type == "bpe":
+        if self.config.tokenizer_type == "bpe":
             return [paragraph + "\n" for paragraph in paragraphs]
         return [cut_spaceless(paragraph) for paragraph in paragraphs]
 
-    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary, config: PrepareConfig) -> Examples:
-        """Makes the sequences of a chunk, see `Objective.examples`."""
-        return _Sequences(text, vocabulary, config.max_seq_length)
+    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
+        """Makes the sequences of a chunk."""
+        return _Sequences(text, vocabulary, self.config.max_seq_length)
 
-    def smallest_chunk(self, config: PrepareConfig) -> int:
+    def smallest_chunk(self) -> int:
         """Returns the size at which the rest after the last sequence is a small share."""
-        return _SEQUENCES * _BYTES_OF_A_TOKEN * config.max_seq_length
-
-    def predictions(self, config: PrepareConfig) -> int | None:
-        """Returns None: nothing is masked."""
-        return None
+        return _SEQUENCES * _BYTES_OF_A_TOKEN * self.config.max_seq_length
 
     def rows(self, accounting: Accounting) -> list[str]:
         """Returns the number of end tokens: with the tokens in examples, they fill the sequences."""
         return [row("  end tokens in them", accounting.details[_END_TOKENS])]
 
-    def unused(self, accounting: Accounting, config: PrepareConfig) -> tuple[str, str]:
+    def unused(self, accounting: Accounting) -> tuple[str, str]:
         """Returns that the rest of a chunk fills no sequence."""
         dropped = accounting.tokens_dropped[_INCOMPLETE]
         return f"{dropped:,} at the ends of shards fill no sequence", "use more text or a smaller --max_seq_length"
 
-    def smallest_text(self, config: PrepareConfig) -> str:
+    def smallest_text(self) -> str:
         """Returns the length of a sequence."""
-        return (
-            f"at least {config.max_seq_length} tokens in a shard; use more text, a larger --eval_fraction, or a "
-            "smaller --max_seq_length"
-        )
+        remedy = "use more text, a larger --eval_fraction, or a smaller --max_seq_length"
+        return f"at least {self.config.max_seq_length} tokens in a shard; {remedy}"
 
 
 class _Sequences(Examples):
-    """The sequences of a chunk."""
+    """The sequences of a chunk, of `length` inputs each."""
 
     def __init__(self, text: TokenizedText, vocabulary: Vocabulary, length: int):
-        """Cuts the text into sequences of `length` inputs."""
         self._vocabulary, self._length = vocabulary, length
         self._stream = np.insert(text.tokens, text.documents, vocabulary.end_id)
-        self._is_end = np.insert(np.zeros(len(text.tokens), bool), text.documents, True)
+        is_end = np.insert(np.zeros(len(text.tokens), bool), text.documents, True)
         # Nothing predicts the first end token.
-        self._count = (len(self._stream) - 1) // length
-
-    def __len__(self) -> int:
-        return self._count
-
-    def used(self) -> np.ndarray:
-        tokens = len(self._stream) - int(self._is_end.sum())
-        return np.arange(tokens) < self._predicted() - self.details()[_END_TOKENS]
-
-    def dropped(self) -> dict[str, int]:
-        used = self.used()
-        return {_INCOMPLETE: len(used) - int(used.sum())}
-
-    def details(self) -> dict[str, int]:
-        return {_END_TOKENS: int(self._is_end[1 : 1 + self._predicted()].sum())}
+        self.count = self.records = (len(self._stream) - 1) // length
+        predicted, tokens = self.count * length, len(text.tokens)
+        end_tokens = int(is_end[1 : 1 + predicted].sum())
+        self.used, self.lengths = np.arange(tokens) < predicted - end_tokens, Counter()
+        self.dropped, self.details = {_INCOMPLETE: int((~self.used).sum())}, {_END_TOKENS: end_tokens}
 
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
         for number in order:
@@ -98,9 +78,6 @@ class _Sequences(Examples):
 
     def lines(self, number: int) -> list[str]:
         return ["example", f"  {one_line(self._vocabulary.decode(self._sequence(number)[:_SHOWN_TOKENS]))}"]
-
-    def _predicted(self) -> int:
-        return self._count * self._length
 
     def _sequence(self, number: int) -> np.ndarray:
         begin = number * self._length

@@ -52,7 +52,7 @@ def read_documents(path: str, separator: str) -> Iterator[list[str]]:
 
 
 def _lines(path: str) -> Iterator[str]:
-    """Yields the lines of a file. A line longer than LONGEST_PARAGRAPH is split, at a space if it has one."""
+    """Yields the lines of a file, long ones in parts."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     offset, rest, bom_checked = 0, "", False
     for block in _blocks(path):
@@ -70,26 +70,22 @@ def _lines(path: str) -> Iterator[str]:
         *complete, rest = (rest + text).replace("\r\n", "\n").split("\n")
         for line in complete:
             yield from _cut(line)
-        while len(rest) > LONGEST_PARAGRAPH:
-            part, rest = _cut_once(rest)
-            yield part
+        *parts, rest = _cut(rest)
+        yield from parts
     if rest:
         yield rest
 
 
 def _cut(line: str) -> Iterator[str]:
+    """Yields the parts of a line, of at most LONGEST_PARAGRAPH characters, split at a space if there is one."""
     while len(line) > LONGEST_PARAGRAPH:
-        part, line = _cut_once(line)
-        yield part
+        end = line.rfind(" ", 1, LONGEST_PARAGRAPH)
+        if end < 0:
+            end = max(line.rfind(space, 1, LONGEST_PARAGRAPH) for space in _OTHER_SPACES)
+        end = LONGEST_PARAGRAPH if end < 0 else end
+        yield line[:end]
+        line = line[end:]
     yield line
-
-
-def _cut_once(line: str) -> tuple[str, str]:
-    end = line.rfind(" ", 1, LONGEST_PARAGRAPH)
-    if end < 0:
-        end = max(line.rfind(space, 1, LONGEST_PARAGRAPH) for space in _OTHER_SPACES)
-    end = LONGEST_PARAGRAPH if end < 0 else end
-    return line[:end], line[end:]
 
 
 def _blocks(path: str) -> Iterator[bytes]:

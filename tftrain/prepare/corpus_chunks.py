@@ -1,50 +1,156 @@
-"""The first stage of a preparation: reads the documents of the corpus into chunks of both splits."""
+"""The first stage of a preparation: distributes the corpus to chunks of documents on disk, the inputs of the shards.
 
+So the memory of a preparation does not depend on the corpus size. A hash of the seed and the document's number selects
+the split and the chunk of a document. So a chunk is a random sample of the whole corpus, and random next sentences are
+drawn from this sample. A chunk does not depend on which worker reads which file: each worker appends to its own files,
+and `Spool.read` sorts the documents. The files of duplicate paragraphs (`tftrain.prepare.duplicates`) lie beside them.
+"""
+
+import hashlib
+import json
 import logging
 import os
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.errors import DataError
 from tftrain.prepare import builtin_corpus
-from tftrain.prepare.duplicates import BucketTask, ParagraphIndex, find_duplicates
-from tftrain.prepare.spool import FilesTask, Spool, spool_files
+from tftrain.prepare.corpus import read_documents
+from tftrain.prepare.duplicates import ParagraphIndex, Rows, find_duplicates, read_duplicates
 from tftrain.prepare.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-# Folders that `read_corpus` needs.
-FOLDERS = ("spool", "paragraphs")
-
+_BUFFERED_BYTES = 16 << 20
+_DOCUMENTS = "documents-"
 _MB = 1_000_000
 _GZIP_RATIO = 3
 _TASK_BYTES = 4 * _MB
 _BUILTIN_FILES_AT_ONCE = 100
 # A small corpus has several chunks too, so that several workers share the work.
-_SMALL_CHUNK_BYTES = 250_000
-_SMALL_CHUNKS = 8
+_SMALL_CHUNK_BYTES, _SMALL_CHUNKS = 250_000, 8
 # Each one more than halves the chance that a split of two documents or more stays empty.
 _SPLIT_ATTEMPTS = 40
+
+
+class Chunk(NamedTuple):
+    """A chunk of documents, the input of one shard: its split ("train" or "eval") and its number in the split."""
+
+    split: str
+    number: int
+
+
+class SpooledDocument(NamedTuple):
+    """A document: the paragraphs that it keeps, and those that are duplicates, both in the order of the document."""
+
+    paragraphs: list[str]
+    duplicates: list[str]
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The existing folder of the chunks, and the assignment of documents to chunks by a seed."""
+
+    folder: str
+    seed: int
+    eval_fraction: float  # share of held-out documents
+    train_chunks: int
+    eval_chunks: int
+    index: ParagraphIndex | None = None  # where `add` writes the hashes of paragraphs; None if duplicates stay
+
+    def chunks(self) -> list[Chunk]:
+        """Returns all chunks: those of "train", then those of "eval"."""
+        counts = {"train": self.train_chunks, "eval": self.eval_chunks}
+        return [Chunk(split, number) for split, count in counts.items() for number in range(count)]
+
+    def chunk_folder(self, chunk: Chunk) -> str:
+        """Returns the folder of a chunk. It does not exist if the chunk has no documents."""
+        return os.path.join(self.folder, f"{chunk.split}-{chunk.number}")
+
+    def assign(self, file: int, document: int) -> Chunk:
+        """Returns the chunk of a document, from the number of its file and its number in the file."""
+        digest = hashlib.blake2b(f"{self.seed} {file} {document}".encode(), digest_size=16).digest()
+        share, choice = int.from_bytes(digest[:8], "little") / 2**64, int.from_bytes(digest[8:], "little")
+        if share < self.eval_fraction:
+            return Chunk("eval", choice % self.eval_chunks)
+        return Chunk("train", choice % self.train_chunks)
+
+    def add(self, numbered: Iterable[tuple[int, int, list[str]]]) -> dict[str, int]:
+        """Appends documents to their chunks, and returns the number of documents added to each split.
+
+        Args:
+            numbered: the file's number, the document's number in the file, and the document's paragraphs.
+        """
+        buffers: dict[Chunk, list[str]] = defaultdict(list)
+        rows = Rows(self.index) if self.index else None
+        counts, buffered = {"train": 0, "eval": 0}, 0
+        for file, number, paragraphs in numbered:
+            chunk = self.assign(file, number)
+            if rows:
+                rows.add(file, number, paragraphs, chunk.number + (chunk.split == "eval") * self.train_chunks)
+            line = json.dumps([file, number, paragraphs], ensure_ascii=False)
+            buffers[chunk].append(line)
+            counts[chunk.split] += 1
+            buffered += len(line)
+            if buffered > _BUFFERED_BYTES:
+                self._flush(buffers, rows)
+                buffered = 0
+        self._flush(buffers, rows)
+        return counts
+
+    def read(self, chunk: Chunk) -> list[SpooledDocument]:
+        """Returns the documents of a chunk in the order of the corpus."""
+        entries, folder = [], self.chunk_folder(chunk)
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name.startswith(_DOCUMENTS):
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    entries += map(json.loads, file)
+        duplicates, documents = read_duplicates(folder), []
+        for file, number, paragraphs in sorted(entries, key=lambda entry: entry[:2]):
+            sides = [], []
+            dropped = duplicates.get((file, number), ())
+            for place, paragraph in enumerate(paragraphs):
+                sides[place in dropped].append(paragraph)
+            documents.append(SpooledDocument(*sides))
+        return documents
+
+    def _flush(self, buffers: dict[Chunk, list[str]], rows: Rows | None) -> None:
+        for chunk, lines in buffers.items():
+            folder = self.chunk_folder(chunk)
+            os.makedirs(folder, exist_ok=True)
+            path = os.path.join(folder, f"{_DOCUMENTS}{os.getpid()}")
+            with open(path, "a", encoding="utf-8", newline="\n") as file:
+                file.writelines(line + "\n" for line in lines)
+        buffers.clear()
+        if rows:
+            rows.flush()
+
+
+def spool_files(spool: Spool, paths: list[str], first: int, separator: str) -> dict[str, int]:
+    """Adds consecutive input files, of which the first one has the number `first`, to the spool; see `Spool.add`."""
+    return spool.add(
+        (file, number, document)
+        for file, path in enumerate(paths, first)
+        for number, document in enumerate(read_documents(path, separator))
+    )
 
 
 def read_corpus(
     config: PrepareConfig, work: str, inputs: list[str], workers: Workers, smallest_chunk: int
 ) -> tuple[Spool, int]:
-    """Reads all documents into chunks, and finds the duplicate paragraphs.
+    """Reads all documents into chunks, and finds the duplicate paragraphs. Returns the spool and the documents' number.
 
     A hash decides which documents are held out. If it leaves a split of a small corpus empty, the documents are read
     again with another hash and a larger share.
 
     Args:
-        config: names the text.
-        work: the folder for the chunks. FOLDERS are in it.
+        work: an existing folder for the chunks.
         inputs: the files, unless the corpus is the built-in one.
-        workers: read the files.
         smallest_chunk: bytes of text that the chunks of a small corpus should have at least.
-
-    Returns:
-        The spool and the number of documents.
 
     Raises:
         DataError: there is no document, or a split that is wanted stays empty.
@@ -57,14 +163,16 @@ def read_corpus(
         documents, total = None, sum(map(_text_size, inputs))
     for attempt in range(_SPLIT_ATTEMPTS):
         spool = _make_spool(config, work, total, attempt, smallest_chunk)
-        counts = _fill(config, spool, documents, inputs, workers)
-        if not counts.total():
+        if documents is None:
+            tasks = list(_file_tasks(spool, inputs, config.document_separator))
+            parts = workers.run("read documents", spool_files, tasks)
+        else:
+            parts = [spool.add((0, number, document) for number, document in enumerate(documents))]
+        counts = sum(map(Counter, parts), Counter())
+        if not counts:
             raise DataError(f"{source(config)}: no document in {len(inputs)} files; expected text")
         if counts.total() == 1 or not config.eval_fraction or (counts["train"] and counts["eval"]):
             break
-        for name in FOLDERS:
-            shutil.rmtree(os.path.join(work, name))
-            os.makedirs(os.path.join(work, name))
     for split, name in (("train", "training"), ("eval", "held-out")):
         if not counts[split] and (split == "train" or config.eval_fraction):
             separated = "" if config.document_separator == "file" else "; blank lines separate documents"
@@ -78,29 +186,17 @@ def read_corpus(
     return spool, counts.total()
 
 
-def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str]]:
-    files = builtin_corpus.list_files()
-    batches = [files[begin : begin + _BUILTIN_FILES_AT_ONCE] for begin in range(0, len(files), _BUILTIN_FILES_AT_ONCE)]
-    extracted = workers.run("extract documentation", builtin_corpus.extract_all, batches)
-    limit = config.builtin_corpus_mb * _MB or float("inf")
-    return list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
-
-
-def _fill(
-    config: PrepareConfig, spool: Spool, documents: list[list[str]] | None, inputs: list[str], workers: Workers
-) -> Counter:
-    """Adds documents, by default those of the input files, to the spool. Returns their number in each split."""
-    if documents is not None:
-        return Counter(spool.add((0, number, document) for number, document in enumerate(documents)))
-    counts = Counter()
-    for part in workers.run("read documents", spool_files, _file_tasks(spool, inputs, config.document_separator)):
-        counts.update(part)
-    return counts
-
-
 def source(config: PrepareConfig) -> str:
     """Returns the flag that names the text, for error messages."""
     return "--builtin_corpus" if config.builtin_corpus else f"--input_files={','.join(config.input_files)}"
+
+
+def _builtin_documents(config: PrepareConfig, workers: Workers) -> list[list[str]]:
+    files, step = builtin_corpus.list_files(), _BUILTIN_FILES_AT_ONCE
+    tasks = [(files[begin : begin + step],) for begin in range(0, len(files), step)]
+    extracted = workers.run("extract documentation", builtin_corpus.extract_all, tasks)
+    limit = config.builtin_corpus_mb * _MB or float("inf")
+    return list(builtin_corpus.deduplicate((document for batch in extracted for document in batch), limit))
 
 
 def _text_size(path: str) -> int:
@@ -108,33 +204,34 @@ def _text_size(path: str) -> int:
 
 
 def _make_spool(config: PrepareConfig, work: str, total_bytes: int, attempt: int, smallest_chunk: int) -> Spool:
+    """Returns a spool with empty folders."""
+    folder, paragraphs = (os.path.join(work, name) for name in ("spool", "paragraphs"))
+    for path in (folder, paragraphs):
+        shutil.rmtree(path, ignore_errors=True)
+        os.makedirs(path)
     share, seed = min(0.5, config.eval_fraction * 2**attempt), config.seed + (attempt << 31)
     large = -(-total_bytes // int(config.shard_mb * _MB))
     small = min(_SMALL_CHUNKS, -(-total_bytes // max(_SMALL_CHUNK_BYTES, smallest_chunk)))
-    train = max(1, large, small)
-    held_out = max(1, -int(-large * share // 1))
-    index = None
     # The built-in corpus has no duplicates.
-    if config.deduplicate == "paragraph" and not config.builtin_corpus:
-        index = ParagraphIndex.for_text(os.path.join(work, "paragraphs"), total_bytes)
-    return Spool(os.path.join(work, "spool"), seed, share, train, held_out, index)
+    drops = config.deduplicate == "paragraph" and not config.builtin_corpus
+    index = ParagraphIndex.for_text(paragraphs, total_bytes) if drops else None
+    return Spool(folder, seed, share, max(1, large, small), max(1, -int(-large * share // 1)), index)
 
 
 def _find_duplicates(spool: Spool, workers: Workers) -> None:
     folders = [spool.chunk_folder(chunk) for chunk in spool.chunks()]
-    tasks = [BucketTask(spool.index, bucket, folders) for bucket in range(spool.index.buckets)]
+    tasks = [(spool.index, bucket, folders) for bucket in range(spool.index.buckets)]
     found = sum(workers.run("find duplicate paragraphs", find_duplicates, tasks))
     shutil.rmtree(spool.index.folder)
     if found:
         logger.info(f"duplicate paragraphs dropped: {found:,} (--deduplicate=none keeps them)")
 
 
-def _file_tasks(spool: Spool, paths: list[str], separator: str) -> list[FilesTask]:
-    """Groups consecutive files into tasks of similar size."""
-    tasks, begin, size = [], 0, 0
-    for number, path in enumerate(paths):
+def _file_tasks(spool: Spool, paths: list[str], separator: str) -> Iterator[tuple[Spool, list[str], int, str]]:
+    """Groups consecutive files into arguments of `spool_files` for texts of similar size."""
+    begin, size = 0, 0
+    for end, path in enumerate(paths, 1):
         size += _text_size(path)
-        if size >= _TASK_BYTES or number + 1 == len(paths):
-            tasks.append(FilesTask(spool, paths[begin : number + 1], begin, separator))
-            begin, size = number + 1, 0
-    return tasks
+        if size >= _TASK_BYTES or end == len(paths):
+            yield spool, paths[begin:end], begin, separator
+            begin, size = end, 0

@@ -12,20 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.prepare.tokenized_text import TokenizedText
+from tftrain.prepare.objective import TokenizedText
 
 _SEED = 13
 
 
 class Cut(NamedTuple):
-    """A held-out text without what training has.
-
-    Attributes:
-        text: the rest.
-        windows: number of windows of the text before.
-        shared: how many of them training has.
-        left: how many of those are in the rest.
-    """
+    """A held-out text without what training has; the numbers of windows that it had, that training has, and left."""
 
     text: TokenizedText
     windows: int
@@ -58,14 +51,7 @@ def among(hashes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def cut(text: TokenizedText, size: int, vocab_size: int, of_training: np.ndarray) -> Cut:
-    """Removes the windows that training has.
-
-    Args:
-        text: a chunk of the held-out split.
-        size: tokens of a window.
-        vocab_size: number of different tokens.
-        of_training: the hashes of windows that training has, ascending.
-    """
+    """Removes the windows of `size` tokens that training has; `of_training` are their hashes, ascending."""
     places, hashes = window_hashes(text, size, vocab_size)
     shared = places[among(hashes, of_training)]
     rest = _without(text, _covered(shared, shared + size, len(text.tokens)), size) if len(shared) else text

@@ -10,7 +10,6 @@ import hashlib
 import os
 import struct
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +25,8 @@ _TEXT_BYTES_PER_BUCKET = 256 << 20
 _DUPLICATES = "duplicates-"
 
 
-@dataclass(frozen=True)
-class ParagraphIndex:
-    """The folder of the buckets.
-
-    Attributes:
-        folder: an existing folder.
-        buckets: number of buckets.
-    """
+class ParagraphIndex(NamedTuple):
+    """The existing folder of the buckets, and their number."""
 
     folder: str
     buckets: int
@@ -56,7 +49,6 @@ class Rows:
 
         Args:
             file, document: number of the file, and of the document in it.
-            paragraphs: the text, without line breaks and repeated spaces.
             chunk: number of the document's chunk among all chunks.
         """
         for number, paragraph in enumerate(paragraphs):
@@ -76,17 +68,9 @@ class Rows:
         self._buckets.clear()
 
 
-class BucketTask(NamedTuple):
-    """The arguments of `find_duplicates`: the index, one of its buckets, and the folder of each chunk."""
-
-    index: ParagraphIndex
-    bucket: int
-    chunk_folders: list[str]
-
-
-def find_duplicates(task: BucketTask) -> int:
+def find_duplicates(index: ParagraphIndex, bucket: int, chunk_folders: list[str]) -> int:
     """Writes the places of a bucket's duplicates to the folders of their chunks. Returns the number of duplicates."""
-    folder = os.path.join(task.index.folder, str(task.bucket))
+    folder = os.path.join(index.folder, str(bucket))
     if not os.path.isdir(folder):
         return 0
     rows = np.concatenate([np.fromfile(os.path.join(folder, name), _ROW) for name in os.listdir(folder)])
@@ -99,7 +83,7 @@ def find_duplicates(task: BucketTask) -> int:
     rows = rows[1:][(rows["hash"][1:] == rows["hash"][:-1]).all(axis=1)]
     for chunk in np.unique(rows["chunk"]):
         places = rows[rows["chunk"] == chunk]
-        with open(os.path.join(task.chunk_folders[chunk], f"{_DUPLICATES}{os.getpid()}"), "ab") as file:
+        with open(os.path.join(chunk_folders[chunk], f"{_DUPLICATES}{os.getpid()}"), "ab") as file:
             file.write(np.stack([places[name] for name in _PLACE.names], axis=1).astype("<u4").tobytes())
     return len(rows)
 

@@ -6,7 +6,6 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from tftrain.host.files import reason as reason_of
 from tftrain.input.errors import DataError, MissingFileError
@@ -17,27 +16,16 @@ logger = logging.getLogger(__name__)
 _COMMAS_IN_NAME = 16
 
 
-class InputFiles(NamedTuple):
-    """The sorted paths of all files, and the number of files and folders that can't be read."""
+def list_files(values: Sequence[str], skip_unreadable: bool = False) -> tuple[list[str], int]:
+    """Returns the sorted paths of the named files, and the number of files and folders that can't be read.
 
-    paths: list[str]
-    unreadable: int
-
-
-def list_files(values: Sequence[str], skip_unreadable: bool = False) -> InputFiles:
-    """Finds the named files. A file that is named twice occurs once.
-
-    Each value is a list of names with commas between them. A name is a file, a folder or a glob. A folder means all
-    regular files below it, through links too; files and folders whose names begin with a dot are left out. A name that
-    exists is never split at its commas and never read as a glob.
-
-    Args:
-        values: the values of all `--input_files` flags.
-        skip_unreadable: whether to leave out what can't be read.
+    A file that is named twice occurs once. Each value is a list of names with commas between them. A name is a file, a
+    folder or a glob. A folder means all regular files below it, through links too; files and folders whose names begin
+    with a dot are left out. A name that exists is never split at its commas and never read as a glob.
 
     Raises:
         MissingFileError: a name matches no file.
-        DataError: a file, a folder or a link can't be read.
+        DataError: a file, a folder or a link can't be read, unless that is to be skipped.
     """
     paths: dict[str, str] = {}
     unreadable: dict[str, str] = {}
@@ -62,7 +50,7 @@ def list_files(values: Sequence[str], skip_unreadable: bool = False) -> InputFil
     if not paths:
         reason = "nothing that can be read" if unreadable else "no name"
         raise DataError(f"--input_files={','.join(values)}: {reason}; expected files, folders or globs")
-    return InputFiles(sorted(paths.values()), len(unreadable))
+    return sorted(paths.values()), len(unreadable)
 
 
 def _names(value: str) -> Iterator[tuple[str, list[str]]]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -11,17 +12,17 @@ from tftrain.input.example import encode
 from tftrain.input.normalization import cut_spaceless
 from tftrain.input.vocabulary import Vocabulary
 from tftrain.prepare.accounting import Accounting, row
-from tftrain.prepare.objective import Examples, Objective
+from tftrain.prepare.corpus_chunks import Chunk
+from tftrain.prepare.objective import Examples, Objective, TokenizedText
 from tftrain.prepare.packing import pack
 from tftrain.prepare.pairs import Pair, PairedExample, make_pairs
 from tftrain.prepare.sentences import split_sentences
-from tftrain.prepare.spool import Chunk
-from tftrain.prepare.tokenized_text import TokenizedText
 
 _RANDOM_SECOND = "with a random second text"
 _LONE = "document_of_one_token"
 _TOKENS, _POSITIONS = "tokens in rows", "positions of rows"
 _SHOWN_TOKENS = 60
+_MASKED_AT_ONCE = 1024
 _SPECIAL_TOKENS = 3
 _PACKING = 1 << 20  # of random numbers: no turn of the pairs has this number
 
@@ -29,22 +30,17 @@ _PACKING = 1 << 20  # of random numbers: no turn of the pairs has this number
 class MaskedObjective(Objective):
     """Pairs of texts, unmasked, or masked as in the original BERT."""
 
-    name = "masked"
-
-    def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:
+    def passages(self, paragraphs: list[str]) -> list[str]:
         """Returns the sentences."""
         return [cut_spaceless(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
 
-    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary, config: PrepareConfig) -> Examples:
-        """Makes the pairs of a chunk, see `Objective.examples`."""
-        return _Pairs(text, chunk, vocabulary, config, self.predictions(config))
+    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
+        """Makes the pairs of a chunk."""
+        return _Pairs(text, chunk, vocabulary, self.config, self.predictions())
 
-    def smallest_chunk(self, config: PrepareConfig) -> int:
-        """Returns 0: every document is in its own examples."""
-        return 0
-
-    def predictions(self, config: PrepareConfig) -> int | None:
+    def predictions(self) -> int | None:
         """Returns the masked tokens of a static example at most; None if training masks."""
+        config = self.config
         if config.masking == "dynamic":
             return None
         return config.max_predictions_per_seq or predictions(config.max_seq_length, config.masked_lm_prob)
@@ -59,85 +55,62 @@ class MaskedObjective(Objective):
             row("  positions that are not padding", details[_TOKENS], details[_POSITIONS]),
         ]
 
-    def unused(self, accounting: Accounting, config: PrepareConfig) -> tuple[str, str]:
+    def unused(self, accounting: Accounting) -> tuple[str, str]:
         """Returns that documents are too short to be a pair."""
         remedy = "join lines that belong to one document"
-        if config.document_separator == "blank_line":
+        if self.config.document_separator == "blank_line":
             remedy += " (--document_separator=file if a file is a document)"
         return f"{accounting.tokens_dropped[_LONE]:,} documents have one token", remedy
 
-    def smallest_text(self, config: PrepareConfig) -> str:
+    def smallest_text(self) -> str:
         """Returns that a pair needs two tokens."""
         return "a document of two tokens or more that is no duplicate; use more text"
 
-    def warnings(self, documents: Sequence[int], config: PrepareConfig) -> list[str]:
+    def warnings(self, documents: Sequence[int]) -> list[str]:
         """Warns of chunks with a single document: random next sentences have no other document to come from."""
         single, filled = documents.count(1), sum(count > 0 for count in documents)
         if not single:
             return []
-        other_separator = "file" if config.document_separator == "blank_line" else "blank_line"
+        other_separator = "file" if self.config.document_separator == "blank_line" else "blank_line"
         return [
             f"{single} of {filled} chunks hold a single document: their pairs are all consecutive; use more documents, "
             f"a larger --shard_mb, or --document_separator={other_separator} if that is what parts the text"
         ]
 
 
-def _length(pair: Pair) -> int:
-    """Returns the tokens of an example, special ones included."""
-    return pair.first_end - pair.first + pair.second_end - pair.second + _SPECIAL_TOKENS
-
-
 class _Pairs(Examples):
-    """The pairs of a chunk."""
+    """The pairs of a chunk. `slots` is the largest number of masked tokens; None if masking is dynamic."""
 
     def __init__(
         self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary, config: PrepareConfig, slots: int | None
     ):
-        """Makes the pairs. `slots` is the largest number of masked tokens; None if masking is dynamic."""
         self._text, self._chunk, self._vocabulary, self._config, self._slots = text, chunk, vocabulary, config, slots
         self._pairs: list[Pair] = []
         for turn in range(config.dupe_factor or (10 if config.masking == "static" else 1)):
-            rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number, turn])
-            self._pairs += make_pairs(text, config.max_seq_length, config.short_seq_prob, rng)
-        self._used = np.zeros(len(text.tokens), bool)
-        for pair in self._pairs:
-            self._used[pair.first : pair.first_end] = True
-            self._used[pair.second : pair.second_end] = True
-        self._lengths = np.array([_length(pair) for pair in self._pairs], np.int64)
-        self._rows = self._packed() if config.examples_per_row > 1 else [[number] for number in range(len(self))]
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    @property
-    def records(self) -> int:
-        return len(self._rows)
-
-    def used(self) -> np.ndarray:
-        return self._used
-
-    def dropped(self) -> dict[str, int]:
-        starts = self._text.documents
-        alone = starts[:-1][np.diff(starts) == 1]
-        return {_LONE: int((~self._used[alone]).sum())}
-
-    def details(self) -> dict[str, int]:
-        return {
+            self._pairs += make_pairs(text, config.max_seq_length, config.short_seq_prob, self._rng(turn))
+        self.used = np.zeros(len(text.tokens), bool)
+        for first, first_end, second, second_end, _ in self._pairs:
+            self.used[first:first_end] = self.used[second:second_end] = True
+        sizes = [pair.first_end - pair.first + pair.second_end - pair.second + _SPECIAL_TOKENS for pair in self._pairs]
+        self._rows = [[number] for number in range(len(sizes))]
+        if config.examples_per_row > 1:
+            # Which of equally long examples share a row is random.
+            order = self._rng(_PACKING).permutation(len(sizes))
+            rows = pack(np.array(sizes, np.int64)[order], config.max_seq_length, config.examples_per_row)
+            self._rows = [order[row[row >= 0]].tolist() for row in rows]
+        self.count, self.records, self.lengths = len(sizes), len(self._rows), Counter(sizes)
+        alone = text.documents[:-1][np.diff(text.documents) == 1]
+        self.dropped = {_LONE: int((~self.used[alone]).sum())}
+        self.details = {
             _RANDOM_SECOND: sum(pair.next_sentence_label for pair in self._pairs),
-            _TOKENS: int(self._lengths.sum()),
-            _POSITIONS: self.records * self._config.max_seq_length,
+            _TOKENS: sum(sizes),
+            _POSITIONS: self.records * config.max_seq_length,
         }
-
-    def lengths(self) -> Counter:
-        return Counter(self._lengths.tolist())
 
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
         rows = ([self._example(self._pairs[number]) for number in self._rows[row]] for row in order)
         if self._slots is not None:
-            from tftrain.prepare.static_masks import masked_examples  # It loads TensorFlow.
-
-            examples = (example for (example,) in rows)
-            yield from masked_examples(examples, self._chunk, self._vocabulary, self._config, self._slots)
+            yield from self._masked(example for (example,) in rows)
             return
         for examples in rows:
             features = {
@@ -149,19 +122,39 @@ class _Pairs(Examples):
                 features["sequence_lengths"] = [len(example.input_ids) for example in examples]
             yield encode(features)
 
+    def _masked(self, examples: Iterator[PairedExample]) -> Iterator[bytes]:
+        """Yields examples in the standard BERT format. The mask of an example depends on its position."""
+        import tensorflow as tf  # It is loaded only for static masks.
+
+        from tftrain.input.masking import Masking, stream_key
+
+        config, length = self._config, self._config.max_seq_length
+        key = stream_key(config.seed, f"static {self._chunk.split} {self._chunk.number}")
+        share, whole_words = config.masked_lm_prob, config.whole_word_masking
+        masking, begin = Masking(self._vocabulary, length, self._slots, share, whole_words, key), 0
+        while block := list(islice(examples, _MASKED_AT_ONCE)):
+            ids = np.concatenate([example.input_ids for example in block]).astype(np.int32)
+            tokens = tf.RaggedTensor.from_row_lengths(ids, [len(example.input_ids) for example in block])
+            masked = masking(tokens, tf.constant(begin, tf.int64))
+            batch = {name: value.numpy().tolist() for name, value in masked.items()}
+            for place, example in enumerate(block):
+                size, start = len(example.input_ids), example.second_segment_start
+                features = {
+                    "input_mask": [1] * size + [0] * (length - size),
+                    "segment_ids": [0] * start + [1] * (size - start) + [0] * (length - size),
+                    "next_sentence_labels": [example.next_sentence_label],
+                }
+                yield encode({name: value[place] for name, value in batch.items()} | features)
+            begin += len(block)
+
     def lines(self, number: int) -> list[str]:
         pair = self._pairs[self._rows[number][0]]
         relation = "B is random" if pair.next_sentence_label else "B follows A"
         segments = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
         return [f"example, {relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
 
-    def _packed(self) -> list[list[int]]:
-        """Returns the examples of each row. Which of equally long examples share a row is random."""
-        config, chunk = self._config, self._chunk
-        rng = np.random.default_rng([config.seed, int(chunk.split == "eval"), chunk.number, _PACKING])
-        order = rng.permutation(len(self))
-        rows = pack(self._lengths[order], config.max_seq_length, config.examples_per_row)
-        return [order[row[row >= 0]].tolist() for row in rows]
+    def _rng(self, turn: int) -> np.random.Generator:
+        return np.random.default_rng([self._config.seed, int(self._chunk.split == "eval"), self._chunk.number, turn])
 
     def _words(self, begin: int, end: int) -> str:
         return self._vocabulary.decode(self._text.tokens[begin : min(end, begin + _SHOWN_TOKENS)])

@@ -7,43 +7,48 @@ documents, and knows what the log says of them. There is one file for each: `mas
 import abc
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.vocabulary import Vocabulary
 from tftrain.prepare.accounting import Accounting
-from tftrain.prepare.spool import Chunk
-from tftrain.prepare.tokenized_text import TokenizedText
+from tftrain.prepare.corpus_chunks import Chunk
+
+
+class TokenizedText(NamedTuple):
+    """Documents as one stream of tokens. No document and no passage is empty.
+
+    A passage is a sentence, or what else `Objective.passages` divides a document into.
+    """
+
+    tokens: np.ndarray  # int32 [tokens] token ids
+    passages: np.ndarray  # int64 [passages + 1] first position of each passage; the last element is the end of all
+    documents: np.ndarray  # int64 [documents + 1], the same of the documents
+
+    @classmethod
+    def join(cls, documents: Sequence[Sequence[np.ndarray]]) -> "TokenizedText":
+        """Joins documents, given as the token ids of each passage. Leaves out empty passages and documents."""
+        lengths = [[len(passage) for passage in document if len(passage)] for document in documents]
+        passages = [passage for document in documents for passage in document]
+        return cls(
+            np.concatenate([np.zeros(0, np.int32), *passages]).astype(np.int32),
+            np.cumsum([0, *chain.from_iterable(lengths)]),
+            np.cumsum([0, *(sum(sizes) for sizes in lengths if sizes)]),
+        )
 
 
 class Examples(abc.ABC):
-    """The examples of one chunk."""
+    """The examples of one chunk. Reasons and names are the same for every chunk."""
 
-    @abc.abstractmethod
-    def __len__(self) -> int:
-        """Returns the number of examples."""
-
-    @property
-    def records(self) -> int:
-        """The number of records; one for each example, unless several are packed into one."""
-        return len(self)
-
-    @abc.abstractmethod
-    def used(self) -> np.ndarray:
-        """Returns which tokens of the text occur in an example, bool [tokens]."""
-
-    @abc.abstractmethod
-    def dropped(self) -> dict[str, int]:
-        """Returns the numbers of the other tokens by reason. The reasons are the same for every chunk."""
-
-    @abc.abstractmethod
-    def details(self) -> dict[str, int]:
-        """Returns counts for the log by name. The names are the same for every chunk."""
-
-    def lengths(self) -> Counter:
-        """Returns the number of examples of each length in tokens; none if all fill their records."""
-        return Counter()
+    count: int
+    records: int  # one for each example, unless several are packed into one
+    used: np.ndarray  # which tokens of the text occur in an example, bool [tokens]
+    dropped: dict[str, int]  # numbers of the other tokens by reason
+    details: dict[str, int]  # counts for the log by name
+    lengths: Counter  # number of examples of each length in tokens; empty if all fill their records
 
     @abc.abstractmethod
     def payloads(self, order: Sequence[int]) -> Iterator[bytes]:
@@ -55,49 +60,39 @@ class Examples(abc.ABC):
 
 
 class Objective(abc.ABC):
-    """What the examples of a data set are for. It has no state.
+    """What the examples of a data set are for."""
 
-    Attributes:
-        name: the value of `--objective`.
-    """
-
-    name: str
+    def __init__(self, config: PrepareConfig):
+        self.config = config
 
     @abc.abstractmethod
-    def passages(self, paragraphs: list[str], tokenizer_type: str) -> list[str]:
+    def passages(self, paragraphs: list[str]) -> list[str]:
         """Returns the texts of a document that are tokenized one by one."""
 
     @abc.abstractmethod
-    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary, config: PrepareConfig) -> Examples:
-        """Makes the examples of a chunk.
-
-        Args:
-            text: the documents of the chunk.
-            chunk: its split and number, for the random choices.
-            vocabulary: the tokens by id.
-            config: the configuration of the preparation.
-        """
-
-    @abc.abstractmethod
-    def smallest_chunk(self, config: PrepareConfig) -> int:
-        """Returns the bytes of text below which a chunk wastes too much; 0: any size is good."""
-
-    @abc.abstractmethod
-    def predictions(self, config: PrepareConfig) -> int | None:
-        """Returns the manifest's max_predictions_per_seq."""
+    def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
+        """Makes the examples of a chunk, whose split and number are for the random choices."""
 
     @abc.abstractmethod
     def rows(self, accounting: Accounting) -> list[str]:
         """Returns the lines of the accounting's table that follow the number of examples."""
 
     @abc.abstractmethod
-    def unused(self, accounting: Accounting, config: PrepareConfig) -> tuple[str, str]:
+    def unused(self, accounting: Accounting) -> tuple[str, str]:
         """Returns why tokens are in no example, and what to do about it."""
 
     @abc.abstractmethod
-    def smallest_text(self, config: PrepareConfig) -> str:
+    def smallest_text(self) -> str:
         """Returns the least that a split needs for an example, in words."""
 
-    def warnings(self, documents: Sequence[int], config: PrepareConfig) -> list[str]:
+    def smallest_chunk(self) -> int:
+        """Returns the bytes of text below which a chunk wastes too much; by default any size is good."""
+        return 0
+
+    def predictions(self) -> int | None:
+        """Returns the manifest's max_predictions_per_seq; None if nothing is masked before training."""
+        return None
+
+    def warnings(self, documents: Sequence[int]) -> list[str]:
         """Returns warnings about the chunks, given the number of documents of each."""
         return []

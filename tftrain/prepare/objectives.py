@@ -1,12 +1,11 @@
 """The objectives by the value of `--objective`."""
 
+from tftrain.config.prepare import PrepareConfig
 from tftrain.prepare.causal_objective import CausalObjective
 from tftrain.prepare.masked_objective import MaskedObjective
 from tftrain.prepare.objective import Objective
 
-_OBJECTIVES = {objective.name: objective for objective in (MaskedObjective(), CausalObjective())}
 
-
-def objective_of(name: str) -> Objective:
-    """Returns an objective by its name."""
-    return _OBJECTIVES[name]
+def objective_of(config: PrepareConfig) -> Objective:
+    """Returns the objective of a configuration."""
+    return {"masked": MaskedObjective, "causal": CausalObjective}[config.objective](config)

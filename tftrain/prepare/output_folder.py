@@ -16,11 +16,7 @@ UNFINISHED = ".unfinished"
 
 
 def check(config: PrepareConfig) -> None:
-    """Checks that the output folder may be written.
-
-    Raises:
-        DataError: the folder holds other files, or an earlier preparation and --overwrite is not set.
-    """
+    """Raises a DataError if the folder holds other files, or an earlier preparation and --overwrite is not set."""
     folder = config.output_dir
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise DataError(f"--output_dir={folder}: this is a file; expected a folder")
@@ -29,59 +25,43 @@ def check(config: PrepareConfig) -> None:
     present = set(os.listdir(folder)) - {UNFINISHED} if os.path.isdir(folder) else set()
     if not present:
         return
+    expected = "expected a new or an empty folder, or an earlier preparation with --overwrite"
     if manifest.NAME not in present:
-        raise DataError(
-            f"--output_dir={folder}: the folder holds other files ({sorted(present)[0]}); expected a new or an "
-            "empty folder, or an earlier preparation with --overwrite"
-        )
+        raise DataError(f"--output_dir={folder}: the folder holds other files ({sorted(present)[0]}); {expected}")
     try:
         manifest.listed_files(folder)
     except DataError as error:
         raise DataError(
-            f"--output_dir={folder}: its {manifest.NAME} is not one of tftrain.prepare's; expected a new or an empty "
-            "folder, or an earlier preparation with --overwrite"
+            f"--output_dir={folder}: its {manifest.NAME} is not one of tftrain.prepare's; {expected}"
         ) from error
     if not config.overwrite:
-        raise DataError(
-            f"--output_dir={folder}: the folder holds a preparation; expected --overwrite to replace it, or "
-            "another folder"
-        )
+        expected = "expected --overwrite to replace it, or another folder"
+        raise DataError(f"--output_dir={folder}: the folder holds a preparation; {expected}")
 
 
-def publish(config: PrepareConfig, work: str, new_manifest: Manifest) -> None:
-    """Replaces the files of an earlier preparation with the finished files and writes the manifest.
-
-    Args:
-        config: names the folder.
-        work: the folder of the finished files.
-        new_manifest: lists them.
+def publish(work: str, new_manifest: Manifest) -> None:
+    """Replaces the files of an earlier preparation with the finished files in `work`, and writes their manifest.
 
     Raises:
         DataError: a file that is not of the earlier preparation has the name of a finished file.
     """
+    folder = new_manifest.folder
     with _signals_ignored():
-        _move(config.output_dir, work, new_manifest)
-
-
-def _move(folder: str, work: str, new_manifest: Manifest) -> None:
-    earlier = manifest.listed_files(folder) if os.path.exists(os.path.join(folder, manifest.NAME)) else []
-    published = [shard.file for shards in new_manifest.splits.values() for shard in shards]
-    published += (
-        [name + ".index" for name in published]
-        + [new_manifest.vocab_file]
-        + ([new_manifest.tokenizer_file] if new_manifest.tokenizer_file else [])
-    )
-    for name in published:
-        if name not in earlier and os.path.lexists(new_manifest.path(name)):
-            raise DataError(
-                f"--output_dir={folder}: {name} is in the way: it is not of the earlier preparation; move it away"
-            )
-    for name in [manifest.NAME, *earlier]:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(new_manifest.path(name))
-    for name in published:
-        os.replace(os.path.join(work, name), new_manifest.path(name))
-    manifest.write_manifest(new_manifest)
+        earlier = manifest.listed_files(folder) if os.path.exists(new_manifest.path(manifest.NAME)) else []
+        published = [shard.file for shards in new_manifest.splits.values() for shard in shards]
+        published += [name + ".index" for name in published]
+        published += filter(None, [new_manifest.vocab_file, new_manifest.tokenizer_file])
+        for name in published:
+            if name not in earlier and os.path.lexists(new_manifest.path(name)):
+                raise DataError(
+                    f"--output_dir={folder}: {name} is in the way: it is not of the earlier preparation; move it away"
+                )
+        for name in [manifest.NAME, *earlier]:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(new_manifest.path(name))
+        for name in published:
+            os.replace(os.path.join(work, name), new_manifest.path(name))
+        manifest.write_manifest(new_manifest)
 
 
 @contextlib.contextmanager

@@ -24,12 +24,10 @@ _Group = tuple[tuple[int, ...], int]  # the lengths of a row's examples, and the
 
 
 def pack(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
-    """Divides examples into rows.
+    """Divides examples into rows of `row_length` tokens, below 2^16, and at most `most` examples.
 
     Args:
         lengths: integers [n], tokens of each example, from 1 to `row_length`; n is below 2^31.
-        row_length: tokens of a row, below 2^16.
-        most: largest number of examples in a row.
 
     Returns:
         int32 [rows, most]: the examples of each row, then -1 in places without one. Every example occurs once; of
@@ -96,7 +94,6 @@ def _row(left: Counter, remaining: Sequence[int], row_length: int, most: int, wa
     Args:
         left: number of the examples of each length.
         remaining: the lengths that `left` has, ascending.
-        row_length, most: see `pack`.
         wanted: how many examples share the room evenly; if room is left, more follow.
     """
     row, room = [remaining[-1]], row_length - remaining[-1]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftrain.prepare.tokenized_text import TokenizedText
+from tftrain.prepare.objective import TokenizedText
 
 _RANDOM_NEXT = 0.5
 _BLOCK = 100
@@ -28,29 +28,17 @@ _CANDIDATES = 64
 
 
 class Pair(NamedTuple):
-    """One example before masking, as positions in `TokenizedText.tokens`.
-
-    Attributes:
-        first, first_end: first position of A, and the position after its last token.
-        second, second_end: the same of B.
-        next_sentence_label: 1 if B is random, 0 if it follows A.
-    """
+    """One example before masking, as first positions of A and B in `TokenizedText.tokens` and those after them."""
 
     first: int
     first_end: int
     second: int
     second_end: int
-    next_sentence_label: int
+    next_sentence_label: int  # 1 if B is random, 0 if it follows A
 
 
 class PairedExample(NamedTuple):
-    """One example before masking: [CLS] A [SEP] B [SEP].
-
-    Attributes:
-        input_ids: token ids.
-        second_segment_start: position of the first token of B.
-        next_sentence_label: 1 if B is random, 0 if it follows A.
-    """
+    """One example before masking: the ids of [CLS] A [SEP] B [SEP], the position of the first token of B, the label."""
 
     input_ids: list[int]
     second_segment_start: int
@@ -68,7 +56,6 @@ def make_pairs(
         text: the documents; its passages are sentences.
         max_seq_length: maximum number of tokens of a pair, including [CLS] and both [SEP]; at least 8.
         short_seq_prob: share of the pairs with a random length.
-        rng: source of all random choices.
     """
     max_tokens = max_seq_length - 3
     source = _RandomSegments(text, rng)
@@ -148,18 +135,11 @@ class _RandomSegments:
         inside = (owners != document) & (starts + length <= text.documents[owners + 1])
         starts = starts[inside]
         is_boundary = self._is_boundary
-        alike = starts[
-            (is_boundary[starts] == is_boundary[middle]) & (is_boundary[starts + length] == is_boundary[end])
-        ]
-        if len(alike):
-            return int(alike[0])
-        if len(starts):
-            return int(starts[0])
-        return self._draw_from_long_documents(document, length)
-
-    def _draw_from_long_documents(self, document: int, length: int) -> int:
-        """Draws a document that has enough tokens, and in it the start of a sentence before enough tokens."""
-        text = self._text
+        alike = (is_boundary[starts] == is_boundary[middle]) & (is_boundary[starts + length] == is_boundary[end])
+        for fitting in (starts[alike], starts):
+            if len(fitting):
+                return int(fitting[0])
+        # A document that has enough tokens, and in it the start of a sentence before enough tokens.
         long_enough = self._by_size[np.searchsorted(self._sorted_sizes, length) :]
         other = int(self._rng.choice(long_enough[long_enough != document]))
         begin, last = int(text.documents[other]), int(text.documents[other + 1]) - length

@@ -17,23 +17,14 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.input import manifest
 from tftrain.input.errors import DataError
 from tftrain.input.manifest import Manifest, Shard
-from tftrain.input.tokenizer_model import MODEL_FILES, TokenizerModel
+from tftrain.input.tokenizer_model import MODEL_FILES, Tokenizer
 from tftrain.input.vocabulary import write_vocabulary
-from tftrain.prepare import (
-    accounting,
-    accounting_report,
-    corpus_chunks,
-    input_files,
-    output_folder,
-    padding_advice,
-    shards,
-    tokenizer_choice,
-)
+from tftrain.prepare import accounting, accounting_report, corpus_chunks, output_folder, shards, tokenizer_choice
 from tftrain.prepare.accounting import Accounting
-from tftrain.prepare.input_files import InputFiles
+from tftrain.prepare.corpus_chunks import Spool
+from tftrain.prepare.input_files import list_files
 from tftrain.prepare.objective import Objective
 from tftrain.prepare.objectives import objective_of
-from tftrain.prepare.spool import Chunk, Spool
 from tftrain.prepare.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -42,37 +33,29 @@ VOCAB_FILE = "vocab.txt"
 
 
 def prepare(config: PrepareConfig) -> Manifest:
-    """Prepares a data set.
-
-    Args:
-        config: a valid configuration.
-
-    Returns:
-        The manifest, after it has been written.
+    """Prepares a data set for a valid configuration, and returns the manifest that was written.
 
     Raises:
         DataError: the text, the vocabulary or the output folder cannot be used.
     """
     output_folder.check(config)
-    objective = objective_of(config.objective)
-    tokenizer_from_file = tokenizer_choice.read(config)
-    inputs = InputFiles([], 0)
+    objective = objective_of(config)
+    tokenizer = tokenizer_choice.read(config)
+    inputs, unreadable = [], 0
     if not config.builtin_corpus:
-        inputs = input_files.list_files(config.input_files, config.skip_unreadable)
+        inputs, unreadable = list_files(config.input_files, config.skip_unreadable)
     work = os.path.join(config.output_dir, output_folder.UNFINISHED)
     existed = os.path.isdir(config.output_dir)
     shutil.rmtree(work, ignore_errors=True)
-    for name in corpus_chunks.FOLDERS:
-        os.makedirs(os.path.join(work, name))
+    os.makedirs(work)
     try:
         with Workers(config.num_workers or os.cpu_count() or 1) as workers:
-            smallest_chunk = objective.smallest_chunk(config)
-            spool, documents = corpus_chunks.read_corpus(config, work, inputs.paths, workers, smallest_chunk)
-            tokenizer = tokenizer_from_file or tokenizer_choice.learn(config, objective, spool, workers)
-            new_manifest = _write(config, objective, work, spool, documents, tokenizer, workers)
+            spool, documents = corpus_chunks.read_corpus(config, work, inputs, workers, objective.smallest_chunk())
+            tokenizer = tokenizer or tokenizer_choice.learn(objective, spool, workers)
+            new_manifest = _write(objective, work, spool, documents, tokenizer, workers)
         if config.skip_unreadable:
-            new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=inputs.unreadable)
-        output_folder.publish(config, work, new_manifest)
+            new_manifest = msgspec.structs.replace(new_manifest, unreadable_inputs=unreadable)
+        output_folder.publish(work, new_manifest)
         return new_manifest
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -81,37 +64,28 @@ def prepare(config: PrepareConfig) -> Manifest:
 
 
 def _write(
-    config: PrepareConfig,
-    objective: Objective,
-    work: str,
-    spool: Spool,
-    documents: int,
-    tokenizer: TokenizerModel,
-    workers: Workers,
+    objective: Objective, work: str, spool: Spool, documents: int, tokenizer: Tokenizer, workers: Workers
 ) -> Manifest:
     """Writes the shards and the vocabulary. Returns the manifest without writing it."""
-    chunks = spool.chunks()
+    config = objective.config
     tasks = [
-        shards.ShardTask(spool, chunk, config, tokenizer, os.path.join(work, f"{chunk.split}-{chunk.number}"))
-        for chunk in chunks
+        (spool, chunk, config, tokenizer, os.path.join(work, f"{chunk.split}-{chunk.number}"))
+        for chunk in spool.chunks()
     ]
     results = _write_shards(config, work, tasks, workers)
-    for warning in objective.warnings([result.documents for result in results], config):
+    for warning in objective.warnings([result.documents for result in results]):
         logger.warning(warning)
-    tokens = _account(config, objective, chunks, results)
+    results_of = {"train": results[: spool.train_chunks], "eval": results[spool.train_chunks :]}
+    tokens = _account(objective, results_of)
     splits: dict[str, list[Shard]] = {"train": [], "eval": []}
-    for split, split_shards in splits.items():
-        nonempty = [
-            (task.path, result)
-            for task, result in zip(tasks, results, strict=True)
-            if task.chunk.split == split and result.examples
-        ]
-        for number, (path, result) in enumerate(nonempty):
-            name = f"{split}-{number:05d}-of-{len(nonempty):05d}.tfrecord"
+    for split, shards_of_split in splits.items():
+        nonempty = [(number, result) for number, result in enumerate(results_of[split]) if result.examples]
+        for place, (number, result) in enumerate(nonempty):
+            name = f"{split}-{place:05d}-of-{len(nonempty):05d}.tfrecord"
             for suffix in ("", ".index"):
-                os.rename(path + suffix, os.path.join(work, name + suffix))
+                os.rename(os.path.join(work, f"{split}-{number}{suffix}"), os.path.join(work, name + suffix))
             size, packed = os.path.getsize(os.path.join(work, name)), config.examples_per_row > 1
-            split_shards.append(Shard(name, result.records, size, result.examples if packed else None))
+            shards_of_split.append(Shard(name, result.records, size, result.examples if packed else None))
     write_vocabulary(os.path.join(work, VOCAB_FILE), tokenizer.vocabulary)
     model_file = None if tokenizer.model is None else MODEL_FILES[config.tokenizer_type]
     if model_file:
@@ -130,7 +104,7 @@ def _write(
         strip_accents=tokenizer.strip_accents,
         normalization=config.resolved_normalization,
         max_seq_length=config.max_seq_length,
-        max_predictions_per_seq=objective.predictions(config),
+        max_predictions_per_seq=objective.predictions(),
         documents=documents,
         tokens_read=tokens.tokens_read,
         tokens_in_examples=tokens.tokens_in_examples,
@@ -146,13 +120,12 @@ def _write_shards(config: PrepareConfig, work: str, tasks: list, workers: Worker
     """Writes all shards, the training ones first, and returns their accountings in the order of `tasks`."""
     if not (config.heldout_window and config.eval_fraction):
         return [accounting for accounting, _ in workers.run("write records", shards.write_shard, tasks)]
-    training, held_out = ([task for task in tasks if task.chunk.split == split] for split in ("train", "eval"))
-    windows = _save_union(work, "held-out", workers.run("hash held-out text", shards.hash_windows, held_out))
-    training = [task._replace(windows=windows) for task in training]
-    results = list(workers.run("write records", shards.write_shard, training))
+    training, held_out = ([task for task in tasks if task[1].split == split] for split in ("train", "eval"))
+    hashes = workers.run("hash held-out text", shards.hash_windows, [task[:-1] for task in held_out])
+    windows = _save_union(work, "held-out", hashes)
+    results = list(workers.run("write records", shards.write_shard, [(*task, windows) for task in training]))
     windows = _save_union(work, "shared", (found for _, found in results))
-    held_out = [task._replace(windows=windows) for task in held_out]
-    results += workers.run("write held-out records", shards.write_shard, held_out)
+    results += workers.run("write held-out records", shards.write_shard, [(*task, windows) for task in held_out])
     return [accounting for accounting, _ in results]
 
 
@@ -163,29 +136,20 @@ def _save_union(work: str, name: str, hashes: Iterable[np.ndarray]) -> str:
     return path
 
 
-def _account(config: PrepareConfig, objective: Objective, chunks: list[Chunk], results: list[Accounting]) -> Accounting:
-    """Logs the accounting of the whole text and returns it.
-
-    Raises:
-        DataError: too little of the text is in examples, or a split has none.
-    """
-    whole = accounting.total(results)
-    for line in accounting_report.table(whole, config, objective):
+def _account(objective: Objective, results_of: dict[str, list[Accounting]]) -> Accounting:
+    """Logs and returns the accounting of the text, given the shards'; raises DataError if a split has no example."""
+    whole, config = accounting.total(results_of["train"] + results_of["eval"]), objective.config
+    for line in accounting_report.table(whole, objective):
         logger.info(line)
-    accounting_report.check(whole, config, objective)
-    if line := padding_advice.advice(whole.lengths, config):
+    accounting_report.check(whole, objective)
+    if line := accounting_report.padding_advice(whole.lengths, config):
         logger.info(line)
     for split, name in (("train", "training"), ("eval", "held-out")):
-        examples = sum(result.examples for chunk, result in zip(chunks, results, strict=True) if chunk.split == split)
-        if not examples and (split == "train" or config.eval_fraction):
+        if not any(result.examples for result in results_of[split]) and (split == "train" or config.eval_fraction):
             cut = whole.tokens_dropped.get(accounting.IN_TRAINING) if split == "eval" else 0
+            kept = f"; {cut:,} of its tokens are cut out, as training has them: --heldout_window=0 keeps them"
             raise DataError(
                 f"{corpus_chunks.source(config)}: the {name} split has no example; expected "
-                f"{objective.smallest_text(config)}"
-                + (
-                    f"; {cut:,} of its tokens are cut out, as training has them: --heldout_window=0 keeps them"
-                    if cut
-                    else ""
-                )
+                f"{objective.smallest_text()}{kept if cut else ''}"
             )
     return whole

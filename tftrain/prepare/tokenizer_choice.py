@@ -12,14 +12,14 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.host import strict_json
 from tftrain.host.files import read_small
 from tftrain.input import manifest
-from tftrain.input.errors import DataError, unreadable
-from tftrain.input.tokenizer_model import SETTINGS, TokenizerModel
-from tftrain.input.vocabulary import MAX_BYTES, read_vocabulary
+from tftrain.input.errors import DataError
+from tftrain.input.tokenizer_model import SETTINGS, Tokenizer
+from tftrain.input.vocabulary import MAX_BYTES, Vocabulary, read_file, read_vocabulary
 from tftrain.prepare import accents, shards
 from tftrain.prepare.alphabet import vocabulary_warnings
+from tftrain.prepare.corpus_chunks import Spool
 from tftrain.prepare.objective import Objective
-from tftrain.prepare.spool import Spool
-from tftrain.prepare.workers import Stage, Workers
+from tftrain.prepare.workers import Workers, progress
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +29,14 @@ _DISTINCT_WORDS = 20_000_000
 _LEARNED_CHARACTERS = 1 << 30
 
 
-def read(config: PrepareConfig) -> TokenizerModel | None:
-    """Reads the tokenizer from --vocab_file. Returns None if the flag is not set.
+def _tokenizer(
+    config: PrepareConfig, vocabulary: Vocabulary, model: bytes | None = None, strips: bool = False
+) -> Tokenizer:
+    return Tokenizer(vocabulary, config.resolved_lower_case, config.resolved_normalization, model, strips)
 
-    Raises:
-        DataError: the file is not one of the tokenizer's type.
-    """
+
+def read(config: PrepareConfig) -> Tokenizer | None:
+    """Returns the tokenizer in --vocab_file, if it is set; raises DataError if it is not of the tokenizer's type."""
     if not config.vocab_file:
         return None
     if config.tokenizer_type == "wordpiece":
@@ -42,17 +44,14 @@ def read(config: PrepareConfig) -> TokenizerModel | None:
     if config.tokenizer_type == "bpe":
         from tftrain.input.byte_pairs import read_byte_pairs
 
-        return TokenizerModel(*read_byte_pairs(config.vocab_file))
+        return _tokenizer(config, *read_byte_pairs(config.vocab_file))
     from tftrain.prepare.vocabulary_learner import sentencepiece_vocabulary
 
-    try:
-        model = read_small(config.vocab_file, MAX_BYTES)
-    except OSError as error:
-        raise unreadable(config.vocab_file, error, "expected a sentencepiece model") from error
-    return TokenizerModel(sentencepiece_vocabulary(model, config.vocab_file), model)
+    model = read_file(config.vocab_file, "expected a sentencepiece model")
+    return _tokenizer(config, sentencepiece_vocabulary(model, config.vocab_file), model)
 
 
-def _read_wordpiece(config: PrepareConfig) -> TokenizerModel:
+def _read_wordpiece(config: PrepareConfig) -> Tokenizer:
     """Reads a WordPiece vocabulary. Warns if some of its words do not fit the flags of normalization."""
     from tftrain.input.tokenization import unreachable_words
 
@@ -69,7 +68,7 @@ def _read_wordpiece(config: PrepareConfig) -> TokenizerModel:
             f"--strip_accents={str(strips).lower()}, which change or split them; use the flags that the vocabulary was "
             "made with"
         )
-    return TokenizerModel(vocabulary, None, strips)
+    return _tokenizer(config, vocabulary, strips=strips)
 
 
 def _recorded_beside(vocab_file: str) -> bool | None:
@@ -84,53 +83,45 @@ def _recorded_beside(vocab_file: str) -> bool | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            raise DataError(
-                f"{path}: {error}; it says how the text of --vocab_file is normalized: mend it, or give --strip_accents"
-            ) from error
+            remedy = "it says how the text of --vocab_file is normalized: mend it, or give --strip_accents"
+            raise DataError(f"{path}: {error}; {remedy}") from error
         return recorded
     return None
 
 
-def learn(config: PrepareConfig, objective: Objective, spool: Spool, workers: Workers) -> TokenizerModel:
-    """Learns the tokenizer from the training split.
-
-    Raises:
-        DataError: the text is too small for the vocabulary.
-    """
+def learn(objective: Objective, spool: Spool, workers: Workers) -> Tokenizer:
+    """Learns the tokenizer from the training split; raises DataError if the text is too small for the vocabulary."""
+    config = objective.config
     size = config.vocab_size or DEFAULT_VOCAB_SIZE
     if config.tokenizer_type == "bpe":
-        tokenizer = _learn_byte_pairs(objective, spool, size)
+        from tftrain.input.byte_pairs import learn_byte_pairs
+
+        with progress("learn vocabulary"):
+            tokenizer = _tokenizer(config, *learn_byte_pairs(_texts(objective, spool), size))
     else:
         tokenizer = _learn_from_words(config, spool, size, workers)
-    if config.tokenizer_type != "wordpiece" and len(tokenizer.vocabulary) < size:
-        logger.warning(
-            f"the vocabulary has {len(tokenizer.vocabulary)} tokens, not {size}: the text has too few different words"
-        )
+    tokens = len(tokenizer.vocabulary)
+    if config.tokenizer_type != "wordpiece" and tokens < size:
+        logger.warning(f"the vocabulary has {tokens} tokens, not {size}: the text has too few different words")
     return tokenizer
 
 
-def _learn_byte_pairs(objective: Objective, spool: Spool, size: int) -> TokenizerModel:
-    """Learns byte pairs. The library counts words on all cores; the result does not depend on their number."""
-    from tftrain.input.byte_pairs import learn_byte_pairs
-
-    def texts() -> Iterator[list[str]]:
-        left = _LEARNED_CHARACTERS
-        for chunk in spool.chunks():
-            if chunk.split == "train" and left > 0:
-                documents = [objective.passages(document.paragraphs, "bpe") for document in spool.read(chunk)]
-                yield from documents
-                left -= sum(len(text) for document in documents for text in document)
-
-    with Stage("learn vocabulary", None):
-        return TokenizerModel(*learn_byte_pairs(texts(), size))
+def _texts(objective: Objective, spool: Spool) -> Iterator[list[str]]:
+    """Yields the texts of training documents, about _LEARNED_CHARACTERS of them at most."""
+    left = _LEARNED_CHARACTERS
+    for chunk in spool.chunks()[: spool.train_chunks]:
+        if left > 0:
+            documents = [objective.passages(document.paragraphs) for document in spool.read(chunk)]
+            yield from documents
+            left -= sum(len(text) for document in documents for text in document)
 
 
-def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> TokenizerModel:
+def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: Workers) -> Tokenizer:
     """Learns a WordPiece vocabulary or a sentencepiece model from the counts of words."""
     from tftrain.input import tokenization
     from tftrain.prepare import vocabulary_learner
 
-    tasks = [shards.CountTask(spool, chunk, config) for chunk in spool.chunks() if chunk.split == "train"]
+    tasks = [(spool, chunk, config) for chunk in spool.chunks()[: spool.train_chunks]]
     counts: Counter = Counter()
     for part in workers.run("count words", shards.count_chunk, tasks):
         counts.update(part)
@@ -139,24 +130,25 @@ def _learn_from_words(config: PrepareConfig, spool: Spool, size: int, workers: W
     strips = _strips(config, counts)
     if strips and config.resolved_normalization == "bert":
         counts = tokenization.strip_accents(counts)
-    with Stage("learn vocabulary", None) as progress:
+    with progress("learn vocabulary") as advance:
         if config.tokenizer_type == "sentencepiece":
-            return TokenizerModel(*vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case))
-        vocabulary = vocabulary_learner.learn_wordpiece(counts, size, progress.advance)
+            learned = vocabulary_learner.learn_sentencepiece(counts, size, config.resolved_lower_case)
+            return _tokenizer(config, *learned)
+        vocabulary = vocabulary_learner.learn_wordpiece(counts, size, advance)
     for warning in vocabulary_warnings(counts, vocabulary, size):
         logger.warning(warning)
-    return TokenizerModel(vocabulary, None, strips)
+    return _tokenizer(config, vocabulary, strips=strips)
 
 
 def _strips(config: PrepareConfig, counts: Counter) -> bool:
     """Whether accents of the words are stripped, by flag or because there are few."""
     if config.strips_accents is not None:
         return config.strips_accents
-    letters: Counter = Counter()
+    characters: Counter = Counter()
     for word, count in counts.items():
-        for letter in word:
-            letters[letter] += count
-    letters = accents.only_letters(letters)
+        for character in word:
+            characters[character] += count
+    letters = accents.only_letters(characters)
     if accents.strips(letters):
         return True
     if lost := accents.losses(letters):

@@ -7,7 +7,7 @@ the result does not depend on the number of worker processes.
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import sentencepiece
@@ -38,12 +38,7 @@ def learn_wordpiece(counts: Counter, vocab_size: int, progress: Callable[[], Non
     The others are words and pieces of two characters or more, and the learner finds them. It takes no size but a
     threshold: the minimum count of a token. This function searches for a threshold that gives `vocab_size` tokens or up
     to 5% more, and drops the rarest of the excess tokens. If the text has too few different words, the vocabulary is
-    smaller; `alphabet.vocabulary_warnings` says why.
-
-    Args:
-        counts: count of each word.
-        vocab_size: requested number of tokens, including the special tokens.
-        progress: called after each tested threshold.
+    smaller; `alphabet.vocabulary_warnings` says why. `progress` is called after each tested threshold.
 
     Raises:
         DataError: the text has no words.
@@ -73,7 +68,6 @@ def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tu
     parts. All parts but the first begin with the joint _INSIDE, so that what follows is counted as inside of a word.
 
     Args:
-        counts: count of each word.
         characters: words with other characters are left out.
         limit: maximum number of words. Another limit is the learner's memory, which grows with the square of a word's
             length.
@@ -81,7 +75,10 @@ def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tu
     whole: Counter = Counter()
     for word, count in counts.items():
         if 1 < len(word) <= LONGEST_WORD and characters.issuperset(word):
-            for part in [word] if len(word) <= _LONGEST_TOKEN else _parts_of(word):
+            parts = [word]
+            if len(word) > _LONGEST_TOKEN:
+                parts = [_INSIDE * (begin > 0) + word[begin : begin + _PART] for begin in range(0, len(word), _PART)]
+            for part in parts:
                 whole[part] += count
     words, substrings = [], 0
     for word, count in sorted(whole.items(), key=lambda item: (-item[1], item[0])):
@@ -92,20 +89,12 @@ def _learner_words(counts: Counter, characters: set[str], limit: int) -> list[tu
     return words
 
 
-def _parts_of(word: str) -> Iterator[str]:
-    yield word[:_PART]
-    for begin in range(_PART, len(word), _PART):
-        yield _INSIDE + word[begin : begin + _PART]
-
-
 def _learn_pieces(words: list[tuple[str, int]], taken: int, vocab_size: int, progress: Callable[[], None]) -> list[str]:
     """Returns about vocab_size - taken tokens of two characters or more, or a few more, the most frequent ones first.
 
     Args:
         words: the learner's words and their counts, the most frequent one first.
         taken: number of tokens that the vocabulary has already.
-        vocab_size: requested number of tokens.
-        progress: called after each tested threshold.
     """
     params = learner.Params(
         upper_thresh=None,
@@ -158,10 +147,9 @@ def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) 
 
 
 def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:
-    """Trains a sentencepiece unigram model (Kudo 2018, arXiv 1804.10959).
+    """Trains a sentencepiece unigram model (Kudo 2018, arXiv 1804.10959) of words that are separated by spaces.
 
     Args:
-        counts: count of each word; words are separated by spaces.
         vocab_size: requested number of pieces, including the special tokens.
         lower_case: whether the model folds case.
 
@@ -207,11 +195,7 @@ def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> t
 
 
 def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
-    """Returns the vocabulary of a sentencepiece model.
-
-    Args:
-        model: the serialized model.
-        path: the file of the model, for the error message.
+    """Returns the vocabulary of a serialized sentencepiece model; `path` is its file, for the error message.
 
     Raises:
         DataError: the bytes are not a sentencepiece model, or `check_tokens` refuses its pieces.
@@ -221,8 +205,7 @@ def sentencepiece_vocabulary(model: bytes, path: str) -> Vocabulary:
         processor.LoadFromSerializedProto(model)
         pieces = tuple(processor.id_to_piece(number) for number in range(processor.get_piece_size()))
     except (RuntimeError, OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: not a sentencepiece model; expected the .model file that its trainer writes"
-        ) from error
+        expected = "expected the .model file that its trainer writes"
+        raise DataError(f"{path}: not a sentencepiece model; {expected}") from error
     check_tokens(pieces, path, "sentencepiece")
     return Vocabulary(pieces, "sentencepiece")

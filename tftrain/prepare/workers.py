@@ -4,6 +4,7 @@ Results come in task order, so the output of a stage does not depend on the numb
 tasks run in the calling process.
 """
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import starmap
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -21,7 +23,6 @@ from tftrain.input.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 # Maximum number of submitted tasks per worker.
@@ -29,13 +30,12 @@ _TASKS_IN_FLIGHT = 4
 
 
 class Workers:
-    """A pool of spawned processes, used as a context manager.
+    """A pool of `count` spawned processes, which start with the first stage and end with the context.
 
-    The processes end when the context exits. If an exception leaves the context, they are terminated at once.
+    If an exception leaves the context, they are terminated at once.
     """
 
     def __init__(self, count: int):
-        """Creates the pool. The processes start with the first stage."""
         self.count = count
         self._pool = None
         if count > 1:
@@ -53,29 +53,27 @@ class Workers:
                 process.terminate()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def run(self, stage: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        """Yields function(task) for each task, in task order, and shows a progress bar.
+    def run(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
+        """Yields function(*task) for each task, in task order, and shows a progress bar.
 
         Args:
-            stage: the name of the stage, for the progress bar and error messages.
-            function: a function that another process can import.
-            tasks: the arguments of the calls.
+            stage: its name for the progress bar and error messages.
+            function: a function that another process can import; its exceptions are raised here.
 
         Raises:
             DataError: a worker process died.
-            Exception: an exception of the function.
         """
-        with Stage(stage, len(tasks)) as progress:
-            results = map(function, tasks) if self._pool is None else self._in_order(stage, function, tasks)
+        with progress(stage, len(tasks)) as advance:
+            results = starmap(function, tasks) if self._pool is None else self._in_order(stage, function, tasks)
             for result in results:
-                progress.advance()
+                advance()
                 yield result
 
-    def _in_order(self, stage: str, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    def _in_order(self, stage: str, function: Callable[..., Result], tasks: Sequence[tuple]) -> Iterator[Result]:
         pending: deque = deque()
         try:
             for task in tasks:
-                pending.append(self._pool.submit(function, task))
+                pending.append(self._pool.submit(function, *task))
                 if len(pending) >= _TASKS_IN_FLIGHT * self.count:
                     yield pending.popleft().result()
             while pending:
@@ -87,25 +85,13 @@ class Workers:
             ) from error
 
 
-class Stage:
-    """A stage of work: a progress bar on a terminal, and a log line with the duration at the end."""
-
-    def __init__(self, name: str, total: int | None):
-        """Begins a stage of `total` steps. `total` is None if the number is unknown."""
-        self._name, self._begin = name, time.monotonic()
-        self._bar = tqdm(total=total, desc=name, disable=None, leave=False, dynamic_ncols=True)
-
-    def advance(self) -> None:
-        """Counts one step."""
-        self._bar.update()
-
-    def __enter__(self) -> "Stage":
-        return self
-
-    def __exit__(self, kind, *_) -> None:
-        self._bar.close()
-        if kind is None:
-            logger.info(f"{self._name}: {time.monotonic() - self._begin:.1f} s")
+@contextlib.contextmanager
+def progress(stage: str, total: int | None = None) -> Iterator[Callable[[], object]]:
+    """Shows a progress bar on a terminal, and logs the duration at the end. Gives what counts a step of `total`."""
+    begin = time.monotonic()
+    with tqdm(total=total, desc=stage, disable=None, leave=False, dynamic_ncols=True) as bar:
+        yield bar.update
+    logger.info(f"{stage}: {time.monotonic() - begin:.1f} s")
 
 
 def _begin(parent: int) -> None:

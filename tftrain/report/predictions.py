@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tftrain.labelled.scorer import Scorer
+from tftrain.labelled.scorers import Scorer
 from tftrain.report.plot import confusion_matrix
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.environment import versions
 from tftrain.input.source import ExampleSource
-from tftrain.labelled.scorer import Scorer
+from tftrain.labelled.scorers import Scorer
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster

@@ -42,7 +42,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
 
     Args:
         config: of the run, resolved, with the sizes that the data gives.
-        data: the identity of the run's data, see `tftrain.input.identity`.
+        data: the identity of the run's data, see `tftrain.input.preflight`.
         run: the metadata of the run that wrote the checkpoint; only known to be JSON.
         path: the checkpoint, for the message.
 

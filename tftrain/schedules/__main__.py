@@ -22,12 +22,7 @@ UNIT_US = 1000.0  # a unit of time in the trace
 def main(argv: Sequence[str]) -> int:
     """Prints what the command line says; returns the exit code."""
     return program.main(
-        "schedules",
-        ScheduleConfig,
-        show,
-        argv,
-        target=lambda config: f"--output={config.output}",
-        piped=ExitCode.DONE,
+        "schedules", ScheduleConfig, show, argv, target=lambda config: f"--output={config.output}", piped=ExitCode.DONE
     )
 
 

@@ -11,11 +11,7 @@ from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, ou
 
 BACKWARDS = (Kind.BACKWARD, Kind.BACKWARD_INPUTS)
 # What a stage computes before an action, of the same micro-batch and chunk.
-BEFORE = {
-    Kind.BACKWARD: Kind.FORWARD,
-    Kind.BACKWARD_INPUTS: Kind.FORWARD,
-    Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS,
-}
+BEFORE = {Kind.BACKWARD: Kind.FORWARD, Kind.BACKWARD_INPUTS: Kind.FORWARD, Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS}
 
 
 def check(table: Table) -> None:

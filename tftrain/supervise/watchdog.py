@@ -63,12 +63,7 @@ class Watchdog:
     """
 
     def __init__(
-        self,
-        rank: int,
-        settings: LimitsConfig,
-        output_dir: str,
-        end: Callable[[int], None] = os._exit,
-        host: str = "",
+        self, rank: int, settings: LimitsConfig, output_dir: str, end: Callable[[int], None] = os._exit, host: str = ""
     ):
         """Starts the thread.
 

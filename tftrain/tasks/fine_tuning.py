@@ -10,7 +10,7 @@ from tftrain.architecture.describe import describe
 from tftrain.config.train import DataConfig
 from tftrain.input.source import ExampleSource
 from tftrain.labelled import scorers, splits, squad_answers
-from tftrain.labelled.scorer import Scorer
+from tftrain.labelled.scorers import Scorer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
 from tftrain.tasks.task import Batch, Mean, Task

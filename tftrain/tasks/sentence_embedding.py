@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tftrain.input.source import ExampleSource
 from tftrain.labelled import scorers
-from tftrain.labelled.scorer import Scorer
+from tftrain.labelled.scorers import Scorer
 from tftrain.model.bert import embeddings
 from tftrain.model.part import ModelPart
 from tftrain.model.weight_gradients import Deferred

@@ -22,7 +22,7 @@ from tftrain.host import devices
 from tftrain.host.units import DTYPES
 from tftrain.input.manifest import read_manifest
 from tftrain.input.source import ExampleSource
-from tftrain.labelled.scorer import Scorer
+from tftrain.labelled.scorers import Scorer
 from tftrain.model import implementations
 from tftrain.model.checkpointing import Checkpointing
 from tftrain.model.part import ModelPart

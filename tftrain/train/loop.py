@@ -109,12 +109,7 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
 
 
 def take_steps(
-    run: Run,
-    step: TrainStep,
-    batches: Iterator[Batch],
-    observers: Sequence[Observer],
-    clock: Clock,
-    watchdog: Watchdog,
+    run: Run, step: TrainStep, batches: Iterator[Batch], observers: Sequence[Observer], clock: Clock, watchdog: Watchdog
 ) -> Outcome:
     """Takes steps until one is the last; returns that one's outcome.
 

@@ -159,12 +159,7 @@ class Save(Observer):
     """Checkpoints: by steps, by the clock, of the best score, and the last one."""
 
     def __init__(
-        self,
-        checkpoints: Checkpoints,
-        schedule: SaveSchedule,
-        health: Health,
-        best: Best | None,
-        watchdog: Watchdog,
+        self, checkpoints: Checkpoints, schedule: SaveSchedule, health: Health, best: Best | None, watchdog: Watchdog
     ):
         """Saves nothing yet.
 

@@ -16,7 +16,7 @@ from tests.test_predict import Drawn, objects, sentencepiece
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.inference import trained_model
-from tftrain.inference.serving import answer_graph, saved_model, signatures, window_graph, word_span_graph
+from tftrain.inference.serving import answer_graph, saved_model, signatures, word_span_graph
 from tftrain.inference.serving.quantized import VARIANTS
 from tftrain.inference.serving.signatures import Source
 from tftrain.inference.serving.text_graph import TextGraph
@@ -226,7 +226,7 @@ def test_windows_are_those_of_training(length, stride):
         for texts in zip(*((each.text, each.context) for each in questions), strict=True)
     )
     ends = tuple(files.tokenizer().vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
-    found = window_graph.divide(asked, context, ends, length, stride)
+    found = answer_graph.divide(asked, context, ends, length, stride)
     rows = Sequences(encoded).rows(np.arange(len(encoded)), max(len(each.ids) for each in encoded))
     for name, expected in zip(("input_ids", "input_mask", "segment_ids"), rows, strict=True):
         np.testing.assert_array_equal(found.batch[name], expected)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tftrain.inference.serving import onnx_file
-from tftrain.inference.serving.signature import Signature
+from tftrain.inference.serving.signatures import Signature
 
 
 def test_a_conversion_is_silent(tmp_path, capfd):

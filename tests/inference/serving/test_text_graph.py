@@ -14,7 +14,7 @@ from tftrain.inference.serving.character_graph import CharacterGraph
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.serving.wordpiece_graph import WordPieceGraph
 from tftrain.input.normalization import BertNormalizer
-from tftrain.input.tokenization import Tokenizer
+from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import read_vocabulary
 
 __all__ = ["sentencepiece"]
@@ -71,7 +71,7 @@ def test_words_are_cut_into_the_pieces_of_training(tmp_path):
     words = ["".join([rng.choice(heads), *rng.choices([*tails, "el"], k=rng.randint(0, 3))]) for _ in range(3000)]
     words += ["model" * 20, "model" * 21, "\u00e9t\u00e9", "q"]
     texts = [" ".join(words[begin : begin + 7]) for begin in range(0, len(words), 7)]
-    expected = Tokenizer(vocabulary, False, None)(texts)
+    expected = TextTokenizer(vocabulary, False, None)(texts)
     split = BertNormalizer(False).words
     found = WordPieceGraph(vocabulary)(tf.ragged.constant([split(text) for text in texts])).to_list()
     assert found == [ids.tolist() for ids in expected]

@@ -48,7 +48,7 @@ def padded(packed: Sequence[Batch], rows: int, slots: int) -> list[Batch]:
     """Returns the examples of packed rows, each in a row of its own, in random order.
 
     Args:
-        packed: batches with the features of `tftrain.input.packed_source`.
+        packed: batches with the features of `tftrain.input.masked_source.PackedSource`.
         rows: rows of each returned batch. Examples that fill no batch are left out.
         slots: masked words of an example at most.
 

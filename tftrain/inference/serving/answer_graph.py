@@ -1,15 +1,17 @@
 """From questions and contexts to answers as a graph: what `task_predictions` does, with `squad_answers` for the choice.
 
 A token of a context belongs to a word, and a word has its place in the context. So an answer is a range of characters
-of the original text, whatever normalization makes of them.
+of the original text, whatever normalization makes of them. `labelled.squad.divide` is the specification of `divide`: a
+window is a row, [CLS] question [SEP] part of the context [SEP], and all windows of all questions are one batch.
 """
+
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tftrain.inference.serving.text_graph import TextGraph
-from tftrain.inference.serving.window_graph import Windows, divide
 from tftrain.inference.serving.word_span_graph import Words, WordSpanGraph, characters
-from tftrain.inference.trained_model import TrainedModel, answer_settings
+from tftrain.inference.trained_model import TrainedModel, answer_settings, encoder_batch
 from tftrain.labelled.squad import longest_query
 from tftrain.model.transformer import Transformer
 
@@ -17,18 +19,23 @@ from tftrain.model.transformer import Transformer
 WINDOWS_AT_ONCE = 32
 
 
+class Windows(NamedTuple):
+    """Windows, w of them, of S places each; those of a question follow each other."""
+
+    batch: dict[str, tf.Tensor]  # what the model reads, int32 [w, S] each
+    question: tf.Tensor  # index of each window's question, int32 [w], ascending
+    token: tf.Tensor  # which of all tokens of all contexts is in a place, int32 [w, S]; 0 where there is none
+    is_part: tf.Tensor  # whether a token of a context is in a place, bool [w, S]
+    is_best: tf.Tensor  # whether that has more context on both sides here than in any other window, bool [w, S]
+
+
 class AnswerGraph:
-    """Answers questions."""
+    """Answers questions, with a model for question_answering and its tokenizer as a graph.
+
+    `task_predictions.reader_of` describes the other arguments.
+    """
 
     def __init__(self, model: TrainedModel, text: TextGraph, null_score_threshold: float | None, n_best: int):
-        """Makes the tables.
-
-        Args:
-            model: fine-tuned for question_answering, with a tokenizer that has ops.
-            text: its tokenizer as a graph.
-            null_score_threshold: as `tftrain.predict --null_score_threshold`; None: every question has an answer.
-            n_best: as in `inference.answer_settings`.
-        """
         self._settings = answer_settings(model, null_score_threshold, n_best)
         self._has_null = null_score_threshold is not None
         self._network, self._text, self._max_seq_length = model.network, text, model.max_seq_length
@@ -37,11 +44,9 @@ class AnswerGraph:
         self._ends = vocabulary.id("[CLS]"), vocabulary.id("[SEP]")
 
     def __call__(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns answers.
+        """Returns answers to questions, string [n], about contexts, string [n].
 
-        Args:
-            question: string [n].
-            context: string [n]. A byte that is not UTF-8 counts as one character, U+FFFD.
+        A byte of a context that is not UTF-8 counts as one character, U+FFFD.
 
         Returns:
             answer: string [n]: the characters of the context from `start` up to `end`; "" if there is no answer.
@@ -63,7 +68,8 @@ class AnswerGraph:
         if self._has_null:  # In fp64, as `squad_answers` compares them.
             difference = tf.cast(null, tf.float64) - tf.cast(score, tf.float64)
             is_null |= difference > self._settings.null_score_threshold
-        start, end = (tf.where(is_null, 0, places) for places in _places(words, first, last))
+        pairs = ((words.begins, first), (words.ends, last))
+        start, end = (tf.where(is_null, 0, gather_or_zero(places, index)) for places, index in pairs)
         places = (codes.row_starts() + tf.cast(each, tf.int64) for each in (start, end))
         return {
             "answer": characters(codes.flat_values, *places),
@@ -90,7 +96,8 @@ class AnswerGraph:
         count = tf.minimum(self._settings.n_best, tf.shape(logits)[1])
         begin_scores, begins = tf.math.top_k(tf.where(windows.is_best, logits[..., 0], -tf.float32.max), count)
         end_scores, ends = tf.math.top_k(tf.where(windows.is_part, logits[..., 1], -tf.float32.max), count)
-        first, last = (_word(windows, word, place) for place in (begins, ends))
+        tokens = (tf.gather(windows.token, places, batch_dims=1) for places in (begins, ends))
+        first, last = (gather_or_zero(word, token) for token in tokens)
         fits = tf.gather(windows.is_best, begins, batch_dims=1)[:, :, tf.newaxis]
         fits &= tf.gather(windows.is_part, ends, batch_dims=1)[:, tf.newaxis]
         fits &= begins[:, :, tf.newaxis] <= ends[:, tf.newaxis]
@@ -105,22 +112,8 @@ class AnswerGraph:
         is_best = highest == tf.gather(best, windows.question)
         window = tf.math.segment_min(tf.where(is_best, number, tf.int32.max), windows.question)
         choice = tf.gather(choice, window)
-        return (
-            best,
-            tf.gather(tf.gather(first, window), choice // count, batch_dims=1),
-            tf.gather(tf.gather(last, window), choice % count, batch_dims=1),
-        )
-
-
-def _word(windows: Windows, word: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Returns the words of places in windows, [w, k]; 0 where there are no words at all."""
-    token = tf.gather(windows.token, places, batch_dims=1)
-    return tf.gather(tf.concat([word, [0]], 0), token)
-
-
-def _places(words: Words, first: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first character and the end of ranges of words; 0 where there are no words at all."""
-    return tf.gather(tf.concat([words.begins, [0]], 0), first), tf.gather(tf.concat([words.ends, [0]], 0), last)
+        first = tf.gather(tf.gather(first, window), choice // count, batch_dims=1)
+        return best, first, tf.gather(tf.gather(last, window), choice % count, batch_dims=1)
 
 
 def _logits(network: Transformer, batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -140,3 +133,65 @@ def _logits(network: Transformer, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         parallel_iterations=1,
     )
     return logits
+
+
+def divide(
+    asked: tf.RaggedTensor, context: tf.RaggedTensor, ends: tuple[int, int], max_seq_length: int, stride: int
+) -> Windows:
+    """Makes the windows of questions about contexts, given the tokens of both, int32 [n, tokens].
+
+    Args:
+        asked: the questions; they leave room for a token of the context.
+        ends: ids of [CLS] and [SEP].
+        stride: tokens between the beginnings of two windows of a context.
+    """
+    asked_tokens, tokens = (tf.cast(each.row_lengths(), tf.int32) for each in (asked, context))
+    room = max_seq_length - asked_tokens - 3
+    step = tf.minimum(stride, room)
+    count = 1 + (tf.maximum(tokens - room, 0) + step - 1) // step
+    question = tf.repeat(tf.range(tf.size(count)), count)
+
+    def of_window(values):
+        return tf.gather(tf.cast(values, tf.int32), question)[:, tf.newaxis]
+
+    begin = tf.ragged.range(count).flat_values[:, tf.newaxis] * of_window(step)
+    size = tf.minimum(of_window(room), of_window(tokens) - begin)
+    first = of_window(asked_tokens) + 2
+    length = first + size + 1
+    place = tf.range(tf.maximum(tf.reduce_max(length), 1))[tf.newaxis]  # Without questions the maximum is negative.
+    inside = place - first
+    is_part = (inside >= 0) & (inside < size)
+    token = tf.where(is_part, of_window(context.row_starts()) + begin + inside, 0)
+    cls, sep = ends
+    ids = tf.where((place == first - 1) | (place == length - 1), sep, 0)
+    ids = tf.where(place == 0, cls, ids)
+    is_asked = (place > 0) & (place < first - 1)
+    of_asked = tf.where(is_asked, of_window(asked.row_starts()) + place - 1, 0)
+    ids = tf.where(is_asked, gather_or_zero(asked.flat_values, of_asked), ids)
+    ids = tf.where(is_part, gather_or_zero(context.flat_values, token), ids)
+    mask = tf.cast(place < length, tf.int32)
+    segments = tf.cast(place >= first, tf.int32) * mask
+    is_best = is_part & _is_best(inside, size, is_part, token, tf.size(context.flat_values))
+    return Windows(encoder_batch(ids, mask, segments), question, token, is_part, is_best)
+
+
+def _is_best(inside: tf.Tensor, size: tf.Tensor, is_part: tf.Tensor, token: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Returns which windows have the most context around a token, of equal ones the first; see `squad._best_windows`.
+
+    Args:
+        inside: place of a token in the window's part of the context, [w, S].
+        size: tokens of the part, [w, 1].
+        is_part, token: where a token is and which one of `tokens`, [w, S].
+    """
+    # In fp64, as NumPy has it: in fp32 other windows would be equal.
+    score = tf.cast(tf.minimum(inside, size - 1 - inside), tf.float64) + 0.01 * tf.cast(size, tf.float64)
+    window = tf.broadcast_to(tf.range(tf.shape(inside)[0])[:, tf.newaxis], tf.shape(inside))
+    of_token = tf.where(is_part, token, -1)  # -1 is of no segment.
+    highest = gather_or_zero(tf.math.unsorted_segment_max(score, of_token, tokens), token)
+    of_token = tf.where(score == highest, of_token, -1)
+    return gather_or_zero(tf.math.unsorted_segment_min(window, of_token, tokens), token) == window
+
+
+def gather_or_zero(values: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """Returns elements of a vector; 0 if it is empty, where `index` must be 0."""
+    return tf.gather(tf.concat([values, tf.zeros([1], values.dtype)], 0), index)

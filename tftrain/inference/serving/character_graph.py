@@ -1,10 +1,11 @@
-"""BERT's normalization as a graph of ops that TensorFlow itself has; `data.normalization` is its specification.
+"""BERT's normalization as a graph of ops that TensorFlow itself has; `input.normalization` is its specification.
 
 Every rule but the canonical ordering of NFD looks at one code point. So a code point has one of five kinds, and ranges
 of code points with one kind are a table of some thousand rows. Marks in another order than the canonical one keep it.
 """
 
 import functools
+import sys
 
 import numpy as np
 import tensorflow as tf
@@ -18,16 +19,10 @@ _LAST_LETTER = 0x2FFFF
 
 
 class CharacterGraph:
-    """Normalizes texts, and splits them into words."""
+    """Normalizes texts, and splits them into words, as `BertNormalizer` with the same arguments."""
 
     def __init__(self, lower_case: bool, strip_accents: bool | None = None):
-        """Makes the tables.
-
-        Args:
-            lower_case, strip_accents: as in `BertNormalizer`.
-        """
-        starts, kinds, replaced = _tables(lower_case, strip_accents)
-        self._starts, self._kinds = np.array(starts, np.int32), np.array(kinds, np.int32)
+        self._starts, self._kinds, replaced = _tables(lower_case, strip_accents)
         # Without a replacement the tables have an unused row.
         self._codes = np.array(list(replaced) or [0], np.int32)
         self._strings = np.array([string.encode() for string in replaced.values()] or [b""], object)
@@ -48,26 +43,20 @@ class CharacterGraph:
 
 
 @functools.cache
-def _tables(lower_case: bool, strip_accents: bool | None) -> tuple[list[int], list[int], dict[int, str]]:
+def _tables(lower_case: bool, strip_accents: bool | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     """Returns the first code points of ranges, ascending, the kind of each range, and what is replaced by what."""
-    starts, kinds, replaced, normalizer = [0], [-1], {}, BertNormalizer(lower_case, strip_accents)
+    kinds, replaced = np.full(sys.maxunicode + 1, KEEP, np.int32), {}
+    normalizer = BertNormalizer(lower_case, strip_accents)
     beyond = sorted(code for code in DELETED | NONSPACING_MARKS | IDEOGRAPHS if code > _LAST_LETTER)
-    following = -1
     for code in [*range(_LAST_LETTER + 1), *beyond]:
-        if code > following + 1:  # A gap of code points that are kept.
-            _extend(starts, kinds, following + 1, KEEP)
-        character = chr(code)
-        string = normalizer.translation(code)
-        kind = {character: KEEP, "": DELETE, " ": SPACE, f" {character} ": ISOLATE}.get(string, REPLACE)
-        if kind == REPLACE:
+        character, string = chr(code), normalizer.translation(code)
+        kinds[code] = {character: KEEP, "": DELETE, " ": SPACE, f" {character} ": ISOLATE}.get(string, REPLACE)
+        if kinds[code] == REPLACE:
             replaced[code] = string
-        _extend(starts, kinds, code, kind)
-        following = code
-    _extend(starts, kinds, following + 1, KEEP)
-    return starts[1:], kinds[1:], replaced
+    return *ranges(kinds), replaced
 
 
-def _extend(starts: list[int], kinds: list[int], code: int, kind: int) -> None:
-    if kinds[-1] != kind:
-        starts.append(code)
-        kinds.append(kind)
+def ranges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first code points of ranges of one kind, ascending, and their kinds, given those of code points."""
+    starts = np.flatnonzero(np.diff(kinds, prepend=-1)).astype(np.int32)
+    return starts, kinds[starts]

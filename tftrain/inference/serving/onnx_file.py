@@ -20,16 +20,7 @@ _AXES = ("batch", "length")
 
 
 def write(path: Path, signature: Signature, weight_bytes: int) -> None:
-    """Writes a signature.
-
-    Args:
-        path: of the file.
-        signature: on token ids.
-        weight_bytes: of the model.
-
-    Raises:
-        FormatError: the model is too large.
-    """
+    """Writes a signature on token ids; raises FormatError if the weights are too large."""
     if weight_bytes > MAX_BYTES:
         raise FormatError(f"--format=onnx: the weights have {weight_bytes / 1e9:.1f} GB; expected at most 2.1 GB")
     import onnx
@@ -40,7 +31,9 @@ def write(path: Path, signature: Signature, weight_bytes: int) -> None:
     with _native_log_on_failure():
         model, _ = tf2onnx.convert.from_function(function, input_signature=signature.inputs, opset=OPSET)
     for each in (*model.graph.input, *model.graph.output):
-        _name_axes(each)
+        for axis, dimension in enumerate(each.type.tensor_type.shape.dim):
+            if not dimension.HasField("dim_value"):  # An axis of any size.
+                dimension.dim_param = _AXES[axis]
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
 
@@ -65,14 +58,6 @@ def _native_log_on_failure() -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(before, 2)
             os.close(before)
-
-
-def _name_axes(value) -> None:
-    """Names the axes of an input or output that have any size."""
-    dimensions = value.type.tensor_type.shape.dim
-    for axis, dimension in enumerate(dimensions):
-        if not dimension.HasField("dim_value"):
-            dimension.dim_param = _AXES[axis]
 
 
 def load(path: Path):

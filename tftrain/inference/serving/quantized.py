@@ -15,7 +15,7 @@ _LARGEST = 127
 
 
 class QuantizedTable(tf.Module):
-    """A matrix in 8 bits that takes the place of a variable.
+    """A matrix in 8 bits that takes the place of a variable, fp32 with two axes.
 
     Attributes:
         values: int8, of the matrix's shape.
@@ -23,12 +23,7 @@ class QuantizedTable(tf.Module):
     """
 
     def __init__(self, matrix: tf.Variable, axis: int):
-        """Rounds a matrix.
-
-        Args:
-            matrix: fp32, two axes.
-            axis: along which the elements of one channel lie.
-        """
+        """Rounds a matrix; the elements of one channel lie along the axis."""
         super().__init__()
         largest = tf.reduce_max(tf.abs(matrix), axis=axis, keepdims=True)
         scale = tf.where(largest > 0, largest / _LARGEST, tf.ones_like(largest))
@@ -47,13 +42,9 @@ class QuantizedTable(tf.Module):
 
 def quantize(network: Transformer) -> None:
     """Replaces all kernels and the token embedding of a model in fp32; it can't be trained any more."""
-    for layer in _dense_layers(network):
+    for layer in [layer for layer in network.submodules if isinstance(layer, Dense)]:
         layer.kernel = QuantizedTable(layer.kernel, axis=0)
     network.token_embedding.table = QuantizedTable(network.token_embedding.table, axis=1)
-
-
-def _dense_layers(network: Transformer) -> list[Dense]:
-    return [layer for layer in network.submodules if isinstance(layer, Dense)]
 
 
 VARIANTS: dict[str, tuple[str, Callable[[Transformer], None] | None]] = {

@@ -1,18 +1,26 @@
 """What an export prints: the signatures, and the exported model beside the original one."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from tftrain.config.export import ExportFlags
 from tftrain.formats.errors import FormatError
-from tftrain.inference.serving import comparison as measured
 from tftrain.inference.serving import signatures as table
-from tftrain.inference.trained_model import TextEncoder, TrainedModel
+from tftrain.inference.trained_model import Sample, TextEncoder, TrainedModel, padded
 from tftrain.prepare import builtin_corpus
 
 _FILES = 100  # of this package, with more text than a comparison takes
+Function = Callable[..., Mapping[str, np.ndarray]]
+
+# Differences are larger in long sequences; speed is measured on short ones, which take less time.
+_SEQUENCES, _LENGTH, _TIMED_LENGTH = 8, 512, 128
+_WARM_UP, _TIMED = 2, 15
+# Their best class is compared too.
+_LOGITS = "logits"
 
 
 def signatures(made: Mapping[str, table.Signature], settings: ExportFlags) -> list[str]:
@@ -31,56 +39,36 @@ def signatures(made: Mapping[str, table.Signature], settings: ExportFlags) -> li
 def comparison(
     settings: ExportFlags, original: TrainedModel, exported: Mapping[str, Callable], folder: Path
 ) -> list[str]:
-    """Measures what was exported.
+    """Returns the lines of a table that compares the files in `folder` with the original model, in fp32.
 
-    Args:
-        settings: of the export.
-        original: the model in fp32.
-        exported: the functions on token ids, by the names of their signatures.
-        folder: that has been written.
-
-    Returns:
-        The lines of a table.
+    `exported` are the functions on token ids, by the names of their signatures.
     """
     source = table.Source(original, None, settings.top_k)
     own = {name: _of_arrays(signature) for name, signature in table.signatures(source).items()}
     inputs = [spec.name for spec in table.encode(source).inputs]
     if original.tokenizer:
         text = _text(settings.text_file)
-        sequences, tokens = measured.of_text(text, TextEncoder(original), original.longest), "tokens of text"
+        sequences, tokens = of_text(text, TextEncoder(original), original.longest), "tokens of text"
     else:
-        sequences, tokens = measured.random(original.config.vocab_size, original.longest), "random tokens"
-    batch = measured.batch_of(sequences, inputs)
-    result = measured.compare([(own[name], function) for name, function in exported.items()], batch)
-    errors = [
-        f"largest difference of {name}: {error:.2e} (largest value: {result.largest[name]:.2f})"
-        for name, error in result.error.items()
-    ]
-    if result.same_best is not None:
-        what = (
-            "predictions with the same best class"
-            if original.config.labels
-            else "places with the same most probable token"
-        )
-        errors.append(f"{what}: {100 * result.same_best:.2f}%")
+        sequences, tokens = random(original.config.vocab_size, original.longest), "random tokens"
+    batch = batch_of(sequences, inputs)
+    by_class, by_token = "predictions with the same best class", "places with the same most probable token"
+    pairs = [(own[name], function) for name, function in exported.items()]
     weights = 4e-6 * sum(variable.shape.num_elements() for variable in original.network.named_variables().values())
-    speeds = measured.sequences_per_second([own["encode"], exported["encode"]], batch)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+    speeds = sequences_per_second([own["encode"], exported["encode"]], batch)
     rows, length = batch["input_ids"].shape
     source_of_text = f" ({settings.text_file})" if settings.text_file and original.tokenizer else ""
     return [
         f"compared with the model in fp32, on {rows} sequences of up to {length} {tokens}{source_of_text}:",
-        *errors,
-        f"size: {measured.megabytes(folder):.1f} MB; the weights in fp32: {weights:.1f} MB",
+        *_differences(pairs, batch, by_class if original.config.labels else by_token),
+        f"size: {size:.1f} MB; the weights in fp32: {weights:.1f} MB",
         f"encode: {speeds[1]:.0f} sequences/s; the model in fp32, in this process: {speeds[0]:.0f} sequences/s",
     ]
 
 
 def _text(path: str | None) -> str:
-    """Returns a text to compare on: that of a file, or else the documentation strings of this package.
-
-    Raises:
-        FormatError: the file is not UTF-8, or empty.
-    """
+    """Returns a text to compare on: a file, which must not be empty (FormatError), or this package's documentation."""
     if path is None:
         files = sorted(Path(__file__).parents[2].rglob("*.py"))[:_FILES]
         return "\n".join(paragraph for file in files for paragraph in builtin_corpus.extract(str(file)))
@@ -105,3 +93,66 @@ def _described(name: str, spec: tf.TensorSpec | tf.Tensor) -> str:
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def of_text(text: str, encode: Callable[[Sequence[str]], Sequence[Sample]], longest: float) -> list[np.ndarray]:
+    """Returns up to 8 sequences of the tokens of a text, one after the other, at most 512 tokens or `longest` each."""
+    length, words, found = int(min(longest, _LENGTH)), text.split(), []
+    while words and len(found) < _SEQUENCES:
+        # A token has at least one character, and hardly ever more than three words fit into one.
+        (sample,) = encode([" ".join(words[: 3 * length])])
+        found.append(sample.ids[:length])
+        words = words[max(1, round(len(words[: 3 * length]) * length / (len(sample.ids) + sample.cut))) :]
+    return found
+
+
+def random(tokens: int, longest: float) -> list[np.ndarray]:
+    """Returns 8 sequences of random tokens, for a model without a tokenizer, at most 512 tokens each."""
+    length = int(min(longest, _LENGTH))
+    return list(np.random.default_rng(1).integers(0, tokens, (_SEQUENCES, length), np.int32))
+
+
+def batch_of(sequences: Sequence[np.ndarray], inputs: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns the named inputs for sequences of which each is shorter than the one before it, int32 [n, S].
+
+    The last row has a quarter of its tokens, so that padding is compared too.
+    """
+    shares = np.linspace(1, 0.25, len(sequences))
+    ids, lengths = padded(
+        [each[: max(1, int(share * len(each)))] for each, share in zip(sequences, shares, strict=True)]
+    )
+    mask = (np.arange(ids.shape[1]) < lengths[:, np.newaxis]).astype(np.int32)
+    features = {"input_ids": ids, "input_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    return {name: features[name] for name in inputs}
+
+
+def _differences(pairs: list[tuple[Function, Function]], batch: Mapping[str, np.ndarray], what: str) -> list[str]:
+    """Returns a line for each output of original functions with the largest difference of the exported ones.
+
+    Places that are padding are not compared. The last line is the share of equal best classes, called `what`.
+    """
+    real = np.array(batch["input_mask"], bool) if "input_mask" in batch else np.ones(batch["input_ids"].shape, bool)
+    lines, same_best = [], []
+    for original, exported in pairs:
+        expected, found = original(**batch), exported(**batch)
+        for name, values in expected.items():
+            places = real if np.ndim(values) == 3 else slice(None)
+            values, other = np.asarray(values)[places], np.asarray(found[name])[places]
+            error, largest = np.abs(values - other).max(), np.abs(values).max()
+            lines.append(f"largest difference of {name}: {error:.2e} (largest value: {largest:.2f})")
+            if name == _LOGITS:
+                same_best = [f"{what}: {100 * np.mean(values.argmax(-1) == other.argmax(-1)):.2f}%"]
+    return lines + same_best
+
+
+def sequences_per_second(functions: list[Function], batch: Mapping[str, np.ndarray]) -> list[float]:
+    """Returns the speed of each function on up to 128 tokens: its fastest call of 15. The functions take turns."""
+    batch = {name: values[:, :_TIMED_LENGTH] for name, values in batch.items()}
+    seconds = [[] for _ in functions]
+    for _ in range(_WARM_UP + _TIMED):
+        for function, times in zip(functions, seconds, strict=True):
+            begin = time.perf_counter()
+            for values in function(**batch).values():
+                np.asarray(values)
+            times.append(time.perf_counter() - begin)
+    return [len(batch["input_ids"]) / min(times[_WARM_UP:]) for times in seconds]

@@ -12,13 +12,7 @@ DEFAULT = "serving_default"
 
 
 def write(path: Path, source: Source, signatures: Mapping[str, Signature]) -> None:
-    """Writes a SavedModel.
-
-    Args:
-        path: of a folder that does not exist yet.
-        source: what the signatures are made of.
-        signatures: by name; the first one is the default too.
-    """
+    """Writes a SavedModel into a folder that does not exist yet; the first signature is the default too."""
     functions = {name: signature.traced for name, signature in signatures.items()}
     root = tf.Module()
     # A SavedModel holds what its root leads to: the variables that the functions read, and the tables of the tokenizer.

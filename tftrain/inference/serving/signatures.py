@@ -1,32 +1,86 @@
-"""The functions of an exported model by name: each is made by a builder, and a task adds its own to `BUILDERS`.
+"""The functions of an exported model by name, on token ids and on texts: each is made by a builder of `BUILDERS`.
 
 A builder takes a `Source` and returns a `Signature`, or None if the model lacks what it needs.
 """
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from tftrain.inference.serving import task_signatures
-from tftrain.inference.serving.signature import IDS, TEXT, Builder, Signature, Source, fp32
+from tftrain.inference.serving.answer_graph import AnswerGraph
+from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch, most_probable
 from tftrain.model import bert
 
+Outputs = dict[str, tf.Tensor]
+TEXT = (tf.TensorSpec([None], tf.string, "text"),)
+PAIR = (*TEXT, tf.TensorSpec([None], tf.string, "text_pair"))
+QUESTION = (tf.TensorSpec([None], tf.string, "question"), tf.TensorSpec([None], tf.string, "context"))
+IDS = tuple(tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "token_type_ids"))
 
-def _has_pooler(model: TrainedModel) -> bool:
-    return model.config.has_pooler and "pooler" not in model.missing
+
+class Source(NamedTuple):
+    """What signatures are made of."""
+
+    model: TrainedModel  # with weights in the variant to export
+    text: TextGraph | None  # turns strings into ids; None if there are no ops for the tokenizer
+    top_k: int  # candidates of a masked token
+    null_score_threshold: float | None = None  # of answers; None: every question has an answer
+
+    @property
+    def tokens(self) -> tf.Tensor:
+        """The tokens by id, string [tokens]."""
+        return tf.constant(self.model.tokenizer.vocabulary.tokens)
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether there is a pooled first token."""
+        return self.model.config.has_pooler and "pooler" not in self.model.missing
+
+    @property
+    def has_masked_lm(self) -> bool:
+        """Whether the model predicts masked tokens."""
+        config = self.model.config
+        return not (config.is_decoder or config.is_fine_tuned or "masked_lm" in self.model.missing)
 
 
-def _has_masked_lm(model: TrainedModel) -> bool:
-    return not (model.config.is_decoder or model.config.is_fine_tuned or "masked_lm" in model.missing)
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """A function of an exported model, which takes inputs and returns outputs by name, floats as fp32."""
+
+    function: Callable[..., Outputs]
+    inputs: tuple[tf.TensorSpec, ...]
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether an input is a string."""
+        return any(spec.dtype == tf.string for spec in self.inputs)
+
+    @cached_property
+    def traced(self) -> Callable[..., Outputs]:
+        """The function as a graph, a concrete function of TensorFlow."""
+        traced = tf.function(self.function, autograph=False)
+        return traced.get_concrete_function(**{spec.name: spec for spec in self.inputs})
+
+
+Builder = Callable[[Source], Signature | None]
+
+
+def fp32(x: tf.Tensor) -> tf.Tensor:
+    """Returns an output as fp32."""
+    return tf.cast(x, tf.float32)
 
 
 def encode(source: Source) -> Signature:
     """Token ids to hidden states, and the pooled first token if the model has a pooler."""
-    network, has_pooler = source.model.network, _has_pooler(source.model)
+    network, has_pooler = source.model.network, source.has_pooler
 
     def run(input_ids, input_mask=None, token_type_ids=None):
         hidden, pooled = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
-        outputs = {"hidden_states": fp32(hidden)}
-        return outputs | ({"pooled": fp32(pooled)} if has_pooler else {})
+        return {"hidden_states": fp32(hidden)} | ({"pooled": fp32(pooled)} if has_pooler else {})
 
     return Signature(run, IDS[:1] if source.model.config.is_decoder else IDS)
 
@@ -34,7 +88,7 @@ def encode(source: Source) -> Signature:
 def masked_lm(source: Source) -> Signature | None:
     """Token ids to the logits of a masked token in each place."""
     network = source.model.network
-    if not _has_masked_lm(source.model):
+    if not source.has_masked_lm:
         return None
 
     def run(input_ids, input_mask, token_type_ids):
@@ -60,20 +114,18 @@ def next_token(source: Source) -> Signature | None:
 
 def embeddings(source: Source) -> Signature | None:
     """Texts to vectors: of the first token, the mean over all tokens, and the pooled first token."""
-    network, has_pooler = source.model.network, _has_pooler(source.model)
-    if source.text is None or source.model.config.is_decoder:
+    network, config, has_pooler = source.model.network, source.model.config, source.has_pooler
+    if source.text is None or config.is_decoder:
         return None
 
     def run(text):
-        batch = source.text.examples(text) if source.model.config.is_fine_tuned else encoder_batch(*source.text(text))
+        batch = source.text.examples(text) if config.is_fine_tuned else encoder_batch(*source.text(text))
         hidden, pooled = network.encode(batch)
         hidden, mask = fp32(hidden), batch["input_mask"]
         weights = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
         mean = tf.reduce_sum(hidden * weights, axis=1) / tf.reduce_sum(weights, axis=1)
         outputs = {"cls": hidden[:, 0], "mean": mean} | ({"pooled": fp32(pooled)} if has_pooler else {})
-        return outputs | (
-            {"embedding": bert.embeddings(hidden, mask)} if source.model.config.task == "embedding" else {}
-        )
+        return outputs | ({"embedding": bert.embeddings(hidden, mask)} if config.task == "embedding" else {})
 
     return Signature(run, TEXT)
 
@@ -81,7 +133,7 @@ def embeddings(source: Source) -> Signature | None:
 def masked_tokens(source: Source) -> Signature | None:
     """Texts to the candidates of each masked token; a row of the outputs is one masked token of a text."""
     network = source.model.network
-    if source.text is None or not _has_masked_lm(source.model):
+    if source.text is None or not source.has_masked_lm:
         return None
     mask_id = source.model.tokenizer.vocabulary.id(MASK)
 
@@ -91,9 +143,7 @@ def masked_tokens(source: Source) -> Signature | None:
         places = tf.cast(tf.where(ids == mask_id), tf.int32)  # [masked tokens, 2]
         rows = places[:, 0] * tf.shape(ids)[1] + places[:, 1]
         hidden = tf.reshape(hidden, [1, -1, hidden.shape[-1]])
-        logits = network.masked_lm(hidden, rows[tf.newaxis])[0]
-        best, probabilities = most_probable(logits, source.tokens.shape[0], source.top_k)
-        named = {"tokens": tf.gather(source.tokens, best), "probabilities": probabilities}
+        named = _candidates(source, network.masked_lm(hidden, rows[tf.newaxis])[0])
         return {"text_index": places[:, 0], "position": places[:, 1], **named}
 
     return Signature(run, TEXT)
@@ -109,10 +159,78 @@ def next_tokens(source: Source) -> Signature | None:
         ids, mask = source.text(text)
         x = network.hidden_states({"input_ids": ids})
         last = tf.gather(x, tf.reduce_sum(mask, axis=1) - 1, batch_dims=1)[:, tf.newaxis]
-        best, probabilities = most_probable(network.logits(last)[:, 0], source.tokens.shape[0], source.top_k)
-        return {"tokens": tf.gather(source.tokens, best), "probabilities": probabilities}
+        return _candidates(source, network.logits(last)[:, 0])
 
     return Signature(run, TEXT)
+
+
+def _candidates(source: Source, logits: tf.Tensor) -> Outputs:
+    best, probabilities = most_probable(logits, source.tokens.shape[0], source.top_k)
+    return {"tokens": tf.gather(source.tokens, best), "probabilities": probabilities}
+
+
+# Maps what the head gives, fp32, and input_mask to the outputs of a signature.
+Finish = Callable[[Source, tf.Tensor, tf.Tensor], Outputs]
+_PROBABILITIES = {"classification": tf.nn.softmax, "multi_label": tf.nn.sigmoid}
+
+
+def _probabilities(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+    """Returns probabilities: of one of the classes, or of each class by itself if a text may have several."""
+    return {"probabilities": _PROBABILITIES[source.model.config.task](logits)}
+
+
+def _named(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+    """Returns probabilities and the names of their classes, [n, classes] both: a row for each text, as servers want."""
+    classes = tf.tile(tf.constant(source.model.config.labels)[tf.newaxis], [tf.shape(logits)[0], 1])
+    return {"classes": classes} | _probabilities(source, logits, mask)
+
+
+def _number(source: Source, outputs: tf.Tensor, mask: tf.Tensor) -> Outputs:
+    return {"number": outputs[:, 0]}
+
+
+def _on_ids(finish: Finish, tasks: Collection[str], source: Source) -> Signature | None:
+    """Returns a signature on token ids if the model was fine-tuned for one of the tasks."""
+    network = source.model.network
+    if source.model.config.task not in tasks:
+        return None
+
+    def run(input_ids, input_mask, token_type_ids):
+        outputs = network.task_outputs(encoder_batch(input_ids, input_mask, token_type_ids))
+        return finish(source, fp32(outputs), input_mask)
+
+    return Signature(run, IDS)
+
+
+def _on_text(
+    finish: Finish, tasks: Collection[str], inputs: tuple[tf.TensorSpec, ...], source: Source
+) -> Signature | None:
+    """Returns a signature on texts if the model was fine-tuned for one of the tasks and its tokenizer has ops."""
+    network, text_graph = source.model.network, source.text
+    if text_graph is None or source.model.config.task not in tasks:
+        return None
+
+    def run(**texts):
+        batch = text_graph.examples(*(texts[spec.name] for spec in inputs))
+        return finish(source, fp32(network.task_outputs(batch)), batch["input_mask"])
+
+    return Signature(run, inputs)
+
+
+def _answer_text(source: Source) -> Signature | None:
+    """Questions and contexts to answers, with their places in the context; see `AnswerGraph`."""
+    if source.text is None or source.model.config.task != "question_answering":
+        return None
+    return Signature(AnswerGraph(source.model, source.text, source.null_score_threshold, source.top_k), QUESTION)
+
+
+def _classes(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+    return {"logits": logits} | _probabilities(source, logits, mask)
+
+
+def _ends(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+    """Returns the logits of both ends of an answer, [n, S] each."""
+    return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
 
 BUILDERS: dict[str, Builder] = {
@@ -122,7 +240,17 @@ BUILDERS: dict[str, Builder] = {
     "embeddings": embeddings,
     "masked_tokens": masked_tokens,
     "next_tokens": next_tokens,
-    **task_signatures.BUILDERS,
+    "classify": partial(_on_ids, _classes, _PROBABILITIES),
+    "classify_text": partial(_on_text, _named, _PROBABILITIES, TEXT),
+    "classify_pair": partial(_on_text, _named, _PROBABILITIES, PAIR),
+    "regress": partial(_on_ids, _number, ("regression",)),
+    "regress_text": partial(_on_text, _number, ("regression",), TEXT),
+    "regress_pair": partial(_on_text, _number, ("regression",), PAIR),
+    "classify_tokens": partial(_on_ids, lambda source, logits, mask: {"logits": logits}, ("token_classification",)),
+    "answer": partial(_on_ids, _ends, ("question_answering",)),
+    "answer_text": _answer_text,
+    # Vectors of length 1, [n, H]: what the task compares.
+    "embed": partial(_on_ids, lambda source, x, mask: {"embedding": bert.embeddings(x, mask)}, ("embedding",)),
 }
 
 

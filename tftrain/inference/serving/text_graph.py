@@ -29,22 +29,27 @@ def needs_tensorflow_text(tokenizer: Tokenizer) -> bool:
 
 
 class TextGraph(tf.Module):
-    """Turns texts into what the model reads."""
+    """Turns texts into what the model reads, with the tables of a tokenizer that has ops.
+
+    Attributes:
+        tokenize: returns the token ids of texts without special tokens: string [n] to int32 [n, tokens].
+    """
 
     def __init__(self, model: TrainedModel):
-        """Makes the tables of a tokenizer that has ops."""
         super().__init__()
         tokenizer = model.tokenizer
         self._vocabulary, self._is_decoder = tokenizer.vocabulary, model.config.is_decoder
         self._longest = int(min(model.longest, 2**31 - 1))
         self._max_seq_length = model.max_seq_length
         if needs_tensorflow_text(tokenizer):
-            self._tokenizer = _of_tensorflow_text(tokenizer)
-            self._tokenize = self._tokenizer.tokenize
+            from tftrain.input.tokenization import whole_text_tokenizer
+
+            self._tokenizer = whole_text_tokenizer(tokenizer.vocabulary, tokenizer.lower_case, tokenizer.model)
+            self.tokenize = self._tokenizer.tokenize
         else:
             characters = CharacterGraph(tokenizer.lower_case, tokenizer.strip_accents)
             self._pieces = WordPieceGraph(tokenizer.vocabulary)
-            self._tokenize = lambda texts: self._pieces(characters.words(texts))
+            self.tokenize = lambda texts: self._pieces(characters.words(texts))
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns token ids and the mask of those that are not padding, int32 [n, S], of strings [n]."""
@@ -52,16 +57,12 @@ class TextGraph(tf.Module):
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         return ids.to_tensor(), tf.sequence_mask(lengths, tf.reduce_max(lengths), tf.int32)
 
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the token ids of texts as they are, without special tokens: string [n] to int32 [n, tokens]."""
-        return self._tokenize(texts)
-
     def examples(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns what a fine-tuned model reads of texts, or of pairs: of one tensor of strings [n], or of two.
 
         [MASK] is not one token here. Sequences are cut as `encoding.cut_longest` does it.
         """
-        parts = [self._tokenize(each) for each in texts]
+        parts = [self.tokenize(each) for each in texts]
         lengths = [part.row_lengths() for part in parts]
         most = self._max_seq_length - 1 - len(parts)
         if len(parts) == 1:
@@ -87,33 +88,16 @@ class TextGraph(tf.Module):
         parts = tf.strings.split(texts, MASK)
         tokens = self._tokens(parts.flat_values)
         # A mask before each part; the first one is then left out.
-        count = tokens.nrows()
-        tokens = tf.concat([tf.fill([count, 1], mask), tokens], axis=1)
+        tokens = tf.concat([tf.fill([tokens.nrows(), 1], mask), tokens], axis=1)
         ids = parts.with_flat_values(tokens).merge_dims(1, 2)[:, 1 : self._longest - 1]
-        count = ids.nrows()
-        return tf.concat([tf.fill([count, 1], first), ids, tf.fill([count, 1], last)], axis=1)
+        return tf.concat([tf.fill([ids.nrows(), 1], first), ids, tf.fill([ids.nrows(), 1], last)], axis=1)
 
     def _prompts(self, texts: tf.Tensor) -> tf.RaggedTensor:
         tokens = self._tokens(texts)
-        end = tf.RaggedTensor.from_row_lengths(
-            tf.fill([tf.reduce_sum(tf.cast(tokens.row_lengths() == 0, tf.int32))], self._vocabulary.end_id),
-            tf.cast(tokens.row_lengths() == 0, tf.int64),
-        )
+        is_empty = tokens.row_lengths() == 0
+        ends = tf.fill([tf.reduce_sum(tf.cast(is_empty, tf.int32))], self._vocabulary.end_id)
+        end = tf.RaggedTensor.from_row_lengths(ends, tf.cast(is_empty, tf.int64))
         return tf.concat([end, tokens], axis=1)[:, -self._longest :]
 
     def _tokens(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 "))
-
-
-def _of_tensorflow_text(tokenizer: Tokenizer):
-    import tensorflow_text as tf_text
-
-    if tokenizer.model is not None:
-        return tf_text.SentencepieceTokenizer(tokenizer.model, out_type=tf.int32)
-    return tf_text.FastBertTokenizer(
-        vocab=list(tokenizer.vocabulary.tokens),
-        suffix_indicator="##",
-        unknown_token="[UNK]",
-        token_out_type=tf.int32,
-        lower_case_nfd_strip_accents=tokenizer.lower_case,
-    )
+        return self.tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 "))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tftrain.inference.serving.character_graph import ranges
 from tftrain.labelled.squad import word_spans
 
 # Two letters are of one word if nothing or only ignored characters are between them. Two characters that are alone are
@@ -22,26 +23,18 @@ _WORDS_OF_KIND = {SPACE: 2, LETTER: 3, ALONE: 7, IGNORED: 1}
 
 
 class Words(NamedTuple):
-    """Words of texts, one after another.
+    """Words of texts, one after another."""
 
-    Attributes:
-        strings: the words, string [words].
-        text: index of the text of each word, int32 [words], ascending.
-        begins: its first character in the text, int32 [words].
-        ends: the character after it, int32 [words].
-    """
-
-    strings: tf.Tensor
-    text: tf.Tensor
-    begins: tf.Tensor
-    ends: tf.Tensor
+    strings: tf.Tensor  # string [words]
+    text: tf.Tensor  # index of the text of each word, int32 [words], ascending
+    begins: tf.Tensor  # its first character in the text, int32 [words]
+    ends: tf.Tensor  # the character after it, int32 [words]
 
 
 class WordSpanGraph:
-    """Divides texts into words."""
+    """Divides texts into words, for a tokenizer type as in `labelled.squad.word_spans`."""
 
     def __init__(self, tokenizer_type: str):
-        """Makes the table; `tokenizer_type` as in `labelled.squad.word_spans`."""
         self._starts, self._kinds = _table(tokenizer_type)
 
     def __call__(self, texts: tf.RaggedTensor) -> Words:
@@ -75,5 +68,4 @@ def _table(tokenizer_type: str) -> tuple[np.ndarray, np.ndarray]:
     kinds = np.full(len(counts), -1, np.int32)
     for kind, count in _WORDS_OF_KIND.items():
         kinds[counts == count] = kind
-    starts = np.flatnonzero(np.diff(kinds, prepend=-1)).astype(np.int32)
-    return starts, kinds[starts]
+    return ranges(kinds)

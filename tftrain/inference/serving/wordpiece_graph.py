@@ -1,4 +1,4 @@
-"""WordPiece as a graph of ops that TensorFlow itself has; `data.tokenization` is its specification."""
+"""WordPiece as a graph of ops that TensorFlow itself has; `input.tokenization` is its specification."""
 
 import tensorflow as tf
 
@@ -10,10 +10,9 @@ _NONE = -1
 
 
 class WordPieceGraph(tf.Module):
-    """Cuts words into pieces."""
+    """Cuts words into pieces of a vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary):
-        """Makes the table of the tokens."""
         super().__init__()
         tokens = vocabulary.tokens
         self._unknown = vocabulary.id("[UNK]")
@@ -41,14 +40,10 @@ class WordPieceGraph(tf.Module):
             inside = tf.where(place > 0, _INSIDE, "")[:, tf.newaxis]
             # The end of a finished word is no place in it.
             begin = tf.minimum(place, lengths - 1)[:, tf.newaxis]
-            every = tf.broadcast_to(sizes, [tf.size(words), self._longest])
-            part = tf.strings.substr(
-                tf.broadcast_to(words[:, tf.newaxis], tf.shape(every)),
-                tf.broadcast_to(begin, tf.shape(every)),
-                every,
-                unit="UTF8_CHAR",
-            )
-            found = self._table.lookup(tf.strings.join([tf.broadcast_to(inside, tf.shape(every)), part]))
+            shape = [tf.size(words), self._longest]
+            own, begin, every = (tf.broadcast_to(x, shape) for x in (words[:, tf.newaxis], begin, sizes))
+            part = tf.strings.substr(own, begin, every, unit="UTF8_CHAR")
+            found = self._table.lookup(tf.strings.join([tf.broadcast_to(inside, shape), part]))
             fits = (found != _NONE) & (place[:, tf.newaxis] + sizes <= lengths[:, tf.newaxis])
             size = tf.reduce_max(tf.where(fits, sizes, 0), axis=1)
             token = tf.gather(found, tf.maximum(size - 1, 0), batch_dims=1)
