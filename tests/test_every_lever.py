@@ -33,10 +33,8 @@ LEVERS = (
     *("--precision=bf16", "--ln_dtype=fp32", "--grad_accum_steps=2", "--grad_accum_dtype=bf16", "--deterministic"),
     *("--activation_checkpointing=selective", "--hvd_fp16_compression", "--memory_optimization=none"),
 )
-# Parts without a fused op, and heads that share keys and values.
+# A residual add without a fused op, and heads that share keys and values.
 OF_LLAMA = (
-    "--ln_impl=auto",
-    "--gelu_impl=auto",
     "--dropout_add_impl=auto",
     "--num_attention_heads=4",
     "--num_key_value_heads=2",

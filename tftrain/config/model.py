@@ -89,7 +89,7 @@ class ModelConfig:
     """Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as for
     ln_impl. Not used with attn_impl=flash and cudnn."""
     gelu_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
-    """Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl."""
+    """Bias and GeLU, GeGLU or SwiGLU by one fused op or by plain TensorFlow; auto: as for ln_impl."""
     dropout_add_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
     """Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl."""
     query_key_norm: bool = flag(False)
@@ -200,12 +200,7 @@ class ModelConfig:
     @property
     def without_fused_op(self) -> dict[str, str]:
         """The flags of ops that can only be in plain TensorFlow, each with the part of the model that is the reason."""
-        reasons = {
-            "ln_impl": self.family.norm == "rms" and "RMSNorm",
-            "gelu_impl": self.activation == "swiglu" and "SwiGLU",
-            "dropout_add_impl": self.bias != "all" and "a residual add without bias",
-        }
-        return {flag: part for flag, part in reasons.items() if part}
+        return {} if self.bias == "all" else {"dropout_add_impl": "a residual add without bias"}
 
 
 # Fused ops, and the flags that choose between each and plain TensorFlow. attn_impl is no such flag: its cores differ in

@@ -18,7 +18,7 @@ from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import AxisRange, DropoutKey, bias_dropout_add, dropout_at, reference_bias_dropout_add
 from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu
 from tftrain.ops.shapes import dimension
-from tftrain.ops.swiglu import reference_swiglu
+from tftrain.ops.swiglu import reference_swiglu, swiglu
 
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused
 
@@ -154,7 +154,7 @@ class FeedForward(tf_keras.layers.Layer):
 def _activation(name: str, is_fused: bool, form: str) -> Callable[..., tf.Tensor]:
     """Returns a function of the wide projections and, if it is fused, of their biases; else these are added before."""
     if name == "swiglu":
-        return lambda gate, up, *_: reference_swiglu(gate, up)
+        return swiglu if is_fused else reference_swiglu
     fused, reference = {"gelu": (bias_gelu, reference_bias_gelu), "geglu": (geglu, reference_geglu)}[name]
     return functools.partial(fused if is_fused else reference, form=form)
 
