@@ -284,8 +284,8 @@ def test_lengths_bind_only_learned_positions(causal):
 def test_data_of_the_other_family_is_one_line_that_names_both(causal, prepared, standard):
     (found,) = problems(config(data_dir=causal))
     assert str(found) == (
-        f"--data_dir={causal}: the data was prepared with --objective=causal, but --model_family=bert trains on "
-        "--objective=masked; prepare the text with that, or use --model_family=gpt or llama"
+        f"--data_dir={causal}: the data was prepared with --objective=causal, but --model_family=bert or modernbert "
+        "trains on --objective=masked; prepare the text with that, or use --model_family=gpt or llama"
     )
     (found,) = problems(config({"model_family": "gpt"}, data_dir=prepared))
     assert "--objective=masked, but --model_family=gpt or llama trains on --objective=causal; " in found.expected
