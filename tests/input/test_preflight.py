@@ -294,6 +294,6 @@ def test_data_of_the_other_family_is_one_line_that_names_both(causal, prepared, 
     (found,) = problems(config({"vocab_size": 300}, train_files=f"{causal}/train-*"))
     assert found.flag == "train_files"
     assert "lacks input_mask, segment_ids" in found.expected
-    assert found.expected.endswith("for --model_family=bert")
+    assert found.expected.endswith("for --model_family=bert or modernbert")
     (found,) = problems(config(GPT, train_files=standard))
     assert "the record has masked_lm_positions, as for --model_family=bert" in found.expected
