@@ -31,18 +31,21 @@ class ModelConfig:
 
     model_family: str = flag("bert", choices=tuple(FAMILIES))
     """bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token;
-    llama: the same, with RMSNorm, SwiGLU and rotary positions. docs/families.md has their flags."""
+    llama: the same, with RMSNorm, SwiGLU and rotary positions; modernbert: an encoder with rotary positions and local
+    attention, which learns masked words. docs/families.md has their flags."""
     task: str = flag("pretraining", choices=TASKS)
-    """What the output heads learn. pretraining: as model_family says; the others fine-tune bert on labelled examples,
-    see docs/finetuning.md."""
+    """What the output heads learn. pretraining: as model_family says; the others fine-tune an encoder on labelled
+    examples, see docs/finetuning.md."""
     labels: tuple[str, ...] = flag(())
     """A class; repeat the flag for each class, in the order of the outputs. By default the labels in train_file,
     sorted."""
     vocab_size: int | None = flag(None, minimum=6)
     """Rows of the token embedding; by default the size of the data's vocabulary."""
     num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
-    hidden_size: int = flag(768, "Width of the residual stream; a multiple of num_attention_heads.", minimum=1)
+    hidden_size: int = flag(768, "Width of the residual stream.", minimum=1)
     num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
+    attention_head_size: int | None = flag(None, minimum=1)
+    """Width of an attention head; by default hidden_size / num_attention_heads."""
     num_key_value_heads: int | None = flag(None, minimum=1)
     """Key and value heads, each shared by the same number of query heads (arXiv 2305.13245); by default
     num_attention_heads."""
@@ -57,9 +60,19 @@ class ModelConfig:
     rope_scaling: str = flag("none")
     """Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as
     llama3:8,1,4,8192."""
+    local_attention: int = flag(0, minimum=0)
+    """Tokens around each one, half of them to each side, to which a local layer attends; 0: every layer is global.
+    modernbert: 128."""
+    global_attn_every: int = flag(
+        3, "With local_attention: the first layer and every one after so many are global.", minimum=1, maximum=1000
+    )
+    local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
+    next_sentence: bool = flag(
+        True, "Learn from pairs whether the second text follows the first; false: masked words only."
+    )
     type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
     norm_position: str = flag("auto", choices=("auto", "post", "pre"))
-    """Norm after each residual add or before each sub-layer. auto: post for bert, pre for decoders."""
+    """Norm after each residual add or before each sub-layer. auto: post for bert, pre for the others."""
     activation: str = flag("gelu", choices=("gelu", "geglu", "swiglu"))
     """Feed-forward activation; geglu and swiglu (arXiv 2002.05202) have a second, gating projection."""
     gelu_form: str = flag("tanh", choices=("tanh", "erf"))
@@ -76,9 +89,11 @@ class ModelConfig:
     """Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as for
     ln_impl. Not used with attn_impl=flash and cudnn."""
     gelu_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
-    """Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl."""
+    """Bias and GeLU, GeGLU or SwiGLU by one fused op or by plain TensorFlow; auto: as for ln_impl."""
     dropout_add_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
     """Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl."""
+    query_key_norm: bool = flag(False)
+    """Norm of each head's queries and keys, before their rotation, as in Qwen3 (arXiv 2302.05442)."""
     bias: str = flag("all", choices=("all", "query_key_value", "none"))
     """Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none."""
     use_bias_in_keys: bool = flag(True)
@@ -119,7 +134,14 @@ class ModelConfig:
     @property
     def has_pooler(self) -> bool:
         """Whether the heads read the pooled first token."""
-        return not self.is_decoder and self.task in ("pretraining", "classification", "multi_label", "regression")
+        if self.task == "pretraining":
+            return not self.is_decoder and self.next_sentence
+        return self.predicts_samples and not self.family.transforms_for_tasks
+
+    @property
+    def predicts_samples(self) -> bool:
+        """Whether the head of a fine-tuned task reads an example as one vector; else each token, or there is none."""
+        return self.task in ("classification", "multi_label", "regression")
 
     @property
     def outputs(self) -> int:
@@ -162,8 +184,8 @@ class ModelConfig:
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+        """Width of one attention head: `attention_head_size`, or `hidden_size` / `num_attention_heads`."""
+        return self.attention_head_size or self.hidden_size // self.num_attention_heads
 
     @property
     def key_value_heads(self) -> int:
@@ -178,12 +200,7 @@ class ModelConfig:
     @property
     def without_fused_op(self) -> dict[str, str]:
         """The flags of ops that can only be in plain TensorFlow, each with the part of the model that is the reason."""
-        reasons = {
-            "ln_impl": self.family.norm == "rms" and "RMSNorm",
-            "gelu_impl": self.activation == "swiglu" and "SwiGLU",
-            "dropout_add_impl": self.bias != "all" and "a residual add without bias",
-        }
-        return {flag: part for flag, part in reasons.items() if part}
+        return {} if self.bias == "all" else {"dropout_add_impl": "a residual add without bias"}
 
 
 # Fused ops, and the flags that choose between each and plain TensorFlow. attn_impl is no such flag: its cores differ in

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from tftrain.config.fields import Problem, field_problems, flag
 
-# The 256 bytes and the end token.
-SMALLEST_BPE_VOCABULARY = 257
+# The 256 bytes and the special tokens.
+SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
 _NORMALIZATIONS = {"wordpiece": "bert", "sentencepiece": "nfkc", "bpe": "none"}
 _ONLY_MASKED = (
+    "next_sentence",
     "short_seq_prob",
     "masking",
     "masked_lm_prob",
@@ -42,10 +43,13 @@ class PrepareConfig:
     output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
     overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
     objective: str = flag("masked", choices=("masked", "causal"))
-    """What the examples are for. masked: sentence pairs for --model_family=bert; causal: joined documents, without
-    padding, for --model_family=gpt or llama."""
+    """What the examples are for. masked: texts for --model_family=bert or modernbert; causal: joined documents,
+    without padding, for --model_family=gpt or llama."""
+    next_sentence: bool = flag(True)
+    """Examples of two texts, for runs that learn whether the second follows the first; false: of one text, for
+    --next_sentence=false and --model_family=modernbert."""
     tokenizer_type: str = flag("wordpiece", choices=("wordpiece", "sentencepiece", "bpe"))
-    """Tokenizer of the text. bpe: byte-level, causal only."""
+    """Tokenizer of the text. bpe: byte-level, as in GPT-2 and ModernBERT."""
     vocab_file: str | None = flag(None)
     """Use this vocabulary and learn none: vocab.txt; a sentencepiece .model; for bpe tokenizer.json, or vocab.json with
     merges.txt beside it."""
@@ -137,19 +141,14 @@ class PrepareConfig:
                 found.append(Problem("strip_accents", self.strip_accents, expected))
         if self.tokenizer_type != "bpe":
             return found
-        if self.objective == "masked":
-            expected = "expected wordpiece or sentencepiece, or objective=causal: pairs need [CLS], [SEP] and [MASK]"
-            found.append(Problem("tokenizer_type", "bpe", expected))
         if self.normalization:
             expected = "remove this flag: tokenizer_type=bpe leaves the text as it is"
             found.append(Problem("normalization", self.normalization, expected))
         if self.lower_case:
             expected = "remove this flag with tokenizer_type=bpe, which leaves the text as it is"
             found.append(Problem("lower_case", True, expected))
-        if 64 <= (self.vocab_size or math.inf) < SMALLEST_BPE_VOCABULARY:
-            expected = (
-                f"expected at least {SMALLEST_BPE_VOCABULARY} with tokenizer_type=bpe: all bytes and an end token"
-            )
+        if 64 <= (self.vocab_size or math.inf) < (least := SMALLEST_BPE_VOCABULARY.get(self.objective, 0)):
+            expected = f"expected at least {least} with tokenizer_type=bpe: all bytes and the special tokens"
             found.append(Problem("vocab_size", self.vocab_size, expected))
         return found
 
