@@ -62,6 +62,8 @@ def export(config: ExportConfig) -> None:
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
     source = Source(model, text, settings.top_k, settings.null_score_threshold)
     made = signatures(source)
+    if settings.format == "onnx":
+        made = {name: signature for name, signature in made.items() if signature.is_of_ids}
     with complete_folder(Path(settings.to)) as folder:
         write = write_onnx if settings.format == "onnx" else write_saved_models
         exported = write(folder, source, made)
@@ -126,7 +128,7 @@ def write_saved_models(folder: Path, source, made) -> dict:
         saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, made)
     saved_model.write(folder / VERSION, source, bare)
     loaded = tf.saved_model.load(str(folder / VERSION)).signatures
-    return {name: _of_arrays(loaded[name], signature) for name, signature in bare.items() if not signature.takes_text}
+    return {name: _of_arrays(loaded[name], signature) for name, signature in bare.items() if signature.is_of_ids}
 
 
 def _of_arrays(function, signature):
