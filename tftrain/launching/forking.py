@@ -12,6 +12,7 @@ A forked rank differs from a fresh process in three ways. Environment variables 
 value on all ranks of a host. NumPy's libraries use one thread. The hashes of strings have the same seed.
 """
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -37,11 +38,7 @@ class ForkError(Exception):
 
 
 class ForkedRank:
-    """A forked rank that this process has adopted, with what the agent uses of `subprocess.Popen`.
-
-    Attributes:
-        pid: the id of its process.
-    """
+    """A forked rank that this process has adopted, with what the agent uses of `subprocess.Popen`."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -66,9 +63,6 @@ def start(
         own_environs: the further variables of each rank.
         outputs: file descriptors for standard output and error of each rank.
         launcher: a file descriptor; when its other end is closed, the server is ended.
-
-    Returns:
-        The ranks, which are children of this process.
 
     Raises:
         OSError: the server can't be started.
@@ -121,10 +115,9 @@ def _answer(process: subprocess.Popen, launcher: int) -> bytes:
 
 
 def fork_ranks(run: Callable[[], int]) -> None:
-    """Forks the ranks that `start` requests, and ends this process; call it when all imports are done.
+    """Forks the ranks that `start` requests, each of which ends with what `run` returns, and ends this process.
 
-    Args:
-        run: the program of a rank; returns its exit code.
+    Call it when all imports are done.
     """
     request = json.loads(sys.stdin.buffer.read())
     check_can_fork()
@@ -150,11 +143,7 @@ def fork_ranks(run: Callable[[], int]) -> None:
 
 
 def check_can_fork() -> None:
-    """Checks that this process has one thread and no GPU.
-
-    Raises:
-        SystemExit: it can't be forked; with the reason.
-    """
+    """Raises a SystemExit with the reason unless this process has one thread and no GPU."""
     if threads := extra_threads():
         sys.exit(f"tftrain.launch: an import has started threads ({', '.join(threads)}); start without --fork_ranks")
     if devices := _open_gpus():
@@ -168,12 +157,7 @@ def extra_threads() -> list[str]:
 
 
 def become(environ: Mapping[str, str], stdout: int, stderr: int) -> None:
-    """Gives a forked process its environment, its standard streams, and its own random numbers.
-
-    Args:
-        environ: all its variables.
-        stdout, stderr: open file descriptors for its output; standard input is empty.
-    """
+    """Gives a forked process its environment, its standard streams (no input), and its own random numbers."""
     empty = os.open(os.devnull, os.O_RDONLY)
     for number, file in enumerate((empty, stdout, stderr)):
         os.dup2(file, number)
@@ -205,8 +189,6 @@ def _await_adoption(between: int, parent: int) -> None:
 def _open_gpus() -> list[str]:
     found = set()
     for file in Path("/proc/self/fd").iterdir():
-        try:
+        with contextlib.suppress(FileNotFoundError):  # That of this very listing.
             found.add(os.readlink(file))
-        except FileNotFoundError:
-            continue  # That of this very listing.
     return sorted(name for name in found if name.startswith(GPU_FILES))

@@ -1,9 +1,11 @@
-"""The hosts of a job and the ranks on each, from `--hosts` or `--hostfile`; Horovod assigns the ranks."""
+"""The hosts of a job from `--hosts` or `--hostfile`, their ranks, which Horovod assigns, and the ranks' environment."""
 
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from horovod.runner.common.util.env import is_exportable
 from horovod.runner.common.util.hosts import HostInfo, SlotInfo, get_host_assignments
 from horovod.runner.util import network
 
@@ -55,6 +57,29 @@ def assign(config: LaunchConfig) -> list[Host]:
     addresses = {name: _address_towards(name) for name in remote}
     own = next(iter(addresses.values()), "127.0.0.1")
     return [Host(name, tuple(slots), name not in remote, addresses.get(name, own)) for name, slots in by_host.items()]
+
+
+def variables(
+    host: Host, environ: Mapping[str, str], network: Mapping[str, object], chosen_interfaces: str | None
+) -> dict[str, str]:
+    """Returns the environment variables for the ranks of a host, beside those of each rank's place.
+
+    Other hosts do not get what only this one has, such as CUDA_VISIBLE_DEVICES.
+
+    Args:
+        host: where they run.
+        environ: the launcher's.
+        network: Horovod's variables for the network.
+        chosen_interfaces: the interfaces that the user chose, with commas between; None if they were found.
+    """
+    passed = {name: value for name, value in environ.items() if host.is_local or is_exportable(name)}
+    network = {name: str(value) for name, value in network.items()}
+    if chosen_interfaces:
+        network["NCCL_SOCKET_IFNAME"] = chosen_interfaces
+    elif "NCCL_SOCKET_IFNAME" in environ:
+        network.pop("NCCL_SOCKET_IFNAME", None)
+    # A rank's lines come out at once, also those of libraries that print.
+    return {**passed, "PYTHONUNBUFFERED": "1", **network}
 
 
 def _given(config: LaunchConfig) -> list[HostInfo]:

@@ -12,8 +12,8 @@ SEPARATOR = b"\x1e"
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Returns the line of a message."""
-    return SEPARATOR + json.dumps(message).encode() + b"\n"
+    """Returns the line of a message; bytes in it become a string, of which `data` returns the bytes."""
+    return SEPARATOR + json.dumps(message, default=lambda data: data.decode("latin-1")).encode() + b"\n"
 
 
 def decode(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
@@ -26,11 +26,6 @@ def decode(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
     return noise, json.loads(text) if separator else None
 
 
-def text(data: bytes) -> str:
-    """Returns bytes of any encoding as a string for a message."""
-    return data.decode("latin-1")
-
-
 def data(text: str) -> bytes:
-    """Returns the bytes of a string that `text` returned."""
+    """Returns the bytes that a string in a message stands for."""
     return text.encode("latin-1")

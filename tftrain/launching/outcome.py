@@ -35,15 +35,10 @@ class Ended(NamedTuple):
 
 
 def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
-    """Returns the exit code of a job.
+    """Returns the exit code of a job, given all ranks in the order in which they ended.
 
-    Args:
-        ended: all ranks, in the order in which they ended.
-        stop_requested: whether the launcher has passed on a signal.
-
-    Returns:
-        The code of the first rank that failed for a reason of its own. If no rank has one: PEER_ENDED if a host is
-        lost; if the launcher had to end some ranks, NOT_SAVED after a signal and STALLED otherwise.
+    It is that of the first rank that failed for a reason of its own. If no rank has one: PEER_ENDED if a host is lost;
+    if the launcher had to end some ranks, NOT_SAVED after a signal that it has passed on, and STALLED otherwise.
     """
     ended = list(ended)
     own = [rank.code for rank in ended if not rank.by_launcher and rank.code != ExitCode.DONE]
@@ -62,8 +57,7 @@ def last_line(code: int, ended: Mapping[int, Ended], hosts: Mapping[int, str]) -
 
     Args:
         code: the exit code of the job.
-        ended: all ranks by number, in the order in which they ended.
-        hosts: the name of each rank's host.
+        ended, hosts: all ranks by number, in the order in which they ended; and the name of each rank's host.
     """
     if code in (ExitCode.DONE, ExitCode.STOPPED):
         return ""
