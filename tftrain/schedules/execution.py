@@ -5,7 +5,7 @@ Both the check for deadlocks and the simulation run a table with this module.
 
 from typing import NamedTuple
 
-from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, transfer_name
+from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of
 
 
 class ScheduleError(ValueError):
@@ -31,13 +31,6 @@ class Step(NamedTuple):
     after: tuple[int, int, int]
 
 
-class _Half(NamedTuple):
-    """A transfer that one of its two stages has come to: the action, and the computation before it."""
-
-    action: Action
-    computed: int
-
-
 def steps(table: Table) -> list[Step]:
     """Returns all computations and transfers of a table, each after those that it waits for, numbered from 1.
 
@@ -46,8 +39,9 @@ def steps(table: Table) -> list[Step]:
     """
     count, found = len(table.stages), []
     ticks, computed = [0] * count, [0] * count
-    halves: dict[tuple[int, str], _Half] = {}  # by receiver and name
-    arrived: dict[tuple[int, str], int] = {}
+    # By name, the transfers that one of both stages has come to: its action, and the computation before it.
+    halves: dict[str, tuple[Action, int]] = {}
+    arrived: dict[str, int] = {}
     links: dict[tuple[int, int], int] = {}
     ready = list(reversed(range(count)))
     while ready:
@@ -58,24 +52,21 @@ def steps(table: Table) -> list[Step]:
             if action.kind in TRANSFERS:
                 sends = action.kind is Kind.SEND
                 sender, receiver = (stage, action.peer) if sends else (action.peer, stage)
-                key = receiver, action.name
-                half = halves.pop(key, None)
-                if half is None:
-                    halves[key] = _Half(action, computed[stage])
+                if action.name not in halves:
+                    halves[action.name] = action, computed[stage]
                 else:
-                    after = (half.computed, computed[stage], links.get((sender, receiver), 0))
-                    found.append(Step(receiver, half.action if sends else action, after))
-                    links[sender, receiver] = arrived[key] = len(found)
+                    other, computed_there = halves.pop(action.name)
+                    after = (computed_there, computed[stage], links.get((sender, receiver), 0))
+                    found.append(Step(receiver, other if sends else action, after))
+                    links[sender, receiver] = arrived[action.name] = len(found)
                     if sends:
                         ready.append(receiver)
             else:
-                source = input_of(action, stage, count, table.chunks)
-                transfer = 0
-                if source and source.stage != stage:
-                    key = stage, transfer_name(source.what, source.boundary, action.micro_batch)
-                    if key not in arrived:
+                source, transfer = input_of(action, stage, count, table.chunks), 0
+                if source and source.peer != stage:
+                    if source.name not in arrived:
                         break
-                    transfer = arrived.pop(key)
+                    transfer = arrived.pop(source.name)
                 found.append(Step(stage, action, (computed[stage], transfer, 0)))
                 computed[stage] = len(found)
             ticks[stage] += 1

@@ -32,21 +32,14 @@ class Durations(NamedTuple):
         if kind is Kind.BACKWARD:
             both = zip(self.backward_inputs, self.backward_weights, strict=True)
             return tuple(tuple(map(sum, zip(*stage, strict=True))) for stage in both)
-        return {
-            Kind.FORWARD: self.forward,
-            Kind.BACKWARD_INPUTS: self.backward_inputs,
-            Kind.BACKWARD_WEIGHTS: self.backward_weights,
-        }[kind]
+        return getattr(self, kind.name.lower())
 
 
 def even_durations(stages: Sequence[tuple[float, float, float]], chunks: int = 1, transfer: float = 0.0) -> Durations:
     """Returns durations of stages whose chunks are equal.
 
-    Args:
-        stages: for each stage the duration of forward, of backward for inputs and of backward for weights, over all
-            its chunks.
-        chunks: of a stage.
-        transfer: of an activation.
+    `stages` has for each stage the duration of forward, of backward for inputs and of backward for weights, over all
+    its chunks.
     """
     divided = [[(seconds / chunks,) * chunks for seconds in stage] for stage in stages]
     return Durations(*map(tuple, zip(*divided, strict=True)), transfer)
@@ -71,12 +64,9 @@ def simulate(table: Table, durations: Durations) -> list[Event]:
     ends, found = [0.0], []
     for stage, action, after in steps(table):
         start = max(ends[number] for number in after)
-        if action.kind is Kind.RECEIVE:
-            end = start + durations.transfer
-        else:
-            end = start + of_kind[action.kind][stage][action.chunk]
-        ends.append(end)
-        found.append(Event(stage, action, start, end))
+        is_transfer = action.kind is Kind.RECEIVE
+        ends.append(start + (durations.transfer if is_transfer else of_kind[action.kind][stage][action.chunk]))
+        found.append(Event(stage, action, start, ends[-1]))
     return found
 
 

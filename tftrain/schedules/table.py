@@ -49,8 +49,8 @@ class Action(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of a transfer, equal on both stages and unique in a table."""
-        return transfer_name(self.what, self.boundary, self.micro_batch)
+        """Name of a transfer, equal on both stages and unique in a table; also says to a user what a rank waits for."""
+        return f"{self.what}.of_micro_batch_{self.micro_batch}.behind_part_{self.boundary}"
 
     def __str__(self) -> str:
         if self.kind in TRANSFERS:
@@ -58,17 +58,6 @@ class Action(NamedTuple):
             of = f"{self.what} at boundary {self.boundary} of micro-batch {self.micro_batch}"
             return f"{self.kind.value} {of} {to} stage {self.peer}"
         return f"{self.kind.value} of micro-batch {self.micro_batch}, chunk {self.chunk}"
-
-
-def transfer_name(what: str, boundary: int, micro_batch: int) -> str:
-    """Returns the name of a transfer, which also says to a user what a rank waits for.
-
-    Args:
-        what: "activation" or "gradient".
-        boundary: number of the part before it.
-        micro_batch: number of the micro-batch.
-    """
-    return f"{what}.of_micro_batch_{micro_batch}.behind_part_{boundary}"
 
 
 class Table(NamedTuple):
@@ -88,35 +77,25 @@ class Table(NamedTuple):
     forward_only: bool = False
 
 
-class Neighbour(NamedTuple):
-    """The transfer from or to the neighbour part: what crosses which boundary, and the stage and chunk of the part."""
-
-    what: str
-    boundary: int
-    stage: int
-    chunk: int
+def input_of(action: Action, stage: int, stages: int, chunks: int) -> Action | None:
+    """Returns the receive of a computation's input; the peer may be the stage itself. None if there is none."""
+    return _transfer(Kind.RECEIVE, action, stage, stages, chunks)
 
 
-def input_of(action: Action, stage: int, stages: int, chunks: int) -> Neighbour | None:
-    """Returns where the input of a computation comes from; None if no other part makes it."""
-    part, last = action.chunk * stages + stage, stages * chunks - 1
+def output_of(action: Action, stage: int, stages: int, chunks: int) -> Action | None:
+    """Returns the send of a computation's output; the peer may be the stage itself. None if there is none."""
+    return _transfer(Kind.SEND, action, stage, stages, chunks)
+
+
+def _transfer(kind: Kind, action: Action, stage: int, stages: int, chunks: int) -> Action | None:
     if action.kind is Kind.FORWARD:
-        return _neighbour(ACTIVATION, part - 1, part - 1, stages) if part > 0 else None
-    if action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS):
-        return _neighbour(GRADIENT, part, part + 1, stages) if part < last else None
-    return None
-
-
-def output_of(action: Action, stage: int, stages: int, chunks: int) -> Neighbour | None:
-    """Returns where the output of a computation goes; None if no other part needs it."""
-    part, last = action.chunk * stages + stage, stages * chunks - 1
-    if action.kind is Kind.FORWARD:
-        return _neighbour(ACTIVATION, part, part + 1, stages) if part < last else None
-    if action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS):
-        return _neighbour(GRADIENT, part - 1, part - 1, stages) if part > 0 else None
-    return None
-
-
-def _neighbour(what: str, boundary: int, part: int, stages: int) -> Neighbour:
-    chunk, stage = divmod(part, stages)
-    return Neighbour(what, boundary, stage, chunk)
+        what, step = ACTIVATION, 1
+    elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS):
+        what, step = GRADIENT, -1
+    else:
+        return None
+    part = action.chunk * stages + stage
+    other = part + (step if kind is Kind.SEND else -step)
+    if not 0 <= other < stages * chunks:
+        return None
+    return Action(kind, action.micro_batch, action.chunk, what, other % stages, min(part, other))

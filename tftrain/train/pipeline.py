@@ -17,7 +17,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run
 from tftrain.schedules import orders
-from tftrain.schedules.table import Action, Kind, Table, input_of, output_of, transfer_name
+from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
 from tftrain.tasks.task import Batch, Task
 from tftrain.train.gradients import Gradients, Position
 from tftrain.train.stage import Backward, Forward, Stage
@@ -203,12 +203,12 @@ class StageGraph:
         return self._clock.measure(action, given) if self._clock else contextlib.nullcontext(lambda results: None)
 
     def _input(self, action: Action) -> tf.Tensor | None:
-        source = input_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
-        return source and self._tensors.pop(transfer_name(source.what, source.boundary, action.micro_batch))
+        receive = input_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
+        return receive and self._tensors.pop(receive.name)
 
     def _output(self, action: Action, tensor: tf.Tensor) -> None:
-        target = output_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
-        self._tensors[transfer_name(target.what, target.boundary, action.micro_batch)] = tensor
+        send = output_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
+        self._tensors[send.name] = tensor
 
     def _add(self, gradients):
         for place, gradient in gradients.items():
