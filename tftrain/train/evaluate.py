@@ -29,11 +29,7 @@ LARGEST_EXPONENT = 709  # of e in a float64
 
 
 def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
-    """Prints held-out loss and accuracy of the checkpoint that `--resume` means; see `row_of_checkpoint`.
-
-    Returns:
-        DONE; or FAILED, if the result can't be printed.
-    """
+    """Does `row_of_checkpoint`; returns DONE, or FAILED if the result can't be printed."""
     row_of_checkpoint(config, mesh, watchdog)
     # The lines are all that an evaluation leaves.
     return ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
@@ -87,11 +83,6 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
 
 def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tuple[Task, Path, int]:
     """Returns the task with the weights of the checkpoint that `--resume` means, and that one's path and step.
-
-    Args:
-        config: of the run, resolved.
-        parts: the layers of this rank.
-        mesh: the ranks.
 
     Raises:
         CheckpointError: the message names the file.

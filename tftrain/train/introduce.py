@@ -13,13 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) -> None:
-    """Says what is worth knowing before the first step.
+    """Says what a run is, which of its flags have no effect, and where it begins.
 
     Args:
-        run: its sizes, and which flags have no effect.
-        source: the training split.
-        done: updates so far.
-        resumed: the checkpoint that the run continues from, on the chief.
+        run, source: the run, and its training split.
+        done, resumed: updates so far, and the checkpoint that has them, on the chief.
     """
     config, split = run.config, run.optimizer.state.split
     logger.info(describe(run, source))

@@ -22,11 +22,10 @@ from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Batch
-from tftrain.train import grappler, rank_checks
+from tftrain.train import grappler, pipeline_trace, rank_checks
 from tftrain.train.held_out import HeldOut
 from tftrain.train.introduce import introduce
 from tftrain.train.observers import CheckHealth, DrawPipeline, Evaluate, Observer, Outcome, Report, Save, Watch
-from tftrain.train.pipeline_trace import PipelineTrace
 from tftrain.train.step import TrainStep
 
 logger = logging.getLogger(__name__)
@@ -85,10 +84,11 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     checkpoints.prepare()
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
         schedule = SaveSchedule(config.checkpoint, mesh.is_chief)
+        drawn = min(done + pipeline_trace.STEP, max_steps)
         observers = [
             Watch(signals),
             CheckHealth(health),
-            *([DrawPipeline(PipelineTrace(run, step.clock), done + 1, max_steps)] if step.clock else []),
+            *([DrawPipeline(run, step.clock, drawn)] if step.clock else []),
             Report(reporter, config.log.log_every),
             *([Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)] if held_out else []),
             Save(checkpoints, schedule, health, best, watchdog),
@@ -113,13 +113,8 @@ def take_steps(
 ) -> Outcome:
     """Takes steps until one is the last; returns that one's outcome.
 
-    Args:
-        run: what is trained; its progress says which step is the next.
-        step: the update.
-        batches: this rank's share of the global batch of each step.
-        observers: what happens around a step, in this order.
-        clock: counts the seconds of the steps.
-        watchdog: limits them.
+    `batches` are this rank's shares of the global batches. `clock` counts the seconds of the steps, and `watchdog`
+    limits them.
     """
     done, max_steps = int(run.progress.step), run.config.run.max_steps
     for number in range(done + 1, max_steps + 1):

@@ -37,7 +37,7 @@ class PipelineEvaluation:
         """Evaluates a batch of whole micro-batches.
 
         Returns:
-            The sums, fp32 [len(task.sums)]; zeros but on the last stage. And there, what the task predicts for each
+            The sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each
             sample, if it has a scorer.
         """
         count = self._stage.task.batch_size(batch) // self._config.batch.micro_batch_size
@@ -57,17 +57,14 @@ class PipelineGradients:
     """
 
     def __init__(self, run: Run):
-        """Prepares the computation; nothing is traced before the first call."""
         self._run = run
         self._stage = Stage(run.task, run.parts, run.jit, run.config.run.seed)
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
-        """Computes the gradients of a batch, times the loss scale.
+        """Computes the gradients of this rank's share of a global batch, times the loss scale.
 
-        Args:
-            batch: this rank's share of the global batch, the same on all stages: some times micro_batch_size samples.
-            position: of the batch in the run.
+        The share is the same on all stages: some times micro_batch_size samples.
         """
         run, config = self._run, self._run.config
         count = run.task.batch_size(batch) // config.batch.micro_batch_size
@@ -105,9 +102,7 @@ class StageGraph:
         """Starts an empty graph.
 
         Args:
-            stage: computes.
-            mesh: the ranks.
-            table: the schedule.
+            stage, mesh, table: what computes, on which of the ranks, by which schedule.
             batch: of `table.micro_batches` micro-batches.
             position: of the batch in the run; None in an evaluation.
             dtype: in which the gradients of micro-batches are added.

@@ -68,13 +68,7 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
     for kind in kinds.values():
         group = mesh.group(kind)
         number = 0 if group.size == mesh.size else getattr(group.process_set, "process_set_id", None)
-        facts[kind] = {
-            f"collective {index} of the {kind} group": words
-            for index, words in enumerate(sorted(found.get(number, []), key=_order))
-        }
+        # Transfers after the rest, and sorted: two stages add them to their graphs in different orders.
+        ordered = sorted(found.get(number, []), key=lambda words: words if " link." in words else "")
+        facts[kind] = {f"collective {index} of the {kind} group": words for index, words in enumerate(ordered)}
     rank_consistency.require_same(mesh, facts, "step", host_name(), most=1)
-
-
-def _order(words: str) -> str:
-    """Returns the key that sorts transfers after the rest: two stages add them to their graphs in different orders."""
-    return words if " link." in words else ""

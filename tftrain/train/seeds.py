@@ -31,18 +31,10 @@ def of_seed(config: TrainConfig, number: int) -> TrainConfig:
 
 
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
-    """Trains; with several seeds once for each, in OUTPUT_DIR/seed_N. Runs that are done are not done again.
-
-    Args:
-        config: resolved, with the sizes that the data gives.
-        mesh: the ranks, already connected.
-        watchdog: of this process.
+    """Does `loop.train`; with several seeds once for each, in OUTPUT_DIR/seed_N, unless that run is done already.
 
     Returns:
         DONE; or what the first run that did not end so returned.
-
-    Raises:
-        What `loop.train` raises.
     """
     if config.fine_tuning.seeds == 1:
         return loop.train(config, mesh, watchdog)

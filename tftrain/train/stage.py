@@ -68,20 +68,12 @@ class Stage:
     """
 
     def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, seed: int):
-        """Traces nothing yet.
-
-        Args:
-            task, parts: see the attributes.
-            jit: whether XLA compiles the parts.
-            seed: of the run, for dropout.
-        """
+        """Traces nothing yet; `jit` says whether XLA compiles the parts, and dropout depends on the run's seed."""
         self.parts, self.task, self.variables = list(parts), task, list(task.model.held_variables().values())
         self._seed, self._kernels = seed, [task.model.kernels(part) for part in self.parts]
         places = {variable.ref(): place for place, variable in enumerate(self.variables)}
         self._places_of_kernels = [[places[kernel.ref()] for kernel in kernels] for kernels in self._kernels]
-        compiled = functools.partial(
-            tf.function, jit_compile=jit, autograph=False, experimental_attributes=AS_CALL, reduce_retracing=False
-        )
+        compiled = functools.partial(tf.function, jit_compile=jit, autograph=False, experimental_attributes=AS_CALL)
         self._functions = [compiled(functools.partial(self._run, chunk)) for chunk in range(len(self.parts))]
         self._kernel_gradients = compiled(kernel_gradients)
 
@@ -118,9 +110,7 @@ class Stage:
     def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
         """Runs a part backward, or the first half of it if the forward pass was made for halves.
 
-        Args:
-            made: the forward pass.
-            upstream: the gradient of its output; None for the part with the heads.
+        `upstream` is the gradient of the part's output; None for the part with the heads.
         """
         sources = [*([] if made.inputs is None else [made.inputs]), *self.variables, *made.taps]
         found = made.tape.gradient(made.output, sources, output_gradients=upstream)

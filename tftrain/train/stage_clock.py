@@ -23,7 +23,6 @@ class StageClock:
     """
 
     def __init__(self):
-        """Has measured nothing yet."""
         self.actions: list[Action] = []
         with tf.device("CPU:0"):
             shape = tf.TensorShape([None, 2])
@@ -32,11 +31,7 @@ class StageClock:
 
     @contextlib.contextmanager
     def measure(self, action: Action, given: tf.Tensor | None) -> Iterator[Callable[[Iterable[tf.Tensor]], None]]:
-        """Measures a computation that is traced within it.
-
-        Args:
-            action: the computation.
-            given: its input from another stage, if it has one.
+        """Measures a computation, with this input from another stage, if any, that is traced within it.
 
         Yields:
             A function to call with the results.
@@ -56,8 +51,7 @@ class StageClock:
     def events(self, line: Group) -> list[Event]:
         """Returns the computations of all stages in the last step, in seconds since 1970; every rank must call it.
 
-        Args:
-            line: the ranks at this place in all stages.
+        `line` has the ranks at this place in all stages.
         """
         times = self.times.numpy().tolist()
         own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self.actions, times, strict=True)]

@@ -21,20 +21,16 @@ class TrainStep:
 
     def __init__(self, run: Run):
         """Prepares the update; nothing is traced before the first call."""
-        self._run, stages = run, run.mesh.pipeline_parallel_size
+        self._run, mesh, state = run, run.mesh, run.optimizer.state
         wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
+        each_micro_batch = run.config.parallel.split_grad_accum
         self._reduction = GradientReduction(
-            run.mesh.data,
-            wire,
-            run.optimizer.state.split,
-            run.config.parallel.split_grad_accum,
-            run.mesh.tensor,
-            run.optimizer.state.replicated,
-            run.optimizer.state.summed,
+            mesh.data, wire, state.split, each_micro_batch, mesh.tensor, state.replicated, state.summed
         )
-        self._compute = PipelineGradients(run) if stages > 1 else Accumulation(run, self._reduction)
-        self.clock = self._compute.clock if stages > 1 else None
-        self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), run.mesh.data.size)])
+        has_stages = mesh.pipeline_parallel_size > 1
+        self._compute = PipelineGradients(run) if has_stages else Accumulation(run, self._reduction)
+        self.clock = self._compute.clock if has_stages else None
+        self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), mesh.data.size)])
         self._update = tf.function(
             lambda gradients, sums: run.optimizer.apply(gradients, run.loss_scale, sums),
             jit_compile=run.jit and run.optimizer.can_compile,
@@ -52,9 +48,7 @@ class TrainStep:
         self._last = info.packed
         return info
 
-    def traced(
-        self, batch: dict[str, tf.Tensor], requests: tf.Tensor | tuple
-    ) -> tf.types.experimental.ConcreteFunction:
+    def traced(self, batch: dict[str, tf.Tensor], requests: tf.Tensor) -> tf.types.experimental.ConcreteFunction:
         """Returns the traced function that `__call__` runs with such arguments."""
         return self._step.get_concrete_function(batch, requests, self._last)
 
