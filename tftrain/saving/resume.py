@@ -59,10 +59,8 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
 def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]) -> Reader | None:
     """Opens the checkpoint that `--resume` means and checks its files; every rank must call it.
 
-    Args:
-        config: of the run.
-        mesh: the ranks, of which each checks some files.
-        restore_buffers: returns the pieces that this rank will read, and memory for them; the check reads them.
+    Each rank checks some files. `restore_buffers` returns the pieces that this rank will read, and memory for them; the
+    check reads them.
 
     Returns:
         The checkpoint, the same one on all ranks; None: a fresh start.
@@ -111,9 +109,9 @@ def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray], check: 
         problem = str(error)
     texts = collectives.gather_texts(mesh.world, json.dumps([problem, digest]), "resume.checked")
     results = [json.loads(text) for text in texts]
-    for rank, (rank_problem, rank_digest) in enumerate(results):
-        if rank_problem:
-            return None, rank_problem
-        if rank_digest != results[0][1]:
+    for rank, (problem, digest) in enumerate(results):
+        if problem:
+            return None, problem
+        if digest != results[0][1]:
             return None, f"{path}: rank {rank} sees another {manifest.NAME} than rank 0"
     return reader, ""

@@ -89,11 +89,8 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
 def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
     """Refuses to evaluate a checkpoint of another model or vocabulary: the same tensors would mean something else.
 
-    Args:
-        config, data, run, path: see `changes`.
-
     Raises:
-        CheckpointError: it is one; the message lists every difference.
+        CheckpointError: it is one; the message lists every difference. For the arguments, see `changes`.
     """
     saved, of_kind, now = _flags(run, path), kinds(config), _plain(config.model)
     differing = [

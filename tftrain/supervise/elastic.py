@@ -75,8 +75,7 @@ class Supervisor:
 
         Args:
             membership: this process's membership in the elastic job.
-            environ: environment of the children, with this process's first rank. PARENT is added to mark children.
-            command: the command line of the children.
+            environ, command: of the children; with this process's first rank, and PARENT is added to mark children.
             output_dir: the run's folder; all supervisors see its checkpoints.
             problems: returns the reasons why a number of ranks can't share the work.
             host_seconds: how long to wait for other hosts if there are such reasons.
@@ -243,21 +242,10 @@ def is_child(environ: Mapping[str, str]) -> bool:
 
 
 def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
-    """Runs this process's command as a child until the run ends for good, and returns its exit code.
-
-    Args:
-        config: as given on the command line.
-        environ: the variables set by horovodrun.
-    """
-    supervisor = Supervisor(
-        Membership(environ),
-        environ,
-        [sys.executable, *sys.orig_argv[1:]],
-        config.run.output_dir,
-        config.problems,
-        float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)),
-        config.log.log_level,
-    )
+    """Runs this process's command as a child until the run ends for good, and returns its exit code."""
+    command, output_dir = [sys.executable, *sys.orig_argv[1:]], config.run.output_dir
+    seconds, level = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), config.log.log_level
+    supervisor = Supervisor(Membership(environ), environ, command, output_dir, config.problems, seconds, level)
     for number in FORWARDED:
         signal.signal(number, supervisor.forward)
     return supervisor.run()

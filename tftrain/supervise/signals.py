@@ -41,7 +41,7 @@ class Signals:
 
         Args:
             on_request: called once, possibly from another thread, with the name of the first signal.
-            end: ends the process with a code.
+            end: called with an exit code at a second one.
             plan: what the first signal leads to, for the log.
         """
         self.received = 0

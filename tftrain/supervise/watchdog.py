@@ -33,8 +33,7 @@ class Limit:
 
     Attributes:
         what: a noun for it, used in the report.
-        seconds: the longest time that it may take.
-        flag: the flag that sets the seconds.
+        seconds, flag: the longest time that it may take, and the flag that sets it.
         code: the exit code if it takes longer.
         left: the seconds that remain.
     """
@@ -65,14 +64,9 @@ class Watchdog:
     def __init__(
         self, rank: int, settings: LimitsConfig, output_dir: str, end: Callable[[int], None] = os._exit, host: str = ""
     ):
-        """Starts the thread.
+        """Starts the thread, which ends the process by calling `end` with a code.
 
-        Args:
-            rank: of this process.
-            settings: the seconds of each limit.
-            output_dir: folder where the report writes stacks/rank_N.txt.
-            end: ends the process with a code.
-            host: of the rank, for the report; "" if all ranks share one.
+        The report writes OUTPUT_DIR/stacks/rank_N.txt and names the host, "" if all ranks share one.
         """
         self.pending: PendingCollectives | None = None
         self.stage: int | None = None
@@ -113,9 +107,8 @@ class Watchdog:
             for limit in list(self._limits):
                 limit.left -= elapsed
                 if limit.left <= 0:
-                    reporter = threading.Thread(
-                        target=self._report, args=[limit], name="watchdog's report", daemon=True
-                    )
+                    name = "watchdog's report"
+                    reporter = threading.Thread(target=self._report, args=[limit], name=name, daemon=True)
                     reporter.start()
                     reporter.join(REPORT_SECONDS)
                     self._end(limit.code)
