@@ -18,8 +18,6 @@ from tftrain.checkpoint import durable, manifest
 from tftrain.checkpoint.errors import CheckpointError
 
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
-
-
 # What a run reports, in its folder.
 REPORTS = ("metrics.jsonl", "log.txt", "tensorboard")
 
@@ -37,11 +35,8 @@ def order(path: Path) -> tuple[int, int] | None:
 
 def find(output_dir: str | Path) -> list[Path]:
     """Returns the checkpoints of a run, oldest first, without symbolic links and folders that lack a manifest."""
-    return [
-        path
-        for path in _steps(checkpoint_folder(output_dir))
-        if (path / manifest.NAME).is_file() and not path.is_symlink()
-    ]
+    steps = _steps(checkpoint_folder(output_dir))
+    return [path for path in steps if (path / manifest.NAME).is_file() and not path.is_symlink()]
 
 
 def free_name(output_dir: str | Path, step: int) -> Path:
@@ -117,10 +112,9 @@ def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> P
         later += [path for path in (Path(output_dir) / name for name in REPORTS) if path.exists()]
     if not later:
         return None
-    numbers = [
-        int(path.name[10:]) for path in checkpoint_folder(output_dir).glob("set_aside_*") if path.name[10:].isdecimal()
-    ]
-    aside = checkpoint_folder(output_dir) / f"set_aside_{max(numbers, default=0) + 1}"
+    numbers = [path.name.removeprefix("set_aside_") for path in checkpoint_folder(output_dir).glob("set_aside_*")]
+    last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    aside = checkpoint_folder(output_dir) / f"set_aside_{last + 1}"
     try:
         aside.mkdir()
         metrics = Path(output_dir) / "metrics.jsonl"

@@ -127,11 +127,7 @@ def _block(block: Block, tensor: Tensor) -> dict[str, Any]:
 
 
 def content_of(folder: Path) -> bytes:
-    """Reads the manifest of a checkpoint, at most one byte more than `MAX_BYTES`.
-
-    Raises:
-        CheckpointError: it is missing or can't be read.
-    """
+    """Returns the bytes of a manifest, at most one more than `MAX_BYTES`; raises a CheckpointError if it can't."""
     path = folder / NAME
     with os.fdopen(open_file(path), "rb") as file:
         try:
@@ -167,20 +163,17 @@ def decode(content: bytes, path: str | Path) -> Manifest:
     try:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        return _manifest(strict_json.parse(content))
+        found = strict_json.parse(content)
+        version = found.get("format_version") if isinstance(found, dict) else None
+        if version != FORMAT_VERSION:
+            given = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
+            raise ValueError(f"{given}; resume with the version of tftrain that has written the checkpoint")
+        converted = strict_json.convert(found, _Content)
+        placement = _placement(converted)
+        _check(placement)
+        return Manifest(converted.step, placement, converted.run)
     except ValueError as error:
         raise CheckpointError(f"{path}: not the manifest of a checkpoint: {error}") from error
-
-
-def _manifest(found: Any) -> Manifest:
-    version = found.get("format_version") if isinstance(found, dict) else None
-    if version != FORMAT_VERSION:
-        given = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
-        raise ValueError(f"{given}; resume with the version of tftrain that has written the checkpoint")
-    content = strict_json.convert(found, _Content)
-    placement = _placement(content)
-    _check(placement)
-    return Manifest(content.step, placement, content.run)
 
 
 def _placement(content: _Content) -> Placement:

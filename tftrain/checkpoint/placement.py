@@ -80,7 +80,7 @@ class Placement(Mapping[str, Written]):
         """Returns the placement of files that have their pieces."""
         rows = Rows()
         for number, name in enumerate(sorted(files)):
-            rows.add(*columns(files[name].pieces, number))
+            rows.add(number, *columns(files[name].pieces))
         return Placement({name: file._replace(pieces=()) for name, file in files.items()}, rows.tensors())
 
     def __getitem__(self, name: str) -> Written:
@@ -158,21 +158,20 @@ class Place(NamedTuple):
     shape: Shape
 
 
-def columns(pieces: Sequence[Piece], file: int) -> tuple[list[Place], int, list[int], list[int]]:
-    """Returns the arguments of `Rows.add` for pieces in a file of this number."""
+def columns(pieces: Sequence[Piece]) -> tuple[list[Place], list[int], list[int]]:
+    """Returns the arguments of `Rows.add` for pieces in a file."""
     places = [Place(each.name, each.dtype, each.whole, each.offset, each.shape) for each in pieces]
-    return places, file, [each.start for each in pieces], [each.stop for each in pieces]
+    return places, [each.start for each in pieces], [each.stop for each in pieces]
 
 
 class Rows:
     """Collects pieces and makes series of them; a piece takes 32 bytes."""
 
     def __init__(self):
-        """Begins without pieces."""
         self._numbers: dict[Place, int] = {}
         self._rows: list[np.ndarray] = []
 
-    def add(self, places: Sequence[Place], file: int, starts: Sequence[int], stops: Sequence[int]) -> None:
+    def add(self, file: int, places: Sequence[Place], starts: Sequence[int], stops: Sequence[int]) -> None:
         """Adds pieces in a file of this number, of one block after the other, and start and stop of each stretch."""
         rows = np.empty((len(places), 4), np.int64)
         rows[:, 0] = [self._numbers.setdefault(place, len(self._numbers)) for place in places]
@@ -216,13 +215,12 @@ def series_of(rows: np.ndarray) -> Iterator[Series]:
     breaks = np.append(np.flatnonzero(~same), len(same))
     while index < len(rows):
         file, start, stop = rows[index].tolist()
-        count = 1
         if index < len(regular) and regular[index]:
             count = int(breaks[np.searchsorted(breaks, index)]) - index + 2
-        if count == 1:
-            yield Series(file, start, stop)
-        else:
             yield Series(file, start, stop, count, int(steps[index, 0]), int(steps[index, 1]))
+        else:
+            count = 1
+            yield Series(file, start, stop)
         index += count
 
 
@@ -246,15 +244,12 @@ def nbytes(placement: Placement) -> dict[str, int]:
     Raises:
         ValueError: a file has two pieces of a tensor.
     """
-    names = sorted(placement.files)
-    total = np.zeros(len(names), np.int64)
+    total = np.zeros(len(placement.files), np.int64)
     for name, tensor in placement.tensors.items():
-        end, are_apart = 0, True
+        end, are_apart, width = 0, True, DTYPES[tensor.dtype].itemsize
         for series in sorted(series for block in tensor.blocks for series in block.series):
             last = series.file + (series.count - 1) * series.file_step
-            total[series.file : last + 1 : series.file_step] += (series.stop - series.start) * DTYPES[
-                tensor.dtype
-            ].itemsize
+            total[series.file : last + 1 : series.file_step] += (series.stop - series.start) * width
             are_apart &= series.file >= end
             end = max(end, last + 1)
         # Series of tensor parallel ranks lie between each other.
@@ -262,4 +257,4 @@ def nbytes(placement: Placement) -> dict[str, int]:
             files = np.concatenate([block.expanded()[:, 0] for block in tensor.blocks])
             if len(np.unique(files)) != len(files):
                 raise ValueError(f"a file has two pieces of {name}")
-    return dict(zip(names, total.tolist(), strict=True))
+    return dict(zip(sorted(placement.files), total.tolist(), strict=True))

@@ -61,12 +61,9 @@ def pack(pieces: Iterable[Piece]) -> list[list[Piece]]:
 
 
 def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> Written:
-    """Writes a file and flushes it to the disk.
+    """Writes a file, which must not exist, and flushes it to the disk.
 
-    Args:
-        path: of the file, which must not exist.
-        pieces: at most one of each tensor.
-        values: the elements of each, flat; one is needed at a time.
+    There is at most one piece of each tensor. The elements of each are flat, and one piece's are needed at a time.
 
     Raises:
         OSError: the file can't be written.
@@ -109,8 +106,7 @@ def load(
     """Reads a file once from its beginning to its end.
 
     Args:
-        source: the file, whose size is that of the manifest.
-        expected: the file's description in the manifest.
+        source, expected: the file, and its description in the manifest, with the same size.
         allocate: returns flat memory for the elements of a piece, or None to skip the piece; by default new memory.
         check: the key of `DIGESTS` to compare after the last piece, which needs the skipped pieces as well; "": none.
 

@@ -48,7 +48,6 @@ class Source:
     """An open file of a known size; close it, or use it as a context.
 
     Attributes:
-        path: of the file.
         direct: whether reads bypass the page cache.
     """
 
@@ -56,8 +55,7 @@ class Source:
         """Opens the file.
 
         Args:
-            path: of the file.
-            size: its bytes.
+            path, size: of the file; bytes.
             block: uint8 memory to read into; for direct reads it consists of whole pages.
             alone: no other process on this host reads the file, so the page cache is of no use.
 
