@@ -116,9 +116,8 @@ class OptimizerState(tf.Module):
     def tensors_to_save(self) -> Iterator[TensorData]:
         """Yields the pieces that this rank saves, eagerly; all ranks together save each element of each tensor once.
 
-        Yields:
-            Pieces of `master/NAME` and `SLOT/NAME`, and their elements. If the state is in the host's memory, the
-            elements are a view of it, which is valid until the next update.
+        They are pieces of `master/NAME` and `SLOT/NAME`, with their elements. If the state is in the host's memory, the
+        elements are a view of it, which is valid until the next update.
         """
         for _, group in itertools.groupby(self._parts_to_save(), lambda part: id(part.variable)):
             parts = list(group)
@@ -185,10 +184,7 @@ def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:
 def load_weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], reader: Reader) -> None:
     """Assigns the master weights of a checkpoint to variables, rounded to their dtype.
 
-    Args:
-        variables: of the model, by global name.
-        pieces: by name, the piece of the whole tensor that a variable holds.
-        reader: the checkpoint.
+    `pieces` has, by name, the piece of the whole tensor that a variable holds.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.

@@ -6,6 +6,7 @@ holds whole tensors. Every part has at least one element, which may be padding: 
 """
 
 import heapq
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -42,14 +43,12 @@ class Bucket(NamedTuple):
     @property
     def part_sizes(self) -> list[int]:
         """Elements that each rank owns."""
-        return [stop - start for start, stop in zip(self.bounds, self.bounds[1:], strict=False)]
+        return [stop - start for start, stop in itertools.pairwise(self.bounds)]
 
     def owned(self, rank: int, sizes: Sequence[int]) -> Iterator[tuple[int, slice, slice]]:
         """Yields, for each tensor that a rank owns elements of: index, range in the rank's part, range in the tensor.
 
-        Args:
-            rank: of the owner.
-            sizes: elements of all tensors.
+        `sizes` are the elements of all tensors.
         """
         start, stop = self.bounds[rank], self.bounds[rank + 1]
         for tensor, offset in zip(self.tensors, self.offsets, strict=True):
@@ -60,11 +59,7 @@ class Bucket(NamedTuple):
     def parts(self, tensor: int, size: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Returns how ranks divide a tensor: the first rank, and start and stop of the part of it and of each next one.
 
-        It is `owned` of all ranks at once.
-
-        Args:
-            tensor: its index, which is one of `tensors`.
-            size: its elements.
+        It is `owned` of all ranks at once. The tensor is one of `tensors` and has `size` elements.
         """
         begin = self.offsets[self.tensors.index(tensor)]
         bounds = np.asarray(self.bounds)
@@ -123,11 +118,8 @@ def layout(
 
 
 def _even(tensors, sizes, ranks):
-    offsets, position = [], 0
-    for tensor in tensors:
-        offsets.append(position)
-        position += sizes[tensor]
-    part = -(-position // ranks)
+    *offsets, size = itertools.accumulate((sizes[tensor] for tensor in tensors), initial=0)
+    part = -(-size // ranks)
     return Bucket(tuple(tensors), tuple(offsets), tuple(part * rank for rank in range(ranks + 1)))
 
 

@@ -58,8 +58,7 @@ class StateLayout:
         """Divides nothing yet.
 
         Args:
-            pieces: by name, the piece of the whole tensor that the model's variable holds.
-            slots: of the update rule.
+            pieces, slots: by name, the piece of the whole tensor that the model's variable holds; of the update rule.
             buckets: by which the data parallel ranks divide the state; None: each of them holds all of it.
             rank, ranks: of the data parallel ranks: this one, and their number.
         """

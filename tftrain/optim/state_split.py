@@ -35,11 +35,9 @@ class StateSplit:
         self.slices: list[list[Slice]] = [bucket.slices(group.rank, self._sizes) for bucket in self.buckets]
 
     def take(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
-        """Yields this rank's part of each bucket, flat.
+        """Yields this rank's part of each bucket, flat, of whole tensors that are equal on all ranks.
 
-        Args:
-            tensors: whole, equal on all ranks. Only those that this rank owns elements of are accessed, one bucket
-                after the other.
+        Only the tensors that this rank owns elements of are accessed, one bucket after the other.
         """
         for bucket, slices in zip(self.buckets, self.slices, strict=True):
             ranges = {tensor: range_ for tensor, _, range_ in bucket.owned(self.group.rank, self._sizes)}
@@ -68,14 +66,11 @@ class StateSplit:
         ]
 
     def gather(self, parts: Sequence[tf.Tensor], name: str) -> Iterator[tuple[int, tf.Tensor]]:
-        """Collects tensors from the parts of all ranks.
+        """Collects tensors from the parts of all ranks, and yields index and value of each, bucket by bucket.
 
         Args:
             parts: this rank's part of each bucket.
             name: of the collectives; unique in the graph and equal on every rank.
-
-        Yields:
-            Index and value of each tensor, bucket by bucket.
         """
         for number, (bucket, part) in enumerate(zip(self.buckets, parts, strict=True)):
             flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), f"{name}.{number}")
@@ -83,10 +78,9 @@ class StateSplit:
             for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
                 yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
-    def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
+    def _flat(self, bucket: Bucket, tensors, dtype: tf.DType) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""
         pieces, position = [], 0
-        dtype = dtype or tensors[0].dtype
         for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
             if offset > position:
                 pieces.append(tf.zeros([offset - position], dtype))
