@@ -19,12 +19,7 @@ logger = logging.getLogger("tftrain.convert")
 def main(argv: Sequence[str]) -> int:
     """Converts what the command line says; returns the exit code."""
     return program.main(
-        "convert",
-        ConvertConfig,
-        convert,
-        argv,
-        target=lambda config: f"--to={config.to}",
-        left="; nothing was written",
+        "convert", ConvertConfig, convert, argv, target=lambda config: f"--to={config.to}", left="; nothing was written"
     )
 
 

@@ -32,9 +32,8 @@ from tftrain.tasks import make_task
 
 STEP = "optimizer/step"
 FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
-
-
 SCALARS = ("learning_rate", "grad_norm", "loss_scale", "skipped", "is_nan", "culprit")
+COUNTERS = ("step", "consumed_samples", "skipped_steps", "nan_steps")
 
 
 class StepInfo(NamedTuple):
@@ -117,8 +116,7 @@ class Progress(tf.Module):
         """Starts every counter at zero; `sums` is the number of the task's sums."""
         super().__init__(name="progress")
         self.step, self.consumed_samples, self.skipped_steps, self.nan_steps = (
-            tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
-            for name in ("step", "consumed_samples", "skipped_steps", "nan_steps")
+            tf.Variable(0, dtype=tf.int64, trainable=False, name=name) for name in COUNTERS
         )
         self.interval_sums = tf.Variable(tf.zeros([sums], tf.float64), trainable=False, name="interval_sums")
 
@@ -139,8 +137,7 @@ class Progress(tf.Module):
 
     def state(self) -> dict[str, tf.Variable]:
         """Returns the counters by the names they have in a checkpoint."""
-        names = ("step", "consumed_samples", "skipped_steps", "nan_steps", "interval_sums")
-        return {f"progress/{name}": getattr(self, name) for name in names}
+        return {f"progress/{name}": getattr(self, name) for name in (*COUNTERS, "interval_sums")}
 
 
 class Run:
@@ -159,12 +156,7 @@ class Run:
     """
 
     def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None):
-        """Builds the model with its initial weights and an optimizer over them.
-
-        Args:
-            config, mesh: see above.
-            initial: weights to begin with; a variable that they lack is drawn. By default all are.
-        """
+        """Builds the model and an optimizer over it; a variable that the initial weights lack is drawn."""
         self.config, self.mesh = config, mesh
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(config, mesh)
@@ -243,11 +235,10 @@ class Run:
         """Returns the shapes of the whole variables of the model, from the input to the output."""
         model = self.task.model
         own = {name: list(model.pieces[name].whole) for name in model.named_variables()}
-        line = self.mesh.pipeline
-        shapes = {}
-        for text in collectives.gather_texts(line, json.dumps(own), "shapes") if line.size > 1 else []:
-            shapes |= json.loads(text)
-        return shapes or own
+        if self.mesh.pipeline.size == 1:
+            return own
+        shapes = map(json.loads, collectives.gather_texts(self.mesh.pipeline, json.dumps(own), "shapes"))
+        return {name: shape for of_stage in shapes for name, shape in of_stage.items()}
 
     def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
         for name, variable in self.counters().items():

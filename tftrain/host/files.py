@@ -25,11 +25,7 @@ def reason(error: Exception) -> str:
 
 
 def read_small(path: str, limit: int) -> bytes:
-    """Returns the content of a file.
-
-    Args:
-        path: of a regular file.
-        limit: the maximum size in bytes.
+    """Returns the content of a file of at most `limit` bytes.
 
     Raises:
         OSError: the file can't be read, is not regular, or is too large; `strerror` gives the reason.
