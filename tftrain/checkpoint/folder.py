@@ -73,8 +73,7 @@ def remove_old(output_dir: str | Path, keep_last: int, keep_every: int, keep_ste
     """Removes old checkpoints, the oldest first, and all but the newest checkpoint of each step.
 
     Args:
-        output_dir: the run's folder.
-        keep_last: number of newest steps whose checkpoints remain.
+        output_dir, keep_last: the run's folder, and the number of newest steps whose checkpoints remain.
         keep_every: checkpoints of steps that are a multiple of it remain as well; 0: no others remain.
         keep_step: one more step whose checkpoint remains.
 
@@ -95,8 +94,7 @@ def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> P
     """Moves checkpoints of later steps out of the way of a run that continues from an earlier one; deletes nothing.
 
     Args:
-        output_dir: the run's folder.
-        step: the step that the run continues from; 0 for a fresh start.
+        output_dir, step: the run's folder, and the step that the run continues from; 0 for a fresh start.
         starts_over: whether what the old run reported is moved as well, all of it.
 
     Returns:

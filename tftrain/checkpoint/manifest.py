@@ -80,17 +80,11 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of a checkpoint.
+    """The content of a checkpoint."""
 
-    Attributes:
-        step: updates done.
-        files: by name, with their pieces, which together hold every tensor exactly once.
-        run: description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`.
-    """
-
-    step: int
-    files: Placement
-    run: Mapping[str, Any]
+    step: int  # updates done
+    files: Placement  # by name, with their pieces, which together hold every tensor exactly once
+    run: Mapping[str, Any]  # description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`
 
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Returns dtype and shape of every tensor by name."""

@@ -23,25 +23,17 @@ MASTER = "master"
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a named tensor.
+    """A piece of a named tensor: the stretch [start, stop) of a block's elements in row-major order."""
 
-    Attributes:
-        name: the tensor's global name, such as `master/layer_00/attention/query/kernel`.
-        whole: the shape of the whole tensor.
-        dtype: a key of `DTYPES`.
-        offset, shape: of a block of the whole; a number for each dimension.
-        start, stop: the stretch [start, stop) of the block's elements in row-major order.
-        replica_id: number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing
-            about the elements, so pieces that differ only in it are equal.
-    """
-
-    name: str
-    whole: tuple[int, ...]
-    dtype: str
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
+    name: str  # the tensor's global name, such as `master/layer_00/attention/query/kernel`
+    whole: Shape  # of the whole tensor
+    dtype: str  # a key of `DTYPES`
+    offset: Shape  # of the block in the whole
+    shape: Shape  # of the block
     start: int
     stop: int
+    # Number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing about the
+    # elements, so pieces that differ only in it are equal.
     replica_id: int = field(default=0, compare=False)
 
     @staticmethod
@@ -98,16 +90,11 @@ class TensorData(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A part of a piece that is a block of the whole tensor and contiguous in the piece.
+    """A part of a piece that is a block of the whole tensor and contiguous in the piece."""
 
-    Attributes:
-        offset, shape: of the block.
-        position: of its first element in the piece.
-    """
-
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
-    position: int
+    offset: Shape
+    shape: Shape
+    position: int  # of its first element in the piece
 
 
 def boxes(piece: Piece) -> list[Box]:

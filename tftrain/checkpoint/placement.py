@@ -66,13 +66,10 @@ class Tensor(NamedTuple):
 class Placement(Mapping[str, Written]):
     """The files of a checkpoint, by name; the pieces of a file are looked up when the file is accessed.
 
-    Attributes:
-        files: by name, with the size and the digests, but without pieces. A file's number is its place among the
-            sorted names.
-        tensors: by name. A file has at most one piece of a tensor.
+    A file's number is its place among the sorted names. A file has at most one piece of a tensor.
     """
 
-    files: Mapping[str, Written]
+    files: Mapping[str, Written]  # with the size and the digests, but without pieces
     tensors: Mapping[str, Tensor]
 
     @staticmethod

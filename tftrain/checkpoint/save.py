@@ -33,21 +33,14 @@ MAX_POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of all ranks to save a step in the run's folder, which is the same one for all ranks.
+    """One attempt of all ranks to save a step."""
 
-    Attributes:
-        step: updates done.
-        number: unique, so that files of an earlier attempt are never taken for files of this one.
-        rank, ranks: this process's rank, and the number of ranks; rank 0 is the chief.
-        is_good: whether a run may go on from the checkpoint without being told to, see `folder.doubtful_name`.
-    """
-
-    output_dir: Path
-    step: int
-    number: int
-    rank: int = 0
+    output_dir: Path  # the run's folder, the same one for all ranks
+    step: int  # updates done
+    number: int  # unique, so that files of an earlier attempt are never taken for files of this one
+    rank: int = 0  # of this process; rank 0 is the chief
     ranks: int = 1
-    is_good: bool = True
+    is_good: bool = True  # whether a run may go on from it without being told to, see `folder.doubtful_name`
 
     @property
     def folder(self) -> Path:
@@ -114,8 +107,7 @@ def complete(
     """Makes the shards of all ranks a checkpoint and returns it: the chief's part, after its own `write`.
 
     Args:
-        attempt: the save.
-        run: description of the run for the manifest.
+        attempt, run: the save, and the description of the run for the manifest.
         keep_last, keep_every, keep_step: see `folder.remove_old`.
         seconds: time limit of the wait for the other ranks.
         given_up: returns whether another rank is known to have failed.

@@ -120,11 +120,7 @@ class Agent:
 
 
 class Rank:
-    """The process of one rank.
-
-    Attributes:
-        has_ended: whether it has ended and its exit code is sent.
-    """
+    """The process of one rank; `has_ended` says whether it has ended and its exit code is sent."""
 
     def __init__(
         self, number: int, process: subprocess.Popen | forking.ForkedRank, streams: Mapping[str, Stream], agent: Agent

@@ -22,19 +22,12 @@ _ELSEWHERE = "192.0.2.1"  # An address that stands for any in documentation (RFC
 
 @dataclass(frozen=True)
 class Host:
-    """A host that runs ranks.
+    """A host that runs ranks."""
 
-    Attributes:
-        name: as given by the user.
-        slots: its ranks.
-        is_local: whether it is this machine.
-        launcher_address: this machine's IPv4 address for connections from that host.
-    """
-
-    name: str
-    slots: tuple[SlotInfo, ...]
-    is_local: bool
-    launcher_address: str
+    name: str  # as given by the user
+    slots: tuple[SlotInfo, ...]  # its ranks
+    is_local: bool  # whether it is this machine
+    launcher_address: str  # this machine's IPv4 address for connections from that host
 
 
 def assign(config: LaunchConfig) -> list[Host]:
@@ -64,13 +57,8 @@ def variables(
 ) -> dict[str, str]:
     """Returns the environment variables for the ranks of a host, beside those of each rank's place.
 
-    Other hosts do not get what only this one has, such as CUDA_VISIBLE_DEVICES.
-
-    Args:
-        host: where they run.
-        environ: the launcher's.
-        network: Horovod's variables for the network.
-        chosen_interfaces: the interfaces that the user chose, with commas between; None if they were found.
+    They are the launcher's and Horovod's for the network. Other hosts do not get what only this one has, such as
+    CUDA_VISIBLE_DEVICES. The user may have chosen interfaces, with commas between.
     """
     passed = {name: value for name, value in environ.items() if host.is_local or is_exportable(name)}
     network = {name: str(value) for name, value in network.items()}

@@ -40,21 +40,13 @@ SSH_FAILED = 255
 
 
 class Limits(NamedTuple):
-    """Seconds for the ranks to end by themselves.
+    """Seconds for the ranks to end by themselves."""
 
-    Attributes:
-        save: after a signal, from its arrival to the end.
-        connected: after a rank has failed, if all ranks were connected.
-        starting: the same, if they were not: ranks that wait for the failed one do not learn of its end.
-        terminate: from SIGTERM to SIGKILL.
-        kill: from SIGKILL to the end of the job.
-    """
-
-    save: float
-    connected: float = 45
-    starting: float = 10
-    terminate: float = 10
-    kill: float = 5
+    save: float  # after a signal, from its arrival to the end
+    connected: float = 45  # after a rank has failed, if all ranks were connected
+    starting: float = 10  # the same, if they were not: ranks that wait for the failed one do not learn of its end
+    terminate: float = 10  # from SIGTERM to SIGKILL
+    kill: float = 5  # from SIGKILL to the end of the job
 
 
 class _Handler(RendezvousHandler):

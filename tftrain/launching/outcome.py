@@ -21,17 +21,11 @@ KILLED = ExitCode.SIGNALLED + signal.SIGKILL
 
 
 class Ended(NamedTuple):
-    """A rank that has ended.
+    """A rank that has ended."""
 
-    Attributes:
-        code: its exit code; 128 plus the number of the signal that has ended it.
-        by_launcher: whether it ended after the launcher had begun to end the ranks for good.
-        is_lost: whether the connection to its host has ended, so that its own exit code is not known.
-    """
-
-    code: int
-    by_launcher: bool
-    is_lost: bool = False
+    code: int  # its exit code; 128 plus the number of the signal that has ended it
+    by_launcher: bool  # whether it ended after the launcher had begun to end the ranks for good
+    is_lost: bool = False  # whether the connection to its host has ended, so that its own exit code is not known
 
 
 def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:

@@ -34,12 +34,10 @@ class Norms:
         """Determines which tensors count on this rank.
 
         Args:
-            mesh: the ranks.
-            split: whether the data parallel ranks hold parts.
+            mesh, split: the ranks, and whether the data parallel ones hold parts.
             slices: of each store of the optimizer's state; the tensors of a store are all sliced or all whole.
             sliced: by tensor, whether the tensor parallel ranks hold slices.
-            places: by tensor, its index among the tensors of all stages.
-            total: number of the tensors of all stages.
+            places, total: by tensor, its index among the tensors of all stages; and their number.
         """
         # The ranks that together hold every tensor of the model once, and every tensor of this stage once.
         self._model = mesh.group(_kind(mesh, split, "model", "world"))

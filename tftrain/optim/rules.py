@@ -21,19 +21,12 @@ from tftrain.ops.lamb import UpdateScalars
 
 
 class FusedCall(NamedTuple):
-    """The arguments of a fused op for one set of stores.
-
-    Attributes:
-        gradients: by the op's argument name.
-        stores: the slots and the weights, by the op's argument names.
-        options: the arguments that every pass takes.
-        copies: by the number of a store, the 16-bit variable that receives its rounded weights.
-    """
+    """The arguments of a fused op for one set of stores, by their names."""
 
     gradients: dict[str, list[tf.Tensor]]
-    stores: dict[str, list[tf.Variable]]
-    options: dict[str, Any]
-    copies: dict[int, tf.Variable]
+    stores: dict[str, list[tf.Variable]]  # the slots and the weights
+    options: dict[str, Any]  # the arguments that every pass takes
+    copies: dict[int, tf.Variable]  # by the number of a store, the 16-bit variable that receives its rounded weights
 
 
 # From the squared norms of the weights and of the updates, fp32 [n] for each call, to the learning rates of each call.
@@ -41,18 +34,13 @@ Rates = Callable[[Sequence[lamb.Squares]], Sequence[tf.Tensor]]
 
 
 class UpdateRule(abc.ABC):
-    """One optimizer; `RULES` has the subclasses.
+    """One optimizer; `RULES` has the subclasses."""
 
-    Attributes:
-        slots: names of the fp32 state tensors of each weight, in the order in which methods take them.
-        adapts_layers: whether the learning rate of each tensor is scaled by its trust ratio. Then `direction` must
-            follow from the weight and the new slots alone, because it is computed once more after all norms are known.
-        fused_update: runs fused ops over calls; None if the rule has none.
-    """
-
-    slots: ClassVar[tuple[str, ...]]
+    slots: ClassVar[tuple[str, ...]]  # names of the fp32 state tensors of each weight, as the methods take them
+    # Whether the learning rate of each tensor gets its trust ratio. Then `direction` must follow from the weight
+    # and the new slots alone: it is computed once more after all norms are known.
     adapts_layers: ClassVar[bool] = False
-    fused_update: ClassVar[Callable[[Sequence[FusedCall], Rates], None] | None] = None
+    fused_update: ClassVar[Callable[[Sequence[FusedCall], Rates], None] | None] = None  # over calls; None: no fused ops
 
     def __init__(self, config: OptimizerConfig):
         self.config = config

@@ -53,8 +53,7 @@ class OptimizerState(tf.Module):
         """Creates the state, with slots of zero.
 
         Args:
-            names, split: see above.
-            variables: the targets.
+            names, variables, split: see above; the variables are the targets.
             mesh: the ranks; those of `mesh.data` hold the same variables.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
             slots: names of the update rule's slots; a checkpoint has a tensor `SLOT/NAME` for each.

@@ -16,29 +16,18 @@ from tftrain.parallel.buckets import pack
 
 
 class Slice(NamedTuple):
-    """A range of the elements of one tensor.
+    """A range of the elements of one tensor."""
 
-    Attributes:
-        tensor: its index; None for padding.
-        size: elements.
-    """
-
-    tensor: int | None
-    size: int
+    tensor: int | None  # its index; None for padding
+    size: int  # elements
 
 
 class Bucket(NamedTuple):
-    """Tensors that travel together.
+    """Tensors that travel together."""
 
-    Attributes:
-        tensors: their indices.
-        offsets: where each begins in the bucket; between them lies padding, if anything.
-        bounds: rank r owns the elements from bounds[r] to bounds[r + 1]; the last bound is the bucket's size.
-    """
-
-    tensors: tuple[int, ...]
-    offsets: tuple[int, ...]
-    bounds: tuple[int, ...]
+    tensors: tuple[int, ...]  # their indices
+    offsets: tuple[int, ...]  # where each begins in the bucket; between them lies padding, if anything
+    bounds: tuple[int, ...]  # rank r owns the elements from bounds[r] to bounds[r + 1]; the last is the bucket's size
 
     @property
     def part_sizes(self) -> list[int]:
@@ -93,10 +82,8 @@ def layout(
     Args:
         strategy: `even`, `naive` or `greedy:K`, see `ParallelConfig.state_split_strategy`.
         names: of the tensors, such as `layer_00/attention/query/kernel`; those with the same first word form a layer.
-        sizes: elements of each tensor, all positive.
-        kinds: of the tensors; no bucket holds tensors of two kinds.
-        ranks: number of ranks that share the tensors.
-        limit: elements of a bucket, see `pack`.
+        sizes, kinds: elements of each tensor, all positive; and its kind: no bucket holds tensors of two kinds.
+        ranks, limit: number of ranks that share the tensors, and elements of a bucket, see `pack`.
         loads: by tensor, what `greedy:K` balances; by default the sizes. Tensor parallel ranks give equal loads where
             their slices differ in size, so that a tensor has the same owner in each of their layouts.
 

@@ -12,19 +12,12 @@ from tftrain.optim.state_buckets import Bucket
 
 
 class Held(NamedTuple):
-    """A piece that a rank holds.
+    """A piece that a rank holds."""
 
-    Attributes:
-        piece: of the tensor `KIND/NAME`.
-        kind: `master`, or the name of a slot.
-        store: index of the variable of this kind that holds it, see `OptimizerState`.
-        stretch: where the piece is among the elements of that variable.
-    """
-
-    piece: Piece
-    kind: str
-    store: int
-    stretch: slice
+    piece: Piece  # of the tensor `KIND/NAME`
+    kind: str  # `master`, or the name of a slot
+    store: int  # index of the variable of this kind that holds it, see `OptimizerState`
+    stretch: slice  # where the piece is among the elements of that variable
 
 
 def bucket_kinds(

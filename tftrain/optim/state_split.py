@@ -13,8 +13,7 @@ class StateSplit:
     """Converts between whole tensors and this rank's flat part of each bucket.
 
     Attributes:
-        group: the ranks among which tensors are divided.
-        buckets: the tensors of each bucket, and the bounds of each rank's part.
+        group, buckets: the ranks among which tensors are divided, and the buckets.
         slices: the slices of this rank's part of each bucket.
     """
 

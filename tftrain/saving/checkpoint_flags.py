@@ -31,16 +31,11 @@ _TO_EVALUATE = {"precision", "micro_batch_size"}
 
 
 class Completed(NamedTuple):
-    """A configuration whose flags come from the command line, or else from a checkpoint.
-
-    Attributes:
-        path: the checkpoint; None if there is none.
-        taken: the values from the checkpoint that are not defaults, by flag.
-    """
+    """A configuration whose flags come from the command line, or else from a checkpoint."""
 
     config: TrainConfig
-    path: Path | None
-    taken: dict[str, Any]
+    path: Path | None  # the checkpoint; None if there is none
+    taken: dict[str, Any]  # the values from the checkpoint that are not defaults, by flag
 
     @property
     def line(self) -> str:

@@ -9,15 +9,10 @@ RELEASING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHTS)
 
 
 class Peak(NamedTuple):
-    """The most activations that a stage holds at a time, each those of one micro-batch and one chunk.
-
-    Attributes:
-        total: of all chunks.
-        of_chunks: of each chunk, when the stage holds the most.
-    """
+    """The most activations that a stage holds at a time, each those of one micro-batch and one chunk."""
 
     total: int
-    of_chunks: tuple[int, ...]
+    of_chunks: tuple[int, ...]  # of each chunk, when the stage holds the most
 
 
 def peak(actions: Sequence[Action], chunks: int) -> Peak:

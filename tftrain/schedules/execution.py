@@ -17,17 +17,13 @@ class ScheduleError(ValueError):
 
 
 class Step(NamedTuple):
-    """A computation, or a transfer from its send to the computation that needs it.
-
-    Attributes:
-        stage, action: of a transfer, those of the receive.
-        after: numbers of the steps that end before it begins, 0 for none. Of a computation: the stage's previous
-            computation and its input's transfer. Of a transfer: the computation before the send, the one before the
-            place of the receive, and the previous transfer from the same stage to the same stage.
-    """
+    """A computation, or a transfer from its send to the computation that needs it; then stage and action receive."""
 
     stage: int
     action: Action
+    # Numbers of the steps that end before it begins, 0 for none. Of a computation: the stage's previous computation and
+    # its input's transfer. Of a transfer: the computation before the send, the one before the place of the receive, and
+    # the previous transfer from the same stage to the same stage.
     after: tuple[int, int, int]
 
 

@@ -14,21 +14,15 @@ PerChunk = tuple[tuple[float, ...], ...]  # [stage][chunk]
 
 
 class Durations(NamedTuple):
-    """Durations of the actions, in any unit of time.
-
-    Attributes:
-        forward, backward_inputs, backward_weights: of one micro-batch, for each stage and chunk. A backward pass for
-            inputs and weights together takes the sum.
-        transfer: of an activation, or of its gradient, between two stages.
-    """
+    """Durations of the actions of one micro-batch, in any unit of time."""
 
     forward: PerChunk
     backward_inputs: PerChunk
     backward_weights: PerChunk
-    transfer: float = 0.0
+    transfer: float = 0.0  # of an activation, or of its gradient, between two stages
 
     def of(self, kind: Kind) -> PerChunk:
-        """Returns the durations of computations of a kind."""
+        """Returns the durations of computations of a kind; backward for inputs and weights together takes the sum."""
         if kind is Kind.BACKWARD:
             both = zip(self.backward_inputs, self.backward_weights, strict=True)
             return tuple(tuple(map(sum, zip(*stage, strict=True))) for stage in both)

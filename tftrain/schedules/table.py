@@ -29,23 +29,14 @@ TRANSFERS = (Kind.SEND, Kind.RECEIVE)
 
 
 class Action(NamedTuple):
-    """One action of one stage.
-
-    Attributes:
-        kind: what it does.
-        micro_batch: of which micro-batch, from 0.
-        chunk: of which of the stage's chunks, from 0; of a transfer, the chunk that made the tensor or needs it.
-        what: of a transfer: `ACTIVATION`, or `GRADIENT` of an activation.
-        peer: of a transfer: the stage at the other end.
-        boundary: of a transfer: the boundary that the tensor crosses.
-    """
+    """One action of one stage."""
 
     kind: Kind
-    micro_batch: int
-    chunk: int = 0
-    what: str = ""
-    peer: int = -1
-    boundary: int = -1
+    micro_batch: int  # from 0
+    chunk: int = 0  # of the stage, from 0; of a transfer, the chunk that made the tensor or needs it
+    what: str = ""  # of a transfer: `ACTIVATION`, or `GRADIENT` of an activation
+    peer: int = -1  # of a transfer: the stage at the other end
+    boundary: int = -1  # of a transfer: the boundary that the tensor crosses
 
     @property
     def name(self) -> str:
@@ -61,20 +52,13 @@ class Action(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A schedule.
+    """A schedule."""
 
-    Attributes:
-        schedule: the value of --pipeline_schedule; the bound on memory depends on it.
-        micro_batches, chunks: numbers of micro-batches of an update, and of chunks of a stage.
-        stages: for each stage its actions in order. The tick of an action is its place in this list.
-        forward_only: whether it is for an evaluation, which has no backward.
-    """
-
-    schedule: str
-    micro_batches: int
-    chunks: int
-    stages: tuple[tuple[Action, ...], ...]
-    forward_only: bool = False
+    schedule: str  # the value of --pipeline_schedule; the bound on memory depends on it
+    micro_batches: int  # of an update
+    chunks: int  # of a stage
+    stages: tuple[tuple[Action, ...], ...]  # for each stage its actions in order; an action's place is its tick
+    forward_only: bool = False  # whether it is for an evaluation, which has no backward
 
 
 def input_of(action: Action, stage: int, stages: int, chunks: int) -> Action | None:

@@ -29,20 +29,13 @@ REPORT_SECONDS = 10
 
 @dataclass(eq=False)
 class Limit:
-    """Something that must end in time.
+    """Something that must end in time."""
 
-    Attributes:
-        what: a noun for it, used in the report.
-        seconds, flag: the longest time that it may take, and the flag that sets it.
-        code: the exit code if it takes longer.
-        left: the seconds that remain.
-    """
-
-    what: str
-    seconds: float
-    flag: str
-    code: int
-    left: float
+    what: str  # a noun for it, used in the report
+    seconds: float  # the longest time that it may take
+    flag: str  # sets the seconds
+    code: int  # the exit code if it takes longer
+    left: float  # the seconds that remain
 
     def restart(self) -> None:
         """Starts to count again, because there was progress."""

@@ -38,11 +38,6 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
 def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
     """Evaluates the checkpoint that `--resume` means, prints the result, and returns it.
 
-    Args:
-        config: resolved, with the sizes that the data gives filled in.
-        mesh: the ranks, already connected.
-        watchdog: of this process; by default a new one.
-
     Raises:
         DataError, CheckpointError: the message names the file.
     """

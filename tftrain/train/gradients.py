@@ -17,32 +17,21 @@ from tftrain.tasks.task import Batch
 
 
 class Gradients(NamedTuple):
-    """The result of forward and backward over one or more micro-batches.
+    """The result of forward and backward over one or more micro-batches."""
 
-    Attributes:
-        dense: a gradient for each variable, still different on each rank; where every micro-batch is reduced at once,
-            this rank's part of each bucket, summed over ranks.
-        rows: the gradients of the token embedding's looked-up rows; None where they are part of `dense`.
-        sums: the task's sums, fp32 [len(task.sums)].
-    """
-
+    # A gradient for each variable, still different on each rank; where every micro-batch is reduced at once, this
+    # rank's part of each bucket, summed over ranks.
     dense: list[tf.Tensor]
-    rows: SparseRows | None
-    sums: tf.Tensor
+    rows: SparseRows | None  # gradients of the token embedding's looked-up rows; None where they are part of `dense`
+    sums: tf.Tensor  # the task's, fp32 [len(task.sums)]
 
 
 class Position(NamedTuple):
-    """The step, loss weights and loss scale of a global batch.
+    """The step, loss weights and loss scale of a global batch."""
 
-    Attributes:
-        step: int64 scalar tensor, the number of the update.
-        loss_weights: fp32 [losses], of the global batch.
-        scale: fp32 scalar, the loss scale.
-    """
-
-    step: tf.Tensor
-    loss_weights: tf.Tensor
-    scale: tf.Tensor
+    step: tf.Tensor  # int64 scalar, the number of the update
+    loss_weights: tf.Tensor  # fp32 [losses], of the global batch
+    scale: tf.Tensor  # fp32 scalar, the loss scale
 
 
 class Accumulation:

@@ -33,14 +33,7 @@ class HeldOut:
     """
 
     def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        """Opens the split; nothing is read before the first call.
-
-        Args:
-            config, mesh: of the run, resolved.
-            task: whose model is evaluated as it is at each call.
-            parts: the layers of this rank.
-            jit: whether XLA compiles the forward pass.
-        """
+        """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is."""
         self._config, self._task, self._mesh = config, task, mesh
         self._source = task.open_source(config.data, "eval", config.run.seed)
         self.scorer = task.scorer(self._source)

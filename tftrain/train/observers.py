@@ -22,21 +22,13 @@ from tftrain.train.stage_clock import StageClock
 
 @dataclass
 class Outcome:
-    """A step, and what was decided after it; equal on all ranks.
+    """A step, and what was decided after it; equal on all ranks."""
 
-    Attributes:
-        number: updates so far, this one included.
-        info: the results of the step.
-        is_last: whether no step follows. An observer may set it.
-        is_stopped: whether a signal asked for the end.
-        is_best: whether the evaluation after the step has the best score so far.
-    """
-
-    number: int
+    number: int  # updates so far, this one included
     info: StepInfo
-    is_last: bool
-    is_stopped: bool = False
-    is_best: bool = False
+    is_last: bool  # whether no step follows; an observer may set it
+    is_stopped: bool = False  # whether a signal asked for the end
+    is_best: bool = False  # whether the evaluation after the step has the best score so far
 
     @property
     def exit_code(self) -> ExitCode:

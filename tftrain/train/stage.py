@@ -21,39 +21,23 @@ AS_CALL = {"_noinline": True}
 
 
 class Forward(NamedTuple):
-    """The forward pass of one part over one micro-batch.
+    """The forward pass of one part over one micro-batch."""
 
-    Attributes:
-        output: activations, [b, S, H]; of the part with the heads, the loss times the loss scale.
-        sums: the task's sums, of the part with the heads; else None.
-        outputs: what the task predicts for each sample, in an evaluation of the part with the heads; None if the task
-            has no scorer.
-        tape: of the pass; None in an evaluation.
-        inputs: activations of the part before, [b, S, H]; None for the part with the embedding.
-        taps: see `weight_gradients`; empty unless backward is in two halves.
-        kernel_inputs: for each tap, what its kernel is multiplied with.
-    """
-
-    output: tf.Tensor
-    sums: tf.Tensor | None
-    outputs: tf.Tensor | None
-    tape: tf.GradientTape | None
-    inputs: tf.Tensor | None
-    taps: list[tf.Tensor]
-    kernel_inputs: list[tf.Tensor]
+    output: tf.Tensor  # activations, [b, S, H]; of the part with the heads, the loss times the loss scale
+    sums: tf.Tensor | None  # the task's sums, of the part with the heads; else None
+    outputs: tf.Tensor | None  # predictions, in an evaluation of the part with the heads, if the task has a scorer
+    tape: tf.GradientTape | None  # of the pass; None in an evaluation
+    inputs: tf.Tensor | None  # activations of the part before, [b, S, H]; None for the part with the embedding
+    taps: list[tf.Tensor]  # see `weight_gradients`; empty unless backward is in two halves
+    kernel_inputs: list[tf.Tensor]  # for each tap, what its kernel is multiplied with
 
 
 class Backward(NamedTuple):
-    """The backward pass of one part over one micro-batch, or the first half of it.
+    """The backward pass of one part over one micro-batch, or the first half of it."""
 
-    Attributes:
-        of_inputs: gradient of the activations of the part before; None for the part with the embedding.
-        of_variables: index in `Stage.variables` -> gradient.
-        kernel_inputs, upstream: what `Stage.backward_weights` needs for the kernels' gradients.
-    """
-
-    of_inputs: tf.Tensor | None
-    of_variables: dict[int, tf.Tensor]
+    of_inputs: tf.Tensor | None  # gradient of the activations of the part before; None for the part with the embedding
+    of_variables: dict[int, tf.Tensor]  # index in `Stage.variables` -> gradient
+    # What `Stage.backward_weights` needs for the kernels' gradients.
     kernel_inputs: list[tf.Tensor]
     upstream: list[tf.Tensor]
 
