@@ -1,4 +1,4 @@
-"""Reads small files whole, and refuses large files and files that are not regular.
+"""Reads small files whole, and refuses large files and files that are not regular; words for messages about them.
 
 Manifests, vocabularies, indexes and flagfiles are read by this module, so that no path can block a program (a pipe, a
 device) or fill its memory.
@@ -7,6 +7,7 @@ device) or fill its memory.
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from typing import BinaryIO
 
 _PART_BYTES = 1 << 20
@@ -17,6 +18,11 @@ def one_line(text: str, max_length: int = 2000) -> str:
     if len(text) > max_length:
         text = f"{text[: max_length // 2]}...{text[-max_length // 2 :]}"
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def listed(items: Sequence, most: int, separator: str = ", ") -> str:
+    """Returns the first items for a message, and how many more there are."""
+    return separator.join(map(str, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
 def reason(error: Exception) -> str:

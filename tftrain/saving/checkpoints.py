@@ -14,6 +14,7 @@ from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
 from tftrain.config.fields import changed
 from tftrain.host.environment import versions
+from tftrain.host.files import listed
 from tftrain.labelled.preflight import identity
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.run_state import Run
@@ -147,5 +148,4 @@ class Checkpoints:
             if expected.get(name) != found.get(name)
         ]
         if differing:
-            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-            raise AgreedCheckpointError(f"{reader.path}: not this model's: {'; '.join(differing[:3])}{more}")
+            raise AgreedCheckpointError(f"{reader.path}: not this model's: {listed(differing, 3, '; ')}")

@@ -14,6 +14,7 @@ from tftrain.checkpoint.errors import AgreedCheckpointError, CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.config.train import TrainConfig
+from tftrain.host.files import listed
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 
@@ -49,10 +50,9 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
     if mesh.is_chief:
         token.unlink(missing_ok=True)
     if blind.size:
-        ranks = ", ".join(map(str, blind[:8])) + (f" and {blind.size - 8} more" if blind.size > 8 else "")
         raise AgreedCheckpointError(
-            f"--output_dir={output_dir}: rank 0 writes files there that these ranks do not see: {ranks}; every rank "
-            "writes its part of a checkpoint: name a folder on a file system that all hosts share"
+            f"--output_dir={output_dir}: rank 0 writes files there that these ranks do not see: {listed(blind, 8)}; "
+            "every rank writes its part of a checkpoint: name a folder on a file system that all hosts share"
         )
 
 

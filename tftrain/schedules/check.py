@@ -7,7 +7,7 @@ import itertools
 from collections import defaultdict
 
 from tftrain.schedules import activations
-from tftrain.schedules.execution import ScheduleError, steps
+from tftrain.schedules.simulation import ScheduleError, steps
 from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, output_of
 
 BACKWARDS, HALVES = (Kind.BACKWARD, Kind.BACKWARD_INPUTS), (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)

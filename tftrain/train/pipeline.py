@@ -6,7 +6,7 @@ tensor, and a receive for the computation before it, so transfers run while the 
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -41,9 +41,7 @@ class PipelineEvaluation:
             sample, if it has a scorer.
         """
         count = self._stage.task.batch_size(batch) // self._config.batch.micro_batch_size
-        parallel = self._config.parallel
-        sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
-        table = orders.forward_only(parallel.pipeline_schedule, *sizes)
+        table = schedule_of(self._config, count, orders.forward_only)
         graph = StageGraph(self._stage, self._mesh, table, batch, None)
         sums = graph.run().sums
         return sums, tf.concat(graph.outputs, axis=0) if graph.outputs else None
@@ -75,11 +73,11 @@ class PipelineGradients:
         return found._replace(dense=dense)
 
 
-def schedule_of(config: TrainConfig, micro_batches: int) -> Table:
+def schedule_of(config: TrainConfig, micro_batches: int, make: Callable[..., Table] = orders.table) -> Table:
     """Returns the table of the schedule that a run's flags ask for."""
     parallel = config.parallel
     sizes = parallel.pipeline_parallel_size, micro_batches, parallel.virtual_pipeline_size
-    return orders.table(parallel.pipeline_schedule, *sizes)
+    return make(parallel.pipeline_schedule, *sizes)
 
 
 class StageGraph:
