@@ -196,8 +196,7 @@ class Doubts:
     """Warns of texts that are cut or have unknown words, MAX_WARNINGS at most, and counts the rest."""
 
     def __init__(self, longest: float):
-        """Has warned of nothing yet; `longest` is that of the model, in tokens."""
-        self._longest, self._count = longest, 0
+        self._longest, self._count = longest, 0  # The longest text that the model reads, in tokens.
 
     def report(self, batch, samples) -> None:
         """Warns of the samples of a batch, given their names and texts."""

@@ -15,6 +15,7 @@ so that a terminal's Ctrl-C reaches only the launcher; and it gets SIGTERM from 
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import signal
@@ -42,8 +43,7 @@ class Agent:
     """The ranks of one host, and the connection to the launcher."""
 
     def __init__(self, commands: BinaryIO, output: int):
-        """Prepares to serve; `commands` has the launcher's messages, and the descriptor `output` takes the answers."""
-        self._commands, self._output = commands, output
+        self._commands, self._output = commands, output  # The launcher's messages, and a descriptor for answers.
         self._writing = threading.Lock()
         self._ranks: list[Rank] = []
 
@@ -54,7 +54,7 @@ class Agent:
         try:
             if hello["is_parallel"]:
                 check_host_name()
-            self.send({"ready": interface(hello["address"], hello["port"], hello["interfaces"])})
+            self.send(ready=interface(hello["address"], hello["port"], hello["interfaces"]))
             on_silence(hello["address"], hello["keepalive_port"], lambda: self._abandon(hello["save_seconds"]))
             if (job := self._receive()) is None:
                 return
@@ -62,14 +62,14 @@ class Agent:
             for rank in self._ranks:
                 rank.watch()
         except (OSError, LookupError, forking.ForkError) as error:
-            self.send({"failed": str(error)})
+            self.send(failed=str(error))
         else:
             while command := self._receive():
                 for rank in self._ranks:
                     rank.send_signal(command["signal"])
         self._end(hello["save_seconds"])
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, **message: Any) -> None:
         """Sends a message to the launcher; if the launcher is gone, drops it."""
         line = messages.encode(message)
         with self._writing, contextlib.suppress(OSError):
@@ -120,12 +120,11 @@ class Agent:
 
 
 class Rank:
-    """The process of one rank; `has_ended` says whether it has ended and its exit code is sent."""
+    """The process of one rank, a child that leads a session; `has_ended`: it has ended and its exit code is sent."""
 
     def __init__(
         self, number: int, process: subprocess.Popen | forking.ForkedRank, streams: Mapping[str, Stream], agent: Agent
     ):
-        """Takes a child of this process, which leads a session; the agent sends its output and its exit code."""
         self._number, self._process, self._streams, self._agent = number, process, streams, agent
         self._lock, self._is_reaped, self.has_ended = threading.Lock(), False, False
         self._waiter = threading.Thread(target=self._wait, daemon=True)
@@ -145,16 +144,14 @@ class Rank:
         if self._waiter.is_alive():
             self._waiter.join(None if seconds is None else max(0, seconds))
 
-    def _pump(self, name: str, stream: Stream) -> threading.Thread:
-        def emit(data: bytes) -> None:
-            self._agent.send({"rank": self._number, "stream": name, "data": data})
-
-        pump = threading.Thread(target=forward, args=(stream, emit), daemon=True)
-        pump.start()
-        return pump
+    def _emit(self, name: str, data: bytes) -> None:
+        self._agent.send(rank=self._number, stream=name, data=data)
 
     def _wait(self) -> None:
-        pumps = [self._pump(name, stream) for name, stream in self._streams.items()]
+        outputs = [(stream, functools.partial(self._emit, name)) for name, stream in self._streams.items()]
+        pumps = [threading.Thread(target=forward, args=each, daemon=True) for each in outputs]
+        for pump in pumps:
+            pump.start()
         # Until the process is reaped, its number and its group's can't be given to another process.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
@@ -164,7 +161,7 @@ class Rank:
             code = self._process.wait()
         for pump in pumps:
             pump.join(OUTPUT_SECONDS)
-        self._agent.send({"rank": self._number, "code": code if code >= 0 else 128 - code})
+        self._agent.send(rank=self._number, code=code if code >= 0 else 128 - code)
         self.has_ended = True
         self._agent.rank_ended()
 

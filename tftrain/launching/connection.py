@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from horovod.runner.util.remote import get_remote_command
@@ -37,7 +36,6 @@ class Output:
     """The launcher's standard output and error; one that is closed or full takes nothing, and the ranks go on."""
 
     def __init__(self):
-        """Writes nothing yet."""
         self._files = {"stdout": 1, "stderr": 2}
         self._lock = threading.Lock()
 
@@ -83,7 +81,7 @@ class Connection:
         errors.start()
         threading.Thread(target=self._receive, args=(errors,), daemon=True).start()
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, **message: Any) -> None:
         """Sends a message to the agent; the end of the connection is reported as an event."""
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(messages.encode(message))

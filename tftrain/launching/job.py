@@ -131,14 +131,12 @@ class _Job:
             self._connections.append(connection)
             logger.debug(f"{host.name}: ranks {[slot.rank for slot in host.slots]}: {' '.join(connection.command)}")
             connection.send(
-                {
-                    "address": host.launcher_address,
-                    "port": port,
-                    "keepalive_port": self._keepalive.getsockname()[1],
-                    "interfaces": interfaces,
-                    "is_parallel": len(self._host_names) > 1,
-                    "save_seconds": self._limits.save,
-                }
+                address=host.launcher_address,
+                port=port,
+                keepalive_port=self._keepalive.getsockname()[1],
+                interfaces=interfaces,
+                is_parallel=len(self._host_names) > 1,
+                save_seconds=self._limits.save,
             )
         while waiting := [connection for connection in self._connections if not connection.interface]:
             event = self._next(last)
@@ -163,13 +161,11 @@ class _Job:
             network = create_run_env_vars(host.launcher_address, [connection.interface], self._port)
             logger.debug(f"{host.name}: network interface {connection.interface}")
             connection.send(
-                {
-                    "command": command,
-                    "fork_server": fork_server,
-                    "environ": variables(host, os.environ, network, self._config.network_interfaces),
-                    "ranks": {slot.rank: create_slot_env_vars(slot) for slot in host.slots},
-                    "terminals": self._output.terminals(),
-                }
+                command=command,
+                fork_server=fork_server,
+                environ=variables(host, os.environ, network, self._config.network_interfaces),
+                ranks={slot.rank: create_slot_env_vars(slot) for slot in host.slots},
+                terminals=self._output.terminals(),
             )
         while len(self._ended) < len(self._host_names):
             event = self._next(self._steps[0][0] if self._steps else None)
@@ -196,9 +192,9 @@ class _Job:
 
     def close(self) -> None:
         self._keepalive.close()
+        last = time.monotonic() + CLOSE_SECONDS
         for connection in self._connections:
             connection.close()
-        last = time.monotonic() + CLOSE_SECONDS
         for connection in self._connections:
             connection.end(last - time.monotonic())
 
@@ -211,7 +207,7 @@ class _Job:
 
     def _send(self, number: int) -> None:
         for connection in self._connections:
-            connection.send({"signal": number})
+            connection.send(signal=number)
 
     def _record(self, rank: int, code: int, is_lost: bool = False) -> None:
         """Records the end of a rank, after which the others may take only so long."""

@@ -35,7 +35,6 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
     """
 
     def __init__(self, pieces: Iterable[VariablePiece]):
-        """Allocates memory for the pieces of variables whose own memory can't be used."""
         by_host = {True: {}, False: {}}
         for each in pieces:
             by_host[_on_host(each.variable)][each.piece] = each

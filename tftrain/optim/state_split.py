@@ -13,7 +13,7 @@ class StateSplit:
     """Converts between whole tensors and this rank's flat part of each bucket.
 
     Attributes:
-        group, buckets: the ranks among which tensors are divided, and the buckets.
+        group, buckets: the ranks among which tensors are divided, and the buckets, see `layout`.
         slices: the slices of this rank's part of each bucket.
     """
 
@@ -26,7 +26,6 @@ class StateSplit:
         kinds: Sequence[Hashable] | None = None,
         loads: Sequence[float] | None = None,
     ):
-        """Divides tensors of these names and shapes, which are the same on all ranks of the group, see `layout`."""
         self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
         self._sizes = [shape.num_elements() for shape in self._shapes]
         kinds = kinds or [None] * len(names)

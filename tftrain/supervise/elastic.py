@@ -19,6 +19,7 @@ and notices changes at any time. Each new child starts without the graphs, threa
 one. The cost is that TensorFlow starts again at each change.
 """
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -39,6 +40,7 @@ from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
 from tftrain.parallel.rendezvous import STORE_ERRORS
+from tftrain.supervise.signals import REQUESTS
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,6 @@ MAX_FAILURES = 3
 HOSTS_CHANGED, RANK_FAILED, FINAL = "hosts_changed", "rank_failed", "final"
 STOPS = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
 CAUSED_BY_PEERS = (ExitCode.PEER_ENDED, ExitCode.STALLED)
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Supervisor:
@@ -142,13 +143,18 @@ class Supervisor:
             return None
         if (code >= 0 and code not in CAUSED_BY_PEERS) or self._is_final():
             return exit_code
-        self._announce_failure(f"rank {self._launch.rank} ended with exit code {exit_code}")
+        if not self._membership.store.get(RANK_FAILED):
+            reason = f"rank {self._launch.rank} ended with exit code {exit_code}"
+            logger.warning(f"elastic: {reason}; all ranks start again")
+            self._membership.store.put(RANK_FAILED, reason)
         return self._count_failure()
 
     def _watch(self, child: subprocess.Popen) -> int:
         """Waits for a child and returns its exit code; kills it if another child failed and it does not end."""
         store, is_asked, deadline = self._membership.store, False, None
-        while (code := _wait(child)) is None:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(POLL_SECONDS)
             if self._membership.changed.is_set() and not is_asked:
                 logger.warning("elastic: hosts or slots have changed; the run saves and starts again")
                 store.put(HOSTS_CHANGED, "yes")
@@ -158,7 +164,6 @@ class Supervisor:
                 deadline = time.monotonic() + GRACE_SECONDS
             elif deadline is not None and time.monotonic() > deadline:
                 child.kill()
-        return code
 
     def _await_hosts(self, problems: list[Problem]) -> int | None:
         """Waits until hosts change and returns None, or an exit code if they do not."""
@@ -182,12 +187,6 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
         return final is not None
 
-    def _announce_failure(self, what: str) -> None:
-        """Leaves a note that makes all ranks start again."""
-        if not self._membership.store.get(RANK_FAILED):
-            logger.warning(f"elastic: {what}; all ranks start again")
-            self._membership.store.put(RANK_FAILED, what)
-
     def _count_failure(self) -> int | None:
         """Returns FAILED if ranks fail repeatedly without a new checkpoint in between, else None."""
         newest = self._newest_checkpoint()
@@ -200,8 +199,7 @@ class Supervisor:
         return ExitCode.FAILED
 
     def _newest_checkpoint(self) -> Path | None:
-        found = folder.find(self._output_dir)
-        return found[-1] if found else None
+        return next(reversed(folder.find(self._output_dir)), None)
 
     def _end_child(self) -> None:
         if self._child is not None and self._child.poll() is None:
@@ -246,7 +244,7 @@ def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     command, output_dir = [sys.executable, *sys.orig_argv[1:]], config.run.output_dir
     seconds, level = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), config.log.log_level
     supervisor = Supervisor(Membership(environ), environ, command, output_dir, config.problems, seconds, level)
-    for number in FORWARDED:
+    for number in REQUESTS:
         signal.signal(number, supervisor.forward)
     return supervisor.run()
 
@@ -256,10 +254,3 @@ def _die_with(supervisor: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _wait(child: subprocess.Popen) -> int | None:
-    try:
-        return child.wait(POLL_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None

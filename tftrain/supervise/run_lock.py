@@ -32,7 +32,6 @@ class RunLock:
     """
 
     def __init__(self, output_dir: str | Path):
-        """Locks nothing yet; the folder exists."""
         self.path = Path(output_dir) / NAME
         self._file: int | None = None
 

@@ -28,7 +28,6 @@ class PipelineEvaluation:
     """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
     def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        """Traces nothing yet; for the other arguments, see `Stage`."""
         self._config, self._mesh = config, mesh
         self._stage = Stage(task, parts, jit, config.run.seed)
 

@@ -20,7 +20,6 @@ class TrainStep:
     """
 
     def __init__(self, run: Run):
-        """Prepares the update; nothing is traced before the first call."""
         self._run, mesh, state = run, run.mesh, run.optimizer.state
         wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
         each_micro_batch = run.config.parallel.split_grad_accum
