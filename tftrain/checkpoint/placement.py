@@ -5,7 +5,7 @@ follow one another, and so do the numbers of their files. So one series describe
 for each file and each series, and a rank looks up only the pieces that it needs.
 """
 
-import math
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,9 +96,8 @@ class Placement(Mapping[str, Written]):
             return set()
         for block in self.tensors[wanted.name].blocks:
             if (block.offset, block.shape) == (wanted.offset, wanted.shape):
-                for series in block.series:
-                    rows = _expanded(series)
-                    found.update(rows[(rows[:, 1] < wanted.stop) & (rows[:, 2] > wanted.start), 0].tolist())
+                rows = block.expanded()
+                found.update(rows[(rows[:, 1] < wanted.stop) & (rows[:, 2] > wanted.start), 0].tolist())
             else:
                 found.update(self._holders_in(block, wanted))
         return {self._names[number] for number in found}
@@ -115,7 +114,7 @@ class Placement(Mapping[str, Written]):
                 yield file
 
     def _pieces_in(self, name: str) -> Iterator[Piece]:
-        number, (rows, owners) = self._numbers[name], self._series
+        number, (rows, owners) = bisect.bisect_left(self._names, name), self._series
         distance = number - rows[:, 0]
         hits = (distance >= 0) & (distance <= (rows[:, 1] - 1) * rows[:, 2]) & (distance % rows[:, 2] == 0)
         for index in np.flatnonzero(hits).tolist():
@@ -127,10 +126,6 @@ class Placement(Mapping[str, Written]):
     @cached_property
     def _names(self) -> list[str]:
         return sorted(self.files)
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self._names)}
 
     @cached_property
     def _series(self) -> tuple[np.ndarray, list[tuple[str, Block, Series]]]:
@@ -230,9 +225,8 @@ def _flat(whole: Sequence[int], offset: Sequence[int], shape: Sequence[int], ele
     """Returns the place in a whole tensor, row-major, of elements of a block, given their places in the block."""
     if not shape:
         return elements
-    places = np.unravel_index(elements, shape)
-    strides = [math.prod(whole[axis + 1 :]) for axis in range(len(whole))]
-    return sum((place + begin) * stride for place, begin, stride in zip(places, offset, strides, strict=True))
+    places = zip(np.unravel_index(elements, shape), offset, strict=True)
+    return np.ravel_multi_index([place + begin for place, begin in places], whole)
 
 
 def nbytes(placement: Placement) -> dict[str, int]:

@@ -118,18 +118,16 @@ class OptimizerState(tf.Module):
         They are pieces of `master/NAME` and `SLOT/NAME`, with their elements. If the state is in the host's memory, the
         elements are a view of it, which is valid until the next update.
         """
-        for _, group in itertools.groupby(self._parts_to_save(), lambda part: id(part.variable)):
-            parts = list(group)
-            flat = np.asarray(memoryview(parts[0].variable.read_value())).reshape(-1)
-            for part in parts:
+        parts = map(self._in_variable, self._layout.saved())
+        for _, group in itertools.groupby(parts, lambda part: id(part.variable)):
+            of_variable = list(group)
+            flat = np.asarray(memoryview(of_variable[0].variable.read_value())).reshape(-1)
+            for part in of_variable:
                 yield TensorData(part.piece, flat[part.stretch])
 
     def pieces_to_save(self) -> Iterator[Piece]:
         """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
-        return (part.piece for part in self._parts_to_save())
-
-    def _parts_to_save(self) -> Iterator[VariablePiece]:
-        return map(self._in_variable, self._layout.saved())
+        return (held.piece for held in self._layout.saved())
 
     def restore_buffers(self) -> RestoreBuffers:
         """Returns the pieces that `load` reads, and flat memory for them."""
