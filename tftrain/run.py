@@ -56,22 +56,18 @@ def main(argv: list[str], forked: bool = False) -> int:
             return elastic.supervise(completed.config, os.environ)
         config = checked(completed, problems, launch, forked)
         log.configure(launch.rank, config.log.log_level, host=host_of(launch))
+        prepare_process(config, may_restart=__name__ == "__main__")
+        if completed.line:
+            logger.info(completed.line)
+        os.environ.update(slurm.connect(launch))
+        lock = RunLock(config.run.output_dir)
+        if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
+            raise ConfigError([problem])
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
     except RunError as error:
         logger.error(error)
         return error.exit_code
-    prepare_process(config, may_restart=__name__ == "__main__")
-    if completed.line:
-        logger.info(completed.line)
-    try:
-        os.environ.update(slurm.connect(launch))
-    except RunError as error:
-        logger.error(error)
-        return error.exit_code
-    lock = RunLock(config.run.output_dir)
-    if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
-        flags.refuse("tftrain.run", ConfigError([problem]), launch.rank)
     try:
         return run(config, launch)
     finally:

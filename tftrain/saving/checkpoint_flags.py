@@ -102,16 +102,11 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
     return Completed(changed(config, values), path, taken)
 
 
-def chosen(config: TrainConfig) -> Path | None:
-    """Returns the checkpoint that `--resume` means, without a check of its tensors; None for a fresh start."""
-    return _chosen(config)[0]
-
-
 def problems(config: TrainConfig) -> list[Problem]:
     """Returns why there is no checkpoint where the flags say that there is one."""
     settings = config.run
     try:
-        found = chosen(config)
+        found, _ = _chosen(config)
     except CheckpointError as error:
         return [Problem("output_dir", settings.output_dir, str(error))]
     resume = config.checkpoint.resume
@@ -133,7 +128,7 @@ def problems(config: TrainConfig) -> list[Problem]:
 
 
 def _chosen(config: TrainConfig) -> tuple[Path | None, dict[str, Any]]:
-    """Returns the checkpoint, see `chosen`, and the flags in its manifest, which is read once: it may be large."""
+    """Returns the checkpoint that `--resume` means, without a check of its tensors, and the flags in its manifest."""
     resume, output_dir = config.checkpoint.resume, config.run.output_dir
     if resume == "none":
         return None, {}
