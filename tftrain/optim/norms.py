@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tftrain.optim.state_buckets import Slice
+from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 

@@ -15,8 +15,7 @@ import tensorflow as tf
 from tftrain.checkpoint.piece import MASTER, Piece, TensorData, renamed
 from tftrain.checkpoint.reader import Reader
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
-from tftrain.optim.state_buckets import Slice
-from tftrain.optim.state_layout import Held, StateLayout
+from tftrain.optim.state_layout import Held, Slice, StateLayout
 from tftrain.optim.state_split import StateSplit
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.tensor import own_copy

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tftrain.optim.state_buckets import Bucket, Slice, layout
+from tftrain.optim.state_layout import Bucket, Slice, layout
 from tftrain.parallel import buckets, collectives
 from tftrain.parallel.mesh import Group
 
