@@ -24,11 +24,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def convert(config: ConvertConfig) -> None:
-    """Reads the model and writes it into a folder that appears when it is complete.
-
-    Raises:
-        FormatError, CheckpointError, OSError: the message names the file or the flag.
-    """
+    """Writes the model into a folder that appears when it is complete; an error names the file or the flag."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from tqdm import tqdm
 

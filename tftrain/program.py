@@ -86,11 +86,7 @@ def checked(
     problems_of: Callable[..., list[Problem]] | None = None,
     arguments: list[str] | None = None,
 ) -> Any:
-    """Returns the configuration of a command line; see `main`.
-
-    Raises:
-        ConfigError: with every reason to refuse it.
-    """
+    """Returns the configuration of a command line, see `main`; raises a ConfigError with every reason to refuse it."""
     config, problems, _ = flags.read(config_class, argv, arguments)
     misread = {problem.flag for problem in problems}
     found = problems_of(config) if problems_of else config.problems()

@@ -65,10 +65,6 @@ class Announced:
             self._files[file.name] = Written(file.bytes, file.digests, ())
 
     def placement(self) -> Placement:
-        """Returns all files.
-
-        Raises:
-            ValueError: two ranks do not agree on the dtype or the shape of a tensor.
-        """
+        """Returns all files; raises a ValueError if ranks do not agree on the dtype or the shape of a tensor."""
         numbers = np.argsort(np.argsort(list(self._files)))  # a file's place among the sorted names
         return Placement(self._files, self._rows.tensors(numbers))

@@ -92,11 +92,7 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Returns the JSON of a manifest.
-
-    Raises:
-        CheckpointError: `decode` would refuse it.
-    """
+    """Returns the JSON of a manifest; raises a CheckpointError if `decode` would refuse it."""
     files = manifest.files.files
     content = {
         "format_version": FORMAT_VERSION,
@@ -136,11 +132,7 @@ def digest(content: bytes) -> str:
 
 
 def read(folder: Path) -> Manifest:
-    """Reads and checks the manifest of a checkpoint.
-
-    Raises:
-        CheckpointError: it is missing, or this version can't have written it.
-    """
+    """Reads a manifest; raises a CheckpointError if it is missing, or this version can't have written it."""
     return decode(content_of(folder), folder / NAME)
 
 

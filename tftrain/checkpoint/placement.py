@@ -230,11 +230,7 @@ def _flat(whole: Sequence[int], offset: Sequence[int], shape: Sequence[int], ele
 
 
 def nbytes(placement: Placement) -> dict[str, int]:
-    """Returns the bytes of the pieces in each file.
-
-    Raises:
-        ValueError: a file has two pieces of a tensor.
-    """
+    """Returns the bytes of the pieces in each file; raises a ValueError if a file has two pieces of a tensor."""
     total = np.zeros(len(placement.files), np.int64)
     for name, tensor in placement.tensors.items():
         end, are_apart, width = 0, True, DTYPES[tensor.dtype].itemsize

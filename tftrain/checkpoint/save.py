@@ -129,11 +129,7 @@ def complete(
 
 
 def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> Placement:
-    """Waits for the announcements of all ranks and returns all files.
-
-    Raises:
-        CheckpointError: a rank has failed or has exceeded the time limit.
-    """
+    """Returns all files, once all ranks have announced theirs; raises a CheckpointError if one fails or is too late."""
     announced, end, pause = Announced(), time.monotonic() + seconds, 0.005
     for rank in range(attempt.ranks):
         path = attempt.announcement(rank)

@@ -27,11 +27,7 @@ NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
 def open_file(path: Path) -> int:
-    """Opens a regular file for reading and returns its descriptor.
-
-    Raises:
-        CheckpointError: it is missing, a symbolic link or not a regular file, or can't be read.
-    """
+    """Returns a descriptor to read a file; raises a CheckpointError if it can't be read or is no regular file."""
     try:
         # Opening a pipe would wait for its other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -31,11 +31,7 @@ class Host:
 
 
 def assign(config: LaunchConfig) -> list[Host]:
-    """Returns the hosts that get ranks; the ranks are numbered in the order of the hosts.
-
-    Raises:
-        ConfigError: the hosts can't be read, or have too few slots.
-    """
+    """Returns the hosts that get ranks, numbered in their order; raises a ConfigError if they have too few slots."""
     given = _given(config)
     slots = sum(host.slots for host in given)
     size = config.num_proc or slots

@@ -17,11 +17,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
-    """Returns the text before the message in a line, and the message; None if the line has none.
-
-    Raises:
-        ValueError: the line ends within a message.
-    """
+    """Returns the text before the message in a line, and the message or None; raises a ValueError if it is cut."""
     noise, separator, text = line.partition(SEPARATOR)
     return noise, json.loads(text) if separator else None
 

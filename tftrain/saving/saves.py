@@ -198,11 +198,7 @@ class Saves:
                 return states, problem
 
     def finish(self) -> None:
-        """Waits for the last save; every rank must call it.
-
-        Raises:
-            FailedSavesError: it has failed, on all ranks alike.
-        """
+        """Waits for the last save; raises a FailedSavesError if it has failed. Every rank must call it."""
         before = self.failed
         problem = self.settle()
         if self.failed > before:

@@ -36,11 +36,7 @@ def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) 
 
 
 def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
-    """Evaluates the checkpoint that `--resume` means, prints the result, and returns it.
-
-    Raises:
-        DataError, CheckpointError: the message names the file.
-    """
+    """Evaluates the checkpoint that `--resume` means, prints the result, and returns it; an error names the file."""
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.output_dir)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(config, mesh)
@@ -77,11 +73,7 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
 
 
 def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tuple[Task, Path, int]:
-    """Returns the task with the weights of the checkpoint that `--resume` means, and that one's path and step.
-
-    Raises:
-        CheckpointError: the message names the file.
-    """
+    """Returns the task with the weights of the checkpoint that `--resume` means, and the checkpoint's path and step."""
     initial = initial_weights.open_for(config)
     task = make_task(config, mesh, joined(parts), initial)
     if initial:
