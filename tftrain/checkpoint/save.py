@@ -172,23 +172,16 @@ def clean_up(attempt: Attempt, keep_last: int, keep_every: int, keep_step: int |
 
 
 class BackgroundSave:
-    """One rank's part of one save, in a thread: training continues while the disk is busy.
-
-    Attributes:
-        problem: why the save has failed, as far as this rank knows it; None while it has not.
-    """
+    """One rank's part of one save, in a thread: training continues while the disk is busy."""
 
     def __init__(
         self, attempt: Attempt, tensors: Sequence[TensorData], complete: Callable[[Callable[[], bool]], Path] | None
     ):
-        """Starts the thread.
+        """Starts the thread; the elements must not change before `written` returns True.
 
-        Args:
-            attempt: the save.
-            tensors: this rank's pieces and their elements, which must not change before `written` returns True.
-            complete: on the chief `complete` above, given all but `given_up`; None on other ranks.
+        The chief has `complete` above, given all but `given_up`; other ranks have None.
         """
-        self.problem: str | None = None
+        self.problem: str | None = None  # Why the save has failed, as far as this rank knows it.
         self._attempt, self._complete = attempt, complete
         self._written, self._abandoned = threading.Event(), threading.Event()
         # A daemon thread: a process must be able to end although a disk does not answer.

@@ -41,11 +41,7 @@ def open_file(path: Path) -> int:
 
 
 class Source:
-    """An open file of a known size; close it, or use it as a context.
-
-    Attributes:
-        direct: whether reads bypass the page cache.
-    """
+    """An open file of a known size; close it, or use it as a context. `direct` reads bypass the page cache."""
 
     def __init__(self, path: Path, size: int, block: np.ndarray, alone: bool):
         """Opens the file.

@@ -16,11 +16,7 @@ from tftrain.parallel.mesh import Mesh
 
 
 class Norms:
-    """Adds squares over the ranks that hold parts.
-
-    Attributes:
-        communicates: whether other ranks hold parts.
-    """
+    """Adds squares over the ranks that hold parts; `communicates` says whether other ranks do."""
 
     def __init__(
         self,

@@ -133,11 +133,7 @@ class OptimizerState(tf.Module):
         return RestoreBuffers(self._held())
 
     def load(self, reader: Reader) -> None:
-        """Reads this rank's pieces from a checkpoint, and publishes the weights; every rank must call it.
-
-        Raises:
-            CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.
-        """
+        """Reads this rank's pieces and publishes the weights, on all ranks together; raises what `Reader.read` does."""
         for _, group in itertools.groupby(self._held(), lambda held: id(held.variable)):
             pieces = list(group)
             parts = [(each.stretch, reader.read(each.piece).reshape(-1)) for each in pieces]
@@ -178,12 +174,9 @@ def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:
 
 
 def load_weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], reader: Reader) -> None:
-    """Assigns the master weights of a checkpoint to variables, rounded to their dtype.
+    """Assigns the master weights of a checkpoint to variables, rounded to their dtype; raises what `Reader.read` does.
 
     `pieces` has, by name, the piece of the whole tensor that a variable holds.
-
-    Raises:
-        CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.
     """
     for piece, variable, stretch in _weights(variables, pieces):
         assign_parts(variable, [(stretch, reader.read(piece).reshape(-1))])

@@ -179,12 +179,9 @@ class StateLayout:
     def __init__(
         self, pieces: Mapping[str, Piece], slots: Sequence[str], buckets: Sequence[Bucket] | None, rank: int, ranks: int
     ):
-        """Divides nothing yet.
+        """Takes, by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
 
-        Args:
-            pieces, slots: by name, the piece of the whole tensor that the model's variable holds; of the update rule.
-            buckets: by which the data parallel ranks divide the state; None: each of them holds all of it.
-            rank, ranks: of the data parallel ranks: this one, and their number.
+        The data parallel ranks, of which this is one, divide the state by buckets; None: each holds all of it.
         """
         self._pieces, self._kinds, self._buckets = list(pieces.values()), (MASTER, *slots), buckets
         self._rank, self._ranks = rank, ranks

@@ -25,11 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one run, in its output folder.
-
-    Attributes:
-        saves: the saves of this process; its `with` statement lets the one under way finish.
-    """
+    """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
 
     def __init__(self, run: Run):
         self._run = run

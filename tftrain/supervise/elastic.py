@@ -75,11 +75,10 @@ class Supervisor:
         """Prepares the first start.
 
         Args:
-            membership: this process's membership in the elastic job.
+            membership: of this process in the elastic job.
             environ, command: of the children; with this process's first rank, and PARENT is added to mark children.
             output_dir: the run's folder; all supervisors see its checkpoints.
-            problems: returns the reasons why a number of ranks can't share the work.
-            host_seconds: how long to wait for other hosts if there are such reasons.
+            problems, host_seconds: returns why a number of ranks can't share the work; the wait for others if so.
             log_level: of this process; its log is configured again when its rank changes.
         """
         self._membership, self._environ = membership, {**environ, PARENT: str(os.getpid())}

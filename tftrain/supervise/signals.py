@@ -25,11 +25,7 @@ SAME_SIGNAL_SECONDS = 1.0
 
 
 class Signals:
-    """Listens to signals inside a `with` statement; in the main thread.
-
-    Attributes:
-        received: the number of the first signal, 0 before.
-    """
+    """Listens to signals inside a `with` statement, in the main thread; `received` is the first one's number, or 0."""
 
     def __init__(
         self,

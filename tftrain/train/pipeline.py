@@ -47,11 +47,7 @@ class PipelineEvaluation:
 
 
 class PipelineGradients:
-    """The gradients of this rank's stage over all micro-batches of a global batch.
-
-    Attributes:
-        clock: when this stage computed what in the last step; None unless --trace_pipeline.
-    """
+    """The gradients of this rank's stage over all micro-batches of a global batch; for `clock`, see `TrainStep`."""
 
     def __init__(self, run: Run):
         self._run = run
@@ -80,11 +76,7 @@ def schedule_of(config: TrainConfig, micro_batches: int, make: Callable[..., Tab
 
 
 class StageGraph:
-    """The graph of one batch, made from the actions of this rank's stage.
-
-    Attributes:
-        outputs: what the task predicts for each micro-batch, in order, in an evaluation on the last stage.
-    """
+    """The graph of one batch, made from the actions of this rank's stage."""
 
     def __init__(
         self,
@@ -96,14 +88,12 @@ class StageGraph:
         dtype: tf.DType = tf.float32,
         clock: StageClock | None = None,
     ):
-        """Starts an empty graph.
+        """Starts an empty graph for a batch of `table.micro_batches` micro-batches.
 
         Args:
-            stage, mesh, table: what computes, on which of the ranks, by which schedule.
-            batch: of `table.micro_batches` micro-batches.
-            position: of the batch in the run; None in an evaluation.
+            stage, mesh, table, clock: what computes, on which of the ranks, by which schedule, and is measured how.
+            batch, position: the batch, and its position in the run; None in an evaluation.
             dtype: in which the gradients of micro-batches are added.
-            clock: measures the computations.
         """
         self._stage, self._mesh, self._table = stage, mesh, table
         self._batch, self._position, self._dtype, self._clock = batch, position, dtype, clock
@@ -117,7 +107,7 @@ class StageGraph:
         self._order: list[tf.Tensor] = []  # what the next computation waits for
         self._gradients: dict[int, tf.Tensor] = {}
         self._sums = tf.zeros([len(stage.task.sums)])
-        self.outputs: list[tf.Tensor] = []
+        self.outputs: list[tf.Tensor] = []  # predictions of each micro-batch, in an evaluation on the last stage
 
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""

@@ -13,11 +13,7 @@ from tftrain.train.pipeline import PipelineGradients
 
 
 class TrainStep:
-    """The compiled update of a run.
-
-    Attributes:
-        clock: when this rank's pipeline stage computed what in the last step; None without --trace_pipeline.
-    """
+    """The compiled update of a run; `clock` has the times of this pipeline stage's last step with --trace_pipeline."""
 
     def __init__(self, run: Run):
         self._run, mesh, state = run, run.mesh, run.optimizer.state
