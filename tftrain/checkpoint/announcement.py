@@ -31,15 +31,10 @@ class _Content(msgspec.Struct):
     files: list[_File] = []
 
 
-def encode(files: Mapping[str, Written]) -> bytes:
-    """Returns the announcement of files, with their pieces, as JSON."""
+def encode(files: Mapping[str, Written], error: str = "") -> bytes:
+    """Returns the announcement of files, with their pieces, or of a failure, as JSON."""
     entries = [_File(name, file.bytes, dict(file.digests), *columns(file.pieces)) for name, file in files.items()]
-    return msgspec.json.encode(_Content(files=entries))
-
-
-def failure(message: str) -> bytes:
-    """Returns the announcement of a failure."""
-    return msgspec.json.encode(_Content(error=message))
+    return msgspec.json.encode(_Content(error, entries))
 
 
 class Announced:

@@ -42,7 +42,11 @@ class Block(NamedTuple):
 
     def expanded(self) -> np.ndarray:
         """Returns file number, start and stop of each piece, int64 [pieces, 3]."""
-        return np.concatenate([_expanded(series) for series in self.series])
+        found = []
+        for each in self.series:
+            steps = np.arange(each.count)[:, np.newaxis] * (each.file_step, each.step, each.step)
+            found.append(each[:3] + steps)
+        return np.concatenate(found)
 
     def stretches(self) -> np.ndarray:
         """Returns start and stop of each piece, int64 [pieces, 2]; of the whole block, if the pieces are a chain."""
@@ -214,11 +218,6 @@ def series_of(rows: np.ndarray) -> Iterator[Series]:
             count = 1
             yield Series(file, start, stop)
         index += count
-
-
-def _expanded(series: Series) -> np.ndarray:
-    shift = np.arange(series.count, dtype=np.int64)[:, np.newaxis] * (series.file_step, series.step, series.step)
-    return shift + np.array(series[:3], np.int64)
 
 
 def _flat(whole: Sequence[int], offset: Sequence[int], shape: Sequence[int], elements: np.ndarray) -> np.ndarray:

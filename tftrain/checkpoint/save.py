@@ -76,7 +76,7 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
     except OSError as error:
         message = f"rank {attempt.rank}: {error}"
         with contextlib.suppress(OSError):  # The disk may refuse this file as well.
-            durable.write(attempt.announcement(attempt.rank), announcement.failure(message))
+            durable.write(attempt.announcement(attempt.rank), announcement.encode({}, message))
         raise CheckpointError(message) from error
 
 

@@ -130,7 +130,9 @@ def fork_ranks(run: Callable[[], int]) -> None:
             between = os.getpid()
             if os.fork():
                 os._exit(0)
-            _await_adoption(between, request["parent"])
+            while os.getppid() == between:
+                time.sleep(POLL_SECONDS)
+            end_with(request["parent"])()
             # In one write: the pipe also gets the answers of the other ranks.
             os.write(answers, json.dumps([index, os.getpid()]).encode() + b"\n")
             os.setsid()
@@ -178,12 +180,6 @@ def end_with(parent: int) -> Callable[[], None]:
             os._exit(128 + signal.SIGTERM)
 
     return in_child
-
-
-def _await_adoption(between: int, parent: int) -> None:
-    while os.getppid() == between:
-        time.sleep(POLL_SECONDS)
-    end_with(parent)()
 
 
 def _open_gpus() -> list[str]:

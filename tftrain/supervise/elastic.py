@@ -102,7 +102,9 @@ class Supervisor:
             logger.warning(f"elastic: horovodrun's driver has ended: {error}")
             return ExitCode.FAILED
         finally:
-            self._end_child()
+            if self._child is not None and self._child.poll() is None:
+                self._child.kill()
+                self._child.wait()
 
     def forward(self, number: int, _) -> None:
         """Forwards a signal to the child, which then ends the run; without a child, ends this process."""
@@ -199,11 +201,6 @@ class Supervisor:
 
     def _newest_checkpoint(self) -> Path | None:
         return next(reversed(folder.find(self._output_dir)), None)
-
-    def _end_child(self) -> None:
-        if self._child is not None and self._child.poll() is None:
-            self._child.kill()
-            self._child.wait()
 
 
 def last_logged_step(output_dir: str) -> int:

@@ -41,10 +41,6 @@ class Limit:
         """Starts to count again, because there was progress."""
         self.left = self.seconds
 
-    def exceeded(self) -> str:
-        """Returns the report of an exceeded limit."""
-        return f"{self.what} took longer than --{self.flag}={self.seconds:g} seconds"
-
 
 class Watchdog:
     """The limits of one process.
@@ -113,7 +109,8 @@ class Watchdog:
         It writes straight to stderr, because a hung thread may hold a lock of `logging`.
         """
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
-        line = f"{self._program}: {limit.exceeded()}{self.waiting()}"
+        late = f"{limit.what} took longer than --{limit.flag}={limit.seconds:g} seconds"
+        line = f"{self._program}: {late}{self.waiting()}"
         print(line, file=sys.__stderr__, flush=True)
         stacks = Path(self._output_dir) / "stacks" / f"rank_{self._rank}.txt"
         try:

@@ -58,19 +58,15 @@ class TrainStep:
             weights = collectives.all_reduce(data, run.task.loss_weights(batch), "loss_weights")
         scale, step = run.loss_scale.value, run.progress.step.read_value()
         local = self._compute(batch, Position(step, tf.maximum(weights, 1.0), scale))
-        gradients = self._reduce(local)
+        gradients = local.dense if self._reduction.each_micro_batch else self._reduction.sum(local.dense)
+        if local.rows:  # Of the token embedding, which is the first variable.
+            gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
+        gradients = self._reduction.make_replicas_equal(gradients)
         sums, bad_ranks = self._sum_losses(local.sums)
         info = self._update(gradients, sums)
         run.task.model.token_embedding.update_copy(run.mesh, "updated")
         run.progress.count(run.task.batch_size(batch) * data.size, sums, info.found_inf, info.is_nan)
         return StepInfo(sums, *info, bad_ranks, requests, before=before).with_packed()
-
-    def _reduce(self, local) -> list[tf.Tensor]:
-        """Returns the gradients summed over the ranks, in the dtype in which they were summed, one for each store."""
-        gradients = local.dense if self._reduction.each_micro_batch else self._reduction.sum(local.dense)
-        if local.rows:  # Of the token embedding, which is the first variable.
-            gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
-        return self._reduction.make_replicas_equal(gradients)
 
     def _sum_losses(self, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the task's sums over all ranks, and 1 for each data parallel rank whose own are not finite."""
