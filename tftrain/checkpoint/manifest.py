@@ -137,11 +137,7 @@ def read(folder: Path) -> Manifest:
 
 
 def decode(content: bytes, path: str | Path) -> Manifest:
-    """Returns the manifest in a file.
-
-    Args:
-        content: of the file; of a file with more than `MAX_BYTES`, at least one byte more than that.
-        path: of the file, for the message.
+    """Returns the manifest in a file; of a too large one, `content` needs only one byte more than `MAX_BYTES`.
 
     Raises:
         CheckpointError: this version can't have written it.

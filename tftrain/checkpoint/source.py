@@ -44,12 +44,9 @@ class Source:
     """An open file of a known size; close it, or use it as a context. `direct` reads bypass the page cache."""
 
     def __init__(self, path: Path, size: int, block: np.ndarray, alone: bool):
-        """Opens the file.
+        """Opens the file to read it into a block, uint8, which for direct reads consists of whole pages.
 
-        Args:
-            path, size: of the file; bytes.
-            block: uint8 memory to read into; for direct reads it consists of whole pages.
-            alone: no other process on this host reads the file, so the page cache is of no use.
+        If no other process on this host reads the file (`alone`), the page cache is of no use.
 
         Raises:
             CheckpointError: the file can't be opened, or has another size.

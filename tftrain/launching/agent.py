@@ -210,12 +210,9 @@ def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
 
 
 def interface(address: str, port: int, allowed: Sequence[str]) -> str:
-    """Returns the network interface for the ranks of this host.
+    """Returns the network interface for the ranks of this host: the first of the allowed ones that it has.
 
-    Args:
-        address, port: where the launcher listens.
-        allowed: the interfaces given by the user; the first one that this host has is taken. Empty: the interface by
-            which this host reaches the launcher.
+    If none is given, it is the interface by which this host reaches the launcher, which listens at this address.
 
     Raises:
         OSError: the launcher can't be reached.

@@ -60,18 +60,13 @@ class Output:
 
 
 class Connection:
-    """An agent.
-
-    Attributes:
-        host, command: where it runs, and what was started for that.
-        interface: the network interface for the ranks, once the agent has sent it.
-        returncode: of the process, once the connection has ended.
-        last_error: the last line that the process has printed on standard error; "" if there is none.
-    """
+    """An agent, the process that was started for it, and once it has sent it, the network interface for the ranks."""
 
     def __init__(self, host: Host, config: LaunchConfig, events: "queue.Queue[Event]", output: Output):
         """Starts the agent; `output` gets the output of the ranks and of ssh, `events` all other messages."""
-        self.host, self.interface, self.returncode, self.last_error = host, "", None, ""
+        self.host, self.interface = host, ""
+        self.returncode: int | None = None  # Of the process, once the connection has ended.
+        self.last_error = ""  # The last line that the process has printed on standard error.
         self._events, self._output = events, output
         self.command = [sys.executable, *AGENT] if host.is_local else over_ssh(host.name, config)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)

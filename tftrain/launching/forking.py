@@ -55,14 +55,10 @@ def start(
     outputs: Sequence[tuple[int, int]],
     launcher: int,
 ) -> list[ForkedRank]:
-    """Starts a server, lets it fork the ranks, and adopts them; call it in the main thread.
+    """Starts a server, a program that calls `fork_ranks`, and adopts the ranks; call it in the main thread.
 
-    Args:
-        server: the command of a program that calls `fork_ranks`.
-        environ: the variables of all ranks.
-        own_environs: the further variables of each rank.
-        outputs: file descriptors for standard output and error of each rank.
-        launcher: a file descriptor; when its other end is closed, the server is ended.
+    All ranks have the variables `environ`, and each its own. `outputs` are file descriptors for standard output and
+    error of each. When the other end of the descriptor `launcher` is closed, the server is ended.
 
     Raises:
         OSError: the server can't be started.

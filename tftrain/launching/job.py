@@ -65,11 +65,7 @@ def run(
 ) -> int:
     """Runs a command as ranks on the hosts and returns the exit code of the job; call it in the main thread.
 
-    Args:
-        hosts, config: the ranks of each host, and how to reach it.
-        command: the program and its arguments, the same for all ranks.
-        limits: how long ranks may take to end.
-        fork_server: a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
+    `fork_server` is a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
 
     Raises:
         LaunchError: a host does not answer, or its agent can't start.

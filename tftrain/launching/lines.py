@@ -19,12 +19,7 @@ CHUNK_BYTES = 1 << 16
 
 
 class Stream:
-    """A pipe, or a terminal, for the output of a process.
-
-    Attributes:
-        reader, writer: file descriptors of both ends.
-        is_terminal: which of the two it is.
-    """
+    """A pipe, or a terminal, for the output of a process; `reader` and `writer` are file descriptors of its ends."""
 
     def __init__(self, size: Sequence[int] | None):
         """Opens it; `size` are the rows and columns of a terminal, None for a pipe."""

@@ -49,9 +49,7 @@ def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
 def last_line(code: int, ended: Mapping[int, Ended], hosts: Mapping[int, str]) -> str:
     """Returns the line that says why a job has ended, where, and what to do; "" if it is done or was stopped.
 
-    Args:
-        code: the exit code of the job.
-        ended, hosts: all ranks by number, in the order in which they ended; and the name of each rank's host.
+    Given are its exit code, all ranks by number, in the order in which they ended, and the name of each one's host.
     """
     if code in (ExitCode.DONE, ExitCode.STOPPED):
         return ""

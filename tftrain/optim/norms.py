@@ -90,9 +90,7 @@ class Norms:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns, for each slice, the sum of the squares of all slices of its tensor on all ranks, both fp32 [n].
 
-        Args:
-            tensors: [n], the tensor of each slice, None for padding.
-            weights, updates: fp32 [n], squares of this rank's slices.
+        `tensors` has the tensor of each slice, None for padding. The squares given are of this rank's, fp32 [n].
         """
         if not self._adds_parts and len(set(tensors)) == len(tensors):
             return weights, updates

@@ -41,8 +41,7 @@ class Optimizer(tf.Module):
     """An update rule over named variables, with fp32 state.
 
     Attributes:
-        state: master weights and slots.
-        step: int64, applied updates.
+        state, step: master weights and slots; and int64, applied updates.
         is_fused: whether fused ops run the update.
         can_compile: whether XLA can compile an update: not if fused ops or collectives are in it.
     """

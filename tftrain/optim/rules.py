@@ -49,10 +49,7 @@ class UpdateRule(abc.ABC):
     def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], at: UpdateScalars) -> list[tf.Tensor]:
         """Returns the new slots, fp32 tensors of the gradient's shape.
 
-        Args:
-            gradient: fp32, already multiplied by the gradient factor.
-            slots: before the update.
-            at: the update's scalars.
+        The gradient is fp32, already multiplied by the gradient factor.
         """
 
     @abc.abstractmethod
@@ -66,9 +63,7 @@ class UpdateRule(abc.ABC):
     ) -> tf.Tensor:
         """Returns the update that is subtracted from a weight, fp32, before learning rate and weight decay.
 
-        Args:
-            weight, after, at: fp32 tensor, its new slots, and the update's scalars.
-            gradient, before: as for `next_slots`; None where `adapts_layers`.
+        Gradient and slots before are as for `next_slots`; None where `adapts_layers`.
         """
 
 

@@ -17,12 +17,9 @@ class Best:
     """The scores of a run's evaluations by one metric, of which higher is better; the same on all ranks."""
 
     def __init__(self, output_dir: str, metric: str, patience: int, mesh: Mesh, done: int):
-        """Reads the scores of evaluations before; every rank must call it.
+        """Reads the scores of evaluations within the updates `done` so far; every rank must call it.
 
-        Args:
-            output_dir, metric, mesh: the run's folder, the name of the score, and the ranks.
-            patience: evaluations in a row without a better score after which the run ends; 0: it does not.
-            done: updates so far; scores of later evaluations do not count.
+        The patience is the number of evaluations in a row without a better score that ends a run; 0: none does.
         """
         self.metric, self._patience, self._mesh, self._output_dir = metric, patience, mesh, output_dir
         text = ""

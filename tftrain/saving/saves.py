@@ -38,19 +38,14 @@ ATTEMPT_BITS = 48
 
 
 class Saves:
-    """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish.
-
-    Attributes:
-        failed: how many have failed so far; the same on all ranks.
-        keep_step: a step whose checkpoint is not removed: the one with the best score.
-    """
+    """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish."""
 
     def __init__(self, config: TrainConfig, mesh: Mesh):
         self._config, self._output_dir, self._mesh = config.checkpoint, config.run.output_dir, mesh
         self._keeps_copy = self._config.keeps_copy(config.run.max_steps)
         self._timeout = config.limits.save_timeout_seconds
-        self.failed = self._in_a_row = 0
-        self.keep_step: int | None = None
+        self.failed = self._in_a_row = 0  # The same on all ranks.
+        self.keep_step: int | None = None  # A step whose checkpoint is not removed: the one with the best score.
         self._save: BackgroundSave | None = None
         self._staging: dict[Piece, np.ndarray] = {}
         self._preparing: threading.Thread | None = None
@@ -177,13 +172,8 @@ class Saves:
     def _await(self, name: str, wait: Callable[[float], bool], share: float) -> tuple[np.ndarray, str | None]:
         """Waits until a phase of the save has ended on every rank; every rank must call it.
 
-        Args:
-            name: of the collectives.
-            wait: waits for this rank's part, at most so many seconds, and returns whether it has ended.
-            share: of `save_timeout_seconds`; a rank that takes longer has failed.
-
-        Returns:
-            DONE or FAILED for each rank, and the reason if this one has failed.
+        Returns DONE or FAILED for each rank, and the reason if this one has failed: if `wait`, which returns whether
+        this rank's part has ended within so many seconds, takes longer than this share of `save_timeout_seconds`.
         """
         limit = share * self._timeout
         end, round_seconds = time.monotonic() + limit, ROUND_SHARE * stall_shutdown_seconds()

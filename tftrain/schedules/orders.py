@@ -16,11 +16,7 @@ F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_
 def table(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Table:
     """Returns the table of a schedule, the same on all ranks.
 
-    Args:
-        schedule: a value of --pipeline_schedule.
-        stages: number of stages; one stage accumulates the gradients of one micro-batch after the other.
-        micro_batches: of an update.
-        chunks: of a stage, the value of --virtual_pipeline_size.
+    A single stage accumulates the gradients of one micro-batch after the other.
 
     Raises:
         ConfigError: the schedule does not exist or can't run these sizes.

@@ -14,10 +14,7 @@ GROUPS = ("computations", "transfers")
 def write(events: Sequence[Event], path: Path, unit_us: float) -> None:
     """Writes a trace with a row for each stage, and one for the transfers that each stage receives.
 
-    Args:
-        events: as simulated or as measured.
-        path: the JSON file to write.
-        unit_us: microseconds of a unit of the events' time; 1e6 if they are in seconds.
+    `unit_us` are the microseconds of a unit of the events' time; 1e6 if they are in seconds.
 
     Raises:
         OSError: the file can't be written.

@@ -43,12 +43,7 @@ class Limit:
 
 
 class Watchdog:
-    """The limits of one process.
-
-    Attributes:
-        pending: the collectives of this process; the report names the unfinished ones. None before the start.
-        stage: of the pipeline, for the report; None without stages.
-    """
+    """The limits of one process."""
 
     def __init__(
         self, rank: int, settings: LimitsConfig, output_dir: str, end: Callable[[int], None] = os._exit, host: str = ""
@@ -57,8 +52,8 @@ class Watchdog:
 
         The report writes OUTPUT_DIR/stacks/rank_N.txt and names the host, "" if all ranks share one.
         """
-        self.pending: PendingCollectives | None = None
-        self.stage: int | None = None
+        self.pending: PendingCollectives | None = None  # The report names the unfinished ones; None before the start.
+        self.stage: int | None = None  # Of the pipeline, for the report; None without stages.
         self._rank, self._settings, self._output_dir, self._end = rank, settings, output_dir, end
         self._program = f"tftrain.run: rank {rank}{host and f' on {host}'}"
         self._limits: list[Limit] = []

@@ -36,10 +36,7 @@ logger = logging.getLogger(__name__)
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
     """Trains to `max_steps`, from the state that `--resume` selects; writes a checkpoint, metrics and the loss curve.
 
-    Args:
-        config: resolved, with the sizes that the data gives filled in.
-        mesh: the ranks, already connected.
-        watchdog: of this process; by default a new one.
+    The configuration is resolved, with the sizes that the data gives, and the ranks are connected.
 
     Returns:
         DONE; or STOPPED, if a signal asked for the end and the state is saved.

@@ -73,9 +73,8 @@ class Stage:
         """Runs a part.
 
         Args:
-            chunk: index of the part.
+            chunk, batch: index of the part, and the micro-batch.
             inputs: activations of the part before, [b, S, H]; None for the part with the embedding.
-            batch: the micro-batch.
             first_sample: int64 scalar, index of the micro-batch's first sample in the global batch.
             position: of the global batch in the run; None in an evaluation, which has no dropout and no backward.
             in_halves: whether backward will be in two halves.

@@ -16,15 +16,12 @@ class StageClock:
     """Measures the computations of a stage on the host.
 
     A computation begins when the stage is free and its input has arrived, and ends when all its results are there.
-
-    Attributes:
-        actions: the computations, in order, of the graph that was traced last.
-        times: fp64 [actions, 2], seconds since 1970 at the begin and the end of each in the last step.
     """
 
     def __init__(self):
-        self.actions: list[Action] = []
+        self.actions: list[Action] = []  # The computations, in order, of the graph that was traced last.
         with tf.device("CPU:0"):
+            # fp64 [actions, 2], seconds since 1970 at the begin and the end of each in the last step.
             shape = tf.TensorShape([None, 2])
             self.times = tf.Variable(tf.zeros([0, 2], tf.float64), trainable=False, shape=shape, name="stage_times")
         self._found: list[tf.Tensor] = []
