@@ -60,7 +60,7 @@ class Output:
 
 
 class Connection:
-    """An agent, the process that was started for it, and once it has sent it, the network interface for the ranks."""
+    """An agent and its process; `interface` is the network interface for the ranks, once the agent has sent it."""
 
     def __init__(self, host: Host, config: LaunchConfig, events: "queue.Queue[Event]", output: Output):
         """Starts the agent; `output` gets the output of the ranks and of ssh, `events` all other messages."""

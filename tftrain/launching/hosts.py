@@ -31,7 +31,7 @@ class Host:
 
 
 def assign(config: LaunchConfig) -> list[Host]:
-    """Returns the hosts that get ranks, numbered in their order; raises a ConfigError if they have too few slots."""
+    """Returns the hosts that get ranks, numbered in their order; raises a ConfigError if they are wrong or too few."""
     given = _given(config)
     slots = sum(host.slots for host in given)
     size = config.num_proc or slots

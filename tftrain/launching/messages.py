@@ -17,7 +17,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
-    """Returns the text before the message in a line, and the message or None; raises a ValueError if it is cut."""
+    """Returns the text before the message in a line, and the message or None; raises a ValueError if it ends early."""
     noise, separator, text = line.partition(SEPARATOR)
     return noise, json.loads(text) if separator else None
 

@@ -26,7 +26,7 @@ from tftrain.train.pipeline import PipelineEvaluation
 
 
 class HeldOut:
-    """The held-out split, the compiled forward pass over it, and the scorer; None if the task's means say all."""
+    """The held-out split, and the compiled forward pass over it; `scorer` is None if the task's means say all."""
 
     def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
         """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is."""
