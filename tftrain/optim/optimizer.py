@@ -91,8 +91,7 @@ class Optimizer(tf.Module):
         rule, self.is_fused = rules.choose(config, is_available(gpu))
         self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial, summed)
         self._names = list(names_of_model or variables)
-        place_of = {name: place for place, name in enumerate(self._names)}
-        places = [place_of[name] for name in variables]
+        places = list(map(self._names.index, variables))
         self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, places, len(self._names))
         self._update = Update(rule, self.is_fused, self.state, self._norms, undecayed)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)

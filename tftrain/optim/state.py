@@ -60,13 +60,8 @@ class OptimizerState(tf.Module):
                 default the variable's value, which is rounded. It is called for one master weight after another, and
                 with a split only for those that this rank owns elements of.
             summed: see `Optimizer`.
-
-        Raises:
-            ValueError: the names of two slots are equal, or one is `master`.
         """
         super().__init__(name="optimizer_state")
-        if MASTER in slots or len(set(slots)) != len(slots):
-            raise ValueError(f"slots {list(slots)}: expected names that differ from each other and from {MASTER}")
         self.names, self.targets, self.split = list(names), list(variables), split
         self._pieces = pieces or whole_pieces(dict(zip(names, variables, strict=True)))
         firsts = [bucket.tensors[0] for bucket in split.buckets] if split else range(len(self.names))
@@ -104,12 +99,6 @@ class OptimizerState(tf.Module):
             return
         for number, variable in self.copies().items():
             variable.assign(tf.cast(self.masters[number], variable.dtype), read_value=False)
-
-    def shapes(self) -> dict[str, list[int]]:
-        """Returns the shapes of the whole tensors, by name: `master/NAME`, and `SLOT/NAME` of each slot."""
-        return {
-            f"{kind}/{name}": list(self._pieces[name].whole) for kind in (MASTER, *self.slots) for name in self.names
-        }
 
     def tensors_to_save(self) -> Iterator[TensorData]:
         """Yields the pieces that this rank saves, eagerly; all ranks together save each element of each tensor once.
