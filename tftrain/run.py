@@ -24,7 +24,7 @@ import time
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.train import TrainConfig
-from tftrain.host import determinism, devices, environment, files, huge_pages, log
+from tftrain.host import determinism, devices, files, huge_pages, log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.input import preflight
 from tftrain.input.errors import data_error
@@ -49,13 +49,13 @@ LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 def main(argv: list[str], forked: bool = False) -> int:
     """Runs what the command line says and returns the exit code; `tftrain.rank_server` may have forked this process."""
     launch = launch_from_environment()
-    log.configure(launch.rank, host=host_of(launch))
+    log.configure(launch.rank, host=launch.host())
     try:
         completed, problems = read(elastic.arguments(argv, os.environ))
         if __name__ == "__main__" and not problems and elastic.supervises(completed.config, os.environ):
             return elastic.supervise(completed.config, os.environ)
         config = checked(completed, problems, launch, forked)
-        log.configure(launch.rank, config.log.log_level, host=host_of(launch))
+        log.configure(launch.rank, config.log.log_level, host=launch.host())
         prepare_process(config, may_restart=__name__ == "__main__")
         if completed.line:
             logger.info(completed.line)
@@ -98,11 +98,6 @@ def checked(
     if problems := memory_limit.problems(config, launch, forked):
         raise ConfigError(problems)
     return config
-
-
-def host_of(launch: Launch) -> str:
-    """Returns the name of this process's host; "" if all processes share one."""
-    return environment.host_name() if launch.local_size < launch.size else ""
 
 
 def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem | None:
@@ -148,7 +143,7 @@ def run(config: TrainConfig, launch: Launch) -> int:
     tf.config.experimental.enable_tensor_float_32_execution(compute.tensor_float_32 and not compute.deterministic)
     if compute.deterministic:
         determinism.enable()
-    watchdog, code = Watchdog(launch.rank, config.limits, config.run.output_dir, host=host_of(launch)), ExitCode.FAILED
+    watchdog, code = Watchdog(launch.rank, config.limits, config.run.output_dir, host=launch.host()), ExitCode.FAILED
     own_codes: list[int] = []  # One code, once this rank has come to its own end.
 
     def end_after_peer() -> None:

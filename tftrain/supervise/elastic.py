@@ -35,7 +35,6 @@ from tftrain.checkpoint import folder
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.host import log
-from tftrain.host.environment import host_name
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
@@ -121,8 +120,7 @@ class Supervisor:
             return False
         self._environ.update(place)
         self._launch, self._has_restarted = launch_from_environment(self._environ), True
-        host = host_name(self._environ) if self._launch.local_size < self._launch.size else ""
-        log.configure(self._launch.rank, self._log_level, host=host)
+        log.configure(self._launch.rank, self._log_level, host=self._launch.host(self._environ))
         if self._launch.rank == 0:
             where, reached = self._newest_checkpoint() or "the start", last_logged_step(self._output_dir)
             size = f"{self._launch.size} ranks, before {before.size}"
