@@ -30,6 +30,7 @@ from typing import Any, BinaryIO
 from tftrain.host.environment import route_to
 from tftrain.launching import forking, messages
 from tftrain.launching.lines import Stream, forward
+from tftrain.supervise.signals import end_with
 
 CONNECT_SECONDS = 10
 # After a rank has ended, a process that it has left behind may still hold its output open.
@@ -169,8 +170,8 @@ class Rank:
 def spawn(command: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int) -> subprocess.Popen:
     """Starts a rank as a program of its own, with these variables alone; `stdout` and `stderr` are descriptors."""
     files = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
-    end_with_agent = forking.end_with(os.getpid())
-    return subprocess.Popen(command, env=environ, start_new_session=True, preexec_fn=end_with_agent, **files)
+    in_child = end_with(os.getpid())
+    return subprocess.Popen(command, env=environ, start_new_session=True, preexec_fn=in_child, **files)
 
 
 def check_host_name() -> None:

@@ -25,12 +25,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tftrain.supervise.signals import end_with
+
 # NumPy's libraries start threads while they are imported, unless these variables limit them to one thread.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 GPU_FILES = "/dev/nvidia"
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
 POLL_SECONDS = 0.001
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_CHILD_SUBREAPER = 36  # of <sys/prctl.h>
 
 
 class ForkError(Exception):
@@ -164,18 +166,6 @@ def become(environ: Mapping[str, str], stdout: int, stderr: int) -> None:
     os.environ.update(environ)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()  # Python seeds its own generator after a fork.
-
-
-def end_with(parent: int) -> Callable[[], None]:
-    """Returns a function for a child of a process, after which the kernel sends it SIGTERM when that has ended."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def in_child() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGTERM)
-
-    return in_child
 
 
 def _open_gpus() -> list[str]:

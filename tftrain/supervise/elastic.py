@@ -20,7 +20,6 @@ one. The cost is that TensorFlow starts again at each change.
 """
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -39,12 +38,11 @@ from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
 from tftrain.parallel.rendezvous import STORE_ERRORS
-from tftrain.supervise.signals import REQUESTS
+from tftrain.supervise.signals import REQUESTS, end_with
 
 logger = logging.getLogger(__name__)
 
 PARENT = "TFTRAIN_SUPERVISOR"
-PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 MAX_RANKS = 4096  # more than any job has
 HOST_SECONDS = 600  # the same as the driver waits for --min-np
 POLL_SECONDS = 0.5
@@ -223,7 +221,7 @@ def supervises(config: TrainConfig, environ: Mapping[str, str]) -> bool:
     if not is_elastic(environ):
         return False
     if PARENT in environ:
-        _die_with(int(environ[PARENT]))
+        end_with(int(environ[PARENT]), signal.SIGKILL)()
         return False
     return any(not config.problems(ranks) for ranks in range(1, MAX_RANKS + 1))
 
@@ -241,10 +239,3 @@ def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
     for number in REQUESTS:
         signal.signal(number, supervisor.forward)
     return supervisor.run()
-
-
-def _die_with(supervisor: int) -> None:
-    """Makes the kernel kill this process when its parent ends for any reason."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:
-        os.kill(os.getpid(), signal.SIGKILL)
