@@ -29,9 +29,8 @@ def convert(config: ConvertConfig) -> None:
     from tqdm import tqdm
 
     from tftrain.formats import registry
-    from tftrain.formats.completed import CompletedWeights
     from tftrain.formats.own import tokenizer_of
-    from tftrain.formats.weights import WatchedWeights, Weights, heads_of, listed
+    from tftrain.formats.weights import CompletedWeights, WatchedWeights, Weights, heads_of, listed
 
     source, target = parse_place(config.from_), parse_place(config.to)
     weights: Weights = registry.open_weights(source, config.allow_pickle)

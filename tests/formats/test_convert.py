@@ -14,11 +14,10 @@ from tftrain import convert
 from tftrain.config.convert import Place
 from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_config, registry, tf1, tf_checkpoint
-from tftrain.formats.completed import CompletedWeights
 from tftrain.formats.errors import FormatError
 from tftrain.formats.object_based import VALUE
 from tftrain.formats.registry import open_weights
-from tftrain.formats.weights import HEADS, Weights
+from tftrain.formats.weights import HEADS, CompletedWeights, Weights
 
 
 def run(capsys, *arguments):

@@ -13,7 +13,7 @@ from tests.test_predict import load, objects, run
 from tftrain.config.model_source import ModelSource
 from tftrain.formats.errors import FormatError
 from tftrain.formats.registry import open_weights
-from tftrain.formats.weights import Weights, WeightsWithout
+from tftrain.formats.weights import Weights, without
 from tftrain.inference import trained_model
 from tftrain.inference.task_predictions import TaskPredictions, reader_of
 from tftrain.input import pipeline
@@ -163,7 +163,7 @@ def test_a_vector_has_length_1_and_the_cosine_of_a_pair_is_their_product(data, t
 def test_weights_without_the_classifier_are_refused():
     weights = open_weights(ModelSource(init_checkpoint=f"hf:{DATA / 'hf_bert_classes'}").place)
     with pytest.raises(FormatError, match=r"no classifier, which a model for classification has; expected weights"):
-        trained_model.with_weights(WeightsWithout(weights, "classifier"))
+        trained_model.with_weights(without(weights, "classifier"))
 
 
 def test_the_flags_of_the_run_count_unless_others_are_given(data, tmp_path):

@@ -14,21 +14,13 @@ Arrays = Sequence[np.ndarray]
 
 
 class Link(NamedTuple):
-    """One tensor of the other library.
+    """One tensor of the other library."""
 
-    Attributes:
-        theirs: its name.
-        shape: its shape.
-        ours: global names of the variables that it holds.
-        join: maps the variables to the tensor.
-        split: maps the tensor to the variables.
-    """
-
-    theirs: str
+    theirs: str  # its name
     shape: tuple[int, ...]
-    ours: tuple[str, ...]
-    join: Callable[[Arrays], np.ndarray]
-    split: Callable[[np.ndarray], Arrays]
+    ours: tuple[str, ...]  # global names of the variables that it holds
+    join: Callable[[Arrays], np.ndarray]  # maps the variables to the tensor
+    split: Callable[[np.ndarray], Arrays]  # maps the tensor to the variables
 
 
 def same(theirs: str, variable: Variable) -> Link:
@@ -55,18 +47,18 @@ def transposed(theirs: str, variable: Variable) -> Link:
 def joined(theirs: str, variables: Sequence[Variable], by_rows: bool) -> Link:
     """Returns the link of variables of one shape that are concatenated along their outputs, the last axis.
 
-    Args:
-        theirs: name of the tensor.
-        variables: such as the kernels of queries, keys and values.
-        by_rows: whether the tensor has rows and columns exchanged, see `transposed`.
+    `by_rows`: the tensor has rows and columns exchanged, see `transposed`.
     """
     count, (*inner, outputs) = len(variables), variables[0].shape
     shape, names = (*inner, count * outputs), tuple(variable.name for variable in variables)
-    if by_rows:
-        return Link(
-            theirs, shape[::-1], names, lambda values: np.concatenate(values, -1).T, lambda x: np.split(x.T, count, -1)
-        )
-    return Link(theirs, shape, names, lambda values: np.concatenate(values, -1), lambda x: np.split(x, count, -1))
+    turned = np.transpose if by_rows else np.asarray
+    return Link(
+        theirs,
+        shape[::-1] if by_rows else shape,
+        names,
+        lambda values: turned(np.concatenate(values, -1)),
+        lambda tensor: np.split(turned(tensor), count, -1),
+    )
 
 
 def by_heads(theirs: str, variables: Sequence[Variable], heads: int) -> Link:
@@ -75,7 +67,6 @@ def by_heads(theirs: str, variables: Sequence[Variable], heads: int) -> Link:
     Args:
         theirs: name of the tensor, [heads * len(variables) * head size, inputs], or without the last axis for biases.
         variables: queries, keys and values, [inputs, outputs] or [outputs].
-        heads: number of heads.
     """
     outputs, inner = variables[0].shape[-1], variables[0].shape[:-1]
     size = outputs // heads
@@ -100,11 +91,13 @@ class Names(NamedTuple):
             Dense layers with one name are one tensor there.
         leaves: its name for each of our last parts of a name: kernel, bias, gamma and beta.
         kernel: makes the link of a kernel.
+        first_layer: its number of the first block.
     """
 
     scopes: Mapping[str, str]
     leaves: Mapping[str, str]
     kernel: Callable[[str, Variable], Link]
+    first_layer: int = 0
 
     def link(self, variable: Variable) -> Link:
         """Returns the link of a variable that a tensor holds alone.
@@ -120,23 +113,17 @@ class Names(NamedTuple):
         for variable in variables:
             by_tensor.setdefault(self._theirs(variable), []).append(variable)
         return [
-            self.link(first)
-            if not more
-            else joined(theirs, [first, *more], self.kernel is transposed and len(first.shape) > 1)
-            for theirs, (first, *more) in by_tensor.items()
+            joined(theirs, held, self.kernel is transposed and len(held[0].shape) > 1)
+            if held[1:]
+            else self.link(held[0])
+            for theirs, held in by_tensor.items()
         ]
 
     def _theirs(self, variable: Variable) -> str:
         if variable.name in self.scopes:
             return self.scopes[variable.name]
-        layer, inner = split_layer(variable.name)
-        scope, _, leaf = inner.rpartition("/")
-        return self.scopes[scope].format(layer=layer) + self.leaves[leaf]
-
-
-def split_layer(name: str) -> tuple[int | None, str]:
-    """Returns the layer of a variable, None outside of the blocks, and its name within the layer."""
-    first, _, rest = name.partition("/")
-    if first.startswith("layer_"):
-        return int(first.removeprefix("layer_")), rest
-    return None, name
+        scope, _, leaf = variable.name.rpartition("/")
+        layer, _, inner = scope.partition("/")
+        if not layer.startswith("layer_"):
+            return self.scopes[scope] + self.leaves[leaf]
+        return self.scopes[inner].format(layer=self.first_layer + int(layer.removeprefix("layer_"))) + self.leaves[leaf]

@@ -6,7 +6,7 @@ checkpoints of the older `megatron.model` are read too. The file is a pickle, se
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.links import Link, Names, by_heads, transposed
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import Namespace, Placeholder, Record, Tensor, TorchFile
-from tftrain.formats.weights import LinkedWeights, Weights, check_tensors
+from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
 
 FILE = "model_optim_rng.pt"
 LATEST = "latest_checkpointed_iteration.txt"
@@ -104,10 +104,8 @@ def read(folder: Path) -> Weights:
             raise FormatError(
                 f"{path}: output_layer.weight differs from the token embedding; expected a tied output layer"
             )
-    rows = arguments["padded_vocab_size"]
-    links = links_of(model, rows)
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    there = check_tensors(str(path), links, shapes)
+    links = links_of(model, arguments["padded_vocab_size"])
+    there = check_tensors(str(path), links, {name: tensor.shape for name, tensor in tensors.items()})
     found = LinkedWeights(str(folder), model, there, lambda name: content.read(tensors[name]), tokenizer.read(folder))
     if model.gelu_form == "tanh" and "masked_lm" not in found.missing and not arguments.get("openai_gelu"):
         found.notes = (_NOTE,)
@@ -143,21 +141,21 @@ def _model(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     args = content.get("args") if isinstance(content, Mapping) else None
     if not isinstance(args, Record):
         raise FormatError(f"{path}: it has no args of a run; expected a checkpoint of Megatron-LM")
-    args = args.attributes
+    args = {name: value for name, value in args.attributes.items() if value is not None}
     if content.get("checkpoint_version") != _VERSION:
         raise FormatError(f"{path}: checkpoint_version is {content.get('checkpoint_version')!r}; expected {_VERSION}")
-    config = {theirs: args[theirs] for theirs in _FIELDS.values() if args.get(theirs) is not None}
-    rows = args.get("padded_vocab_size")
     required = [theirs for ours, theirs in _FIELDS.items() if ours not in _DEFAULTS]
-    if missing := [theirs for theirs in (*required, "padded_vocab_size") if args.get(theirs) is None]:
+    if missing := [name for name in (*required, "padded_vocab_size") if name not in args]:
         raise FormatError(f"{path}: its args have no {', '.join(missing)}")
-    epsilon = args.get("layernorm_epsilon") or args.get("norm_epsilon") or _EPSILON
-    same = {"vocab_size": args.get("vocab_size") or rows, "layer_norm_eps": epsilon}
-    renamed = {ours: config[theirs] for ours, theirs in _FIELDS.items() if theirs in config}
-    renamed.setdefault("intermediate_size", 4 * args["hidden_size"])
-    act = "gelu_pytorch_tanh" if args.get("bias_gelu_fusion") or args.get("openai_gelu") else "gelu"
-    found = {"model_type": "megatron-bert", "hidden_act": act, **renamed, **same}
-    return hugging_face_config.model_config(found, str(path)), {**args, "padded_vocab_size": rows}
+    config = {
+        "model_type": "megatron-bert",
+        "hidden_act": "gelu_pytorch_tanh" if args.get("bias_gelu_fusion") or args.get("openai_gelu") else "gelu",
+        "intermediate_size": 4 * args["hidden_size"],
+        **{ours: args[theirs] for ours, theirs in _FIELDS.items() if theirs in args},
+        "vocab_size": args.get("vocab_size") or args["padded_vocab_size"],
+        "layer_norm_eps": args.get("layernorm_epsilon") or args.get("norm_epsilon") or _EPSILON,
+    }
+    return hugging_face_config.model_config(config, str(path)), args
 
 
 def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
@@ -212,14 +210,12 @@ def _padded(theirs: str, variable: Variable, rows: int) -> Link:
     )
 
 
-def write(folder: Path, weights: Weights, architecture: str | None = None) -> list[str]:
-    """Writes a model with the heads that are there; returns the variables that are left out: none.
+def write(folder: Path, weights: Weights) -> Iterable[str]:
+    """Writes a model with the heads that are there; returns the names of all variables.
 
     Raises:
         FormatError: Megatron-LM has no such model.
     """
-    if architecture:
-        raise FormatError(f"--architecture={architecture}: the format megatron has only one")
     model = weights.model
     hugging_face_config.require(model, "Megatron-LM", ("pre",))
     rows = -(-model.vocab_size // _VOCABULARY_UNIT) * _VOCABULARY_UNIT
@@ -245,14 +241,7 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
         "iteration": 0,
         "model": {link.theirs: Placeholder(link.theirs, link.shape) for link in links},
     }
-
-    def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for link in links:
-            yield link.theirs, link.join([weights.read(each) for each in link.ours])
-
     (folder / "release/mp_rank_00").mkdir(parents=True)
-    torch_file.write(folder / "release/mp_rank_00" / FILE, content, tensors())
+    torch_file.write(folder / "release/mp_rank_00" / FILE, content, tensors_of(weights, links))
     (folder / LATEST).write_text("release")
-    if weights.tokenizer:
-        tokenizer.write(folder, weights.tokenizer)
-    return []
+    return weights.shapes

@@ -3,17 +3,11 @@
 Its layers have numbers: four for the embedding, one for each block, and the pooler.
 """
 
-from pathlib import Path
+from functools import partial
 
-from tftrain.architecture.describe import describe
-from tftrain.config.train import ModelConfig
 from tftrain.formats import object_based, tf1
-from tftrain.formats.links import Link, Names, same, split_layer
-from tftrain.formats.object_based import VALUE, Library
-from tftrain.formats.tf_models import by_head
-from tftrain.formats.weights import Weights, part_of
-
-read_model = tf1.read_model
+from tftrain.formats.links import Names, same
+from tftrain.formats.object_based import LEAVES, VALUE, Library
 
 _FIRST_BLOCK = 4
 _LAYER = "layer_with_weights-"
@@ -37,26 +31,10 @@ _NAMES = Names(
         "masked_lm/bias": f"masked_lm/{_LAYER}2/bias{VALUE}",
         "next_sentence": f"head/{_LAYER}0",
     },
-    leaves={leaf: f"/{leaf}{VALUE}" for leaf in ("kernel", "bias", "gamma", "beta")},
+    leaves=LEAVES,
     kernel=same,
+    first_layer=_FIRST_BLOCK,
 )
-
-
-def _links(model: ModelConfig, parts: set[str]) -> list[Link]:
-    found = []
-    for each in describe(model).variables():
-        if part_of(each.name) == "pooler":
-            leaf, number = each.name.rpartition("/")[2], _FIRST_BLOCK + model.num_hidden_layers
-            found.append(same(f"encoder/{_LAYER}{number}/{leaf}{VALUE}", each))
-            continue
-        layer, inner = split_layer(each.name)
-        counted = each if layer is None else each._replace(name=f"layer_{layer + _FIRST_BLOCK}/{inner}")
-        link = by_head(_NAMES.link(counted), counted, model)._replace(ours=(each.name,))
-        if link.theirs.partition("/")[0] in parts:
-            found.append(link)
-    return found
-
-
 _IN_PRETRAINER = {"encoder": f"{_LAYER}0/", "masked_lm": f"{_LAYER}1/", "head": f"{_LAYER}2/"}
 
 
@@ -72,26 +50,18 @@ def _roots_in(names: list[str]) -> dict[str, str]:
     return {part: root for part, root in roots.items() if any(name.startswith(root) for name in names)}
 
 
-LIBRARY = Library(
+_LIBRARY = Library(
     name="NVIDIA's BERT",
     whole="BertPretrainer",
     alone="TransformerEncoder",
+    names=_NAMES,
+    poolers=(_BLOCK,),
     roots={part: f"model/{_LAYER}0/{place}" for part, place in _IN_PRETRAINER.items()},
     root_alone="model/",
     roots_in=_roots_in,
-    links=_links,
     note=(
         "NVIDIA's pre-training has no GeLU in its masked-word head, and this project has one: the encoder's outputs "
         "are equal, and predictions of masked words are not until the head is trained again"
     ),
 )
-
-
-def read(folder: Path) -> Weights:
-    """Opens a model, see `object_based.read`."""
-    return object_based.read(folder, LIBRARY)
-
-
-def write(folder: Path, weights: Weights, architecture: str | None = None) -> list[str]:
-    """Writes a model, see `object_based.write`."""
-    return object_based.write(folder, LIBRARY, weights, architecture)
+read_model, read, write = tf1.read_model, partial(object_based.read, _LIBRARY), partial(object_based.write, _LIBRARY)

@@ -5,19 +5,19 @@ object to its variable. Libraries save the whole pre-training model or the encod
 paths begin with `encoder/`, `masked_lm/` or `head/`, the next-sentence head, whatever they begin with in a file.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from tftrain.architecture.describe import describe
 from tftrain.config.train import ModelConfig
-from tftrain.formats import tf1, tokenizer
+from tftrain.formats import tf1
 from tftrain.formats.errors import FormatError
-from tftrain.formats.links import Link
-from tftrain.formats.weights import LinkedWeights, Weights, check_tensors
+from tftrain.formats.links import Link, Names, reshaped, same
+from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, heads_of, require_heads, tensors_of
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+LEAVES = {leaf: f"/{leaf}{VALUE}" for leaf in ("kernel", "bias", "gamma", "beta")}
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # What training keeps beside the variables of the model: parts of a path.
 _OF_TRAINING = {".OPTIMIZER_SLOT", "optimizer", "save_counter", "global_step", "step", _GRAPH}
@@ -29,10 +29,11 @@ class Library(NamedTuple):
     Attributes:
         name: for messages.
         whole, alone: its class for the encoder with both heads, and that for the encoder alone.
+        names: of its variables but those of the pooler.
+        poolers: the scopes that hold the pooler, each as a whole; `{layer}` is the number after that of the last block.
         roots: where `encoder`, `masked_lm` and `head` begin in a checkpoint of the first class.
         root_alone: where `encoder` begins in one of the second class.
         roots_in: finds where the paths of each part that is there begin, given the names of a checkpoint's tensors.
-        links: returns the links of the parts that are there; a variable that is saved twice has two.
         aliases: names of tensors that are shared, and those in the links.
         note: what the heads compute in another way than here; "" if nothing.
     """
@@ -40,15 +41,37 @@ class Library(NamedTuple):
     name: str
     whole: str
     alone: str
+    names: Names
+    poolers: tuple[str, ...]
     roots: Mapping[str, str]
     root_alone: str
     roots_in: Callable[[list[str]], dict[str, str]]
-    links: Callable[[ModelConfig, set[str]], list[Link]]
     aliases: Mapping[str, str] = {}
     note: str = ""
 
 
-def read(folder: Path, library: Library) -> Weights:
+def _links(library: Library, model: ModelConfig, parts: Iterable[str]) -> list[Link]:
+    """Returns the links of the parts that are there; a variable that is saved twice has two.
+
+    In variables of the attention each head has an axis of its own.
+    """
+    links, heads = [], (model.num_attention_heads, model.head_size)
+    for each in describe(model).variables():
+        scope, _, leaf = each.name.rpartition("/")
+        if scope == "pooler":
+            layer = library.names.first_layer + model.num_hidden_layers
+            links += [same(pooler.format(layer=layer) + LEAVES[leaf], each) for pooler in library.poolers]
+            continue
+        link = library.names.link(each)
+        if scope.endswith(("attention/query", "attention/key", "attention/value")):
+            link = reshaped(link.theirs, each, (model.hidden_size, *heads) if leaf == "kernel" else heads)
+        elif scope.endswith("attention/output") and leaf == "kernel":
+            link = reshaped(link.theirs, each, (*heads, model.hidden_size))
+        links.append(link)
+    return [link for link in links if link.theirs.partition("/")[0] in parts]
+
+
+def read(library: Library, folder: Path) -> Weights:
     """Opens a model.
 
     Raises:
@@ -66,8 +89,9 @@ def read(folder: Path, library: Library) -> Weights:
     holders = {own: name for name, own in own_names.items() if own not in library.aliases}
     holders |= {library.aliases[own]: name for name, own in own_names.items() if own in library.aliases}
     # A pooler that both the encoder and the head have: the head's is the one that predictions use.
-    links = {link.ours: link for link in library.links(model, set(roots))}
-    twice = [link.theirs for link in library.links(model, set(roots)) if links[link.ours] != link]
+    every = _links(library, model, roots)
+    links = {link.ours: link for link in every}
+    twice = [link.theirs for link in every if links[link.ours] is not link]
     shapes = {name: checkpoint.shapes[theirs] for name, theirs in holders.items()}
     there = check_tensors(str(checkpoint.path), links.values(), shapes, twice)
     found = LinkedWeights(str(folder), model, there, lambda name: checkpoint.read(holders[name]), own_tokenizer)
@@ -102,17 +126,11 @@ def begins(names: Iterable[str], anchor: str) -> str | None:
     return min(fitting, key=len).removesuffix(anchor) if fitting else None
 
 
-def write(folder: Path, library: Library, weights: Weights, architecture: str | None = None) -> list[str]:
-    """Writes a model.
+def write(library: Library, folder: Path, weights: Weights, architecture: str | None = None) -> Iterable[str]:
+    """Writes a model into an empty folder; returns the names of the variables that are in it.
 
     Args:
-        folder: an empty one.
-        library: whose classes read it.
-        weights: of the model.
         architecture: a class of the library; by default the one with heads if all are there.
-
-    Returns:
-        The variables that are left out.
 
     Raises:
         FormatError: the library has no such model.
@@ -124,36 +142,17 @@ def write(folder: Path, library: Library, weights: Weights, architecture: str | 
     if architecture not in (None, library.whole, library.alone):
         raise FormatError(f"--architecture={architecture}: expected {library.whole} or {library.alone}")
     tf1.write_config(folder, weights.model)
-    has_heads = not weights.missing
-    if architecture == library.whole and not has_heads:
-        raise FormatError(
-            f"{weights.path}: it has no {' and no '.join(weights.missing)}, which {library.whole} needs; "
-            "--init_missing adds what is missing, with initial values"
-        )
-    whole = has_heads and architecture != library.alone
-    roots = library.roots if whole else {"encoder": library.root_alone}
-    links = [
-        link._replace(theirs=_full(link.theirs, roots))
-        for link in library.links(weights.model, set(roots))
-        if link.ours[0] in weights.shapes
+    if architecture == library.whole:
+        require_heads(weights, heads_of(weights.model), library.whole)
+    is_whole = not weights.missing and architecture != library.alone
+    roots = library.roots if is_whole else {"encoder": library.root_alone}
+    links = [link for link in _links(library, weights.model, roots) if link.ours[0] in weights.shapes]
+    full = [
+        link._replace(theirs=roots[part] + rest) for link in links for part, _, rest in [link.theirs.partition("/")]
     ]
-
-    def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for link in links:
-            yield link.theirs, link.join([weights.read(each) for each in link.ours])
-
-    shapes = {link.theirs: link.shape for link in links}
-    graph = tf.constant(object_graph(shapes))
-    tf_checkpoint.write(folder / tf1.CHECKPOINT, shapes, tensors(), {_GRAPH: graph})
-    if weights.tokenizer:
-        tokenizer.write(folder, weights.tokenizer)
-    written = {each for link in links for each in link.ours}
-    return [each for each in weights.shapes if each not in written]
-
-
-def _full(name: str, roots: Mapping[str, str]) -> str:
-    part, _, rest = name.partition("/")
-    return f"{roots[part]}{rest}"
+    graph = tf.constant(object_graph(link.theirs for link in full))
+    tf_checkpoint.write(folder / tf1.CHECKPOINT, tensors_of(weights, full), {_GRAPH: graph})
+    return [name for link in links for name in link.ours]
 
 
 def object_graph(names: Iterable[str]) -> bytes:

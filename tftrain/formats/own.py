@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,7 @@ class OwnWeights(Weights):
     """The master weights of a checkpoint."""
 
     def __init__(self, path: Path):
-        """Opens the checkpoint.
-
-        Args:
-            path: its folder, or that of a run, of which the newest counts.
+        """Opens a checkpoint, see `find`.
 
         Raises:
             CheckpointError: there is none, or it is damaged.
@@ -49,10 +47,8 @@ class OwnWeights(Weights):
         if self.model.is_fine_tuned:
             self.fine_tuning, self.max_seq_length = _fine_tuning(run["config"], self.path)
         every = {each.name: each.shape for each in describe(self.model).variables()}
-        prefix = f"{MASTER}/"
-        found = {
-            name.removeprefix(prefix): each[1] for name, each in self._reader.tensors.items() if name.startswith(prefix)
-        }
+        masters = ((name.partition("/"), each[1]) for name, each in self._reader.tensors.items())
+        found = {name: shape for (kind, _, name), shape in masters if kind == MASTER}
         for name, shape in found.items():
             if every.get(name) != shape:
                 raise FormatError(f"{path}: {name} is {list(shape)}; its own configuration has another model")
@@ -76,9 +72,7 @@ def read_model(path: Path) -> tuple[ModelConfig, Tokenizer | None]:
 
 
 def find(path: Path) -> Path:
-    """Returns the folder of a checkpoint, given that or the output folder of a run.
-
-    Of a run whose evaluations were scored, that is the checkpoint with the best score, else the newest one.
+    """Returns the folder of a checkpoint, given that or the output folder of a run: its best one by score, or newest.
 
     Raises:
         FormatError: there is no checkpoint.
@@ -99,8 +93,7 @@ def _model(config: Any, path: str) -> ModelConfig:
     values = config.get("model") if isinstance(config, dict) else None
     types = typing.get_type_hints(ModelConfig)
     try:
-        known = {name: msgspec.convert(value, types[name]) for name, value in values.items() if name in types}
-        model = ModelConfig(**known)
+        model = ModelConfig(**{name: msgspec.convert(values[name], types[name]) for name in values if name in types})
     except (AttributeError, msgspec.ValidationError) as error:
         raise FormatError(f"{path}: its manifest does not say what model it holds") from error
     if not model.vocab_size:
@@ -164,16 +157,8 @@ def of_data(data_dir: str) -> Tokenizer:
     return Tokenizer(vocabulary, data.lower_case, data.normalization, model, data.strip_accents)
 
 
-def write(path: Path, weights: Weights, architecture: str | None = None) -> list[str]:
-    """Writes the weights as a checkpoint of step 0 without an optimizer; returns what is left out: nothing.
-
-    Args:
-        path: an empty folder.
-        weights: of the model.
-        architecture: must be None.
-    """
-    if architecture:
-        raise FormatError(f"--architecture={architecture}: a tftrain checkpoint has the heads that are there")
+def write(path: Path, weights: Weights) -> Iterable[str]:
+    """Writes the weights as a checkpoint of step 0 without an optimizer; returns the names of all variables."""
     pieces = [Piece.block(f"{MASTER}/{name}", shape, "F32") for name, shape in weights.shapes.items()]
     files = {}
     for number, group in enumerate(shard.pack(pieces)):
@@ -183,6 +168,4 @@ def write(path: Path, weights: Weights, architecture: str | None = None) -> list
     run = {"config": {"model": dataclasses.asdict(weights.model)}, "packages": versions()}
     placement = Placement.of(files)
     durable.write(path / manifest.NAME, manifest.encode(Manifest(0, placement, run)))
-    if weights.tokenizer:
-        tokenizer.write(path, weights.tokenizer)
-    return []
+    return weights.shapes

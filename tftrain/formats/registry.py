@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tftrain.config.convert import Place
 from tftrain.config.train import ModelConfig
+from tftrain.formats import tokenizer
 from tftrain.formats.errors import FormatError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.weights import Weights
@@ -19,21 +20,17 @@ _MODULES = {
     "megatron": "megatron",
 }
 WITH_TASKS = ("tftrain", "hf")  # formats of fine-tuned models too
+_WITH_CLASSES = ("hf", "tf_models", "nvidia")  # formats of libraries that have several classes for a model
 
 
 def open_weights(place: Place, allow_pickle: bool = False) -> Weights:
-    """Opens the model at a place.
-
-    Args:
-        place: format and folder.
-        allow_pickle: whether a pickle may be in the place of a safetensors file.
+    """Opens the model at a place; of hf with `allow_pickle` also one without a safetensors file.
 
     Raises:
         FormatError, CheckpointError: it can't be read; the message names the file.
     """
-    if place.format == "hf":
-        return _module("hf").read(Path(place.path), allow_pickle)
-    return _module(place.format).read(Path(place.path))
+    options = {"allow_pickle": allow_pickle} if place.format == "hf" else {}
+    return _module(place.format).read(Path(place.path), **options)
 
 
 def model_of(place: Place) -> tuple[ModelConfig, Tokenizer | None]:
@@ -53,12 +50,10 @@ def tokenizer_folders(place: Place) -> list[str]:
 def write_weights(
     place: Place, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
 ) -> list[str]:
-    """Writes a model into an empty folder.
+    """Writes a model and its tokenizer into an empty folder.
 
     Args:
-        place: format and folder.
-        weights: of the model.
-        architecture: a class of the format's library; None: its default.
+        architecture: a class of the format's library; None: the largest whose heads are all there.
         max_shard_bytes: most bytes of tensors in a file of hf.
 
     Returns:
@@ -72,8 +67,14 @@ def write_weights(
             f"{weights.path}: --task={weights.model.task}: {place.format} has no fine-tuned models; expected --to with "
             f"{' or '.join(WITH_TASKS)}"
         )
-    options = {"max_shard_bytes": max_shard_bytes} if place.format == "hf" else {}
-    return _module(place.format).write(Path(place.path), weights, architecture, **options)
+    if architecture and place.format not in _WITH_CLASSES:
+        raise FormatError(f"--architecture={architecture}: the format {place.format} has only one; remove this flag")
+    options = {"architecture": architecture} if place.format in _WITH_CLASSES else {}
+    options |= {"max_shard_bytes": max_shard_bytes} if place.format == "hf" else {}
+    written = set(_module(place.format).write(Path(place.path), weights, **options))
+    if weights.tokenizer:
+        tokenizer.write(Path(place.path), weights.tokenizer)
+    return [name for name in weights.shapes if name not in written]
 
 
 def _module(name: str):

@@ -84,8 +84,7 @@ def write(path: Path, shapes: Mapping[str, tuple[int, ...]], tensors: Iterable[t
     """Writes a file of fp32 tensors.
 
     Args:
-        path: of the file, which must not exist.
-        shapes: of all tensors by name, in the order of the file.
+        shapes: of all tensors by name, in the order of the file, which must not exist.
         tensors: names and values, in the same order; one is in memory at a time.
     """
     header, position = {"__metadata__": {"format": "pt"}}, 0

@@ -5,11 +5,9 @@ Its GeLU is the tanh approximation, which its config calls "gelu", and its norms
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tftrain.architecture.describe import describe
 from tftrain.architecture.parts import Variable
@@ -18,7 +16,7 @@ from tftrain.formats import hugging_face_config, tokenizer
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link, Names, same, transposed
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.formats.weights import LinkedWeights, Weights, check_tensors
+from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, tensors_of
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 _EPSILON = 1e-12
@@ -95,27 +93,18 @@ def links_of(model: ModelConfig) -> list[Link]:
     return [_NAMES.link(each) for each in describe(model).variables()]
 
 
-def write(folder: Path, weights: Weights, architecture: str | None = None) -> list[str]:
-    """Writes a model with the heads that are there; returns the variables that are left out: none.
+def write(folder: Path, weights: Weights) -> Iterable[str]:
+    """Writes a model with the heads that are there; returns the names of all variables.
 
     Raises:
         FormatError: the original BERT has no such model.
     """
-    if architecture:
-        raise FormatError(f"--architecture={architecture}: the format tf1 has only one; remove this flag")
     from tftrain.formats import tf_checkpoint
 
     write_config(folder, weights.model)
     links = [link for link in links_of(weights.model) if link.ours[0] in weights.shapes]
-
-    def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for link in links:
-            yield link.theirs, link.join([weights.read(each) for each in link.ours])
-
-    tf_checkpoint.write(folder / CHECKPOINT, {link.theirs: link.shape for link in links}, tensors())
-    if weights.tokenizer:
-        tokenizer.write(folder, weights.tokenizer)
-    return []
+    tf_checkpoint.write(folder / CHECKPOINT, tensors_of(weights, links))
+    return weights.shapes
 
 
 def write_config(folder: Path, model: ModelConfig) -> None:
@@ -129,20 +118,6 @@ def write_config(folder: Path, model: ModelConfig) -> None:
         if getattr(model, name) != only:
             raise FormatError(f"--{name}={getattr(model, name)}: BERT for TensorFlow has only {only}")
     theirs = hugging_face_config.config_json(model, "")
-    config = {name: theirs[name] for name in _FIELDS} | {"hidden_act": "gelu"}
+    names = sorted(name for name, _ in hugging_face_config.FIELDS["bert"].values() if name != "layer_norm_eps")
+    config = {name: theirs[name] for name in names} | {"hidden_act": "gelu"}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-_FIELDS = (
-    "attention_probs_dropout_prob",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "hidden_size",
-    "initializer_range",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "type_vocab_size",
-    "vocab_size",
-)

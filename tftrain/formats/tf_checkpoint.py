@@ -4,7 +4,6 @@
 `tf.raw_ops.MergeV2Checkpoints` makes them one: it moves the data files and writes an index over all.
 """
 
-import math
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -53,17 +52,13 @@ class TfCheckpoint:
 
 
 def write(
-    prefix: Path,
-    shapes: Mapping[str, tuple[int, ...]],
-    tensors: Iterable[tuple[str, np.ndarray]],
-    others: Mapping[str, tf.Tensor] | None = None,
+    prefix: Path, tensors: Iterable[tuple[str, np.ndarray]], others: Mapping[str, tf.Tensor] | None = None
 ) -> None:
     """Writes a checkpoint of fp32 tensors.
 
     Args:
         prefix: path of the checkpoint without `.index`.
-        shapes: of all tensors by name.
-        tensors: names and values in the same order; few are in memory at a time.
+        tensors: names and values; few are in memory at a time.
         others: small tensors of any dtype.
     """
     with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=".parts_") as folder:
@@ -77,10 +72,8 @@ def write(
             )
 
         waiting, held = dict(others or {}), 0
-        for (name, value), expected in zip(tensors, shapes, strict=True):
-            if name != expected or value.shape != shapes[name]:
-                raise ValueError(f"{name} {value.shape}: expected {expected} {shapes[expected]}")
-            size = 4 * math.prod(value.shape)
+        for name, value in tensors:
+            size = 4 * value.size
             if waiting and held + size > FILE_BYTES:
                 save(waiting)
                 waiting, held = {}, 0

@@ -21,16 +21,13 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
     A vocabulary of byte-level BPE is `tokenizer.json`; that of WordPiece is `vocab.txt`, as in the original BERT.
     """
     kind, settings = tokenizer.vocabulary.tokenizer_type, {}
+    special = dict(zip([f"{word}_token" for word in ("pad", "unk", "cls", "sep", "mask")], SPECIAL_TOKENS, strict=True))
     if kind == "wordpiece":
-        settings = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": tokenizer.lower_case,
-            "strip_accents": tokenizer.lower_case if tokenizer.strip_accents is None else tokenizer.strip_accents,
-            **{f"{word}_token": token for word, token in zip(_WORDS, SPECIAL_TOKENS, strict=True)},
-        }
+        accents = tokenizer.lower_case if tokenizer.strip_accents is None else tokenizer.strip_accents
+        settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.lower_case, "strip_accents": accents}
+        settings |= special
     elif kind == "bpe" and tokenizer.vocabulary.is_for_encoders:
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
-        settings |= {f"{word}_token": token for word, token in zip(_WORDS, SPECIAL_TOKENS, strict=True)}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     elif kind == "bpe":
         end = tokenizer.vocabulary.tokens[tokenizer.vocabulary.end_id]
         settings = {"tokenizer_class": "GPT2TokenizerFast", "bos_token": end, "eos_token": end, "unk_token": end}
@@ -45,9 +42,6 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return sorted(files)
-
-
-_WORDS = ("pad", "unk", "cls", "sep", "mask")
 
 
 def read(folder: Path) -> Tokenizer | None:
@@ -81,9 +75,8 @@ def read(folder: Path) -> Tokenizer | None:
         lower_case = is_uncased(vocabulary)
     strip_accents = settings.get("strip_accents")
     if strip_accents not in (None, True, False):
-        raise FormatError(
-            f"{folder / SETTINGS}: strip_accents is {strict_json.shown(strip_accents)}; expected a boolean"
-        )
+        shown = strict_json.shown(strip_accents)
+        raise FormatError(f"{folder / SETTINGS}: strip_accents is {shown}; expected a boolean")
     model = _bytes(folder / MODEL_FILES[kind]) if kind in MODEL_FILES else None
     normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
     template = _chat_template(folder, settings)

@@ -33,28 +33,17 @@ _STORAGES = {
 _MAX_PICKLE_BYTES = 1 << 28
 
 
-class Storage(NamedTuple):
-    """The elements of tensors: the name of the entry, and their dtype."""
-
-    entry: str
-    dtype: np.dtype
-
-
 class Tensor(NamedTuple):
-    """A view of a storage; offset and strides count elements."""
+    """A view of a storage, the elements in an entry of the archive; offset and strides count elements."""
 
-    storage: Storage
+    storage: tuple[str, np.dtype]  # name of the entry, and dtype
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
 class Record:
-    """An object of a class that is not loaded: its attributes, if it has any.
-
-    Attributes:
-        attributes: by name.
-    """
+    """An object of a class that is not loaded: its attributes by name, if it has any."""
 
     def __init__(self, *_args, **_kwargs):
         self.attributes: dict[str, Any] = {}
@@ -110,14 +99,14 @@ class TorchFile:
         Raises:
             FormatError: they are not in the file.
         """
-        dtype = tensor.storage.dtype
+        entry, dtype = tensor.storage
         try:
-            elements = np.frombuffer(self._archive.read(tensor.storage.entry), dtype.newbyteorder("<"))
+            elements = np.frombuffer(self._archive.read(entry), dtype.newbyteorder("<"))
         except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-            raise FormatError(f"{self.path}: {tensor.storage.entry} can't be read: {error}") from error
+            raise FormatError(f"{self.path}: {entry} can't be read: {error}") from error
         last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True))
         if math.prod(tensor.shape) and not 0 <= tensor.offset <= last < elements.size:
-            raise FormatError(f"{self.path}: a tensor lies outside {tensor.storage.entry}")
+            raise FormatError(f"{self.path}: a tensor lies outside {entry}")
         strides = [step * dtype.itemsize for step in tensor.strides]
         return np.lib.stride_tricks.as_strided(elements[tensor.offset :], tensor.shape, strides, writeable=False)
 
@@ -131,25 +120,26 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns what takes the place of a class or function."""
-        if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _tensor
-        if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return lambda tensor, *_: tensor
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
+        match module, name:
+            case "collections", "OrderedDict":
+                return collections.OrderedDict
+            case "torch._utils", "_rebuild_tensor_v2":
+                return _tensor
+            case "torch._utils", "_rebuild_parameter":
+                return lambda tensor, *_: tensor
+            case "torch", _ if name in _STORAGES:
+                return _STORAGES[name]
         return type(name, (Record,), {})
 
-    def persistent_load(self, pid: Any) -> Storage:
-        """Returns the storage that the pickle names."""
+    def persistent_load(self, pid: Any) -> tuple[str, np.dtype]:
+        """Returns the storage that the pickle names, see `Tensor`."""
         kind, dtype, key = pid[:3]
         if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(key, str):
             raise ValueError(f"a storage of an unknown kind: {pid[:2]}")
-        return Storage(f"{self._prefix}data/{key}", dtype)
+        return f"{self._prefix}data/{key}", dtype
 
 
-def _tensor(storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_) -> Tensor:
+def _tensor(storage: tuple, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_) -> Tensor:
     numbers = (offset, *shape, *strides)
     if len(shape) != len(strides) or any(not isinstance(each, int) or each < 0 for each in numbers):
         raise ValueError("a tensor with a negative size or stride")
@@ -180,7 +170,6 @@ def write(path: Path, content: Any, values: Iterable[tuple[str, np.ndarray]]) ->
     """Writes a file that torch can load.
 
     Args:
-        path: of the file.
         content: dictionaries, numbers, strings, and a `Placeholder` for each tensor.
         values: names and elements of the tensors, each once; one is in memory at a time.
     """
@@ -199,11 +188,7 @@ def write(path: Path, content: Any, values: Iterable[tuple[str, np.ndarray]]) ->
 
 
 class _Pickler(pickle._Pickler):
-    """Writes names of classes without importing them.
-
-    Attributes:
-        keys: number of the storage of each tensor, by name.
-    """
+    """Writes names of classes without importing them; `keys` are the numbers of the tensors' storages by name."""
 
     dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
 

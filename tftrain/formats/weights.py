@@ -1,31 +1,27 @@
 """The weights of a model, read one tensor at a time, whatever files they are in."""
 
 import abc
-from collections.abc import Callable, Collection, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from tftrain.architecture.describe import describe
-from tftrain.architecture.parts import Variable
 from tftrain.config.fields import implementations
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.config.train import ModelConfig
 from tftrain.formats.errors import FormatError
 from tftrain.formats.links import Link
 from tftrain.formats.tokenizer import Tokenizer
+from tftrain.host import files
 
 # The parts of an encoder that files may lack, by the first part of a variable's name.
 HEADS = ("masked_lm", "pooler", "next_sentence", "classifier")
 # What changes neither a variable nor an output: it says how a model computes, or how it is trained.
-FREE_FLAGS = (
-    *implementations(ModelConfig),
-    "ln_dtype",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-)
+_TRAINED_WITH = ("ln_dtype", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+FREE_FLAGS = (*implementations(ModelConfig), *_TRAINED_WITH)
 # fp32 has every value of these.
 _EXACT = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _MAX_NAMED = 5
@@ -72,7 +68,12 @@ class Weights(abc.ABC):
 
 
 class LinkedWeights(Weights):
-    """Weights in files of another library."""
+    """Weights in files of another library.
+
+    Args:
+        links: of the tensors that are there.
+        read: returns a tensor, given the other library's name.
+    """
 
     def __init__(
         self,
@@ -80,19 +81,11 @@ class LinkedWeights(Weights):
         model: ModelConfig,
         links: Iterable[Link],
         read: Callable[[str], np.ndarray],
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | None,
     ):
-        """Reads no tensor yet.
-
-        Args:
-            path, model, tokenizer: see `Weights`.
-            links: of the tensors that are there.
-            read: returns a tensor, given the other library's name.
-        """
         self.path, self.model, self.tokenizer = path, model, tokenizer
         self._links = {name: link for link in links for name in link.ours}
-        every = describe(model).variables()
-        self.shapes = {each.name: each.shape for each in every if each.name in self._links}
+        self.shapes = {each.name: each.shape for each in describe(model).variables() if each.name in self._links}
         self._read, self._last = read, ("", {})
 
     def read(self, name: str) -> np.ndarray:
@@ -101,8 +94,7 @@ class LinkedWeights(Weights):
         if self._last[0] != link.theirs:
             self._last = ("", {})  # Before the next tensor is in memory.
             tensor = as_fp32(self._read(link.theirs), link.theirs, self.path)
-            parts = dict(zip(link.ours, link.split(tensor), strict=True))
-            self._last = (link.theirs, parts)
+            self._last = (link.theirs, dict(zip(link.ours, link.split(tensor), strict=True)))
         parts = self._last[1]
         value = np.ascontiguousarray(parts.pop(name))
         if not parts:
@@ -110,38 +102,76 @@ class LinkedWeights(Weights):
         return value
 
 
-class WeightsWithout(Weights):
-    """Weights without one of their heads."""
+class DerivedWeights(Weights):
+    """Some of the variables of other weights."""
 
-    def __init__(self, weights: Weights, head: str):
-        """Takes the weights; `head` is one of `HEADS`."""
+    def __init__(self, weights: Weights, shapes: Mapping[str, tuple[int, ...]]):
         self.path, self.model, self.tokenizer, self.notes = (
             weights.path,
             weights.model,
             weights.tokenizer,
             weights.notes,
         )
-        self.shapes = {name: shape for name, shape in weights.shapes.items() if part_of(name) != head}
-        self._weights = weights
+        self.shapes, self._weights = shapes, weights
 
     def read(self, name: str) -> np.ndarray:
         """Returns a variable, fp32; see `Weights.read`."""
         return self._weights.read(name)
 
 
-class WatchedWeights(Weights):
-    """Weights that say when a variable is read."""
+def without(weights: Weights, head: str) -> Weights:
+    """Returns weights without one of their heads."""
+    return DerivedWeights(weights, {name: shape for name, shape in weights.shapes.items() if part_of(name) != head})
+
+
+class WatchedWeights(DerivedWeights):
+    """Weights that call `watch` for each variable that is read."""
 
     def __init__(self, weights: Weights, watch: Callable[[], object]):
-        """Calls `watch` for each variable that is read from now on."""
-        self.path, self.model, self.shapes = weights.path, weights.model, weights.shapes
-        self.tokenizer, self.notes = weights.tokenizer, weights.notes
-        self._weights, self._watch = weights, watch
+        super().__init__(weights, weights.shapes)
+        self._watch = watch
 
     def read(self, name: str) -> np.ndarray:
         """Returns a variable, fp32; see `Weights.read`."""
         self._watch()
-        return self._weights.read(name)
+        return super().read(name)
+
+
+class CompletedWeights(DerivedWeights):
+    """Weights and heads with initial values: kernels from a truncated normal, norms of ones, zeros for the rest.
+
+    They depend on the seed and on the variable's name alone.
+    """
+
+    def __init__(self, weights: Weights, heads: Collection[str], seed: int):
+        parts = {"", *heads, *weights.parts}
+        every = [each for each in describe(weights.model).variables() if part_of(each.name) in parts]
+        super().__init__(weights, {each.name: each.shape for each in every})
+        self._seed, self.added = seed, [name for name in self.shapes if name not in weights.shapes]
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a variable, fp32; see `Weights.read`."""
+        if name in self._weights.shapes:
+            return super().read(name)
+        shape, leaf = self.shapes[name], name.rpartition("/")[2]
+        if leaf == "kernel":
+            return truncated_normal(shape, self.model.initializer_range, self._seed, name)
+        return np.full(shape, 1.0 if leaf == "gamma" else 0.0, np.float32)
+
+
+def truncated_normal(shape: tuple[int, ...], stddev: float, seed: int, name: str) -> np.ndarray:
+    """Returns draws from a normal distribution without those beyond twice its standard deviation, fp32."""
+    generator = np.random.Generator(np.random.Philox(key=[seed, zlib.crc32(name.encode())]))
+    values = generator.standard_normal(shape, np.float32)
+    while (beyond := np.abs(values) > 2).any():
+        values[beyond] = generator.standard_normal(int(beyond.sum()), np.float32)
+    return values * np.float32(stddev)
+
+
+def tensors_of(weights: Weights, links: Iterable[Link]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the names and values of another library's tensors, one in memory at a time."""
+    for link in links:
+        yield link.theirs, link.join([weights.read(each) for each in link.ours])
 
 
 def as_fp32(tensor: np.ndarray, name: str, path: str) -> np.ndarray:
@@ -167,9 +197,13 @@ def heads_of(model: ModelConfig) -> tuple[str, ...]:
     return tuple(head for head in HEADS if head in has)
 
 
-def needed(model: ModelConfig, heads: Collection[str]) -> list[Variable]:
-    """Returns the variables of a model with some of its heads only."""
-    return [each for each in describe(model).variables() if part_of(each.name) in ("", *heads)]
+def require_heads(weights: Weights, heads: Iterable[str], name: str) -> None:
+    """Raises a FormatError if weights lack a head that a class of another library has."""
+    if lacking := [head for head in heads if head not in weights.parts]:
+        raise FormatError(
+            f"{weights.path}: it has no {' and no '.join(lacking)}, which {name} needs; --init_missing adds what is "
+            "missing, with initial values"
+        )
 
 
 def check_tensors(
@@ -178,7 +212,6 @@ def check_tensors(
     """Compares the tensors of a file with those that a model has.
 
     Args:
-        path: of the file, for messages.
         links: of all tensors of the model.
         found: the shape of each tensor in the file by name.
         ignored: names of tensors that may be there and hold nothing of the model.
@@ -191,12 +224,11 @@ def check_tensors(
     """
     links = list(links)
     there = [link for link in links if link.theirs in found]
-    parts = {part_of(name) for link in there for name in link.ours}
-    missing = [link.theirs for link in links if link.theirs not in found and _belongs(link, {"", *parts})]
-    if missing:
+    parts = {"", *(part_of(name) for link in there for name in link.ours)}
+    absent = [link for link in links if link.theirs not in found]
+    if missing := [link.theirs for link in absent if any(part_of(name) in parts for name in link.ours)]:
         raise FormatError(f"{path}: {listed(missing)} missing; expected every tensor of the model that config states")
-    unknown = sorted(set(found) - {link.theirs for link in links} - set(ignored))
-    if unknown:
+    if unknown := sorted(set(found) - {link.theirs for link in links} - set(ignored)):
         raise FormatError(f"{path}: {listed(unknown)} unknown: not a tensor of this model")
     for link in there:
         if tuple(found[link.theirs]) != link.shape:
@@ -205,15 +237,9 @@ def check_tensors(
     return there
 
 
-def _belongs(link: Link, parts: set[str]) -> bool:
-    return any(part_of(name) in parts for name in link.ours)
-
-
 def listed(names: Collection[str]) -> str:
     """Returns names for a message with a verb: "a, b and 7 more are"."""
-    names = list(names)
-    shown = ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
-    return f"{shown} {'is' if len(names) == 1 else 'are'}"
+    return f"{files.listed(list(names), _MAX_NAMED)} {'is' if len(names) == 1 else 'are'}"
 
 
 def structure(model: ModelConfig) -> dict[str, Any]:

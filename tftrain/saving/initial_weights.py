@@ -14,7 +14,7 @@ from tftrain.formats import registry
 from tftrain.formats.errors import FormatError
 from tftrain.formats.own import of_data
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.formats.weights import Weights, WeightsWithout, heads_of, structure
+from tftrain.formats.weights import Weights, heads_of, structure, without
 from tftrain.labelled.preflight import with_glue
 
 NEW_HEAD = "classifier"
@@ -95,7 +95,7 @@ def open_for(config: TrainConfig) -> Weights | None:
     weights = registry.open_weights(parse_place(settings.init_checkpoint))
     model = config.model
     if (model.task, model.labels) != (weights.model.task, weights.model.labels):
-        weights = WeightsWithout(weights, NEW_HEAD)
+        weights = without(weights, NEW_HEAD)
     # A new task begins with a new classifier.
     needed = [head for head in heads_of(model) if head != NEW_HEAD or settings.mode == "evaluate"]
     missing = [head for head in needed if head not in weights.parts]
