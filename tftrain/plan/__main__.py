@@ -65,11 +65,7 @@ def listing() -> str:
 
 
 def rows_of(table: str) -> list[Row]:
-    """Returns the rows of a table, or of all tables.
-
-    Raises:
-        ConfigError: the table does not exist.
-    """
+    """Returns the rows of a table, or of all tables; raises a ConfigError if it does not exist."""
     every = rows.read_reference()
     tables = dict.fromkeys(row.table for row in every)
     if table != "all" and table not in tables:
@@ -139,12 +135,10 @@ def _default_system(cluster: Cluster, causal: bool) -> str:
 def print_plan(config: PlanConfig) -> int:
     """Prints the plan of a run; returns the exit status."""
     cluster, constants = machine_of(config)
-    work = workload(config, cluster)
-    plan = forecast(work, cluster, constants)
+    plan = forecast(workload(config, cluster), cluster, constants)
     suggestions = () if plan.fits else levers.cheapest(config, cluster, constants)
-    tokens, steps, given = work.global_batch * work.seq, config.run.max_steps, config.plan
-    real = report.Rows(given.examples_per_row, given.utilisation)
-    print(report.text(plan, work.model.parameters, steps, tokens, suggestions, real), end="")
+    given = config.plan
+    print(report.text(plan, config.run.max_steps, suggestions, given.examples_per_row, given.utilisation), end="")
     return ExitCode.DONE if plan.fits else ExitCode.FAILED
 
 

@@ -14,18 +14,14 @@ _TILE = 64  # keys
 
 
 class Product(NamedTuple):
-    """`batch` matrix products [m, k] x [k, n]; backward computes two products, each with the same number of operations.
-
-    Attributes:
-        core: whether it belongs to the attention core, which selective checkpointing recomputes.
-    """
+    """`batch` matrix products [m, k] x [k, n]; backward computes two, each with the same number of operations."""
 
     name: str
     m: int
     n: int
     k: int
     batch: int = 1
-    core: bool = False
+    core: bool = False  # whether it belongs to the attention core, which selective checkpointing recomputes
 
     @property
     def flops(self) -> float:
@@ -49,36 +45,23 @@ class Kernel(NamedTuple):
 
 
 class SavedTensor(NamedTuple):
-    """A tensor of the forward pass that backward reads.
-
-    Attributes:
-        size: bytes.
-        core: whether it belongs to the attention core: selective checkpointing does not save it.
-    """
+    """A tensor of the forward pass that backward reads."""
 
     name: str
-    size: float
-    core: bool = False
+    size: float  # bytes
+    core: bool = False  # whether it belongs to the attention core: selective checkpointing does not save it
 
 
 class Part(NamedTuple):
-    """A block, the embeddings before the blocks, or the heads after them.
-
-    Attributes:
-        products, kernels, saved: its inventory.
-        entry: bytes of its input, the only tensor that full checkpointing saves.
-        sums: bytes of each sum over the tensor parallel ranks: forward, backward.
-        weights: number of this rank's weights.
-        summands: bytes of temporaries that exist beside the gradients at the end of backward, after all blocks.
-    """
+    """The inventory of a block, of the embeddings before the blocks, or of the heads after them."""
 
     products: tuple[Product, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
-    entry: float = 0.0
-    sums: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    weights: float = 0.0
-    summands: float = 0.0
+    entry: float = 0.0  # bytes of its input, the only tensor that full checkpointing saves
+    sums: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # bytes over tensor parallel ranks: forward, backward
+    weights: float = 0.0  # number of this rank's weights
+    summands: float = 0.0  # bytes of temporaries beside the gradients at the end of backward, after all blocks
 
     def saved_bytes(self, core: bool = True) -> float:
         """Returns the bytes saved for backward, with or without those of the attention core."""
@@ -100,9 +83,7 @@ def query_key_value_bytes(work: Workload) -> tuple[float, float]:
 def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
     """Returns the products of one block on one tensor parallel rank and one micro-batch.
 
-    Args:
-        work: the workload.
-        joined: whether queries, keys and values are one product.
+    `joined`: queries, keys and values are one product.
     """
     attention, feed_forward = work.model.block.attention, work.model.block.feed_forward
     tokens, t = work.micro_batch * work.seq, work.tp

@@ -87,17 +87,11 @@ CLUSTERS = {
 
 
 class Board(NamedTuple):
-    """A GPU by a part of the name that its driver reports.
+    """A GPU by a part of the name that its driver reports."""
 
-    Attributes:
-        part: whole words of that name.
-        peaks: of its data sheet.
-        cluster: the one with such GPUs; None if there is none.
-    """
-
-    part: str
+    part: str  # whole words of that name
     peaks: Peaks
-    cluster: str | None
+    cluster: str | None  # the one with such GPUs; None if there is none
 
 
 # The first board whose `part` occurs in the name is used, so a specific board stands before its family.
@@ -126,14 +120,9 @@ def board_of_device(name: str) -> Board | None:
 
 
 def peak_tflops(device_name: str, precision: str) -> float | None:
-    """Returns the peak rate of a GPU's dense matrix products.
+    """Returns the peak rate of a GPU's dense matrix products in fp32, fp16 or bf16, in 1e12 operations a second.
 
-    Args:
-        device_name: as the driver gives it, such as "NVIDIA A100-SXM4-80GB".
-        precision: fp32, fp16 or bf16.
-
-    Returns:
-        1e12 operations a second; None if `BOARDS` lacks the device, or the device the format.
+    None if `BOARDS` lacks the device, by the name that the driver gives, or the device the format.
     """
     board = board_of_device(device_name)
     return getattr(board.peaks, precision) if board else None
@@ -148,6 +137,5 @@ def of_device(name: str) -> Cluster:
     board = board_of_device(name)
     if board is None or board.cluster is None:
         known = ", ".join(board.part for board in BOARDS if board.cluster)
-        expected = f"expected a GPU with one of {known} in its name to plan its time"
-        raise ConfigError([Problem("", name, expected)])
+        raise ConfigError([Problem("", name, f"expected a GPU with one of {known} in its name to plan its time")])
     return dataclasses.replace(CLUSTERS[board.cluster], **board.peaks.of_cluster)

@@ -23,12 +23,7 @@ COUNTS = ("multiprocessors", "per_node", "aligned")
 
 
 def read(path: Path, flag: str, wanted: str) -> Cluster:
-    """Reads a cluster.
-
-    Args:
-        path: of the file.
-        flag: the flag that names the file.
-        wanted: a description of a valid file for the error message.
+    """Reads a cluster from a file that a flag names; `wanted` describes a valid one.
 
     Raises:
         ConfigError: the file cannot be read, or does not describe a cluster.

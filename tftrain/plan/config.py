@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tftrain.config import ramp
 from tftrain.config.fields import ConfigError, Problem, field_problems, flag
@@ -101,16 +100,8 @@ def workload(config: PlanConfig, cluster: Cluster) -> Workload:
     return from_config(train, dp, pp, plan.zero_stage, plan.causal, gpu=cluster.multiprocessors > 0)
 
 
-class SearchRequest(NamedTuple):
-    """The arguments of `tftrain.plan.search.search`."""
-
-    work: Workload
-    ramp: tuple[int, ...]
-    constraints: Constraints
-
-
-def search_request(config: PlanConfig, cluster: Cluster) -> SearchRequest:
-    """Returns the workload of a search, and the sizes that the flags fix.
+def search_request(config: PlanConfig, cluster: Cluster) -> tuple[Workload, tuple[int, ...], Constraints]:
+    """Returns the workload of a search, the smaller batches of its ramp, and the sizes that the flags fix.
 
     Raises:
         ConfigError: flags are wrong for every division, or the global batch is missing.
@@ -132,7 +123,7 @@ def search_request(config: PlanConfig, cluster: Cluster) -> SearchRequest:
     several = dataclasses.replace(batch, micro_batch_size=1, grad_accum_steps=2)
     train = dataclasses.replace(config.train, batch=several)
     work = from_config(train, 1, causal=plan.causal, gpu=cluster.multiprocessors > 0)
-    return SearchRequest(work, sizes, _constraints(config))
+    return work, sizes, _constraints(config)
 
 
 def _constraints(config: PlanConfig) -> Constraints:

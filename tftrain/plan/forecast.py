@@ -14,19 +14,13 @@ from tftrain.plan.workload import Workload, from_config
 
 
 class Forecast(NamedTuple):
-    """A plan.
-
-    Attributes:
-        work, cluster, constants: the workload, the machine, and the constants of the software.
-        memory: of the fullest rank, with the fragmentation that the cluster's devices have space for.
-        time: of an update.
-    """
+    """A plan."""
 
     work: Workload
     cluster: Cluster
     constants: Constants
-    memory: Memory
-    time: StepTime
+    memory: Memory  # of the fullest rank, with the fragmentation that the cluster's devices have space for
+    time: StepTime  # of an update
 
     @property
     def fits(self) -> bool:
@@ -64,26 +58,13 @@ class Forecast(NamedTuple):
 
 
 def forecast(work: Workload, cluster: Cluster, constants: Constants) -> Forecast:
-    """Plans a workload.
-
-    Args:
-        work: the workload.
-        cluster: the machine.
-        constants: those of the software.
-    """
+    """Plans a workload on a cluster, with the constants of the software."""
     needed = memory.estimate(work, constants).on(cluster)
     return Forecast(work, cluster, constants, needed, timing.step(work, cluster, constants))
 
 
 def of_run(config: TrainConfig, ranks: int, cluster: Cluster, constants: Constants) -> Forecast:
-    """Plans a run of `tftrain.run`.
-
-    Args:
-        config: resolved, with the sizes that the data gives.
-        ranks: number of all ranks.
-        cluster: the machine, such as `tftrain.plan.machine.read(path)`.
-        constants: such as `tftrain.plan.system.systems()["tftrain_cpu"]`.
-    """
+    """Plans a run of `tftrain.run` on `ranks` ranks; `config` is resolved, with the sizes that the data gives."""
     dp = ranks // config.parallel.tensor_parallel_size
     return forecast(from_config(config, dp, gpu=cluster.multiprocessors > 0), cluster, constants)
 
@@ -97,17 +78,11 @@ def bytes_by_kind(found: Memory) -> dict[str, float]:
 
 
 class Counted(NamedTuple):
-    """How often an update computes a product.
-
-    Attributes:
-        product: its name, and the sizes of its forward pass.
-        forward: forward passes, recomputed ones too.
-        backward: backward passes, each of which is two products.
-    """
+    """How often an update computes a product."""
 
     product: Product
-    forward: float
-    backward: float
+    forward: float  # passes, recomputed ones too
+    backward: float  # passes, each of which is two products
 
 
 def step_products(work: Workload) -> list[Counted]:
@@ -116,26 +91,19 @@ def step_products(work: Workload) -> list[Counted]:
     found: dict[Product, Counted] = {}
     for part, times in ((block, work.layers_of(work.pp - 1) * work.micro_batches), (head, work.micro_batches)):
         for product in part.products:
-            again = part is block and (
-                work.checkpointing == "full" or (work.checkpointing == "selective" and product.core)
-            )
+            recomputed = {"none": False, "selective": product.core, "full": True}[work.checkpointing]
+            again = part is block and recomputed
             before = found.get(product, Counted(product, 0.0, 0.0))
             found[product] = Counted(product, before.forward + times * (1 + again), before.backward + times)
     return list(found.values())
 
 
 class Shape(NamedTuple):
-    """Products of one name and shape.
-
-    Attributes:
-        product: its name, and the sizes of its forward pass.
-        count: products of an update: forward, backward, and recomputed forward.
-        seconds: of all these products.
-    """
+    """Products of one name and shape."""
 
     product: Product
-    count: float
-    seconds: float
+    count: float  # products of an update: forward, backward, and recomputed forward
+    seconds: float  # of all these products
 
 
 def products_by_shape(work: Workload, cluster: Cluster, constants: Constants) -> list[Shape]:

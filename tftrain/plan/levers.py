@@ -41,10 +41,7 @@ class Suggestion(NamedTuple):
 def cheapest(config: PlanConfig, cluster: Cluster, constants: Constants, most: int = 3) -> list[Suggestion]:
     """Returns the levers that make a run fit, the fastest first, with the same nodes and global batch.
 
-    Args:
-        config: the configuration of a run that does not fit.
-        cluster, constants: the machine, and the constants of the software.
-        most: largest number of suggestions; each is one lever, or a pair if neither lever alone is enough.
+    At most `most` suggestions; each is one lever, or a pair if neither lever alone is enough.
     """
     planned = _planned(levers(config, workload(config, cluster), cluster), cluster, constants)
     enough = {lever.name for lever, plan in planned if plan.fits}
@@ -75,13 +72,7 @@ def _text(changes: Changes) -> str:
 
 
 def levers(config: PlanConfig, work: Workload, cluster: Cluster) -> Iterator[Lever]:
-    """Yields each lever that the flags do not use yet and that a run would accept.
-
-    Args:
-        config: the flags.
-        work: the workload of these flags.
-        cluster: the machine.
-    """
+    """Yields each lever that the flags do not use yet and that a run would accept; `work` is that of the flags."""
     for changes in _changes(config, work, cluster.per_node):
         new_config = changed(config, changes)
         try:

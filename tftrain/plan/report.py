@@ -1,7 +1,6 @@
 """The report of a forecast: parameters, operations, memory and time by kind, rates, and what makes it fit."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tftrain.host.units import GB
 from tftrain.plan import inventory
@@ -14,46 +13,28 @@ from tftrain.plan.workload import Workload
 SECONDS_PER_DAY = 86400
 
 
-class Rows(NamedTuple):
-    """What the rows of a batch hold on average.
-
-    Attributes:
-        examples: number of examples of a row.
-        utilisation: share of its tokens that are not padding.
-    """
-
-    examples: float = 1.0
-    utilisation: float = 1.0
-
-
-WITHOUT_PADDING = Rows()
-
-
 def text(
     plan: Forecast,
-    parameters: int,
     steps: int,
-    tokens_per_step: int,
     suggestions: Sequence[Suggestion] = (),
-    rows: Rows = WITHOUT_PADDING,
+    examples_per_row: float = 1.0,
+    utilisation: float = 1.0,
 ) -> str:
     """Returns the report of a plan.
 
     Args:
-        plan: the forecast.
-        parameters: weights of the whole model.
         steps: updates of the run.
-        tokens_per_step: tokens of an update.
         suggestions: levers that make it fit, if it does not.
-        rows: of the data; unless each is one example without padding, the report has real rates too.
+        examples_per_row, utilisation: mean number of examples of a row, and share of its tokens that are not padding;
+            unless both are 1, the report has real rates too.
     """
     work, model = plan.work, plan.work.model
     lines = [
-        f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, "
-        f"{work.seq} tokens; {work.precision}",
+        f"{model.layers} x {model.width}, {model.attention_heads} heads, {model.vocab} words, {work.seq} tokens; "
+        f"{work.precision}",
         division(work) + f" on {plan.cluster.name}",
         "",
-        f"{'parameters':32}{parameters:>18,}",
+        f"{'parameters':32}{model.parameters:>18,}",
         f"{'  of the fullest rank':32}{round(inventory.weights(work)):>18,}",
         *(f"{f'FLOPs a step, {name}':32}{reported(work, name):>18.4g}" for name in ("exact", "old", "corrected")),
         "",
@@ -63,10 +44,7 @@ def text(
         "",
         *product_lines(plan),
         "",
-        f"{'samples/s':32}{plan.samples_per_sec:>18,.4g}",
-        f"{'samples/s a device':32}{plan.samples_per_sec / work.ranks:>18,.4g}",
-        f"{'tokens/s':32}{tokens_per_step / plan.seconds:>18,.5g}",
-        *real_lines(plan, tokens_per_step, rows),
+        *rate_lines(plan, examples_per_row, utilisation),
         f"{'TFLOPs a device, exact':32}{plan.tflops_per_device:>18.2f}",
         f"{'MFU':32}{100 * plan.mfu:>17.1f}%",
         f"{f'days for {steps} steps':32}{steps * plan.seconds / SECONDS_PER_DAY:>18.2f}",
@@ -76,15 +54,18 @@ def text(
     return "\n".join(lines) + "\n"
 
 
-def real_lines(plan: Forecast, tokens_per_step: int, rows: Rows) -> list[str]:
-    """Returns examples and tokens a second without padding; nothing if a row is one example without padding."""
-    if rows == WITHOUT_PADDING:
-        return []
-    tokens = tokens_per_step / plan.seconds * rows.utilisation
-    return [
-        f"{'real samples/s':32}{plan.samples_per_sec * rows.examples:>18,.4g}",
-        f"{'real tokens/s':32}{tokens:>18,.5g}",
+def rate_lines(plan: Forecast, examples_per_row: float, utilisation: float) -> list[str]:
+    """Returns samples and tokens a second; also without padding unless a row is one example without any."""
+    samples, tokens = plan.samples_per_sec, plan.work.global_batch * plan.work.seq / plan.seconds
+    lines = [
+        f"{'samples/s':32}{samples:>18,.4g}",
+        f"{'samples/s a device':32}{samples / plan.work.ranks:>18,.4g}",
+        f"{'tokens/s':32}{tokens:>18,.5g}",
     ]
+    if (examples_per_row, utilisation) == (1.0, 1.0):
+        return lines
+    real = f"{'real samples/s':32}{samples * examples_per_row:>18,.4g}"
+    return [*lines, real, f"{'real tokens/s':32}{tokens * utilisation:>18,.5g}"]
 
 
 def division(work: Workload) -> str:
@@ -138,10 +119,7 @@ def verdict(plan: Forecast, suggestions: Sequence[Suggestion]) -> str:
     needs = f"Does not fit: {plan.gb:.1f} of {limit:.1f} GB"
     if not suggestions:
         return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
-    shown = [
-        f"{suggestion.flags} ({suggestion.plan.gb:.1f} GB, {suggestion.plan.seconds:.3g} s a step)"
-        for suggestion in suggestions
-    ]
+    shown = [f"{flags} ({found.gb:.1f} GB, {found.seconds:.3g} s a step)" for flags, found in suggestions]
     return f"{needs}; the cheapest levers that make it fit are {', '.join(shown)}."
 
 

@@ -36,17 +36,11 @@ FREE = Constraints()
 
 
 class SearchResult(NamedTuple):
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        candidates: number of divisions that meet the constraints.
-        fitting: number of those that fit.
-        fastest: plans of the fastest that fit, the fastest first.
-    """
-
-    candidates: int
-    fitting: int
-    fastest: list[Forecast]
+    candidates: int  # number of divisions that meet the constraints
+    fitting: int  # number of those that fit
+    fastest: list[Forecast]  # of those that fit, the fastest first
 
 
 def search(
@@ -62,8 +56,6 @@ def search(
 
     Args:
         work: the model and its global batch, with the number format of accumulation; its own division is ignored.
-        cluster, constants: the machine, and the constants of the software.
-        max_nodes: largest number of nodes.
         top: number of plans to return.
         ramp: smaller global batches that must divide too, see `batch_rampup`.
         constraints: sizes that every division has.
@@ -93,10 +85,7 @@ def candidates(
     Tensor parallel ranks share a node and divide heads, wide layer and vocabulary. Pipeline stages have equal numbers
     of layers, and of chunks of layers. Every batch divides into micro-batches on all data parallel ranks, which the
     pipeline's schedule can run. A decoder's fused softmax needs a multiple of four heads. greedy:K needs at least K
-    data parallel ranks.
-
-    Args:
-        work, cluster, max_nodes, ramp, constraints: as for `search`.
+    data parallel ranks. For the arguments, see `search`.
     """
     batches, model = (work.global_batch, *ramp), work.model
     owners = int(work.split_strategy.partition(":")[2] or 1)

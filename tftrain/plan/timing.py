@@ -87,21 +87,15 @@ class StepTime(NamedTuple):
 
 def rates(cluster: Cluster, constants: Constants) -> Rates:
     """Returns the rates that a system reaches on a cluster."""
-    return Rates(
-        constants.memory_rate * cluster.memory_gbs * 1e9,
-        constants.link_rate * cluster.link_gbs * 1e9,
-        constants.network_rate * cluster.network_gbs * 1e9,
-    )
+    shares = (constants.memory_rate, constants.link_rate, constants.network_rate)
+    of_sheet = (cluster.memory_gbs, cluster.link_gbs, cluster.network_gbs)
+    return Rates(*(share * rate * 1e9 for share, rate in zip(shares, of_sheet, strict=True)))
 
 
 def passes(part: Part, work: Workload, cluster: Cluster, constants: Constants) -> Passes:
     """Returns the seconds of one micro-batch's passes over a part."""
     core = Part([p for p in part.products if p.core], [k for k in part.kernels if k.core])
-    spans = [
-        _span(part, index, work, cluster, constants, chosen)
-        for part, index, chosen in ((part, 0, slice(0, 1)), (part, 1, slice(1, 3)), (core, 0, slice(0, 1)))
-    ]
-    return Passes(*spans)
+    return Passes(*(_span(each, index, work, cluster, constants) for each, index in ((part, 0), (part, 1), (core, 0))))
 
 
 def product_seconds(
@@ -113,8 +107,9 @@ def product_seconds(
     return sum(products.seconds(*reach, *sizes, product.batch, work.item) for sizes in product.passes[chosen])
 
 
-def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: Constants, chosen: slice) -> Span:
-    speed = rates(cluster, constants)
+def _span(part: Part, index: int, work: Workload, cluster: Cluster, constants: Constants) -> Span:
+    """Returns the seconds of the forward pass, 0, or of backward, 1."""
+    speed, chosen = rates(cluster, constants), (slice(0, 1), slice(1, 3))[index]
     computed = sum(product_seconds(product, work, cluster, constants, chosen) for product in part.products)
     moved = sum(kernel[1 + index] for kernel in part.kernels) / speed.memory
     sums = part.sums[index]
@@ -143,12 +138,10 @@ def _part_seconds(work: Workload, cluster: Cluster, constants: Constants) -> tup
     block = passes(found.block, work, cluster, constants)
     again = {"none": (), "selective": (block.core,), "full": (block.forward,)}[work.checkpointing]
     ends = [passes(part, work, cluster, constants)[:2] for part in (found.embedding, found.head)]
-    return tuple(
-        _PartSeconds(
-            *(sum(span[kind] for span in spans) for kind in range(3)), sum(s.total - sum(s[:3]) for s in spans)
-        )
-        for spans in ((block.forward, block.backward, *again), *ends)
-    )
+    every = ((block.forward, block.backward, *again), *ends)
+    waits = [sum(span.total - sum(span[:3]) for span in spans) for spans in every]
+    kinds = [[sum(span[kind] for span in spans) for kind in range(3)] for spans in every]
+    return tuple(_PartSeconds(*three, wait) for three, wait in zip(kinds, waits, strict=True))
 
 
 class _Durations(NamedTuple):
@@ -242,10 +235,8 @@ def all_reduce(
     Between k nodes, each node sends 2 (k - 1) / k of the bytes of each of its groups over the network they share.
 
     Args:
-        size: bytes.
         ranks: of a group.
         stride: distance of neighbours in the group: 1 for tensor parallel ranks, tp for data parallel ranks.
-        cluster: the machine.
         link, network: bytes/s that collectives reach in the node for each device, and between nodes for each node.
         latency: seconds of each step of the ring.
     """
@@ -296,8 +287,6 @@ def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Ra
 def update_seconds(work: Workload, weights: float, speed: Rates) -> float:
     """Returns the seconds of the optimizer's memory traffic."""
     owned = weights / (work.dp if work.zero_stage else 1)
-    if "optimizer" in work.fused:
-        moved = FUSED_UPDATE_BYTES
-    else:
-        moved = COMPILED_UPDATE_BYTES if work.compiled else PLAIN_UPDATE_BYTES
+    plain = COMPILED_UPDATE_BYTES if work.compiled else PLAIN_UPDATE_BYTES
+    moved = FUSED_UPDATE_BYTES if "optimizer" in work.fused else plain
     return owned * (moved - (2 - work.moments) * MOMENT_BYTES) / speed.memory

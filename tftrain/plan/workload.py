@@ -133,16 +133,13 @@ def reference_levers(rule: str = "lamb") -> dict[str, str]:
 
 def fused_ops(config: TrainConfig) -> frozenset[str]:
     """Returns the ops that no flag forces to plain TensorFlow; they run fused if the op library is built."""
-    rule = update_rule(config.optimizer.optimizer)
-    model = config.model
-    fused = {
-        op
-        for op, lever in FUSED_OPS.items()
-        if getattr(model, lever) != "reference" and lever not in model.without_fused_op
-    }
-    plain = config.optimizer.optimizer in (f"reference_{rule}", reference_optimizer(rule))
-    if config.model.attn_impl != "softmax":
+    model, optimizer = config.model, config.optimizer.optimizer
+    able = {op: lever for op, lever in FUSED_OPS.items() if lever not in model.without_fused_op}
+    fused = {op for op, lever in able.items() if getattr(model, lever) != "reference"}
+    if model.attn_impl != "softmax":
         fused.add("flash")  # cuDNN keeps the same tensors
+    rule = update_rule(optimizer)
+    plain = optimizer in (f"reference_{rule}", reference_optimizer(rule))
     return frozenset(fused if plain else {*fused, "optimizer"})
 
 

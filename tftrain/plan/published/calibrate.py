@@ -110,12 +110,9 @@ def log_memory(row: Row, chosen: Constants) -> float:
 
 
 def fit(rows: Sequence[Row], error: Callable[[Row, Constants], float], names: Sequence[str]) -> Fit:
-    """Fits the constants with the given names to rows.
+    """Fits the constants with the given names, those that influence a figure, to rows that have this figure.
 
-    Args:
-        rows: rows that have the figure that `error` compares.
-        error: `log_seconds` or `log_memory`.
-        names: fields of `Constants` that influence the figure.
+    `error` compares the figure: it is `log_seconds` or `log_memory`.
     """
     found = {owner(system, name) for system in {row.system for row in rows} for name in names}
     keys = tuple(sorted(key for key in found if key[0]))
@@ -145,10 +142,7 @@ def held_out_errors(
 ) -> np.ndarray:
     """Returns each row's error under constants fitted to the rows of other groups, with the slopes of the whole fit.
 
-    Args:
-        rows, error: as for `fit`.
-        fitted: result of `fit`.
-        groups: the group of each row: its table, or a random fold.
+    The group of a row is its table, or a random fold. For the other arguments, see `fit`.
     """
     start, found = _start(fitted.keys), np.array(fitted.errors)
     for group in dict.fromkeys(groups):
@@ -207,34 +201,18 @@ def _newton(errors, slopes, weights, moved):
 
 
 class Errors(NamedTuple):
-    """Mean absolute percentage errors of a table's rows.
+    """Mean absolute percentage errors of a table's rows."""
 
-    Attributes:
-        figure: memory or time.
-        table: name of the table, or "all".
-        rows: number of rows.
-        fitted: error with constants fitted to all rows.
-        table_left_out: error with constants fitted without the table.
-        row_left_out: error with constants fitted to four fifths of all rows, chosen at random, without the row.
-    """
-
-    figure: str
-    table: str
+    figure: str  # memory or time
+    table: str  # "all" for all
     rows: int
-    fitted: float
-    table_left_out: float
-    row_left_out: float
+    fitted: float  # with constants fitted to all rows
+    table_left_out: float  # with constants fitted without the table
+    row_left_out: float  # with constants fitted to four fifths of all rows, chosen at random, without the row
 
 
 def calibrate(rows: Sequence[Row]) -> tuple[dict[str, Constants], list[Errors]]:
-    """Fits all constants to published rows.
-
-    Args:
-        rows: of the reference tables.
-
-    Returns:
-        The constants by system, and the errors by figure and table.
-    """
+    """Returns all constants fitted to published rows, by system, and the errors by figure and table."""
     values: dict[Key, float] = {}
     errors = []
     timed = [row for row in comparable(rows) if row.reference_seconds]

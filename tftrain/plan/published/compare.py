@@ -14,37 +14,20 @@ from tftrain.plan.system import systems
 
 MIN_DIFFERENCE = 0.05  # runs of one configuration differ by less in the mean, and by more at most: see `repeats`
 COLUMNS = (
-    "row",
-    "predicted_gb",
-    "predicted_samples_per_sec_per_gpu",
-    "predicted_sec_per_iteration",
-    "predicted_tflops_per_gpu",
-    "fits",
-    "reference_gb",
-    "reference_samples_per_sec_per_gpu",
-    "reference_sec_per_iteration",
-    "reference_tflops_per_gpu",
-    "error_gb_pct",
-    "error_pct",
-)
+    "row", "predicted_gb", "predicted_samples_per_sec_per_gpu", "predicted_sec_per_iteration",
+    "predicted_tflops_per_gpu", "fits", "reference_gb", "reference_samples_per_sec_per_gpu",
+    "reference_sec_per_iteration", "reference_tflops_per_gpu", "error_gb_pct", "error_pct",
+)  # fmt: skip
 
 
 class Planned(NamedTuple):
-    """A published row with its plan.
-
-    Attributes:
-        row: the published row.
-        gb: planned peak memory of the fullest device in GB.
-        fits: whether the plan fits a device.
-        seconds: planned seconds of an iteration.
-        samples_per_sec_per_gpu, tflops_per_gpu: planned, by the formulas of the source.
-    """
+    """A published row with its plan."""
 
     row: Row
-    gb: float
-    fits: bool
-    seconds: float
-    samples_per_sec_per_gpu: float
+    gb: float  # planned peak memory of the fullest device in GB
+    fits: bool  # whether the plan fits a device
+    seconds: float  # of an iteration
+    samples_per_sec_per_gpu: float  # as the next one by the formulas of the source
     tflops_per_gpu: float
 
     @property
@@ -116,12 +99,7 @@ def plan(row: Row) -> Planned:
 
 
 class Summary(NamedTuple):
-    """Errors of a table: mean absolute errors in percent and rank correlations; None where nothing is published.
-
-    Attributes:
-        time_separated: percentage of the pairs of rows whose published times differ by more than MIN_DIFFERENCE.
-        time_tau_separated: rank correlation of these pairs.
-    """
+    """Errors of a table: mean absolute errors in percent and rank correlations; None where nothing is published."""
 
     table: str
     rows: int
@@ -129,8 +107,8 @@ class Summary(NamedTuple):
     memory_tau: float | None
     time_mape: float | None
     time_tau: float | None
-    time_separated: float | None
-    time_tau_separated: float | None
+    time_separated: float | None  # percentage of the pairs of rows whose published times differ by > MIN_DIFFERENCE
+    time_tau_separated: float | None  # rank correlation of these pairs
 
 
 def summarize(planned: Sequence[Planned]) -> list[Summary]:
@@ -142,21 +120,11 @@ def summarize(planned: Sequence[Planned]) -> list[Summary]:
         timed = [(each.seconds, each.row.reference_seconds) for each in chosen if each.row.reference_seconds]
         memory_errors = [abs(each.memory_error) for each in chosen if each.memory_error is not None]
         time_errors = [abs(each.error) for each in chosen if each.error is not None]
-        separated = [
-            100.0 * differ(*pair, MIN_DIFFERENCE) for pair in itertools.combinations([right for _, right in timed], 2)
-        ]
-        found.append(
-            Summary(
-                table,
-                len(chosen),
-                _mean(memory_errors),
-                kendall_tau(sized),
-                _mean(time_errors),
-                kendall_tau(timed),
-                _mean(separated),
-                kendall_tau(timed, MIN_DIFFERENCE),
-            )
-        )
+        pairs = itertools.combinations([right for _, right in timed], 2)
+        separated = [100.0 * differ(*pair, MIN_DIFFERENCE) for pair in pairs]
+        errors = _mean(memory_errors), kendall_tau(sized), _mean(time_errors), kendall_tau(timed)
+        apart = _mean(separated), kendall_tau(timed, MIN_DIFFERENCE)
+        found.append(Summary(table, len(chosen), *errors, *apart))
     return found
 
 
@@ -181,12 +149,8 @@ def _mean(values: Sequence[float]) -> float | None:
 def kendall_tau(pairs: Sequence[tuple[float, float]], min_difference: float = 0.0) -> float | None:
     """Returns Kendall's tau-b of pairs of numbers: concordant - discordant pairs over untied pairs (Kendall, 1945).
 
-    Args:
-        pairs: (left, right) numbers.
-        min_difference: pairs whose right numbers differ by no more than this share of the smaller one do not count.
-
-    Returns:
-        None if fewer than two pairs count, or one side is all tied.
+    Pairs whose right numbers differ by no more than `min_difference`, a share of the smaller one, do not count. None if
+    fewer than two pairs count, or one side is all tied.
     """
     every = concordant = discordant = left_tied = right_tied = 0
     for index, (left, right) in enumerate(pairs):
@@ -233,15 +197,9 @@ def summary_cells(summary: Summary) -> list[str]:
 
 
 SUMMARY_COLUMNS = (
-    "table",
-    "rows",
-    "memory_mape_pct",
-    "memory_kendall_tau",
-    "time_mape_pct",
-    "time_kendall_tau",
-    "time_pairs_apart_pct",
-    "time_kendall_tau_apart",
-)
+    "table", "rows", "memory_mape_pct", "memory_kendall_tau", "time_mape_pct", "time_kendall_tau",
+    "time_pairs_apart_pct", "time_kendall_tau_apart",
+)  # fmt: skip
 
 
 def render(columns: Sequence[str], lines: Sequence[Sequence[str]], form: str) -> str:

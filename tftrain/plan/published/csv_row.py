@@ -1,4 +1,4 @@
-"""The cells of a published row, read with type and bounds; an error names the column."""
+"""The cells of a published row, read with type and bounds; a ValueError names the column that is missing or wrong."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,10 @@ class CsvRow:
     """One line of a file, by column."""
 
     def __init__(self, cells: Mapping[str, str]):
-        """Stores the cells; reading a missing column raises an error."""
         self._cells = cells
 
     def text(self, column: str) -> str:
-        """Returns a cell that may be empty.
-
-        Raises:
-            ValueError: there is no such column.
-        """
+        """Returns a cell that may be empty."""
         if column not in self._cells:
             raise ValueError(f"{column}: expected this column")
         return self._cells[column]
@@ -30,16 +25,7 @@ class CsvRow:
         return self._cells.get("note", "")
 
     def whole(self, column: str, default: int | None = None, minimum: int = 1, maximum: int = MAX_WHOLE) -> int:
-        """Returns a whole number.
-
-        Args:
-            column: its name.
-            default: value of an empty cell; None: the cell may not be empty.
-            minimum, maximum: inclusive bounds.
-
-        Raises:
-            ValueError: there is no such column, or it holds no such number.
-        """
+        """Returns a whole number between inclusive bounds; without a `default` the cell may not be empty."""
         cell = self.text(column)
         if not cell and default is not None:
             return default
@@ -49,11 +35,7 @@ class CsvRow:
         return int(value)
 
     def figure(self, column: str) -> float | None:
-        """Returns a measured figure; None for an empty cell and for OOM.
-
-        Raises:
-            ValueError: there is no such column, or it holds no number above 0.
-        """
+        """Returns a measured figure above 0; None for an empty cell and for OOM."""
         cell = self.text(column)
         if cell in ("", "OOM"):
             return None
@@ -65,22 +47,13 @@ class CsvRow:
     def memory(self, column: str, unit: int = GIB) -> float | None:
         """Returns a measured memory in GB of 1e9 bytes; None for an empty cell and for OOM.
 
-        Args:
-            column: its name.
-            unit: bytes of the column's unit. What the sources call GB is GiB, as their tools print it.
-
-        Raises:
-            ValueError: there is no such column, or it holds no number above 0.
+        `unit`: bytes of the column's unit. What the sources call GB is GiB, as their tools print it.
         """
         figure = self.figure(column)
         return None if figure is None else figure * unit / GB
 
     def choice(self, column: str, choices: Sequence[str]) -> str:
-        """Returns a cell whose text is one of `choices`.
-
-        Raises:
-            ValueError: there is no such column, or it holds another text.
-        """
+        """Returns a cell whose text is one of `choices`."""
         cell = self.text(column)
         if cell not in choices:
             raise ValueError(f"{column}={cell}: expected one of {', '.join(choices)}")

@@ -15,6 +15,7 @@ from tftrain.plan.workload import from_config, reference_levers, reference_optim
 
 VOCAB = 102_864  # the source: an embedding of 316M weights at width 3072
 MASKED_SHARE = 0.15
+FLAGS_OF_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_seq_length")
 UNSTATED_SIZES = {"layers": 24, "hidden": 1024, "heads": 16, "seq_len": 512}  # Large's
 UNSTATED_MICRO_BATCH = {"large": 32, "unstated": 8}  # the costs of dropout and of softmax both imply 32 for Large
 UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration of deeper/13
@@ -23,26 +24,11 @@ UNSTATED_ACCUMULATION = 2  # prepretrain_5p75b/01 states 2 for the configuration
 DEFAULTS = {**reference_levers(), "precision": "fp16", "use_bias_in_keys": False, "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0, "memory_optimization": "none", "vocab_size": VOCAB}  # fmt: skip
 READ = {
-    "activation",
-    "activation_checkpointing",
-    "attention_probs_dropout_prob",
-    "attn_softmax_impl",
-    "dropout_add_impl",
-    "gelu_impl",
-    "grad_accum_dtype",
-    "hidden_dropout_prob",
-    "hvd_fp16_compression",
-    "jit_compile",
-    "ln_impl",
-    "memory_optimization",
-    "optimizer",
-    "precision",
-    "split_grad_accum",
-    "split_opt_state",
-    "state_split_strategy",
-    "tensor_parallel_size",
-    "use_bias_in_keys",
-}
+    "activation", "activation_checkpointing", "attention_probs_dropout_prob", "attn_softmax_impl", "dropout_add_impl",
+    "gelu_impl", "grad_accum_dtype", "hidden_dropout_prob", "hvd_fp16_compression", "jit_compile", "ln_impl",
+    "memory_optimization", "optimizer", "precision", "split_grad_accum", "split_opt_state", "state_split_strategy",
+    "tensor_parallel_size", "use_bias_in_keys",
+}  # fmt: skip
 # Levers of published rows that change nothing in a plan: see docs/planner.md.
 WITHOUT_EFFECT = {"enable_resource_variables", "sparse_as_dense", "suppress_grappler", "tokenizer_type"}
 PER_NODE = 8
@@ -58,22 +44,12 @@ def read(cells: CsvRow) -> Row:
     if gpus > PER_NODE * nodes:
         raise ValueError(f"gpus={gpus}: expected at most the {PER_NODE * nodes} of nodes={nodes}")
     unstated = size == "unstated"
-    layers, hidden, heads, seq = (
-        cells.whole(name, default if unstated else None) for name, default in UNSTATED_SIZES.items()
-    )
+    names = dict(zip(UNSTATED_SIZES, FLAGS_OF_SIZES, strict=True))
+    sizes = {names[name]: cells.whole(name, size if unstated else None) for name, size in UNSTATED_SIZES.items()}
+    _, hidden, heads, seq = sizes.values()
     levers = _levers(cells.text("levers"))
-    config = changed(
-        TrainConfig(),
-        {
-            **DEFAULTS,
-            "jit_compile": "true" if unstated else "false",
-            **levers,
-            "num_hidden_layers": layers,
-            "hidden_size": hidden,
-            "num_attention_heads": heads,
-            "max_seq_length": seq,
-        },
-    )
+    compiled = {"jit_compile": "true" if unstated else "false"}
+    config = changed(TrainConfig(), DEFAULTS | compiled | levers | sizes)
     found = [problem for section in sections(config) for problem in field_problems(section)]
     found += config.parallel.problems(gpus, {"heads": heads, "hidden": 4 * hidden})
     if found:
@@ -98,11 +74,9 @@ def read(cells: CsvRow) -> Row:
         name=cells.text("row"),
         table=cells.text("table"),
         workload=workload,
-        nodes=nodes,
         cluster="v100" if unstated else "a100_80gb",
         system="encoder",
         reference=Reference(cells.memory("max_gb"), cells.text("max_gb") == "OOM", cells.figure(speed)),
-        formula="exact",
         speed=speed,
         counted=counted,
         relative=unstated,

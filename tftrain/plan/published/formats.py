@@ -23,18 +23,17 @@ PER_NODE = 8
 
 def _decoder(cells: CsvRow, vocab: int, precision: str, checkpointing: str, zero_stage: int) -> Workload:
     hidden, seq = cells.whole("hidden"), cells.whole("seq_len")
+    config = ModelConfig(
+        model_family="gpt",
+        num_hidden_layers=cells.whole("layers"),
+        hidden_size=hidden,
+        num_attention_heads=cells.whole("heads"),
+        vocab_size=vocab,
+        max_position_embeddings=seq,
+    )
     return Workload(
         trainer="megatron",
-        model=describe(
-            ModelConfig(
-                model_family="gpt",
-                num_hidden_layers=cells.whole("layers"),
-                hidden_size=hidden,
-                num_attention_heads=cells.whole("heads"),
-                vocab_size=vocab,
-                max_position_embeddings=seq,
-            )
-        ),
+        model=describe(config),
         seq=seq,
         predictions=seq,
         precision=precision,
@@ -51,24 +50,21 @@ def _decoder(cells: CsvRow, vocab: int, precision: str, checkpointing: str, zero
     )
 
 
+def _ranks(work: Workload) -> str:
+    return f"dp={work.dp} * tp={work.tp} * pp={work.pp}"
+
+
 def _filling(work: Workload, devices: int, factor: bool) -> tuple[Workload, str]:
     """Returns a workload with no more ranks than its nodes have devices, and a remark on the change.
 
     Some published rows (gpt_contenders/12, some of a64fx_30b_scaling) state more data parallel ranks than devices, but
-    their TFLOPs are computed with the number of devices. Their plans use the number of devices.
-
-    Args:
-        work: the stated workload.
-        devices: number of devices of its nodes.
-        factor: whether the surplus must be a whole factor.
-
-    Raises:
-        ValueError: the ranks differ from the devices in another way.
+    their TFLOPs are computed with the number of devices. Their plans use the number of devices. With `factor` the
+    surplus must be a whole factor, else it is a ValueError.
     """
     if work.ranks == devices:
         return work, ""
     dp, left = divmod(devices, work.tp * work.pp)
-    stated = f"dp={work.dp} * tp={work.tp} * pp={work.pp}"
+    stated = _ranks(work)
     if not dp or work.ranks < devices or (factor and (left or work.dp % dp)):
         raise ValueError(f"{stated}: expected a product of {devices}, the devices of its nodes")
     return work.replaced(dp=dp), f"{stated} are more than the {devices} devices of its nodes: planned with dp={dp}"
@@ -91,12 +87,10 @@ def _topology(cells: CsvRow) -> Row:
         name=cells.text("row"),
         table=table,
         workload=workload,
-        nodes=nodes,
         cluster="a100_80gb",
         system="megatron_deepspeed_tuned" if table in TUNED_HOSTS else "megatron_deepspeed",
         reference=reference,
         formula={"old": "old", "new": "corrected"}[cells.choice("flops_formula", ("old", "new"))],
-        speed="sec_per_iteration",
         remark=remark,
     )
 
@@ -111,18 +105,15 @@ def _sweep(cells: CsvRow) -> Row:
     vocab = cells.whole("vocab", GPT2_VOCAB if tp == 1 else -(-GPT2_VOCAB // (128 * tp)) * 128 * tp)
     workload = _decoder(cells, vocab, cells.choice("precision", tuple(ITEM_BYTES)), checkpointing, 0)
     if workload.ranks != gpus or -(-gpus // PER_NODE) != nodes:
-        sizes = f"dp={workload.dp} * tp={workload.tp} * pp={workload.pp}"
-        raise ValueError(f"{sizes}: expected a product of its {gpus} GPUs, up to {PER_NODE} on each of nodes={nodes}")
+        stated = _ranks(workload)
+        raise ValueError(f"{stated}: expected a product of its {gpus} GPUs, up to {PER_NODE} on each of nodes={nodes}")
     return Row(
         name=cells.text("row"),
         table=cells.text("table"),
         workload=workload.replaced(fused=MEGATRON_FUSED),
-        nodes=nodes,
         cluster="a100_80gb_8_links",
         system="megatron",
         reference=Reference(sec_per_iteration=cells.figure("sec_per_iteration")),
-        formula="exact",
-        speed="sec_per_iteration",
         checkpointing_unstated=True,
     )
 
@@ -137,19 +128,16 @@ def _cpu_nodes(cells: CsvRow) -> Row:
     reference = Reference(
         None if oom else peak, oom, sec_per_iteration=seconds, tflops_per_gpu=cells.figure("tflops_per_gpu")
     )
-    nodes = cells.whole("nodes")
     workload = _decoder(cells, CPU_VOCAB, "fp32", checkpointing, 0).replaced(fused=frozenset({"optimizer"}))
-    workload, remark = _filling(workload, nodes, factor=False)
+    workload, remark = _filling(workload, cells.whole("nodes"), factor=False)
     return Row(
         name=cells.text("row"),
         table=cells.text("table"),
         workload=workload,
-        nodes=nodes,
         cluster="a64fx",
         system="megatron_cpu",
         reference=reference,
         formula="corrected",
-        speed="sec_per_iteration",
         remark=remark,
     )
 
@@ -164,18 +152,14 @@ def _selene(cells: CsvRow) -> Row:
         fused=MEGATRON_FUSED, sequence_parallel=switch, schedule="interleaved" if chunks > 1 else "1f1b", chunks=chunks
     )
     if workload.ranks != PER_NODE * nodes:
-        sizes = f"dp={workload.dp} * tp={workload.tp} * pp={workload.pp}"
-        raise ValueError(f"{sizes}: expected a product of {PER_NODE * nodes}, the devices of its nodes")
+        raise ValueError(f"{_ranks(workload)}: expected a product of {PER_NODE * nodes}, the devices of its nodes")
     return Row(
         name=cells.text("row"),
         table=cells.text("table"),
         workload=workload,
-        nodes=nodes,
         cluster="a100_80gb_8_links",
         system="megatron_selene",
         reference=Reference(sec_per_iteration=cells.figure("sec_per_iteration")),
-        formula="exact",
-        speed="sec_per_iteration",
     )
 
 

@@ -7,16 +7,10 @@ from tftrain.plan.workload import Workload
 
 
 class Reference(NamedTuple):
-    """The measured figures; None if not stated.
+    """The measured figures; None if not stated."""
 
-    Attributes:
-        gb: peak memory of the fullest measured device in GB of 1e9 bytes; the sources count GiB.
-        out_of_memory: whether the run did not fit.
-        samples_per_sec_per_gpu, sec_per_iteration, tflops_per_gpu: as published.
-    """
-
-    gb: float | None = None
-    out_of_memory: bool = False
+    gb: float | None = None  # peak memory of the fullest measured device in GB of 1e9 bytes; the sources count GiB
+    out_of_memory: bool = False  # whether the run did not fit
     samples_per_sec_per_gpu: float | None = None
     sec_per_iteration: float | None = None
     tflops_per_gpu: float | None = None
@@ -34,7 +28,6 @@ class Row(NamedTuple):
     Attributes:
         name, table: `table/NN`, and the name of the table.
         workload: the workload of the run.
-        nodes: number of hosts.
         cluster, system: names in `tftrain.plan.cluster` and `tftrain.plan.system`.
         reference: the measured figures.
         formula: formula of the published TFLOPs: exact, old or corrected, see `tftrain.plan.flops`.
@@ -49,12 +42,11 @@ class Row(NamedTuple):
     name: str
     table: str
     workload: Workload
-    nodes: int
     cluster: str
     system: str
     reference: Reference
-    formula: str
-    speed: str
+    formula: str = "exact"
+    speed: str = "sec_per_iteration"
     counted: float = 1.0
     checkpointing_unstated: bool = False
     relative: bool = False

@@ -13,13 +13,8 @@ from tftrain.plan.published.csv_row import CsvRow
 from tftrain.plan.published.formats import FORMATS
 from tftrain.plan.published.row import Row
 
-REFERENCE = (
-    "encoder_a100.csv",
-    "decoder_3d_a100.csv",
-    "decoder_3d_a64fx.csv",
-    "decoder_sweep_a100.csv",
-    "decoder_selene_a100.csv",
-)
+TABLES = ("encoder_a100", "decoder_3d_a100", "decoder_3d_a64fx", "decoder_sweep_a100", "decoder_selene_a100")
+REFERENCE = [f"{name}.csv" for name in TABLES]
 
 
 class Rows(NamedTuple):
