@@ -17,8 +17,6 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
     """Returns why the flags of a configuration can't be combined.
 
     Args:
-        config: a `TrainConfig`.
-        ranks: the number of all ranks.
         wrong: flags whose own values are refused.
     """
     found = [*_of_model(config), *_of_data(config), *_of_schedule(config), *_of_ranks(config, ranks)]

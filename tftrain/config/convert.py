@@ -29,7 +29,6 @@ def place_problems(name: str, value: str | None, exists: bool) -> list[Problem]:
     """Returns why the value of a flag is no FORMAT:PATH.
 
     Args:
-        name, value: of the flag.
         exists: whether something must be there already.
     """
     place = parse_place(value or "")

@@ -10,16 +10,11 @@ SYNTHETIC_SEQ_LENGTH = 128
 
 
 class Sizes(NamedTuple):
-    """The sizes that model and data share.
+    """The sizes that model and data share."""
 
-    Attributes:
-        vocab_size: rows of the embedding.
-        max_seq_length: tokens of an example that the model reads.
-        max_predictions_per_seq: largest number of masked tokens of an example; all of them if the objective is causal.
-    """
-
-    vocab_size: int
-    max_seq_length: int
+    vocab_size: int  # rows of the embedding
+    max_seq_length: int  # tokens of an example that the model reads
+    # Largest number of masked tokens of an example; all of them if the objective is causal.
     max_predictions_per_seq: int
 
 
@@ -37,7 +32,6 @@ def synthetic(data: DataConfig, vocab_size: int | None, objective: str = "masked
     """Returns the sizes of synthetic data: those that flags state, else the defaults.
 
     Args:
-        data: its max_seq_length, max_predictions_per_seq and masked_lm_prob.
         vocab_size: of the model's configuration; None: the default.
         objective: "masked" or "causal", which predicts every token.
     """

@@ -5,32 +5,21 @@ from typing import Any, NamedTuple
 
 
 class Family(NamedTuple):
-    """A model family.
+    """A model family."""
 
-    Attributes:
-        objective: what it is pre-trained on: "masked" words or, of a decoder, the "causal" next token.
-        pre_norm: whether each sub-layer has its norm before it, where `--norm_position` does not say.
-        norm: "layer" or "rms" (arXiv 1910.07467).
-        norm_shift: whether a norm has a shift beside its scale.
-        norms_embedding: whether a pre-norm model has a norm after the embedding, in the place of that before the first
-            attention.
-        transforms_for_tasks: whether classifiers read what the masked words' layer and norm make of a token, in the
-            place of BERT's pooler or of the token itself.
-        token_types: whether the embedding has a table of token types.
-        scales_residual: whether projections into the residual stream begin with smaller weights, as in GPT-2.
-        values: by flag, the values that the family takes; of other flags it takes all.
-        defaults: by flag, the value where the command line gives none, if it is another one than the flag's default.
-    """
-
-    objective: str
-    pre_norm: bool
-    norm: str
-    token_types: bool
-    scales_residual: bool
-    values: Mapping[str, tuple]
+    objective: str  # what it is pre-trained on: "masked" words or, of a decoder, the "causal" next token
+    pre_norm: bool  # whether each sub-layer has its norm before it, where `--norm_position` does not say
+    norm: str  # "layer" or "rms" (arXiv 1910.07467)
+    token_types: bool  # whether the embedding has a table of token types
+    scales_residual: bool  # whether projections into the residual stream begin with smaller weights, as in GPT-2
+    values: Mapping[str, tuple]  # by flag, the values that the family takes; of other flags it takes all
+    # By flag, the value where the command line gives none, if it is another one than the flag's default.
     defaults: Mapping[str, Any] = {}
-    norm_shift: bool = True
+    norm_shift: bool = True  # whether a norm has a shift beside its scale
+    # Whether a pre-norm model has a norm after the embedding, in the place of that before the first attention.
     norms_embedding: bool = False
+    # Whether classifiers read what the masked words' layer and norm make of a token, in the place of BERT's pooler or
+    # of the token itself.
     transforms_for_tasks: bool = False
 
 

@@ -50,13 +50,7 @@ class FineTuningConfig:
 
 
 def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem]:
-    """Returns every reason to refuse the flags of fine-tuning that needs no look at files.
-
-    Args:
-        settings: the flags.
-        task: `--task`.
-        family: `--model_family`.
-    """
+    """Returns every reason to refuse the flags of fine-tuning that needs no look at files."""
     defaults = FineTuningConfig()
     if task == "pretraining":
         return [

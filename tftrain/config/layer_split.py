@@ -12,9 +12,6 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
     """Returns the number of layers of each of the stages * chunks parts, in the order of the layers.
 
     Args:
-        layers: of the model.
-        stages: value of --pipeline_parallel_size.
-        chunks: value of --virtual_pipeline_size.
         how: value of --pipeline_split. layers: as even as possible; the first and the last part, which also have the
             embedding and the head, get no remainder as long as others can take it. flops: the costliest part costs as
             little as possible. Or the numbers themselves, such as 3,4,4,1.

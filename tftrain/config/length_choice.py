@@ -13,7 +13,6 @@ def read(text: str, longest: int) -> tuple[int, ...]:
     """Returns the lengths of a flag without problems, ascending.
 
     Args:
-        text: the flag's value.
         longest: max_seq_length, which is always one of the lengths.
     """
     given = () if text == NONE else tuple(map(int, text.split(",")))
@@ -24,7 +23,6 @@ def problems(text: str, longest: int | None, divisor: int) -> list[Problem]:
     """Returns why these lengths are refused.
 
     Args:
-        text: the flag's value.
         longest: max_seq_length; None: not known yet.
         divisor: what all lengths are multiples of: the tensor parallel ranks that divide a sequence.
     """

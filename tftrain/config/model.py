@@ -110,11 +110,7 @@ class ModelConfig:
     """Use the token embedding as output layer too; false: the output layer has its own table."""
 
     def with_family_defaults(self, given: Collection[str]) -> "ModelConfig":
-        """Returns this configuration with the family's own defaults in the place of those of the flags.
-
-        Args:
-            given: names of the flags that have been given.
-        """
+        """Returns this configuration with the family's own defaults in the place of those of the flags."""
         return replace(self, **{name: value for name, value in self.family.defaults.items() if name not in given})
 
     @property

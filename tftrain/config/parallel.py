@@ -145,7 +145,6 @@ class ParallelConfig:
         """Returns every reason why `ranks` ranks can't divide the work in this way.
 
         Args:
-            ranks: the number of all ranks.
             widths: the widths of the layers that tensor parallel ranks split, by their flag.
         """
         found, size, stages = [], self.tensor_parallel_size, self.pipeline_parallel_size
@@ -194,10 +193,7 @@ def schedule_problems(schedule: str, stages: int, micro_batches: int, chunks: in
     """Returns every reason why a pipeline schedule can't run these sizes.
 
     Args:
-        schedule: value of --pipeline_schedule.
-        stages: value of --pipeline_parallel_size.
         micro_batches: of an update on each data parallel rank.
-        chunks: value of --virtual_pipeline_size.
     """
     if schedule not in PIPELINE_SCHEDULES:
         return [Problem("pipeline_schedule", schedule, f"expected one of {', '.join(PIPELINE_SCHEDULES)}")]

@@ -17,34 +17,21 @@ _FORMAT = re.compile(r"([1-9]\d*):([1-9]\d*):([1-9]\d*)")
 
 
 class Stage(NamedTuple):
-    """Consecutive updates with batches of one size.
+    """Consecutive updates with batches of one size."""
 
-    Attributes:
-        batch_size: samples of each update, over all ranks.
-        first_step: number of updates before the stage.
-        first_sample: number of samples consumed before the stage.
-    """
-
-    batch_size: int
-    first_step: int
-    first_sample: int
+    batch_size: int  # samples of each update, over all ranks
+    first_step: int  # number of updates before the stage
+    first_sample: int  # number of samples consumed before the stage
 
 
 @dataclass(frozen=True)
 class Ramp:
-    """The batch sizes of a run, in samples over all ranks.
+    """The batch sizes of a run, in samples over all ranks."""
 
-    Attributes:
-        start: the first size.
-        increment: the difference between a size and the next; it divides full - start.
-        samples: number of consumed samples after which the batch is full.
-        full: the last size, global_batch_size.
-    """
-
-    start: int
-    increment: int
-    samples: int
-    full: int
+    start: int  # the first size
+    increment: int  # the difference between a size and the next; it divides full - start
+    samples: int  # number of consumed samples after which the batch is full
+    full: int  # the last size, global_batch_size
 
     @property
     def increments(self) -> int:
@@ -98,10 +85,7 @@ def problems(batch_rampup: str, global_batch_size: int, micro_batch_size: int | 
     """Returns every reason why the ramp can't reach the full batch.
 
     Args:
-        batch_rampup: the flag.
-        global_batch_size: the full batch's samples.
         micro_batch_size: samples of one forward pass; every batch must be a multiple of it on all ranks. None: unknown.
-        ranks: the number of data parallel ranks.
     """
     if batch_rampup == "none":
         return []

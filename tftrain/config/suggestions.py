@@ -138,7 +138,6 @@ def suggest(name: str, known: Collection[str]) -> list[str]:
 
     Args:
         name: as given, without leading dashes.
-        known: the names of the program's flags.
     """
     by_letters = {_letters(flag): flag for flag in known}
     given = _letters(name)

@@ -144,11 +144,7 @@ class TrainConfig:
         return self.compute.precision == "fp32" and self.compute.tensor_float_32 and not self.compute.deterministic
 
     def compiles(self, gpu: bool) -> bool:
-        """Returns whether XLA compiles the step, or pieces of it under tensor parallelism. auto: on a GPU.
-
-        Args:
-            gpu: whether the run's device is a GPU.
-        """
+        """Returns whether XLA compiles the step, or pieces of it under tensor parallelism. auto: on a GPU."""
         if self.compute.jit_compile == "auto":
             return gpu and not self.has_deferred_collectives
         return self.compute.jit_compile == "true"
@@ -166,9 +162,6 @@ class TrainConfig:
 
     def resolve(self, ranks: int) -> "TrainConfig":
         """Returns this configuration with the batch sizes and the warm-up filled in, and with absolute paths.
-
-        Args:
-            ranks: the number of all ranks.
 
         Raises:
             ConfigError: with all problems.

@@ -84,20 +84,14 @@ def by_heads(theirs: str, variables: Sequence[Variable], heads: int) -> Link:
 
 
 class Names(NamedTuple):
-    """The names of a library for the variables of a model.
+    """The names of a library for the variables of a model."""
 
-    Attributes:
-        scopes: its name for each of our scopes; those of a block are without `layer_NN/` and have `{layer}` in theirs.
-            Dense layers with one name are one tensor there.
-        leaves: its name for each of our last parts of a name: kernel, bias, gamma and beta.
-        kernel: makes the link of a kernel.
-        first_layer: its number of the first block.
-    """
-
+    # Its name for each of our scopes; those of a block are without `layer_NN/` and have `{layer}` in theirs. Dense
+    # layers with one name are one tensor there.
     scopes: Mapping[str, str]
-    leaves: Mapping[str, str]
-    kernel: Callable[[str, Variable], Link]
-    first_layer: int = 0
+    leaves: Mapping[str, str]  # its name for each of our last parts of a name: kernel, bias, gamma and beta
+    kernel: Callable[[str, Variable], Link]  # makes the link of a kernel
+    first_layer: int = 0  # its number of the first block
 
     def link(self, variable: Variable) -> Link:
         """Returns the link of a variable that a tensor holds alone.

@@ -42,7 +42,6 @@ class Reader(abc.ABC):
     pairs: bool | None = None
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
-        """Takes the settings of the run, and whether a question may have no answer."""
         self._config, self._vocabulary = model.config, model.tokenizer.vocabulary
         self._settings, self._has_null = settings, has_null
         self._encoder = Encoder(model.tokenizer, max_seq_length)
@@ -158,10 +157,7 @@ class QuestionReader(Reader):
     def read(self, examples: Sequence[tuple[str, ...]]) -> Read:
         """Makes several sequences of a long context."""
         settings = self._settings
-        questions = [
-            squad.Question(f"text {number}", str(number), question, context, (), ())
-            for number, (question, context) in enumerate(examples)
-        ]
+        questions = [squad.Question(f"text {n}", str(n), *texts, (), ()) for n, texts in enumerate(examples)]
         kept = squad.longest_query(settings.max_query_length, self._encoder.max_seq_length)
         kind = self._vocabulary.tokenizer_type
         windows, encoded = squad.divide(questions, self._encoder, kind, settings.doc_stride, kept)
@@ -169,10 +165,8 @@ class QuestionReader(Reader):
         ids = [[query[:kept]] for query in asked]
         for window, each in zip(windows, encoded, strict=True):
             ids[window.question].append(each.ids[window.first : -1][window.is_best])
-        samples = [
-            self._sample(np.concatenate(parts), max(len(query) - kept, 0))
-            for query, parts in zip(asked, ids, strict=True)
-        ]
+        cut = [max(len(query) - kept, 0) for query in asked]
+        samples = [self._sample(np.concatenate(parts), lost) for parts, lost in zip(ids, cut, strict=True)]
         return [(questions[window.question], window) for window in windows], encoded, samples
 
     def objects(self, read: Any, outputs: Sequence[np.ndarray]) -> Iterable[dict[str, Any]]:
@@ -189,11 +183,9 @@ READERS: dict[str, type[Reader]] = {
 
 
 def reader_of(model: TrainedModel, max_seq_length: int, null_score_threshold: float | None, n_best: int) -> Reader:
-    """Returns the reader of a fine-tuned model with a tokenizer; its run's settings count, if they are known.
+    """Returns the reader of a fine-tuned model with a tokenizer; for how answers are chosen, see `answer_settings`.
 
-    Args:
-        null_score_threshold: as `--null_score_threshold`; None: every question has an answer.
-        n_best: answers to find for each question; the run's number if that is larger.
+    With `null_score_threshold=None` every question has an answer.
     """
     settings, has_null = answer_settings(model, null_score_threshold, n_best), null_score_threshold is not None
     return READERS[model.config.task](model, settings, max_seq_length, has_null)
@@ -203,12 +195,7 @@ class TaskPredictions:
     """Predicts what a model was fine-tuned for, with the reader of its task."""
 
     def __init__(self, model: TrainedModel, reader: Reader, batch_size: int, pooling: str = "mean"):
-        """Traces nothing yet.
-
-        Args:
-            batch_size: sequences that the model reads at once.
-            pooling: of a model for embedding, see `embeddings`.
-        """
+        """Takes how many sequences the model reads at once, and the pooling of one for embedding, see `embeddings`."""
         network, is_embedding = model.network, model.config.task == "embedding"
         self._reader, self._batch_size = reader, batch_size
 

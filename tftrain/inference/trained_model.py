@@ -51,8 +51,7 @@ class TrainedModel(NamedTuple):
 def load(source: ModelSource, dtype: str = "float32", embeds: bool = False) -> TrainedModel:
     """Loads a model with variables and activations of a dtype.
 
-    Args:
-        embeds: whether an encoder is to give the vectors of texts, as if it had been trained for --task=embedding.
+    With `embeds`, an encoder gives the vectors of texts, as if it had been trained for --task=embedding.
 
     Raises:
         FormatError, CheckpointError: it can't be read, or its tokenizer is that of another model.

@@ -31,7 +31,6 @@ def train_batches(
     Args:
         data: data_readers is the number of threads that read and decode; with seq_length_buckets, batches are arranged
             and cut as `length_buckets` says.
-        seed: seed of the order.
         first_sample: global number of the first sample, which is the number of consumed samples.
         global_batch_size: samples of one update over all ranks.
         start, stop: this rank's samples of each global batch.
@@ -65,7 +64,6 @@ def ramped_batches(
     """Yields this rank's part of `steps` global batches whose size follows a ramp.
 
     Args:
-        source, data, seed: as for `train_batches`.
         first_sample: global number of the first sample, which determines the size of the first batch.
         share: maps the size of a global batch to this rank's samples, [start, stop).
     """

@@ -25,15 +25,11 @@ _IMPOSSIBLE = re.compile(r"[\x00\r\n]")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens of a tokenizer.
+    """Tokens of a tokenizer."""
 
-    Attributes:
-        tokens: by id, including the special tokens.
-        tokenizer_type: "wordpiece" (a piece inside a word has the prefix "##"), "sentencepiece" (the first piece of a
-            word has the prefix U+2581) or "bpe" (a token is a sequence of bytes, each written as one character).
-    """
-
-    tokens: tuple[str, ...]
+    tokens: tuple[str, ...]  # by id, including the special tokens
+    # "wordpiece" (a piece inside a word has the prefix "##"), "sentencepiece" (the first piece of a word has the prefix
+    # U+2581) or "bpe" (a token is a sequence of bytes, each written as one character).
     tokenizer_type: str
 
     def __len__(self) -> int:

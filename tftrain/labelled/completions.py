@@ -12,7 +12,7 @@ import numpy as np
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.input.errors import DataError
 from tftrain.input.tokenizer_model import Tokenizer
-from tftrain.labelled.tables import Row, column_of, read_table
+from tftrain.labelled.tables import Row, column_of, read_table, text_of
 from tftrain.prepare.packing import pack
 
 _PROMPT, _COMPLETION, _MESSAGES = ("prompt", "instruction", "text"), ("completion", "response", "output"), "messages"
@@ -64,7 +64,7 @@ def read_examples(path: str, settings: FineTuningConfig, template: str | None) -
     prompt = column_of(rows[0], settings.text_column, _PROMPT, "text_column")
     completion = column_of(rows[0], settings.label_column, _COMPLETION, "label_column")
     return [
-        Example(number, row.place, ((_text(row, prompt), False), (_text(row, completion), True)), False)
+        Example(number, row.place, ((text_of(row, prompt), False), (text_of(row, completion), True)), False)
         for number, row in enumerate(rows)
     ]
 
@@ -131,13 +131,6 @@ def _is_message(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("role", "content"))
 
 
-def _text(row: Row, column: str) -> str:
-    value = row.values.get(column)
-    if not isinstance(value, str):
-        raise DataError(f"{row.place}: {column} is {value!r}; expected a text")
-    return value
-
-
 def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
     """Returns the tokens of examples; an end token, which is learned, follows a completion."""
     tokenize = tokenizer.build(with_special_tokens=bool(examples) and examples[0].is_chat)
@@ -155,7 +148,7 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
 
 
 class Rows:
-    """Examples of at most `length` inputs, several in a row.
+    """Examples of at most `length` inputs, packed several in a row.
 
     Attributes:
         examples: of each row, with the places of its completion's labels, int64 [n].
@@ -164,7 +157,6 @@ class Rows:
     """
 
     def __init__(self, examples: Sequence[Example], encoded: Sequence[Encoded], length: int):
-        """Packs the examples."""
         kept = [number for number, each in enumerate(encoded) if each.is_learned[1 : length + 1].any()]
         self.left_out = len(encoded) - len(kept)
         self.cut = sum(len(encoded[number].ids) > length + 1 for number in kept)

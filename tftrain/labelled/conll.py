@@ -48,13 +48,10 @@ def read_sentences(path: str) -> list[Sentence]:
 
 
 def divide(sentences: Sequence[Sentence], encoder: Encoder, unknown_id: int) -> tuple[list[Sentence], list[Encoded]]:
-    """Makes the sequences of sentences; a long sentence is divided between words.
+    """Returns the parts of sentences with the places of their words, and their token ids.
 
-    Args:
-        unknown_id: token of a word that the tokenizer has nothing for, such as a control character.
-
-    Returns:
-        The parts of sentences with the places of their words, and their token ids.
+    A long sentence is divided between words. A word that the tokenizer has nothing for, such as a control character, is
+    the token `unknown_id`.
     """
     words = [(word, place > 0) for sentence in sentences for place, word in enumerate(sentence.words)]
     pieces = iter(encoder.words(*zip(*words, strict=True)) if words else ())

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tftrain.config.fine_tuning import FineTuningConfig
 from tftrain.input.errors import DataError
 from tftrain.labelled import glue
-from tftrain.labelled.tables import Row, column_of, read_table
+from tftrain.labelled.tables import Row, column_of, read_table, text_of
 
 TEXT_COLUMNS = ("text", "sentence", "text_a", "sentence1")
 PAIR_COLUMNS = ("text_pair", "text_b", "sentence2")
@@ -40,7 +40,7 @@ def read_examples(settings: FineTuningConfig, task: str, split: str) -> list[Tex
     else:
         rows = read_table(path_of(settings, split), settings.header)
         columns, label = _columns(rows[0], settings, task)
-    texts = [tuple(_text(row, name) for name in columns) for row in rows]
+    texts = [tuple(text_of(row, name) for name in columns) for row in rows]
     labels = [label and _label(row, label, task, settings) for row in rows]
     return [TextExample(row.place, *each) for row, *each in zip(rows, texts, labels, strict=True)]
 
@@ -63,13 +63,6 @@ def path_of(settings: FineTuningConfig, split: str) -> str:
     if path is None:
         raise DataError(f"--{split}_file is not given; expected a file of labelled examples")
     return path
-
-
-def _text(row: Row, column: str) -> str:
-    value = row.values.get(column)
-    if not isinstance(value, str):
-        raise DataError(f"{row.place}: {column} is {value!r}; expected a text")
-    return value
 
 
 def _label(row: Row, column: str, task: str, settings: FineTuningConfig) -> Any:

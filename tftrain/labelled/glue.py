@@ -22,12 +22,8 @@ class GlueTask(NamedTuple):
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
-_MNLI = GlueTask(
-    ("sentence1", "sentence2"),
-    "gold_label",
-    labels=("contradiction", "entailment", "neutral"),
-    eval_file="dev_matched.tsv",
-)
+_NLI = ("contradiction", "entailment", "neutral")
+_MNLI = GlueTask(("sentence1", "sentence2"), "gold_label", labels=_NLI, eval_file="dev_matched.tsv")
 TASKS = {
     "cola": GlueTask(("3",), "1", "matthews", labels=_BINARY, header=False),
     "sst2": GlueTask(("sentence",), "label", labels=_BINARY),

@@ -8,6 +8,7 @@ from pathlib import Path
 from tftrain.config.data_sizes import Sizes
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
+from tftrain.host.files import listed
 from tftrain.input.errors import DataError
 from tftrain.input.preflight import identity as identity_of_data
 from tftrain.labelled import completions, conll, examples, glue, squad
@@ -55,8 +56,9 @@ def check_labels(found: Sequence, task: str, labels: Sequence[str]) -> None:
     known = set(labels)
     for example in found if task in WITH_CLASSES else ():
         if unknown := [label for label in examples.classes_of(example, task) if label not in known]:
-            shown = ", ".join(labels[:10]) + (f" and {len(labels) - 10} more" if len(labels) > 10 else "")
-            raise DataError(f"{example.place}: the label {unknown[0]!r} is not one of the model's: {shown}")
+            raise DataError(
+                f"{example.place}: the label {unknown[0]!r} is not one of the model's: {listed(labels, 10)}"
+            )
 
 
 def with_glue(config: TrainConfig) -> TrainConfig:

@@ -20,11 +20,7 @@ Labels = Callable[[np.ndarray], np.ndarray]
 
 
 class MemorySource(ExampleSource):
-    """Rows in memory.
-
-    Attributes:
-        examples: what the rows come from, for a scorer.
-    """
+    """Rows in memory, with the `examples` that they come from for a scorer."""
 
     def __init__(self, examples: list, rows: int, max_seq_length: int, widths: Mapping[str, int | None]):
         super().__init__(rows, max_seq_length, widths)
@@ -79,14 +75,10 @@ class LabelledSource(MemorySource):
 
 
 def open_source(config: TrainConfig, split: str) -> MemorySource:
-    """Opens a split, "train" or "eval".
+    """Opens a split, "train" or "eval"; the configuration has the labels and the sizes that the data gives.
 
-    Args:
-        config: resolved, with the labels and the sizes that the data gives.
-
-    Returns:
-        The source. Its features are input_ids, input_mask and segment_ids, int32 [n, S], and labels, see the tasks; for
-        completion those of `completions.Rows`.
+    Features are input_ids, input_mask and segment_ids, int32 [n, S], and labels, see the tasks; for completion those of
+    `completions.Rows`.
 
     Raises:
         DataError: see `read_split`; a label is not one of the model's.

@@ -112,6 +112,14 @@ def _lines_of_fields(path: str, text: str, kind: str) -> Iterator[tuple[int, lis
             yield reader.line_num, fields
 
 
+def text_of(row: Row, column: str) -> str:
+    """Returns the text in a column; raises DataError if it is none."""
+    value = row.values.get(column)
+    if not isinstance(value, str):
+        raise DataError(f"{row.place}: {column} is {value!r}; expected a text")
+    return value
+
+
 def column_of(row: Row, name: str | None, defaults: tuple[str, ...], flag: str) -> str:
     """Returns the name of the column that a flag means, given any row: `name`, or the first of `defaults` that it has.
 

@@ -45,9 +45,7 @@ class GradientReduction:
         """Prepares the reduction.
 
         Args:
-            group, tensor: the data parallel ranks, and the tensor parallel ranks.
             wire_dtype: float32, or float16 to halve the bytes that travel.
-            split, each_micro_batch: see the attributes.
             replicated: for each store of the optimizer's state, whether every tensor parallel rank holds it.
             summed: for each store, whether its gradient is a sum over the tensor parallel ranks; then they all hold it.
         """

@@ -18,20 +18,14 @@ class MeshError(RunError):
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that take part in the same collectives.
+    """Ranks that take part in the same collectives."""
 
-    Attributes:
-        name: a kind of `Mesh.groups`.
-        ranks: their global ranks, ascending.
-        rank: this process's index among them.
-        process_set: Horovod's handle of the group; None for all ranks.
-        pending: `PendingCollectives` of this process; None in a group of one.
-    """
-
-    name: str = "world"
-    ranks: tuple[int, ...] = (0,)
-    rank: int = 0
+    name: str = "world"  # a kind of `Mesh.groups`
+    ranks: tuple[int, ...] = (0,)  # their global ranks, ascending
+    rank: int = 0  # this process's index among them
+    # Horovod's handle of the group; None for all ranks.
     process_set: Any = field(default=None, compare=False, repr=False)
+    # `PendingCollectives` of this process; None in a group of one.
     pending: Any = field(default=None, compare=False, repr=False)
 
     @property

@@ -85,8 +85,6 @@ def value_of_rank_0(
 
     Args:
         name: letters, digits and underscores.
-        environ: names the launcher's store.
-        seconds: how long to wait for rank 0.
         connect: returns the `Store` at an address.
     """
     address = address_of_store(environ)

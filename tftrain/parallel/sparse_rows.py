@@ -11,15 +11,10 @@ import tensorflow as tf
 
 
 class SparseRows(NamedTuple):
-    """Gradients of looked-up rows.
+    """Gradients of looked-up rows."""
 
-    Attributes:
-        ids: int32 [n], the rows of the table; a row may occur several times.
-        values: [n, width], their gradients.
-    """
-
-    ids: tf.Tensor
-    values: tf.Tensor
+    ids: tf.Tensor  # int32 [n], the rows of the table; a row may occur several times
+    values: tf.Tensor  # [n, width], their gradients
 
 
 def add_up(rows: SparseRows) -> SparseRows:

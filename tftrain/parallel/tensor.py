@@ -32,17 +32,11 @@ def own_copy(tensor: tf.Tensor) -> tf.Tensor:
 
 
 class TensorRanks(NamedTuple):
-    """The ranks that divide every layer, and how they hold what is between the layers.
+    """The ranks that divide every layer, and how they hold what is between the layers."""
 
-    Attributes:
-        group: the ranks.
-        by_sequence: whether they divide the residual stream along the sequence; else each has all of it.
-        jit: whether XLA compiles what is between two collectives, see `piece`.
-    """
-
-    group: Group = Group()
-    by_sequence: bool = False
-    jit: bool = False
+    group: Group = Group()  # the ranks
+    by_sequence: bool = False  # whether they divide the residual stream along the sequence; else each has all of it
+    jit: bool = False  # whether XLA compiles what is between two collectives, see `piece`
 
     @property
     def divide_sequence(self) -> bool:

@@ -16,21 +16,13 @@ LOGIT_BYTES = (18, 22)  # moved for each logit forward and backward: bias, cast 
 
 
 class _Op(NamedTuple):
-    """Passes of an op over memory, forward and backward.
+    """Passes of an op over memory, forward and backward."""
 
-    Attributes:
-        fused: of the fused op.
-        compiled: of plain ops that XLA fuses.
-        plain: of plain ops, one by one.
-        in_xla: of the fused op in a step that XLA compiles; None if the same.
-        wide: whether plain ops are in fp32.
-    """
-
-    fused: tuple[float, float]
-    compiled: tuple[float, float]
-    plain: tuple[float, float]
-    in_xla: tuple[float, float] | None = None
-    wide: bool = False
+    fused: tuple[float, float]  # of the fused op
+    compiled: tuple[float, float]  # of plain ops that XLA fuses
+    plain: tuple[float, float]  # of plain ops, one by one
+    in_xla: tuple[float, float] | None = None  # of the fused op in a step that XLA compiles; None if the same
+    wide: bool = False  # whether plain ops are in fp32
 
     def passes(self, work: Workload, name: str) -> tuple[float, float]:
         """Returns the passes of the workload's implementation over a tensor in its precision."""

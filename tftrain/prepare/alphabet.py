@@ -81,12 +81,7 @@ def _reached(shares: list[int]) -> int:
 
 
 def vocabulary_warnings(counts: Counter, vocabulary: Vocabulary, vocab_size: int) -> list[str]:
-    """Returns what a user should know about a learned WordPiece vocabulary: lost characters, and a smaller size.
-
-    Args:
-        counts: count of each word that it was learned from.
-        vocab_size: requested number of tokens.
-    """
+    """Returns what a user should know about a learned WordPiece vocabulary: lost characters, and a smaller size."""
     alphabet = choose_alphabet(counts, vocab_size)
     if alphabet.vocab_size > vocab_size:
         return [

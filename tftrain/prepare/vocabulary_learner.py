@@ -149,10 +149,6 @@ def _next_threshold(last: _Trial, enough: _Trial, too_few: _Trial, size: float) 
 def learn_sentencepiece(counts: Counter, vocab_size: int, lower_case: bool) -> tuple[Vocabulary, bytes]:
     """Trains a sentencepiece unigram model (Kudo 2018, arXiv 1804.10959) of words that are separated by spaces.
 
-    Args:
-        vocab_size: requested number of pieces, including the special tokens.
-        lower_case: whether the model folds case.
-
     Returns:
         The vocabulary and the serialized model, which contains no path.
 

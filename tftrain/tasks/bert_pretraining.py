@@ -23,23 +23,15 @@ from tftrain.tasks.task import Batch, Mean, Task
 class LossSums(NamedTuple):
     """Sums over a micro-batch, scalars in fp32 (fp64 for a float64 model); logarithms are natural.
 
-    Attributes:
-        mlm_sum: cross-entropy of the masked words, weighted.
-        mlm_weight: weights of the masked words.
-        mlm_correct: weights of the masked words whose best prediction is right.
-        nsp_sum: cross-entropy of the sentence pairs, weighted.
-        nsp_correct: weights of the pairs that are predicted right.
-        examples: weights of the pairs; without weights, their number.
-
     A pair is an example: a row of a batch, or one of several that are packed into a row.
     """
 
-    mlm_sum: tf.Tensor
-    mlm_weight: tf.Tensor
-    mlm_correct: tf.Tensor
-    nsp_sum: tf.Tensor
-    nsp_correct: tf.Tensor
-    examples: tf.Tensor
+    mlm_sum: tf.Tensor  # cross-entropy of the masked words, weighted
+    mlm_weight: tf.Tensor  # weights of the masked words
+    mlm_correct: tf.Tensor  # weights of the masked words whose best prediction is right
+    nsp_sum: tf.Tensor  # cross-entropy of the sentence pairs, weighted
+    nsp_correct: tf.Tensor  # weights of the pairs that are predicted right
+    examples: tf.Tensor  # weights of the pairs; without weights, their number
 
 
 _MLM_LOSS = Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True)
@@ -119,17 +111,13 @@ def _example_weights(terms: LossTerms, batch: Batch) -> tf.Tensor:
 
 
 def pretraining_loss_sums(terms: LossTerms, batch: Batch) -> LossSums:
-    """Weights and sums what the model's predictions give.
+    """Weights and sums what the model's predictions give; only mlm_sum and nsp_sum have gradients.
 
     Args:
-        terms: of the loss, for the labels of the batch.
         batch: masked_lm_weights, float [b, P], 0 where a slot is unused; next_sentence_labels, int32 [b] or [b, 1];
             and, if present, example_weights, float [b], 0 for an example that only fills the batch. They weight the
             next-sentence loss; masked_lm_weights weight the masked words. Where a row has up to E examples:
             next_sentence_labels, int32 [b, E], and sequence_weights, float [b, E], in the place of example_weights.
-
-    Returns:
-        LossSums. Only mlm_sum and nsp_sum have gradients.
     """
     wide = terms.nsp_logits.dtype
     nsp_labels = tf.reshape(batch["next_sentence_labels"], [-1])
@@ -146,15 +134,10 @@ def pretraining_loss_sums(terms: LossTerms, batch: Batch) -> LossSums:
 
 
 def original_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the text of a batch as it was before masking, without padding, [CLS] and [SEP].
+    """Returns the text of a batch as it was before masking, without padding, [CLS] and [SEP]: int32 [tokens].
 
-    Works for records of any vocabulary: [CLS] is the first token of every sequence, [SEP] the last.
-
-    Args:
-        batch: the standard features, shapes [n, S] and [n, P]; examples of weight 0 are left out.
-
-    Returns:
-        int32 [tokens].
+    The batch has the standard features, [n, S] and [n, P]; examples of weight 0 are left out. Works for records of any
+    vocabulary: [CLS] is the first token of every sequence, [SEP] the last.
     """
     real = batch["example_weights"] > 0
     if not real.any():

@@ -19,17 +19,13 @@ from tftrain.tasks.task import Batch, Mean, Task
 class LossSums(NamedTuple):
     """Sums over a micro-batch, scalars in fp32 (fp64 for a float64 model); logarithms are natural.
 
-    Attributes:
-        lm_sum: cross-entropy of the tokens.
-        lm_weight: number of the tokens.
-        lm_correct: number of the tokens whose best prediction is right.
-        examples: number of the samples; those that only fill the batch do not count in any of the sums.
+    Samples that only fill the batch do not count.
     """
 
-    lm_sum: tf.Tensor
-    lm_weight: tf.Tensor
-    lm_correct: tf.Tensor
-    examples: tf.Tensor
+    lm_sum: tf.Tensor  # cross-entropy of the tokens
+    lm_weight: tf.Tensor  # number of the tokens
+    lm_correct: tf.Tensor  # number of the tokens whose best prediction is right
+    examples: tf.Tensor  # number of the samples
 
 
 class CausalPretraining(Task):

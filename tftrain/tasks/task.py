@@ -37,24 +37,15 @@ Batch = Mapping[str, tf.Tensor]
 
 
 class Mean(NamedTuple):
-    """A mean that a run reports: one sum of a batch divided by another.
+    """A mean that a run reports: one sum of a batch divided by another."""
 
-    Attributes:
-        name: in metrics.jsonl; "eval_" is put before it for the held-out split.
-        label: in a line of the log.
-        title: in the result of an evaluation.
-        total, weight: names of the two sums.
-        is_loss: whether it is minimised; the loss of a run is the sum of these means. In nats.
-        in_training, in_evaluation: where it is reported.
-    """
-
-    name: str
-    label: str
-    title: str
-    total: str
-    weight: str
-    is_loss: bool = False
-    in_training: bool = True
+    name: str  # in metrics.jsonl; "eval_" is put before it for the held-out split
+    label: str  # in a line of the log
+    title: str  # in the result of an evaluation
+    total: str  # name of the first sum
+    weight: str  # name of the second sum
+    is_loss: bool = False  # whether it is minimised; the loss of a run is the sum of these means. In nats
+    in_training: bool = True  # where it is reported
     in_evaluation: bool = True
 
     @property
@@ -64,19 +55,12 @@ class Mean(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What the rows of a batch hold.
+    """What the rows of a batch hold."""
 
-    Attributes:
-        samples: number of the examples, of which a row may have several.
-        tokens: number of the tokens that are not padding.
-        positions: number of all tokens, padding included.
-        flops: floating point operations of forward and backward.
-    """
-
-    samples: int
-    tokens: int
-    positions: int
-    flops: float
+    samples: int  # number of the examples, of which a row may have several
+    tokens: int  # number of the tokens that are not padding
+    positions: int  # number of all tokens, padding included
+    flops: float  # floating point operations of forward and backward
 
 
 class Task(abc.ABC):
@@ -94,13 +78,11 @@ class Task(abc.ABC):
     model: Transformer
 
     def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None):
-        """Builds the model with its initial weights.
+        """Builds the model, whose variables are those of `initial`, or drawn where it lacks them.
 
         Args:
             config: resolved, with the sizes that the data gives.
-            mesh: the ranks.
             part: the layers of this rank; by default all.
-            initial: weights to begin with; a variable that they lack is drawn.
         """
         self._config, gpu = config, devices.has_gpu()
         dtype = DTYPES[config.compute.precision]
@@ -249,14 +231,10 @@ class Task(abc.ABC):
         return tf.stack([sums[name] for name in self.sums])
 
     def loss(self, sums: Mapping[str, tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
-        """Returns the part of the global batch's loss that comes from a micro-batch.
+        """Returns the part of the global batch's loss that comes from a micro-batch with these sums, a scalar.
 
-        Args:
-            sums: of the micro-batch, from `compute`.
-            weights: [len(losses)], `loss_weights` summed over the global batch.
-
-        Returns:
-            A scalar; over all micro-batches and ranks it adds up to the loss.
+        Over all micro-batches and ranks it adds up to the loss. The weights, [len(losses)], are `loss_weights` summed
+        over the global batch.
         """
         shares = [sums[mean.total] / weight for mean, weight in zip(self.losses, tf.unstack(weights), strict=True)]
         loss = shares[0]

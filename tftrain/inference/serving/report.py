@@ -118,9 +118,8 @@ def batch_of(sequences: Sequence[np.ndarray], inputs: Sequence[str]) -> dict[str
     The last row has a quarter of its tokens, so that padding is compared too.
     """
     shares = np.linspace(1, 0.25, len(sequences))
-    ids, lengths = padded(
-        [each[: max(1, int(share * len(each)))] for each, share in zip(sequences, shares, strict=True)]
-    )
+    cut = [each[: max(1, int(share * len(each)))] for each, share in zip(sequences, shares, strict=True)]
+    ids, lengths = padded(cut)
     mask = (np.arange(ids.shape[1]) < lengths[:, np.newaxis]).astype(np.int32)
     features = {"input_ids": ids, "input_mask": mask, "token_type_ids": np.zeros_like(ids)}
     return {name: features[name] for name in inputs}

@@ -20,15 +20,15 @@ Outputs = dict[str, tf.Tensor]
 TEXT = (tf.TensorSpec([None], tf.string, "text"),)
 PAIR = (*TEXT, tf.TensorSpec([None], tf.string, "text_pair"))
 QUESTION = (tf.TensorSpec([None], tf.string, "question"), tf.TensorSpec([None], tf.string, "context"))
+IDS = tuple(tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "token_type_ids"))
 GENERATED = (
-    tf.TensorSpec([None, None], tf.int32, "input_ids"),
+    IDS[0],
     tf.TensorSpec([None], tf.int32, "lengths"),
     tf.TensorSpec([], tf.int32, "max_new_tokens"),
     tf.TensorSpec([], tf.float32, "temperature"),
     tf.TensorSpec([], tf.float32, "top_p"),
     tf.TensorSpec([], tf.int32, "seed"),
 )
-IDS = tuple(tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "token_type_ids"))
 
 
 class Source(NamedTuple):
@@ -44,11 +44,6 @@ class Source(NamedTuple):
         """The inputs of functions of token ids; a decoder takes no padding, and not all families have token types."""
         config = self.model.config
         return IDS[: 1 if config.is_decoder else 3 if config.has_token_types else 2]
-
-    @property
-    def tokens(self) -> tf.Tensor:
-        """The tokens by id, string [tokens]."""
-        return tf.constant(self.model.tokenizer.vocabulary.tokens)
 
     @property
     def has_pooler(self) -> bool:
@@ -107,14 +102,13 @@ def encode(source: Source) -> Signature:
 
 def masked_lm(source: Source) -> Signature | None:
     """Token ids to the logits of a masked token in each place."""
-    network = source.model.network
     if not source.has_masked_lm:
         return None
+    network = source.model.network
 
     def run(input_ids, input_mask, token_type_ids=None):
         hidden, _ = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
-        places = tf.range(tf.shape(input_ids)[1])[tf.newaxis]
-        places = tf.tile(places, [tf.shape(input_ids)[0], 1])
+        places = tf.tile(tf.range(tf.shape(input_ids)[1])[tf.newaxis], [tf.shape(input_ids)[0], 1])
         return {"logits": fp32(network.masked_lm(hidden, places))}
 
     return Signature(run, source.ids)
@@ -214,8 +208,9 @@ def next_tokens(source: Source) -> Signature | None:
 
 
 def _candidates(source: Source, logits: tf.Tensor) -> Outputs:
-    best, probabilities = most_probable(logits, source.tokens.shape[0], source.top_k)
-    return {"tokens": tf.gather(source.tokens, best), "probabilities": probabilities}
+    tokens = source.model.tokenizer.vocabulary.tokens
+    best, probabilities = most_probable(logits, len(tokens), source.top_k)
+    return {"tokens": tf.gather(tf.constant(tokens), best), "probabilities": probabilities}
 
 
 # Maps what the head gives, fp32, and input_mask to the outputs of a signature.
@@ -223,15 +218,15 @@ Finish = Callable[[Source, tf.Tensor, tf.Tensor], Outputs]
 _PROBABILITIES = {"classification": tf.nn.softmax, "multi_label": tf.nn.sigmoid}
 
 
-def _probabilities(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
-    """Returns probabilities: of one of the classes, or of each class by itself if a text may have several."""
-    return {"probabilities": _PROBABILITIES[source.model.config.task](logits)}
+def _classes(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
+    """Returns logits and probabilities: of one of the classes, or of each by itself if a text may have several."""
+    return {"logits": logits, "probabilities": _PROBABILITIES[source.model.config.task](logits)}
 
 
 def _named(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
     """Returns probabilities and the names of their classes, [n, classes] both: a row for each text, as servers want."""
     classes = tf.tile(tf.constant(source.model.config.labels)[tf.newaxis], [tf.shape(logits)[0], 1])
-    return {"classes": classes} | _probabilities(source, logits, mask)
+    return {"classes": classes, "probabilities": _classes(source, logits, mask)["probabilities"]}
 
 
 def _number(source: Source, outputs: tf.Tensor, mask: tf.Tensor) -> Outputs:
@@ -271,10 +266,6 @@ def _answer_text(source: Source) -> Signature | None:
     if source.text is None or source.model.config.task != "question_answering":
         return None
     return Signature(AnswerGraph(source.model, source.text, source.null_score_threshold, source.top_k), QUESTION)
-
-
-def _classes(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
-    return {"logits": logits} | _probabilities(source, logits, mask)
 
 
 def _ends(source: Source, logits: tf.Tensor, mask: tf.Tensor) -> Outputs:
