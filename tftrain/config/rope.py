@@ -14,18 +14,12 @@ _LLAMA3 = re.compile(rf"llama3:{_NUMBER},{_NUMBER},{_NUMBER},(\d+)")
 
 
 class RopeScaling(NamedTuple):
-    """Llama 3's scaling, as `rope_type: llama3` of transformers: long waves turn more slowly.
+    """Llama 3's scaling, as `rope_type: llama3` of transformers: long waves turn more slowly."""
 
-    Attributes:
-        factor: by which a wave that fits less than `low` times into `length` is stretched.
-        low, high: a wave that fits at least `high` times stays as it is; between the two, the factor changes smoothly.
-        length: tokens of the sequences before the scaling.
-    """
-
-    factor: float
-    low: float
+    factor: float  # by which a wave that fits less than `low` times into `length` is stretched
+    low: float  # a wave that fits at least `high` times stays as it is; between the two, the factor changes smoothly
     high: float
-    length: int
+    length: int  # tokens of the sequences before the scaling
 
     def __str__(self) -> str:
         return "llama3:" + ",".join(f"{number:g}" if number < 1e6 else str(int(number)) for number in self)

@@ -6,13 +6,7 @@ from tftrain.config.train import ModelConfig
 from tftrain.formats.links import Link, Names, same, transposed
 
 # What transformers calls the forms of the GeLU.
-GELU_FORMS = {
-    "gelu": "erf",
-    "gelu_new": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_fast": "tanh",
-    "gelu_python": "erf",
-}
+GELU_FORMS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "gelu_python": "erf"}
 
 
 def _sizes(vocab, hidden, layers, heads, intermediate, positions):

@@ -24,30 +24,20 @@ _OF_TRAINING = {".OPTIMIZER_SLOT", "optimizer", "save_counter", "global_step", "
 
 
 class Library(NamedTuple):
-    """How a library names the variables of its BERT.
+    """How a library names the variables of its BERT."""
 
-    Attributes:
-        name: for messages.
-        whole, alone: its class for the encoder with both heads, and that for the encoder alone.
-        names: of its variables but those of the pooler.
-        poolers: the scopes that hold the pooler, each as a whole; `{layer}` is the number after that of the last block.
-        roots: where `encoder`, `masked_lm` and `head` begin in a checkpoint of the first class.
-        root_alone: where `encoder` begins in one of the second class.
-        roots_in: finds where the paths of each part that is there begin, given the names of a checkpoint's tensors.
-        aliases: names of tensors that are shared, and those in the links.
-        note: what the heads compute in another way than here; "" if nothing.
-    """
-
-    name: str
-    whole: str
-    alone: str
-    names: Names
+    name: str  # for messages
+    whole: str  # its class for the encoder with both heads
+    alone: str  # its class for the encoder alone
+    names: Names  # of its variables but those of the pooler
+    # The scopes that hold the pooler, each as a whole; `{layer}` is the number after that of the last block.
     poolers: tuple[str, ...]
-    roots: Mapping[str, str]
-    root_alone: str
+    roots: Mapping[str, str]  # where `encoder`, `masked_lm` and `head` begin in a checkpoint of the first class
+    root_alone: str  # where `encoder` begins in one of the second class
+    # Finds where the paths of each part that is there begin, given the names of a checkpoint's tensors.
     roots_in: Callable[[list[str]], dict[str, str]]
-    aliases: Mapping[str, str] = {}
-    note: str = ""
+    aliases: Mapping[str, str] = {}  # names of tensors that are shared, and those in the links
+    note: str = ""  # what the heads compute in another way than here; "" if nothing
 
 
 def _links(library: Library, model: ModelConfig, parts: Iterable[str]) -> list[Link]:

@@ -28,25 +28,17 @@ _MAX_NAMED = 5
 
 
 class Weights(abc.ABC):
-    """A model's weights in files, under the names of this project.
+    """A model's weights in files, under the names of this project."""
 
-    Attributes:
-        path: of the files, for messages.
-        model: sizes and parts of the model; its vocab_size is the number of rows of the token embedding.
-        shapes: the shape of each variable by name, in the order of the model. Heads may be missing.
-        tokenizer: None if the files have none.
-        notes: what a user must know of the model in these files, a line each.
-        fine_tuning: the flags that a fine-tuned model was trained with; None if they are not known.
-        max_seq_length: likewise, the most tokens of its examples.
-    """
-
-    path: str
-    model: ModelConfig
+    path: str  # of the files, for messages
+    model: ModelConfig  # sizes and parts of the model; its vocab_size is the number of rows of the token embedding
+    # The shape of each variable by name, in the order of the model. Heads may be missing.
     shapes: Mapping[str, tuple[int, ...]]
-    tokenizer: Tokenizer | None = None
-    notes: tuple[str, ...] = ()
+    tokenizer: Tokenizer | None = None  # None if the files have none
+    notes: tuple[str, ...] = ()  # what a user must know of the model in these files, a line each
+    # The flags that a fine-tuned model was trained with; None if they are not known.
     fine_tuning: FineTuningConfig | None = None
-    max_seq_length: int | None = None
+    max_seq_length: int | None = None  # likewise, the most tokens of its examples
 
     @abc.abstractmethod
     def read(self, name: str) -> np.ndarray:

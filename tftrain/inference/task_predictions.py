@@ -33,13 +33,9 @@ class PairError(ValueError):
 
 
 class Reader(abc.ABC):
-    """Reads texts for a task, and makes objects of the outputs of a fine-tuned model that has a tokenizer.
+    """Reads texts for a task, and makes objects of the outputs of a fine-tuned model that has a tokenizer."""
 
-    Attributes:
-        pairs: whether a text must be a pair; None: it may be one.
-    """
-
-    pairs: bool | None = None
+    pairs: bool | None = None  # whether a text must be a pair; None: it may be one
 
     def __init__(self, model: TrainedModel, settings: FineTuningConfig, max_seq_length: int, has_null: bool):
         self._config, self._vocabulary = model.config, model.tokenizer.vocabulary

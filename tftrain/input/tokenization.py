@@ -84,9 +84,7 @@ class TextTokenizer:
             return
         self._split = word_splitter("wordpiece", normalization, lower_case, strip_accents)
         self._pieces = tf_text.FastWordpieceTokenizer(
-            **_pieces(vocabulary),
-            no_pretokenization=True,
-            max_bytes_per_word=LONGEST_WORD * _BYTES_OF_A_CHARACTER,
+            **_pieces(vocabulary), no_pretokenization=True, max_bytes_per_word=LONGEST_WORD * _BYTES_OF_A_CHARACTER
         )
         self._unknown = (vocabulary.id("[UNK]"),)
         self._ids_of: dict[str, tuple[int, ...]] = {}

@@ -21,12 +21,9 @@ _ROWS_AT_ONCE = 1024
 
 
 class Scorer(abc.ABC):
-    """Judges what a task predicts for the examples of a split; `predictions` needs no labels.
+    """Judges what a task predicts for the examples of a split; `predictions` needs no labels."""
 
-    Attributes:
-        metrics: names of the scores; the first one chooses the best checkpoint by default. Higher is better.
-    """
-
+    # Names of the scores; the first one chooses the best checkpoint by default. Higher is better.
     metrics: tuple[str, ...]
 
     def __init__(self, examples: Sequence, labels: Sequence[str] = ()):

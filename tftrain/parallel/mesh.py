@@ -44,23 +44,17 @@ class Mesh:
     """All ranks, divided into stages, data parallel ranks and tensor parallel ranks.
 
     rank = tensor rank + tensor_parallel_size * (data rank + data_parallel_size * stage).
-
-    Attributes:
-        rank, size: of all processes.
-        local_rank, local_size: of the processes on this host.
-        tensor_parallel_size: ranks that split every layer between them.
-        pipeline_parallel_size: stages, each with some of the layers.
-        process_sets: Horovod's process sets by their ranks.
-        pending: `PendingCollectives` of this process, for all groups; None if it runs alone.
     """
 
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
+    rank: int = 0  # of this process among all
+    size: int = 1  # of all processes
+    local_rank: int = 0  # among the processes on this host
+    local_size: int = 1  # of the processes on this host
+    tensor_parallel_size: int = 1  # ranks that split every layer between them
+    pipeline_parallel_size: int = 1  # stages, each with some of the layers
+    # Horovod's process sets by their ranks.
     process_sets: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+    # `PendingCollectives` of this process, for all groups; None if it runs alone.
     pending: Any = field(default=None, compare=False, repr=False)
 
     @property

@@ -16,33 +16,20 @@ from tftrain.host.units import GB_PER_GIB
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal nodes of equal devices.
+    """Equal nodes of equal devices."""
 
-    Attributes:
-        name: name of the cluster.
-        memory_gb: memory of a device in 1e9 bytes, without the memory that the driver or the system reserves.
-        peak_fp32, peak_16bit: TFLOPs of matrix products.
-        memory_gbs: memory bandwidth of a device in 1e9 bytes/s, reads and writes together.
-        multiprocessors: number of a GPU's multiprocessors; 0 on a CPU.
-        per_node: devices of a node.
-        link_gbs: 1e9 bytes/s that a device sends to the other devices of its node.
-        network_gbs: 1e9 bytes/s that a node sends to other nodes.
-        network_latency: seconds of a message between nodes.
-        aligned: the alignment in bytes that matrix rows need for the full rate.
-        curve: on a CPU, pairs of the size of a matrix product, the cube root of m n k, and its share of the peak.
-    """
-
-    name: str
-    memory_gb: float
-    peak_fp32: float
-    peak_16bit: float
-    memory_gbs: float
-    multiprocessors: int
-    per_node: int
-    link_gbs: float
-    network_gbs: float
-    network_latency: float = 10e-6
-    aligned: int = 16
+    name: str  # name of the cluster
+    memory_gb: float  # memory of a device in 1e9 bytes, without the memory that the driver or the system reserves
+    peak_fp32: float  # TFLOPs of matrix products
+    peak_16bit: float  # likewise
+    memory_gbs: float  # memory bandwidth of a device in 1e9 bytes/s, reads and writes together
+    multiprocessors: int  # number of a GPU's multiprocessors; 0 on a CPU
+    per_node: int  # devices of a node
+    link_gbs: float  # 1e9 bytes/s that a device sends to the other devices of its node
+    network_gbs: float  # 1e9 bytes/s that a node sends to other nodes
+    network_latency: float = 10e-6  # seconds of a message between nodes
+    aligned: int = 16  # the alignment in bytes that matrix rows need for the full rate
+    # On a CPU, pairs of the size of a matrix product, the cube root of m n k, and its share of the peak.
     curve: tuple[tuple[float, float], ...] = ()
 
     def peak(self, item: int) -> float:

@@ -23,30 +23,20 @@ BUCKET = 2**26  # numbers that travel between ranks at a time
 
 
 class Memory(NamedTuple):
-    """Bytes of the fullest rank; the fields but `tensors` add up to `total`.
-
-    Attributes:
-        weights, master_weights, moments, gradients, accumulation: the state.
-        checkpoint_copy: copy of the master weights and moments that this rank writes.
-        activations: tensors saved for backward, one by one in `tensors`.
-        temporaries: of the optimizer, and fp32 gradients, unless the update reads those of 16 bits as they are.
-        communication: buffers of sums over ranks.
-        reserve: memory in use before the model is built.
-        fragmentation: free memory in pieces; the allocator releases a part of it before it fails.
-        tensors: pairs of a tensor's name and its bytes in all blocks and micro-batches under way.
-    """
+    """Bytes of the fullest rank; the fields but `tensors` add up to `total`."""
 
     weights: float
     master_weights: float
     moments: float
-    checkpoint_copy: float
+    checkpoint_copy: float  # copy of the master weights and moments that this rank writes
     gradients: float
     accumulation: float
-    activations: float
-    temporaries: float
-    communication: float
-    reserve: float
-    fragmentation: float
+    activations: float  # tensors saved for backward, one by one in `tensors`
+    temporaries: float  # of the optimizer, and fp32 gradients, unless the update reads those of 16 bits as they are
+    communication: float  # buffers of sums over ranks
+    reserve: float  # memory in use before the model is built
+    fragmentation: float  # free memory in pieces; the allocator releases a part of it before it fails
+    # Pairs of a tensor's name and its bytes in all blocks and micro-batches under way.
     tensors: tuple[tuple[str, float], ...]
 
     @property

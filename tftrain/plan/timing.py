@@ -57,27 +57,17 @@ class Rates(NamedTuple):
 
 
 class StepTime(NamedTuple):
-    """Seconds of an update; the fields add up to `total`.
+    """Seconds of an update; the fields add up to `total`."""
 
-    Attributes:
-        products, kernels, tensor_sums: of the slowest stage's micro-batches, with recomputation.
-        host: the time that the device waits for launches and for the start of micro-batches.
-        recomputation: host time of checkpointing.
-        transfers: between stages, as far as the slowest stage waits for them.
-        bubble: the other time in which the slowest stage waits for other stages.
-        gradient_sums: over data parallel ranks, with ZeRO's gathering of weights, and a CPU's work around them.
-        update: optimizer.
-    """
-
-    products: float
+    products: float  # as the next two, of the slowest stage's micro-batches with recomputation
     kernels: float
     tensor_sums: float
-    host: float
-    recomputation: float
-    transfers: float
-    bubble: float
-    gradient_sums: float
-    update: float
+    host: float  # the time that the device waits for launches and for the start of micro-batches
+    recomputation: float  # host time of checkpointing
+    transfers: float  # between stages, as far as the slowest stage waits for them
+    bubble: float  # the other time in which the slowest stage waits for other stages
+    gradient_sums: float  # over data parallel ranks, with ZeRO's gathering of weights, and a CPU's work around them
+    update: float  # optimizer
 
     @property
     def total(self) -> float:

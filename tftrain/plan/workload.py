@@ -17,59 +17,36 @@ MOMENTS = {"lion": 1}  # of an update rule; the others have two
 
 
 class Workload(NamedTuple):
-    """A training job.
+    """A training job."""
 
-    Attributes:
-        trainer: the code that runs it and decides the saved tensors: megatron, tftrain, or encoder, a published one.
-        model: what is trained.
-        seq: tokens of a sample.
-        predictions: positions of a sample that have logits.
-        precision: fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights.
-        micro_batch, global_batch: samples of a forward pass on one model replica, and of an update.
-        dp, tp, pp: data, tensor and pipeline parallel ranks.
-        schedule, chunks: order of a pipeline's passes, and chunks of layers on each stage: the values of
-            pipeline_schedule and virtual_pipeline_size.
-        sequence_parallel: whether tensor parallel ranks divide norms, dropouts and residuals (arXiv 2205.05198).
-        division: layers of each part of the pipeline; empty: equal parts.
-        zero_stage: 0 to 3 (arXiv 1910.02054).
-        split_strategy: even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`.
-        checkpointing: none, selective or full.
-        fused: the fused ops, among ln, softmax, flash (the whole attention core), gelu, dropout_add, optimizer.
-        hidden_dropout, attention_dropout: whether there is dropout.
-        accumulation: number format of gradients summed over micro-batches; "" without a buffer for them.
-        wire: number format of gradients between ranks.
-        compiled: whether XLA compiles the step.
-        moments: fp32 moments that the update rule has for each weight.
-        checkpoint_copy: whether ranks hold a copy of the state for checkpoints in device memory.
-        grappler: the value of the flag memory_optimization where it has an effect, else none.
-    """
-
-    trainer: str
-    model: Architecture
-    seq: int
-    predictions: int
-    micro_batch: int
-    global_batch: int
-    precision: str = "fp32"
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    schedule: str = "1f1b"
-    chunks: int = 1
+    trainer: str  # the code that runs it and decides the saved tensors: megatron, tftrain, or encoder, a published one
+    model: Architecture  # what is trained
+    seq: int  # tokens of a sample
+    predictions: int  # positions of a sample that have logits
+    micro_batch: int  # samples of a forward pass on one model replica
+    global_batch: int  # samples of an update
+    precision: str = "fp32"  # fp32, fp16 or bf16 weights and activations; 16-bit weights have fp32 master weights
+    dp: int = 1  # data parallel ranks
+    tp: int = 1  # tensor parallel ranks
+    pp: int = 1  # pipeline parallel ranks
+    schedule: str = "1f1b"  # order of a pipeline's passes: the value of pipeline_schedule
+    chunks: int = 1  # of layers on each stage: the value of virtual_pipeline_size
+    # Whether tensor parallel ranks divide norms, dropouts and residuals (arXiv 2205.05198).
     sequence_parallel: bool = False
-    division: tuple[int, ...] = ()
-    zero_stage: int = 0
-    split_strategy: str = "even"
-    checkpointing: str = "none"
+    division: tuple[int, ...] = ()  # layers of each part of the pipeline; empty: equal parts
+    zero_stage: int = 0  # 0 to 3 (arXiv 1910.02054)
+    split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
+    checkpointing: str = "none"  # none, selective or full
+    # The fused ops, among ln, softmax, flash (the whole attention core), gelu, dropout_add, optimizer.
     fused: frozenset[str] = frozenset()
-    hidden_dropout: bool = False
-    attention_dropout: bool = False
-    accumulation: str = ""
-    wire: str = "fp32"
-    compiled: bool = False
-    moments: int = 2
-    checkpoint_copy: bool = False
-    grappler: str = "default"
+    hidden_dropout: bool = False  # whether there is dropout
+    attention_dropout: bool = False  # likewise
+    accumulation: str = ""  # number format of gradients summed over micro-batches; "" without a buffer for them
+    wire: str = "fp32"  # number format of gradients between ranks
+    compiled: bool = False  # whether XLA compiles the step
+    moments: int = 2  # fp32 moments that the update rule has for each weight
+    checkpoint_copy: bool = False  # whether ranks hold a copy of the state for checkpoints in device memory
+    grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
 
     @property
     def ranks(self) -> int:

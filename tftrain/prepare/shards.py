@@ -43,12 +43,7 @@ def hash_windows(spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: T
 
 
 def write_shard(
-    spool: Spool,
-    chunk: Chunk,
-    config: PrepareConfig,
-    tokenizer: Tokenizer,
-    path: str,
-    windows: str | None = None,
+    spool: Spool, chunk: Chunk, config: PrepareConfig, tokenizer: Tokenizer, path: str, windows: str | None = None
 ) -> tuple[Accounting, np.ndarray]:
     """Writes the examples of a chunk and their index, in random order. Without examples, no file is written.
 

@@ -64,18 +64,13 @@ class Contents(NamedTuple):
 
 
 class Task(abc.ABC):
-    """A model with its data, its losses and its metrics.
+    """A model with its data, its losses and its metrics."""
 
-    Attributes:
-        sums: names of the sums of a batch, in the order of the vector that checkpoints hold; one is "examples", the
-            number of samples.
-        means: what is reported of them; the first one is the loss that plots and progress bars show.
-        model: this rank's part of it.
-    """
-
+    # Names of the sums of a batch, in the order of the vector that checkpoints hold; one is "examples", the number of
+    # samples.
     sums: tuple[str, ...]
-    means: tuple[Mean, ...]
-    model: Transformer
+    means: tuple[Mean, ...]  # what is reported of them; the first one is the loss that plots and progress bars show
+    model: Transformer  # this rank's part of it
 
     def __init__(self, config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None):
         """Builds the model, whose variables are those of `initial`, or drawn where it lacks them.

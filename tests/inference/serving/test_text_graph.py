@@ -10,9 +10,7 @@ from tests import corpora
 from tests.test_predict import BERT, Drawn, load, sentencepiece
 from tftrain.formats.tokenizer import Tokenizer as ModelTokenizer
 from tftrain.inference import trained_model
-from tftrain.inference.serving.character_graph import CharacterGraph
-from tftrain.inference.serving.text_graph import TextGraph
-from tftrain.inference.serving.wordpiece_graph import WordPieceGraph
+from tftrain.inference.serving.text_graph import CharacterGraph, TextGraph, WordPieceGraph
 from tftrain.input.normalization import BertNormalizer
 from tftrain.input.tokenization import TextTokenizer
 from tftrain.input.vocabulary import read_vocabulary

@@ -1,17 +1,31 @@
 """From strings to token ids inside a graph, as `inference.TextEncoder` and `labelled.encoding.Encoder` do it.
 
 WordPiece with BERT's normalization needs only ops of TensorFlow. sentencepiece, and WordPiece of data that was prepared
-with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops.
+with --normalization=nfkc, need those of tensorflow-text. Byte-level BPE has no ops. `input.normalization` and
+`input.tokenization` are the specification of the ops of TensorFlow.
+
+Every rule of BERT's normalization but the canonical ordering of NFD looks at one code point. So a code point has one of
+five kinds, and ranges of code points with one kind are a table of some thousand rows. Marks in another order than the
+canonical one keep it.
 """
 
+import functools
+import sys
+
+import numpy as np
 import tensorflow as tf
 
 from tftrain.formats.tokenizer import Tokenizer
-from tftrain.inference.serving.character_graph import CharacterGraph
-from tftrain.inference.serving.wordpiece_graph import WordPieceGraph
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch
-from tftrain.input.normalization import LONGEST_WORD
+from tftrain.input.characters import DELETED, IDEOGRAPHS, NONSPACING_MARKS
+from tftrain.input.normalization import LONGEST_WORD, BertNormalizer
+from tftrain.input.vocabulary import Vocabulary
 
+KEEP, DELETE, SPACE, ISOLATE, REPLACE = range(5)
+# Planes after this one have no letters that change; what is deleted there is in the tables.
+_LAST_LETTER = 0x2FFFF
+_INSIDE = "##"
+_NONE = -1
 # As in `normalization.cut_spaceless`, but a part may begin with a mark.
 _SPACELESS = (
     r"([\x{0e00}-\x{0fff}\x{1000}-\x{109f}\x{1780}-\x{17ff}\x{1980}-\x{1aaf}\x{3041}-\x{30ff}]" f"{{{LONGEST_WORD}}})"
@@ -101,3 +115,99 @@ class TextGraph(tf.Module):
 
     def _tokens(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self.tokenize(tf.strings.regex_replace(texts, _SPACELESS, r"\1 "))
+
+
+class CharacterGraph:
+    """Normalizes texts, and splits them into words, as `BertNormalizer` with the same arguments."""
+
+    def __init__(self, lower_case: bool, strip_accents: bool | None = None):
+        self._starts, self._kinds, replaced = _tables(lower_case, strip_accents)
+        # Without a replacement the tables have an unused row.
+        self._codes = np.array(list(replaced) or [0], np.int32)
+        self._strings = np.array([string.encode() for string in replaced.values()] or [b""], object)
+
+    def words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the normalized words of texts: string [n] to [n, words]."""
+        codes = tf.strings.unicode_decode(texts, "UTF-8")
+        flat = codes.flat_values
+        kind = tf.gather(self._kinds, tf.searchsorted(self._starts, flat, side="right") - 1)
+        own = tf.strings.unicode_encode(flat[:, tf.newaxis], "UTF-8")
+        place = tf.searchsorted(self._codes, flat)
+        replacement = tf.gather(tf.constant(self._strings), tf.minimum(place, len(self._codes) - 1))
+        string = tf.where(kind == REPLACE, replacement, own)
+        string = tf.where(kind == ISOLATE, tf.strings.join([" ", own, " "]), string)
+        string = tf.where(kind == SPACE, " ", string)
+        string = tf.where(kind == DELETE, "", string)
+        return tf.strings.split(tf.strings.reduce_join(codes.with_flat_values(string), axis=1))
+
+
+@functools.cache
+def _tables(lower_case: bool, strip_accents: bool | None) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """Returns the first code points of ranges, ascending, the kind of each range, and what is replaced by what."""
+    kinds, replaced = np.full(sys.maxunicode + 1, KEEP, np.int32), {}
+    normalizer = BertNormalizer(lower_case, strip_accents)
+    beyond = sorted(code for code in DELETED | NONSPACING_MARKS | IDEOGRAPHS if code > _LAST_LETTER)
+    for code in [*range(_LAST_LETTER + 1), *beyond]:
+        character, string = chr(code), normalizer.translation(code)
+        kinds[code] = {character: KEEP, "": DELETE, " ": SPACE, f" {character} ": ISOLATE}.get(string, REPLACE)
+        if kinds[code] == REPLACE:
+            replaced[code] = string
+    return *ranges(kinds), replaced
+
+
+def ranges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first code points of ranges of one kind, ascending, and their kinds, given those of code points."""
+    starts = np.flatnonzero(np.diff(kinds, prepend=-1)).astype(np.int32)
+    return starts, kinds[starts]
+
+
+class WordPieceGraph(tf.Module):
+    """Cuts words into pieces of a vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        super().__init__()
+        tokens = vocabulary.tokens
+        self._unknown = vocabulary.id("[UNK]")
+        self._longest = max(len(token.removeprefix(_INSIDE)) for token in tokens)
+        ids = tf.range(len(tokens), dtype=tf.int32)
+        self._table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(tf.constant(tokens), ids), default_value=_NONE
+        )
+
+    def __call__(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Returns the ids of the tokens: string [n, words] to int32 [n, tokens]."""
+        different, index = tf.unique(words.flat_values)
+        pieces = tf.gather(self._pieces(different), index)
+        return words.with_flat_values(pieces).merge_dims(1, 2)
+
+    def _pieces(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of each word, [words, pieces]."""
+        lengths = tf.strings.length(words, unit="UTF8_CHAR")
+        sizes = tf.range(1, self._longest + 1)
+
+        def is_going(place, ids):
+            return tf.reduce_any(place < lengths)
+
+        def step(place, ids):
+            inside = tf.where(place > 0, _INSIDE, "")[:, tf.newaxis]
+            # The end of a finished word is no place in it.
+            begin = tf.minimum(place, lengths - 1)[:, tf.newaxis]
+            shape = [tf.size(words), self._longest]
+            own, begin, every = (tf.broadcast_to(x, shape) for x in (words[:, tf.newaxis], begin, sizes))
+            part = tf.strings.substr(own, begin, every, unit="UTF8_CHAR")
+            found = self._table.lookup(tf.strings.join([tf.broadcast_to(inside, shape), part]))
+            fits = (found != _NONE) & (place[:, tf.newaxis] + sizes <= lengths[:, tf.newaxis])
+            size = tf.reduce_max(tf.where(fits, sizes, 0), axis=1)
+            token = tf.gather(found, tf.maximum(size - 1, 0), batch_dims=1)
+            going = place < lengths
+            token = tf.where(going, tf.where(size > 0, token, self._unknown), _NONE)
+            # A word with a part that is no piece is [UNK] as a whole.
+            ids = tf.where((going & (size == 0))[:, tf.newaxis], _NONE, ids)
+            ids = tf.concat([ids, token[:, tf.newaxis]], axis=1)
+            return tf.where(size > 0, place + size, lengths), ids
+
+        place = tf.where(lengths > LONGEST_WORD, lengths, 0)
+        ids = tf.where(lengths > LONGEST_WORD, self._unknown, _NONE)[:, tf.newaxis]
+        shapes = [tf.TensorShape([None]), tf.TensorShape([None, None])]
+        _, ids = tf.while_loop(is_going, step, [place, ids], shape_invariants=shapes)
+        return tf.ragged.boolean_mask(ids, ids != _NONE)

@@ -27,7 +27,7 @@ class Planned(NamedTuple):
     gb: float  # planned peak memory of the fullest device in GB
     fits: bool  # whether the plan fits a device
     seconds: float  # of an iteration
-    samples_per_sec_per_gpu: float  # as the next one by the formulas of the source
+    samples_per_sec_per_gpu: float  # as the next one, by the formulas of the source
     tflops_per_gpu: float
 
     @property

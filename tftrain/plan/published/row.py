@@ -23,34 +23,21 @@ class Reference(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row.
+    """One row."""
 
-    Attributes:
-        name, table: `table/NN`, and the name of the table.
-        workload: the workload of the run.
-        cluster, system: names in `tftrain.plan.cluster` and `tftrain.plan.system`.
-        reference: the measured figures.
-        formula: formula of the published TFLOPs: exact, old or corrected, see `tftrain.plan.flops`.
-        speed: the figure of `Reference` by which the table states speed.
-        counted: share of the samples that the published speed counts.
-        checkpointing_unstated: whether the source leaves checkpointing open.
-        relative: whether the source leaves model, batch and device open: only changes against the table's first row
-            are comparable.
-        remark: difference between the plan and the stated row; "" for none.
-    """
-
-    name: str
+    name: str  # `table/NN`
     table: str
-    workload: Workload
-    cluster: str
-    system: str
-    reference: Reference
-    formula: str = "exact"
-    speed: str = "sec_per_iteration"
-    counted: float = 1.0
-    checkpointing_unstated: bool = False
+    workload: Workload  # the workload of the run
+    cluster: str  # name in `tftrain.plan.cluster`
+    system: str  # name in `tftrain.plan.system`
+    reference: Reference  # the measured figures
+    formula: str = "exact"  # formula of the published TFLOPs: exact, old or corrected, see `reported_flops`
+    speed: str = "sec_per_iteration"  # the figure of `Reference` by which the table states speed
+    counted: float = 1.0  # share of the samples that the published speed counts
+    checkpointing_unstated: bool = False  # whether the source leaves checkpointing open
+    # Whether the source leaves model, batch and device open: only changes against the table's first row are comparable.
     relative: bool = False
-    remark: str = ""
+    remark: str = ""  # difference between the plan and the stated row; "" for none
 
     @property
     def reference_seconds(self) -> float | None:
