@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tftrain.host.files import one_line
+from tftrain.host.files import listed, one_line
 
 
 def as_text(text: str, sample, found, streamed: bool = False) -> str:
@@ -42,9 +42,7 @@ def _predicted(task: str, found: Mapping[str, Any], top_k: int) -> str:
         pairs = zip(found["words"], found["prediction"], strict=True)
         return f"words: {', '.join(f'{word} {name}' for word, name in pairs)}"
     if "embedding" in found:
-        first, more = found["embedding"][:top_k], len(found["embedding"]) - top_k
-        shown = ", ".join(f"{each:.4f}" for each in first)
-        return f"embedding: {shown}" + (f" and {more} more" if more > 0 else "")
+        return f"embedding: {listed([f'{each:.4f}' for each in found['embedding']], top_k)}"
     return f"{'cosine' if task == 'embedding' else 'number'}: {found['prediction']:.4f}"
 
 

@@ -21,13 +21,11 @@ TEXT = (tf.TensorSpec([None], tf.string, "text"),)
 PAIR = (*TEXT, tf.TensorSpec([None], tf.string, "text_pair"))
 QUESTION = (tf.TensorSpec([None], tf.string, "question"), tf.TensorSpec([None], tf.string, "context"))
 IDS = tuple(tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "token_type_ids"))
+_SETTINGS = {"max_new_tokens": tf.int32, "temperature": tf.float32, "top_p": tf.float32, "seed": tf.int32}
 GENERATED = (
     IDS[0],
     tf.TensorSpec([None], tf.int32, "lengths"),
-    tf.TensorSpec([], tf.int32, "max_new_tokens"),
-    tf.TensorSpec([], tf.float32, "temperature"),
-    tf.TensorSpec([], tf.float32, "top_p"),
-    tf.TensorSpec([], tf.int32, "seed"),
+    *(tf.TensorSpec([], dtype, name) for name, dtype in _SETTINGS.items()),
 )
 
 
