@@ -78,7 +78,7 @@ def _inputs(dtype, form):
 def _tftrain(fused, median_time, dtype, form):
     tensor, numbers = (form[:4], dtype), ((form.batch, form.heads, form.length), jnp.float32)
     attributes = {"scale": form.head_size**-0.5, "causal": form.causal, "drop_below": round(form.rate * 65536)}
-    attributes |= {"seed": 1, "site": 2, "first_head": 0, "total_heads": form.heads}
+    attributes |= {"window": -1, "seed": 1, "site": 2, "first_head": 0, "total_heads": form.heads}
     attributes |= {"segment_lists": 0, "slope_lists": 0}
     forward = jax.jit(fused("TftrainFlashAttention", [tensor, numbers], attributes))
     backward = jax.jit(fused("TftrainFlashAttentionGrad", [tensor] * 3, attributes))

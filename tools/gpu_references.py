@@ -40,6 +40,7 @@ class FlashForm(NamedTuple):
     slopes: bool = False
     padding: bool = True
     drop_below: int = 6554
+    window: int = -1
 
 
 # Every head size of the kernels and some between them, lengths that are multiples of tiles, of 8 or of nothing.
@@ -58,6 +59,8 @@ FLASH_FORMS = [
     FlashForm(1, 200, 2, 8),
     FlashForm(1, 72, 1, 136, causal=True),
     FlashForm(2, 130, 1, 256),
+    FlashForm(1, 1032, 2, 64, padding=False, window=64),
+    FlashForm(2, 257, 1, 64, causal=True, segments=True, window=40),
 ]
 # Weights are rounded before the products, so an error is relative to the sum of magnitudes.
 FLASH_UNIT = {"float32": 4e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -201,10 +204,11 @@ def _flash(random, name, dtype, form):
     batch, length, heads, size = form.batch, form.length, form.heads, form.head_size
     masks = [mask for mask in ("causal", "segments", "slopes", "padding") if getattr(form, mask)]
     what = f"flash_attention {name} {batch}x{length}x{heads}x{size} {' '.join(masks)} drop_below {form.drop_below}"
+    what += f" window {form.window}" if form.window >= 0 else ""
     scale, position = 1 / math.sqrt(size), np.array([7, 40], np.int64)
     dropout = {"drop_below": form.drop_below, "seed": 1234567890123, "site": 77}
     attributes = {"scale": scale, "causal": form.causal, **dropout, "first_head": 1, "total_heads": heads + 2}
-    attributes |= {"segment_lists": int(form.segments), "slope_lists": int(form.slopes)}
+    attributes |= {"window": form.window, "segment_lists": int(form.segments), "slope_lists": int(form.slopes)}
     tensors = [_normal(random, dtype, batch, length, heads, size) for _ in range(4)]
     q, k, v, dcontext = (array.transpose(0, 2, 1, 3) for array in _wide(*tensors))  # [b, heads, S, size]
     key_mask = np.ones((batch, length), np.int32)
@@ -218,6 +222,8 @@ def _flash(random, name, dtype, form):
     attended = np.broadcast_to(key_mask[:, None, None] > 0, (batch, 1, length, length))
     if form.causal:
         attended = attended & (places <= places[:, None])
+    if form.window >= 0:
+        attended = attended & (abs(places - places[:, None]) <= form.window)
     if form.segments:
         attended = attended & (segments[:, None, :, None] == segments[:, None, None])
     s = np.float64(np.float32(scale)) * (q @ k.transpose(0, 1, 3, 2))

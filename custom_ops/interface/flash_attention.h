@@ -18,6 +18,7 @@ namespace tftrain {
 struct FlashAttentionAttributes {
   float scale = 1;
   bool causal = false;
+  int64_t window = -1;
   DropoutAttributes dropout;
   int64_t first_head = 0;
   int64_t total_heads = 0;
@@ -28,6 +29,7 @@ struct FlashAttentionAttributes {
   void VisitAttributes(Visitor& visit) {
     visit("scale", &scale);
     visit("causal", &causal);
+    visit("window", &window);
     dropout.Visit(visit);
     visit("first_head", &first_head);
     visit("total_heads", &total_heads);
@@ -48,6 +50,7 @@ struct FlashAttentionAttributes {
   // Returns `shape` with what these know of it.
   Dims CheckWith(Check& check, Dims shape, const std::vector<Spec>& in, int64_t first) const {
     check.That(std::isfinite(scale), "scale is " + std::to_string(scale) + ", expected a finite number");
+    check.That(window >= -1, "window is " + std::to_string(window) + ", expected a distance, or -1 for none");
     check.Element("key_mask", in[first], Element::kInt32);
     if (!check.problem().empty()) return shape;
     Dims tokens = check.Shape("key_mask", in[first], {true, {shape[0], shape[1]}});
@@ -72,7 +75,7 @@ struct FlashAttentionAttributes {
   }
 
   FlashShape ShapeOf(const Dims& dims) const {
-    return {dims[0], dims[1], dims[2], dims[3], first_head, total_heads, causal};
+    return {dims[0], dims[1], dims[2], dims[3], first_head, total_heads, causal, window};
   }
 
   FlashMask MaskOf(const std::vector<Tensor>& in, int64_t first) const {

@@ -15,6 +15,7 @@ REGISTER_OP("TftrainFlashAttention")
     .Output("context: T")
     .Output("log_sum_exp: float")
     .TFTRAIN_ATTENTION_ATTRIBUTES
+    .Attr("window: int")
     .Attr("segment_lists: int >= 0")
     .Attr("slope_lists: int >= 0")
     .SetShapeFn(InferShapes<FlashAttentionOp>);
@@ -34,6 +35,7 @@ REGISTER_OP("TftrainFlashAttentionGrad")
     .Output("dkey: T")
     .Output("dvalue: T")
     .TFTRAIN_ATTENTION_ATTRIBUTES
+    .Attr("window: int")
     .Attr("segment_lists: int >= 0")
     .Attr("slope_lists: int >= 0")
     .SetShapeFn(InferShapes<FlashAttentionGradOp>);

@@ -38,7 +38,7 @@ def everything(function, query, key, value, dy, mask, **arguments):
     return y, *tape.gradient(y, [query, key, value], output_gradients=dy)
 
 
-def softmax_in_fp64(query, key, value, dy, mask, scale, keep, causal=False, segments=None, slopes=None):
+def softmax_in_fp64(query, key, value, dy, mask, scale, keep, causal=False, segments=None, slopes=None, window=None):
     """Context and gradients by NumPy in fp64; `keep` is the factor of each probability, [b, heads, S, S]."""
     query, key, value, dy = (exact(tensor).swapaxes(1, 2) for tensor in (query, key, value, dy))
     length = query.shape[2]
@@ -49,6 +49,8 @@ def softmax_in_fp64(query, key, value, dy, mask, scale, keep, causal=False, segm
     attended = (mask.numpy() > 0)[:, None, None, :]
     if causal:
         attended = attended & (distance <= 0)
+    if window is not None:
+        attended = attended & (abs(distance) <= window)
     if segments is not None:
         attended = attended & (segments.numpy()[:, None, :, None] == segments.numpy()[:, None, None, :])
     powers = np.where(attended, np.exp(scores - scores.max(-1, keepdims=True)), 0)
@@ -70,6 +72,10 @@ CASES = [
     (1, 257, 1, 128, {"causal": True, "segments": segment_numbers(1, 257)}),
     (1, 65, 2, 8, {"slopes": [0.0625, 0.01]}),
     (1, 33, 1, 256, {}),
+    (2, 700, 1, 64, {"window": 64, "dropout": dropout(0.1)}),
+    (2, 300, 2, 24, {"window": 37, "causal": True, "segments": segment_numbers(2, 300), "slopes": [0.0625, 0.01]}),
+    (1, 517, 1, 16, {"window": 130, "segments": segment_numbers(1, 517), "dropout": dropout(0.3)}),
+    (2, 50, 2, 32, {"window": 60}),
 ]
 
 
@@ -125,6 +131,43 @@ def test_segments_do_not_touch_each_other():
     for one, two, three in zip(first, second, alone, strict=True):
         np.testing.assert_array_equal(exact(one[:, :170]), exact(two[:, :170]))
         np.testing.assert_array_equal(exact(one[:, :170]), exact(three))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_query_sees_nothing_outside_of_its_window(dtype, causal):
+    """What other tokens hold changes no bit, and what they are does not either."""
+    tensors = [normal(seed, [2, 400, 2, 32], dtype) for seed in range(4)]
+    other = [tf.concat([x[:, :300], normal(9, [2, 100, 2, 32], dtype)], axis=1) for x in tensors]
+    mask, more = tf.ones([2, 400], tf.int32), {"scale": SCALE, "causal": causal, "window": 50, "dropout": dropout(0.1)}
+    hidden = tf.cast(tf.range(400) < 300, tf.int32) * mask
+    first = everything(flash_attention, *tensors, mask, **more)
+    for results in (
+        everything(flash_attention, *other, mask, **more),
+        everything(flash_attention, *other, hidden, **more),
+    ):
+        for one, two in zip(first, results, strict=True):
+            np.testing.assert_array_equal(exact(one[:, :200]), exact(two[:, :200]))
+        np.testing.assert_array_equal(exact(first[0][:, :250]), exact(results[0][:, :250]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_a_window_of_no_distance_a_query_sees_itself(dtype):
+    query, key, value, dy = (normal(seed, [2, 150, 2, 16], dtype) for seed in range(4))
+    made = everything(flash_attention, query, key, value, dy, tf.ones([2, 150], tf.int32), scale=SCALE, window=0)
+    np.testing.assert_array_equal(exact(made[0]), exact(value))
+    np.testing.assert_array_equal(exact(made[3]), exact(dy))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("more", [{}, {"causal": True}, {"segments": segment_numbers(2, 200)}, {"slopes": [0.5, 0.1]}])
+def test_a_window_as_long_as_the_row_is_none(more, dtype):
+    tensors, mask = [normal(seed, [2, 200, 2, 40], dtype) for seed in range(4)], key_mask(2, 200)
+    expected = everything(flash_attention, *tensors, mask, scale=SCALE, **more)
+    for window in (199, 200, 10**12):
+        actual = everything(flash_attention, *tensors, mask, scale=SCALE, window=window, **more)
+        for one, two in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(exact(one), exact(two))
 
 
 def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
@@ -205,6 +248,7 @@ def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
         ("rate is", {"dropout": dropout(1.0)}),
         ("site is", {"dropout": dropout(0.1, site=1 << 16)}),
         ("scale is", {"scale": math.inf}),
+        ("window is -2, expected", {"window": -2}),
         ("first_head is", {"dropout": dropout(0.1, heads=AxisRange(1, 3))}),
         ("slopes has shape", {"slopes": [0.5, 0.25]}),
         ("the head size is 12, expected a multiple of 8 up to 256", dict.fromkeys(("query", "key", "value"), 12)),

@@ -13,7 +13,7 @@ from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
 from tftrain.ops.dtypes import check_dtype, check_shape, check_storage, wide_dtype
 from tftrain.ops.library import library
 
-_ATTRIBUTES = ("scale", "causal", "drop_below", "seed", "site", "first_head", "total_heads")
+_ATTRIBUTES = ("scale", "causal", "window", "drop_below", "seed", "site", "first_head", "total_heads")
 
 
 def flash_attention(
@@ -26,6 +26,7 @@ def flash_attention(
     causal: bool = False,
     segments: tf.Tensor | None = None,
     slopes: Sequence[float] | None = None,
+    window: int | None = None,
 ) -> tf.Tensor:
     """Returns dropout(softmax(scale * query key' + bias)) value for each head; softmax and sums are fp32.
 
@@ -40,6 +41,8 @@ def flash_attention(
         segments: int32 [b, S], above -2^31: a query attends only to tokens with its own segment number. None: to all.
         slopes: one for each head; slope * (key's position - query's position) is added to the scaled scores. None:
             nothing is.
+        window: the largest distance of a token that a query attends to, at least 0; None: any. Time and work are linear
+            in S then.
 
     Returns:
         [b, S, heads, head_size], of query's dtype; zeros, with zero gradients, for a query that attends to no token.
@@ -70,6 +73,7 @@ def flash_attention(
         position=position,
         scale=scale,
         causal=causal,
+        window=-1 if window is None else window,
         first_head=first,
         total_heads=total,
         **attributes,
@@ -110,12 +114,13 @@ def reference_flash_attention(
     causal: bool = False,
     segments: tf.Tensor | None = None,
     slopes: Sequence[float] | None = None,
+    window: int | None = None,
 ) -> tf.Tensor:
     """Computes `flash_attention` in plain TensorFlow: its specification. All dimensions but b must be static.
 
     Args:
         query, key, value: see `flash_attention`; float64 too.
-        key_mask, scale, dropout, causal, segments, slopes: see `flash_attention`.
+        key_mask, scale, dropout, causal, segments, slopes, window: see `flash_attention`.
 
     Returns:
         [b, S, heads, head_size], of query's dtype.
@@ -129,6 +134,8 @@ def reference_flash_attention(
     attended = (key_mask > 0)[:, tf.newaxis, tf.newaxis, :]
     if causal:
         attended &= distance <= 0
+    if window is not None:
+        attended &= tf.abs(distance) <= window
     if segments is not None:
         attended &= (segments[:, :, tf.newaxis] == segments[:, tf.newaxis, :])[:, tf.newaxis]
     hidden = tf.where(attended, tf.zeros([], wide), tf.constant(-float("inf"), wide))

@@ -202,7 +202,9 @@ void FlashBackwardHeads(const FlashAttentionBackward& args, int64_t begin, int64
       PackColumns(key, stride, keys, work.size, kKeyBlock / kNumbersOf<Word>, static_cast<Word*>(work.key_panels));
       std::fill(&work.dkey[0], &work.dkey[kKeyBlock * work.padded_size], 0.0f);
       std::fill(&work.dvalue[0], &work.dvalue[kKeyBlock * work.padded_size], 0.0f);
-      for (int64_t first_query = 0; first_query < shape.length; first_query += kQueryBlock) {
+      const int64_t begin = std::max<int64_t>(0, first_key - shape.after()) / kQueryBlock * kQueryBlock;
+      const int64_t end = std::min(shape.length, first_key + keys + shape.before());
+      for (int64_t first_query = begin; first_query < end; first_query += kQueryBlock) {
         FlashBackwardTile<kDropout>(args, mask, round_keys, sample, head, first_query, first_key, work);
       }
       StoreGradient(work.dkey, work.padded_size, args.scale, keys, work.size, static_cast<T*>(args.dkey) + offset, stride);

@@ -12,6 +12,16 @@
 
 inline int64_t QueryBlocks(const FlashShape& shape) { return (shape.length + kQueryBlock - 1) / kQueryBlock; }
 
+// The keys that the queries [begin, end) may attend to, as a range of whole blocks.
+struct KeyRange {
+  KeyRange(const FlashShape& shape, int64_t begin, int64_t end)
+      : begin(std::max<int64_t>(0, begin - shape.before()) / kKeyBlock * kKeyBlock),
+        end(std::min(shape.length, RoundUp(end + shape.after(), kKeyBlock))) {}
+
+  int64_t begin;
+  int64_t end;
+};
+
 inline float SlopeOf(const FlashMask& mask, int64_t head) { return mask.slopes == nullptr ? 0.0f : mask.slopes[head]; }
 
 // The tile's weights as an operand: in place of the scores or, in 16 bits, apart.
@@ -93,7 +103,8 @@ void FlashForwardBlock(const FlashAttentionForward& args, const SampleMask& mask
   std::fill(&work.context[0], &work.context[rows * work.padded_size], 0.0f);
   for (int64_t row = 0; row < queries; ++row) work.states[row] = RowState();
   const Word* const queries_packed = work.queries;
-  for (int64_t first_key = 0; first_key < shape.length; first_key += kKeyBlock) {
+  const KeyRange range(shape, first_query, first_query + queries);
+  for (int64_t first_key = range.begin; first_key < range.end; first_key += kKeyBlock) {
     const Cover cover = mask.Of(first_query, first_key);
     if (cover == Cover::kNone) continue;
     const int64_t keys = std::min(kKeyBlock, shape.length - first_key);
@@ -128,19 +139,20 @@ void FlashForwardItems(const FlashAttentionForward& args, int64_t begin, int64_t
   const int64_t blocks = QueryBlocks(shape);
   const RoundKeys round_keys(args.dropout);
   FlashForwardWork<T> work(shape);
-  using Word = typename FlashForwardWork<T>::Word;
+  constexpr int64_t kNumbers = FlashForwardWork<T>::kNumbers;
   for (int64_t item = begin; item < end;) {
     const int64_t sample = item / blocks / shape.heads;
     const SampleMask mask(shape, args.mask, sample);
     const int64_t sample_end = std::min(end, (sample + 1) * shape.heads * blocks);
     while (item < sample_end) {
       const int64_t head = item / blocks % shape.heads;
-      const int64_t offset = shape.Offset(sample, head, 0);
-      PackTransposed(static_cast<const T*>(args.key) + offset, shape.row_stride(), shape.length, work.size,
-                     static_cast<Word*>(work.keys));
-      PackColumns(static_cast<const T*>(args.value) + offset, shape.row_stride(), shape.length, work.size,
-                  work.capacity, static_cast<Word*>(work.values));
       const int64_t head_end = std::min(sample_end, (sample * shape.heads + head + 1) * blocks);
+      const KeyRange range(shape, item % blocks * kQueryBlock, ((head_end - 1) % blocks + 1) * kQueryBlock);
+      const int64_t offset = shape.Offset(sample, head, range.begin), keys = range.end - range.begin;
+      PackTransposed(static_cast<const T*>(args.key) + offset, shape.row_stride(), keys, work.size,
+                     work.keys + range.begin * work.size / kNumbers);
+      PackColumns(static_cast<const T*>(args.value) + offset, shape.row_stride(), keys, work.size, work.capacity,
+                  work.values + range.begin / kNumbers * kPanel);
       for (; item < head_end; ++item) {
         FlashForwardBlock<kDropout>(args, mask, round_keys, sample, head, item % blocks * kQueryBlock, work);
       }
@@ -152,7 +164,7 @@ void FlashForwardItems(const FlashAttentionForward& args, int64_t begin, int64_t
 
 // Roughly the nanoseconds of an item.
 inline int64_t FlashCost(const FlashShape& shape, int64_t queries, int64_t products) {
-  const int64_t pairs = queries * shape.length / (shape.causal ? 2 : 1);
+  const int64_t pairs = queries * std::min(shape.length / (shape.causal ? 2 : 1), shape.before() + shape.after() + 1);
   return std::max<int64_t>(1, pairs * shape.head_size * products / 32);
 }
 

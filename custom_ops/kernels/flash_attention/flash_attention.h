@@ -6,7 +6,8 @@
 // relative to it, in fp32. Backward computes the tiles again from the log-sum-exp of each row.
 //
 // A query attends to the keys of its sample that the mask leaves; if it is causal, only to those up to its own position;
-// with segments, only to those with its own segment number. A query without keys has the context zero, and no gradient.
+// with segments, only to those with its own segment number; with a window, only to those no further away than that. A query
+// without keys has the context zero, and no gradient.
 // The bias of a head is its slope times (key - query). The draws of the dropout are those of attention_softmax.h.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
@@ -32,6 +33,7 @@ struct FlashShape {
   int64_t first_head;   // of these heads among all
   int64_t total_heads;  // at least first_head + heads
   bool causal = false;
+  int64_t window = -1;  // the largest distance from a query to a key that it attends to; negative: any
 
   TFTRAIN_HOST_DEVICE int64_t row_stride() const { return heads * head_size; }  // from a token to the next
   TFTRAIN_HOST_DEVICE int64_t Offset(int64_t sample, int64_t head, int64_t token) const {
@@ -41,6 +43,9 @@ struct FlashShape {
     return (sample * heads + head) * length;
   }
   TFTRAIN_HOST_DEVICE int64_t ElementsPerSample() const { return total_heads * length * length; }
+  // A query at i attends to the keys from i - before() to i + after(), as far as they exist.
+  TFTRAIN_HOST_DEVICE int64_t before() const { return window < 0 || window > length ? length : window; }
+  TFTRAIN_HOST_DEVICE int64_t after() const { return causal ? 0 : before(); }
   // A query's first element in its sample.
   TFTRAIN_HOST_DEVICE int64_t ElementOf(int64_t head, int64_t query) const {
     return ((first_head + head) * length + query) * length;

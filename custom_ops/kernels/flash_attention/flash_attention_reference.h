@@ -23,6 +23,7 @@ struct FlashReference {
   bool Attends(int64_t sample, int64_t q, int64_t k) const {
     const int64_t tokens = sample * shape.length;
     if (mask.keys[tokens + k] <= 0 || (shape.causal && k > q)) return false;
+    if (shape.window >= 0 && std::abs(q - k) > shape.window) return false;
     return mask.segments == nullptr || mask.segments[tokens + q] == mask.segments[tokens + k];
   }
 

@@ -22,7 +22,7 @@ struct Case {
 std::string Describe(const Case& c) {
   return std::string(Name(c.target)) + " " + Name(c.dtype) + " length " + std::to_string(c.shape.length) + " head size " +
          std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
-         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "");
+         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "") + " window " + std::to_string(c.shape.window);
 }
 
 // Every length and head size with and without each mask, but not each with all others.
@@ -30,8 +30,9 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (Target target : Targets()) {
     for (DType dtype : kDTypes) {
-      const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool segments, bool slopes) {
-        cases.push_back({target, dtype, {batch, length, 2, size, 1, 5, causal}, rate, segments, slopes});
+      const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool segments, bool slopes,
+                           int64_t window = -1) {
+        cases.push_back({target, dtype, {batch, length, 2, size, 1, 5, causal, window}, rate, segments, slopes});
       };
       add(2, 1, 64, false, 0.1, false, false);
       add(2, 17, 32, true, 0.0, false, true);
@@ -43,6 +44,11 @@ std::vector<Case> Cases() {
       add(1, 256, 64, false, 0.1, false, false);
       add(1, 150, 128, true, 0.1, false, true);
       add(1, 67, 256, false, 0.5, false, false);
+      add(1, 700, 64, false, 0.1, false, false, 64);
+      add(1, 515, 24, true, 0.0, true, false, 130);
+      add(2, 300, 16, false, 0.0, false, true, 33);
+      add(1, 70, 32, false, 0.0, true, false, 0);
+      add(1, 333, 8, true, 0.1, false, false, 1);
       add(0, 5, 64, false, 0.1, false, false);
       add(2, 0, 64, false, 0.1, false, false);
     }
@@ -57,7 +63,7 @@ std::vector<int32_t> KeyMask(const FlashShape& shape) {
   for (int64_t i = 0; i < std::min<int64_t>(shape.batch, 1) * shape.length; ++i) {
     mask[i] = shape.length == 1 || (i % 5 != 0 && i < std::max<int64_t>(shape.length - 70, 50)) ? 3 : 0;
   }
-  if (shape.length == 256 && !shape.causal) std::fill(mask.begin(), mask.end(), 1);
+  if ((shape.length == 256 || shape.length == 700) && !shape.causal) std::fill(mask.begin(), mask.end(), 1);
   return mask;
 }
 
@@ -108,7 +114,8 @@ struct Attention {
   const int64_t count;
   Buffer query, key, value, dcontext, context, dquery, dkey, dvalue;
   std::vector<float> log_sum_exp;
-  const std::vector<int32_t> mask, segments;
+  std::vector<int32_t> mask;
+  const std::vector<int32_t> segments;
   const float slopes[2] = {0.0625f, 0.003f};
   std::vector<double> q, k, v;
 };
@@ -185,6 +192,39 @@ TEST(FlashAttention, SkipsMaskedBlocks) {
                                  run.log_sum_exp.data()},
            SerialFor);
     for (double each : run.context.values()) ASSERT_TRUE(std::isfinite(each)) << Name(dtype);
+  }
+}
+
+// Tiles outside of the window are not read: infinity there would make every result that it reaches NaN. A window as long as
+// the row is none.
+TEST(FlashAttention, SkipsWhatIsOutsideOfTheWindow) {
+  constexpr int64_t kSize = 32, kFar = 640 * kSize;
+  constexpr int64_t kNear = 384 * kSize;  // of the keys behind it, some share a block with one that query 570 attends to
+  for (DType dtype : kDTypes) {
+    for (bool causal : {false, true}) {
+      const auto results = [&](int64_t window, bool infinite) {
+        std::mt19937 random(6);
+        Attention run({BestTarget(), dtype, {1, 1024, 1, kSize, 0, 1, causal, window}, 0.1}, random);
+        std::fill(run.mask.begin(), run.mask.end(), 1);
+        for (Buffer* buffer : {&run.query, &run.key, &run.value, &run.dcontext}) {
+          std::vector<double> values = buffer->values();
+          if (infinite) std::fill(values.begin() + kFar, values.end(), INFINITY);
+          *buffer = Buffer(dtype, values);
+        }
+        run.Forward(2);
+        run.Backward(2);
+        std::vector<double> all;
+        for (Buffer* buffer : {&run.context, &run.dquery, &run.dkey, &run.dvalue}) {
+          const std::vector<double> values = buffer->values();
+          all.insert(all.end(), values.begin(), values.begin() + kNear);
+        }
+        return all;
+      };
+      ExpectClose(results(70, true), results(70, false), {0, 0}, std::string(Name(dtype)) + (causal ? " causal" : ""));
+      for (int64_t window : {int64_t{1024}, int64_t{1} << 40}) {
+        EXPECT_EQ(results(window, false), results(-1, false)) << Name(dtype) << " window " << window;
+      }
+    }
   }
 }
 

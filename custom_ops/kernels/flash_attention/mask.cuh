@@ -1,5 +1,5 @@
 // Which pairs of a query and a key flash attention computes. A token has a code: its segment, or kNoToken for padding and
-// behind the end. A query attends to the keys with its own code, up to its own position if it is causal.
+// behind the end. A query attends to the keys with its own code in its range of positions (FlashShape::before, after).
 //
 // A block has rows of scores, and walks down tiles of columns: rows are queries and columns keys, or the other way round.
 // A tile without a pair is skipped; in a full one no pair need be looked at.
@@ -87,11 +87,12 @@ class TileWalk {
   __device__ TileWalk(const FlashShape& shape, const FlashMask& mask, float scale, const SampleTokens& tokens,
                       int first_row)
       : tokens_(tokens),
-        causal_(shape.causal),
+        left_(static_cast<int>(kColumnsAreKeys ? shape.before() : shape.after())),
+        right_(static_cast<int>(kColumnsAreKeys ? shape.after() : shape.before())),
         may_be_full_(mask.slopes == nullptr && scale > 0),
         first_row_(first_row),
-        next_(kColumnsAreKeys || !shape.causal ? 0 : first_row / kTile * kTile),
-        end_(kColumnsAreKeys && shape.causal && first_row + kRows < tokens.length ? first_row + kRows : tokens.length) {
+        next_(first_row > left_ ? (first_row - left_) / kTile * kTile : 0),
+        end_(EndOf(first_row, kRows + right_)) {
     RangeCodes<!kColumnsAreKeys, kRows / kWarp> rows;
     rows.Read(tokens, first_row);
     rows_ = rows.Range();
@@ -108,10 +109,11 @@ class TileWalk {
       const CodeRange columns = codes.Range();
       if (rows_.is_empty() || columns.is_empty()) continue;
       if (columns.greatest < rows_.least || rows_.greatest < columns.least) continue;
-      const bool all_before = kColumnsAreKeys ? first + kTile - 1 <= first_row_ : first_row_ + kRows - 1 <= first;
+      const bool all_near =
+          EndOf(first, kTile) - first_row_ <= right_ + 1 && EndOf(first_row_, kRows) - first <= left_ + 1;
       const bool all_keys = kColumnsAreKeys ? columns.all : rows_.all;
       tile->first = first;
-      tile->is_full = may_be_full_ && all_keys && rows_.is_one() && columns.is_one() && (!causal_ || all_before);
+      tile->is_full = may_be_full_ && all_keys && rows_.is_one() && columns.is_one() && all_near;
 #pragma unroll
       for (int i = 0; i < kTile / kWarp; ++i) tile->code[i] = codes.code[i];
       return true;
@@ -120,8 +122,12 @@ class TileWalk {
   }
 
  private:
+  __device__ int EndOf(int first, int count) const {
+    return count < tokens_.length - first ? first + count : tokens_.length;
+  }
+
   const SampleTokens tokens_;
-  const bool causal_;
+  const int left_, right_;  // how far from a row its columns may be
   const bool may_be_full_;
   const int first_row_;
   int next_;
@@ -137,7 +143,8 @@ struct ScoreRule {
       : inner(scale > 0 ? 1.0f : scale * kLog2E),
         outer(scale > 0 ? scale * kLog2E : 1.0f),
         slope(mask.slopes == nullptr ? 0.0f : scale > 0 ? mask.slopes[head] / scale : mask.slopes[head] * kLog2E),
-        causal(shape.causal) {}
+        before(static_cast<uint32_t>(shape.before())),
+        range(static_cast<uint32_t>(shape.before() + shape.after())) {}
 
   // The score less a reference, rounded once, so that large scores lose no more precision than small ones.
   __device__ float Less(float number, float reference) const { return fmaf(number, outer, -reference); }
@@ -145,7 +152,8 @@ struct ScoreRule {
   float inner;
   float outer;
   float slope;
-  bool causal;
+  uint32_t before;
+  uint32_t range;  // from the first position of a query's range to the last
 };
 
 // Adds the bias to the products of a tile of 16 rows, and puts minus infinity for pairs that are masked. Rows are queries
@@ -160,7 +168,8 @@ __device__ __forceinline__ void MaskTile(bool columns_are_keys, const ScoreRule&
       const int column = 8 * j + LaneColumn() + i % 2, from_row = distance + column - i / 2 * 8;
       const int from_query = columns_are_keys ? from_row : -from_row;
       const float number = fmaf(static_cast<float>(from_query), rule.slope, products[j][i] * rule.inner);
-      const bool allowed = row_codes[i / 2] == column_codes[column] && !(rule.causal && from_query > 0);
+      const bool is_near = static_cast<uint32_t>(from_query) + rule.before <= rule.range;
+      const bool allowed = row_codes[i / 2] == column_codes[column] && is_near;
       products[j][i] = allowed ? number : -INFINITY;
     }
   }

@@ -33,7 +33,7 @@ struct BlockSegments {
 
 enum class Cover { kNone, kSome, kAll };
 
-// One sample's mask: a query attends to the keys with its own segment number, up to its position if it is causal.
+// One sample's mask: a query attends to the keys with its own segment number in its range of positions.
 class SampleMask {
  public:
   SampleMask(const FlashShape& shape, const FlashMask& mask, int64_t sample)
@@ -65,11 +65,12 @@ class SampleMask {
     const BlockSegments& queries = query_blocks_[first_query / kQueryBlock];
     const BlockSegments& keys = key_blocks_[first_key / kKeyBlock];
     const int64_t last_query = std::min(first_query + kQueryBlock, shape_.length) - 1;
+    const int64_t last_key = std::min(first_key + kKeyBlock, shape_.length) - 1;
     if (keys.least > keys.greatest || keys.greatest < queries.least || queries.greatest < keys.least) return Cover::kNone;
-    if (shape_.causal && first_key > last_query) return Cover::kNone;
+    if (first_key - last_query > shape_.after() || first_query - last_key > shape_.before()) return Cover::kNone;
     const bool one_segment = keys.least == keys.greatest && queries.least == queries.greatest;
-    const bool all_before = !shape_.causal || first_key + kKeyBlock - 1 <= first_query;
-    return keys.all_keys && one_segment && all_before && !biased_ ? Cover::kAll : Cover::kSome;
+    const bool all_near = last_key - first_query <= shape_.after() && last_query - first_key <= shape_.before();
+    return keys.all_keys && one_segment && all_near && !biased_ ? Cover::kAll : Cover::kSome;
   }
 
  private:
@@ -104,14 +105,16 @@ struct RowRule {
         scale(scale * kLog2E),
         slope(slope * kLog2E),
         distance(static_cast<float>(first_key - query)),
-        furthest(shape.causal ? 0.0f : INFINITY) {}
+        least(-static_cast<float>(shape.before())),
+        greatest(static_cast<float>(shape.after())) {}
 
   const int32_t* keys;  // their segments
   int32_t segment;
   float scale;  // this and the next lead to powers of 2
   float slope;
   float distance;  // from the query to the tile's first key
-  float furthest;  // distance at which the query still attends to a key
+  float least;     // the distances at which the query attends to a key
+  float greatest;
 };
 
 TFTRAIN_INLINE F LaneNumbers() {
@@ -128,7 +131,8 @@ TFTRAIN_INLINE F RuledScores(const float* scores, const RowRule& rule, float ref
   const F distance = LaneNumbers() + (rule.distance + static_cast<float>(i));
   const F value = Fma(Load(scores + i), Set(rule.scale), Fma(distance, Set(rule.slope), Set(-reference)));
   const I segments = Bits<I>(Load(reinterpret_cast<const float*>(rule.keys + i)));
-  return Select((segments != rule.segment) | (distance > rule.furthest), Set(-INFINITY), value);
+  const I is_far = (distance < rule.least) | (distance > rule.greatest);
+  return Select((segments != rule.segment) | is_far, Set(-INFINITY), value);
 }
 
 // The online softmax of a row: the largest score so far, and the sum of the exponentials relative to it.
