@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/interface/dropout.h"
@@ -74,8 +75,8 @@ struct FlashAttentionAttributes {
     return shape;
   }
 
-  FlashShape ShapeOf(const Dims& dims) const {
-    return {dims[0], dims[1], dims[2], dims[3], first_head, total_heads, causal, window};
+  FlashShape ShapeOf(const Dims& query, const Dims& key) const {
+    return {query[0], query[1], query[2], query[3], first_head, total_heads, causal, window, key[2]};
   }
 
   FlashMask MaskOf(const std::vector<Tensor>& in, int64_t first) const {
@@ -83,20 +84,28 @@ struct FlashAttentionAttributes {
             slope_lists > 0 ? in.back().as<const float>() : nullptr};
   }
 
-  // The shape of a tensor like the query, checked for all of `names`.
-  static Dims CommonShape(Check& check, const std::vector<Spec>& in, const std::vector<const char*>& names) {
-    Dims shape = {true, {kUnknown, kUnknown, kUnknown, kUnknown}};
+  // The shape of the query, checked for all tensors like it, and that of the key: input `key`, and the next is the value.
+  static std::pair<Dims, Dims> CommonShapes(Check& check, const std::vector<Spec>& in,
+                                            const std::vector<const char*>& names, size_t key) {
+    Dims shape = {true, {kUnknown, kUnknown, kUnknown, kUnknown}}, of_keys = shape;
     check.Storage(names[0], in[0]);
     for (size_t i = 0; i < names.size(); ++i) {
+      const bool is_key = i == key || i == key + 1;
+      Dims& expected = is_key ? of_keys : shape;
+      if (is_key) expected.sizes = {shape[0], shape[1], of_keys[2], shape[3]};
       check.Element(names[i], in[i], in[0].element);
-      shape = check.Shape(names[i], in[i], shape);
+      expected = check.Shape(names[i], in[i], expected);
+      if (is_key) shape.sizes = {of_keys[0], of_keys[1], shape[2], of_keys[3]};
     }
-    return shape;
+    const int64_t heads = shape[2], kv_heads = of_keys[2];
+    check.That(heads == kUnknown || kv_heads == kUnknown || (kv_heads > 0 ? heads % kv_heads == 0 : heads == 0),
+               "key has " + std::to_string(kv_heads) + " heads, expected a divisor of query's " + std::to_string(heads));
+    return {shape, of_keys};
   }
 };
 
-// query, key, value [batch, length, heads, head_size], key_mask int32 [batch, length], position int64 [2], segments, slopes
-// -> context like query, log_sum_exp fp32 [batch, heads, length].
+// query [batch, length, heads, head_size], key, value [batch, length, kv_heads, head_size], key_mask int32 [batch, length],
+// position int64 [2], segments, slopes -> context like query, log_sum_exp fp32 [batch, heads, length].
 struct FlashAttentionOp : FlashAttentionAttributes {
   static constexpr char kName[] = "TftrainFlashAttention";
 
@@ -106,7 +115,7 @@ struct FlashAttentionOp : FlashAttentionAttributes {
       return problem;
     }
     Check check;
-    Dims shape = CommonShape(check, in, {"query", "key", "value"});
+    Dims shape = CommonShapes(check, in, {"query", "key", "value"}, 1).first;
     if (!check.problem().empty()) return check.problem();
     shape = CheckWith(check, shape, in, 3);
     if (!check.problem().empty()) return check.problem();
@@ -116,15 +125,15 @@ struct FlashAttentionOp : FlashAttentionAttributes {
 
   template <typename Device>
   auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
-    return Launch(FlashAttentionForward{ShapeOf(in[0].dims), scale, dropout.With(in[4]), StorageType(in[0].element),
-                                        in[0].data, in[1].data, in[2].data, MaskOf(in, 3), out[0].data,
-                                        out[1].as<float>()},
+    return Launch(FlashAttentionForward{ShapeOf(in[0].dims, in[1].dims), scale, dropout.With(in[4]),
+                                        StorageType(in[0].element), in[0].data, in[1].data, in[2].data, MaskOf(in, 3),
+                                        out[0].data, out[1].as<float>()},
                   device);
   }
 };
 
 // dcontext, query, key, value, context, log_sum_exp, key_mask, position, segments, slopes
-// -> dquery, dkey, dvalue, all like query.
+// -> dquery, dkey, dvalue, like query, key and value.
 struct FlashAttentionGradOp : FlashAttentionAttributes {
   static constexpr char kName[] = "TftrainFlashAttentionGrad";
 
@@ -135,13 +144,14 @@ struct FlashAttentionGradOp : FlashAttentionAttributes {
       return problem;
     }
     Check check;
-    Dims shape = CommonShape(check, in, {"dcontext", "query", "key", "value", "context"});
+    auto [shape, keys] = CommonShapes(check, in, {"dcontext", "query", "key", "value", "context"}, 2);
     check.Element("log_sum_exp", in[5], Element::kFloat32);
     if (!check.problem().empty()) return check.problem();
     check.Shape("log_sum_exp", in[5], {true, {shape[0], shape[2], shape[1]}});
     shape = CheckWith(check, shape, in, 6);
     if (!check.problem().empty()) return check.problem();
     out->assign(3, {in[0].element, shape});
+    for (int i : {1, 2}) (*out)[i].dims.sizes[2] = keys[2];
     return "";
   }
 
@@ -152,9 +162,10 @@ struct FlashAttentionGradOp : FlashAttentionAttributes {
 
   template <typename Device>
   auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
-    return Launch(FlashAttentionBackward{ShapeOf(in[1].dims), scale, dropout.With(in[7]), StorageType(in[1].element),
-                                         in[0].data, in[1].data, in[2].data, in[3].data, MaskOf(in, 6), in[4].data,
-                                         in[5].as<const float>(), out[0].data, out[1].data, out[2].data},
+    return Launch(FlashAttentionBackward{ShapeOf(in[1].dims, in[2].dims), scale, dropout.With(in[7]),
+                                         StorageType(in[1].element), in[0].data, in[1].data, in[2].data, in[3].data,
+                                         MaskOf(in, 6), in[4].data, in[5].as<const float>(), out[0].data, out[1].data,
+                                         out[2].data},
                   device);
   }
 };

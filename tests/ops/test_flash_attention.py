@@ -170,6 +170,28 @@ def test_a_window_as_long_as_the_row_is_none(more, dtype):
             np.testing.assert_array_equal(exact(one), exact(two))
 
 
+@pytest.mark.parametrize("more", [{}, {"causal": True, "window": 40, "slopes": [0.5, 0.2, 0.1, 0.05, 0.02, 0.01]}])
+@pytest.mark.parametrize("shared", [1, 2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shared_keys_and_values_are_repeated_ones(dtype, shared, more):
+    """The context is bitwise that of repeated keys and values; their gradients are the sums over the heads."""
+    query, dy = (normal(seed, [2, 150, 6, 24], dtype) for seed in (0, 3))
+    key, value = (normal(seed, [2, 150, shared, 24], dtype) for seed in (1, 2))
+    mask, more = key_mask(2, 150), {"scale": SCALE, "dropout": dropout(0.2)} | more
+    many = [tf.repeat(x, 6 // shared, axis=2) for x in (key, value)]
+    keep = keep_mask([2, 6, 150, 150], dropout(0.2)).numpy() * dropout(0.2).keep_scale
+    numbers = {name: number for name, number in more.items() if name != "dropout"}
+    expected = softmax_in_fp64(query, *many, dy, mask, keep=keep, **numbers)
+    repeated = everything(flash_attention, query, *many, dy, mask, **more)
+    made = everything(flash_attention, query, key, value, dy, mask, **more)
+    for one, two in zip(made[:2], repeated[:2], strict=True):
+        np.testing.assert_array_equal(exact(one), exact(two))
+    unit = {"float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}[dtype]
+    for one, all_heads in zip(made[2:], expected[2:], strict=True):
+        sums = all_heads.reshape(2, 150, shared, 6 // shared, 24).sum(3)
+        assert np.linalg.norm(exact(one) - sums) <= unit * np.linalg.norm(sums)
+
+
 def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
     tensors = [normal(seed, [4, 37, 6, 16], "float32") for seed in range(4)]
     mask = key_mask(4, 37)
@@ -225,7 +247,8 @@ BAD = [
     ("value", [2, 5, 3, 16], "float16"),
     ("key", [2, 5, 48], "float32"),
     ("value", [2, 4, 3, 16], "float32"),
-    ("key", [2, 5, 1, 16], "float32"),
+    ("key", [2, 5, 2, 16], "float32"),
+    ("value", [2, 5, 1, 16], "float32"),
     ("key_mask", [2, 5], "int64"),
     ("key_mask", [1, 5], "int32"),
     ("segments", [2, 5], "int64"),

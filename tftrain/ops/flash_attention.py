@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tftrain.ops.dropout import Dropout, op_arguments, reference_dropout
 from tftrain.ops.dtypes import check_dtype, check_shape, check_storage, wide_dtype
+from tftrain.ops.grouped_heads import grouped_product
 from tftrain.ops.library import library
 
 _ATTRIBUTES = ("scale", "causal", "window", "drop_below", "seed", "site", "first_head", "total_heads")
@@ -31,8 +32,9 @@ def flash_attention(
     """Returns dropout(softmax(scale * query key' + bias)) value for each head; softmax and sums are fp32.
 
     Args:
-        query, key, value: [b, S, heads, head_size], all fp32, fp16 or bf16; head_size a multiple of 8 up to 256; the
-            number of heads must be static.
+        query: [b, S, heads, head_size], fp32, fp16 or bf16; head_size a multiple of 8 up to 256; the number of heads
+            must be static.
+        key, value: like `query`, or with a divisor of its heads, see `grouped_heads`; nothing is copied for them.
         key_mask: int32 [b, S], positive for a token, else padding, to which no query attends.
         scale: factor of the scores.
         dropout: of the probabilities, with the heads of this rank; None in inference. The masks are those of
@@ -127,7 +129,7 @@ def reference_flash_attention(
     """
     query, key, value = (tf.transpose(tensor, [0, 2, 1, 3]) for tensor in (query, key, value))
     wide, length = wide_dtype(query.dtype), query.shape[2]
-    logits = tf.cast(tf.matmul(query, key, transpose_b=True), wide) * scale  # [b, heads, S, S]
+    logits = tf.cast(grouped_product(query, key, transpose_b=True), wide) * scale  # [b, heads, S, S]
     distance = tf.range(length)[tf.newaxis, :] - tf.range(length)[:, tf.newaxis]
     if slopes is not None:
         logits += tf.constant(slopes, wide)[:, tf.newaxis, tf.newaxis] * tf.cast(distance, wide)
@@ -144,5 +146,5 @@ def reference_flash_attention(
     exponentials = tf.exp(logits + hidden - tf.stop_gradient(finite))
     total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
     probabilities = tf.cast(tf.math.divide_no_nan(exponentials, total), value.dtype)
-    context = tf.matmul(reference_dropout(probabilities, dropout), value)
+    context = grouped_product(reference_dropout(probabilities, dropout), value)
     return tf.transpose(context, [0, 2, 1, 3])

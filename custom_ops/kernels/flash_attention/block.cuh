@@ -11,6 +11,18 @@
 
 namespace tftrain::cuda {
 
+// Where a head's rows are in queries or in keys.
+struct HeadAddress {
+  int64_t offset;
+  int64_t stride;  // from a token to the next
+};
+
+// How many heads the rows of a pass have.
+template <FlashPass kPass>
+TFTRAIN_HOST_DEVICE int64_t RowHeads(const FlashShape& shape) {
+  return kPass == FlashPass::kKeyGradient ? shape.shared_heads() : shape.heads;
+}
+
 template <FlashPass kPass, typename T, int kHead>
 struct FlashBlock {
   using Form = FlashForm<kPass, T, kHead>;
@@ -18,19 +30,21 @@ struct FlashBlock {
   using Tile = FlashTile<Form::kTile>;
   static constexpr bool kColumnsAreKeys = kPass != FlashPass::kKeyGradient;
 
+  // Where rows are keys, `member` is the place of the head of queries among those that share the keys.
   template <typename Args>
-  __device__ __forceinline__ explicit FlashBlock(const Args& args)
+  __device__ __forceinline__ explicit FlashBlock(const Args& args, int member = 0)
       : shape(args.shape),
-        place(shape, Form::kRows, kColumnsAreKeys && shape.causal),
+        place(shape, RowHeads<kPass>(shape), Form::kRows, kColumnsAreKeys && shape.causal),
+        head(kColumnsAreKeys ? place.head : place.head * shape.group() + member),
         tokens(shape, args.mask, place.sample),
-        rule(shape, args.mask, args.scale, place.head),
+        rule(shape, args.mask, args.scale, head),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp),
         length(tokens.length),
         head_size(static_cast<int>(shape.head_size)),
         first_out(static_cast<int>(blockIdx.y) * Form::kOut),
-        stride(shape.row_stride()),
-        offset(shape.Offset(place.sample, place.head, 0)) {}
+        queries{shape.Offset(place.sample, head, 0), shape.row_stride()},
+        keys{shape.KvOffset(place.sample, kColumnsAreKeys ? head / shape.group() : place.head, 0), shape.kv_stride()} {}
 
   // The walk down the tiles of columns. It changes, and nothing else here does, so that all else can be computed again where
   // registers are scarce.
@@ -43,16 +57,21 @@ struct FlashBlock {
   __device__ __forceinline__ int first_row() const { return place.first_row + warp * Form::kWarpRows; }
 
   // The offset of the head where a query has one number.
-  __device__ __forceinline__ int64_t numbers() const { return shape.LseOffset(place.sample, place.head); }
+  __device__ __forceinline__ int64_t numbers() const { return shape.LseOffset(place.sample, head); }
+
+  __device__ __forceinline__ const HeadAddress& own() const { return kColumnsAreKeys ? queries : keys; }
+  __device__ __forceinline__ const HeadAddress& columns() const { return kColumnsAreKeys ? keys : queries; }
 
   // Begins to copy the block's rows of a tensor.
   __device__ __forceinline__ void CopyOwnRows(const void* from, int set) const {
+    const auto [offset, stride] = own();
     CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(from) + offset + place.first_row * stride, stride,
                                           length - place.first_row, head_size, Shared::rows(set));
   }
 
   // Begins to copy the columns of a tile of two tensors.
   __device__ __forceinline__ void CopyTile(const Tile& tile, const void* first, const void* second, int stage) const {
+    const auto [offset, stride] = columns();
     const int64_t at = offset + tile.first * stride;
     CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(first) + at, stride, length - tile.first, head_size,
                                           Shared::tile(stage, 0));
@@ -72,19 +91,20 @@ struct FlashBlock {
   template <int kOutTiles>
   __device__ __forceinline__ void Store(const float (&fragments)[Form::kRowTiles][kOutTiles][4],
                                         const float (&factors)[Form::kRowTiles][2], int set, void* to) const {
+    const auto [offset, stride] = own();
     StoreFragments(fragments, factors, Shared::warp_rows(set), length - first_row(), head_size - first_out,
                    static_cast<T*>(to) + offset + first_row() * stride + first_out, stride);
   }
 
   const FlashShape& shape;
   const FlashPlace place;
+  const int64_t head;  // of queries
   const SampleTokens tokens;
   const ScoreRule rule;
   const int warp, lane;
   const int length, head_size;
   const int first_out;    // the first column of the results
-  const int64_t stride;   // from a token to the next
-  const int64_t offset;   // of the head in queries, keys and values
+  const HeadAddress queries, keys;
 };
 
 // Launches the kernel that kernel_of(T(), Number<head>(), Number<dropout>()) returns, with the arguments args, extra..., and
@@ -97,7 +117,7 @@ CudaError LaunchFlash(const Args& args, const CudaStream& stream, const KernelOf
     WithHead(shape.head_size, [&](auto head) {
       using Form = FlashForm<kPass, decltype(t), head>;
       const auto kernel = args.dropout.drop_below > 0 ? kernel_of(t, head, Number<1>()) : kernel_of(t, head, Number<0>());
-      const int64_t blocks = shape.batch * shape.heads * DivideUp(shape.length, Form::kRows);
+      const int64_t blocks = shape.batch * RowHeads<kPass>(shape) * DivideUp(shape.length, Form::kRows);
       if (blocks > INT32_MAX) {
         error = "flash attention has more blocks than a launch may have";
         return;

@@ -1,7 +1,7 @@
 // Flash attention on the CPU; see flash_attention.h. A head's keys and values are packed once for all of its queries.
 //
-// Forward divides the blocks of queries among threads, backward the heads: a thread has all queries and keys of a head, so
-// every sum is in the order of the blocks, whatever the threads.
+// Forward divides the blocks of queries among threads, backward the heads of keys: a thread has all keys of a head and all
+// queries that attend to them, so every sum is in the order of heads and blocks, whatever the threads.
 
 #include "custom_ops/kernels/common/math-inl.h"
 #include "custom_ops/kernels/common/philox-inl.h"
@@ -145,15 +145,19 @@ void FlashForwardItems(const FlashAttentionForward& args, int64_t begin, int64_t
     const SampleMask mask(shape, args.mask, sample);
     const int64_t sample_end = std::min(end, (sample + 1) * shape.heads * blocks);
     while (item < sample_end) {
-      const int64_t head = item / blocks % shape.heads;
-      const int64_t head_end = std::min(sample_end, (sample * shape.heads + head + 1) * blocks);
-      const KeyRange range(shape, item % blocks * kQueryBlock, ((head_end - 1) % blocks + 1) * kQueryBlock);
-      const int64_t offset = shape.Offset(sample, head, range.begin), keys = range.end - range.begin;
-      PackTransposed(static_cast<const T*>(args.key) + offset, shape.row_stride(), keys, work.size,
+      const int64_t shared = item / (blocks * shape.group());  // among the heads of keys of all samples
+      const int64_t shared_end = std::min(sample_end, (shared + 1) * blocks * shape.group());
+      const bool is_one_head = item / blocks == (shared_end - 1) / blocks;
+      const int64_t first = is_one_head ? item % blocks : 0, last = is_one_head ? (shared_end - 1) % blocks : blocks - 1;
+      const KeyRange range(shape, first * kQueryBlock, (last + 1) * kQueryBlock);
+      const int64_t offset = shape.KvOffset(sample, shared % shape.shared_heads(), range.begin);
+      const int64_t keys = range.end - range.begin;
+      PackTransposed(static_cast<const T*>(args.key) + offset, shape.kv_stride(), keys, work.size,
                      work.keys + range.begin * work.size / kNumbers);
-      PackColumns(static_cast<const T*>(args.value) + offset, shape.row_stride(), keys, work.size, work.capacity,
+      PackColumns(static_cast<const T*>(args.value) + offset, shape.kv_stride(), keys, work.size, work.capacity,
                   work.values + range.begin / kNumbers * kPanel);
-      for (; item < head_end; ++item) {
+      for (; item < shared_end; ++item) {
+        const int64_t head = item / blocks % shape.heads;
         FlashForwardBlock<kDropout>(args, mask, round_keys, sample, head, item % blocks * kQueryBlock, work);
       }
     }
@@ -185,7 +189,7 @@ inline void RunFlashAttention(const FlashAttentionBackward& args, const Parallel
   WithType(args.dtype, [&](auto t) {
     using T = decltype(t);
     const auto heads = args.dropout.drop_below > 0 ? &FlashBackwardHeads<true, T> : &FlashBackwardHeads<false, T>;
-    parallel_for(shape.batch * shape.heads, FlashCost(shape, shape.length, 5),
+    parallel_for(shape.batch * shape.shared_heads(), FlashCost(shape, shape.length * shape.group(), 5),
                  [&](int64_t begin, int64_t end) { heads(args, begin, end); });
   });
 }

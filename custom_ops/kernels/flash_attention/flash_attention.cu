@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
     if constexpr (kDropout) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        const int64_t begin = shape.ElementOf(block.place.head, first_query + 16 * r) + tile.first;
+        const int64_t begin = shape.ElementOf(block.head, first_query + 16 * r) + tile.first;
         const KeptOfRows<kTile> kept(draws, {begin, begin + 8 * shape.length});
 #pragma unroll
         for (int j = 0; j < kTile / 8; ++j) {

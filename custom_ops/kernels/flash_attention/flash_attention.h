@@ -6,9 +6,10 @@
 // relative to it, in fp32. Backward computes the tiles again from the log-sum-exp of each row.
 //
 // A query attends to the keys of its sample that the mask leaves; if it is causal, only to those up to its own position;
-// with segments, only to those with its own segment number; with a window, only to those no further away than that. A query
-// without keys has the context zero, and no gradient.
-// The bias of a head is its slope times (key - query). The draws of the dropout are those of attention_softmax.h.
+// with segments, only to those with its own segment number; with a window, only to those no further away than that. A
+// query without keys has the context zero, and no gradient. Several heads of queries may share a head of keys and values:
+// head h has number h / group(). The bias of a head is its slope times (key - query). The draws of the dropout are those
+// of attention_softmax.h.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
 
@@ -34,10 +35,17 @@ struct FlashShape {
   int64_t total_heads;  // at least first_head + heads
   bool causal = false;
   int64_t window = -1;  // the largest distance from a query to a key that it attends to; negative: any
+  int64_t kv_heads = 0;  // heads of keys and values, a divisor of heads; 0: as many
 
   TFTRAIN_HOST_DEVICE int64_t row_stride() const { return heads * head_size; }  // from a token to the next
   TFTRAIN_HOST_DEVICE int64_t Offset(int64_t sample, int64_t head, int64_t token) const {
     return (sample * length + token) * row_stride() + head * head_size;
+  }
+  TFTRAIN_HOST_DEVICE int64_t shared_heads() const { return kv_heads > 0 ? kv_heads : heads; }
+  TFTRAIN_HOST_DEVICE int64_t group() const { return heads / shared_heads(); }  // heads of queries that share one
+  TFTRAIN_HOST_DEVICE int64_t kv_stride() const { return shared_heads() * head_size; }
+  TFTRAIN_HOST_DEVICE int64_t KvOffset(int64_t sample, int64_t kv_head, int64_t token) const {
+    return (sample * length + token) * kv_stride() + kv_head * head_size;
   }
   TFTRAIN_HOST_DEVICE int64_t LseOffset(int64_t sample, int64_t head) const {
     return (sample * heads + head) * length;
@@ -64,7 +72,7 @@ struct FlashAttentionForward {
   Dropout dropout;
   DType dtype;        // of query, key, value and context
   const void* query;  // [batch, length, heads, head_size]
-  const void* key;
+  const void* key;    // [batch, length, kv_heads, head_size]
   const void* value;
   FlashMask mask;
   void* context;        // like query
@@ -75,6 +83,7 @@ struct FlashAttentionForward {
 //   dvalue = dropout(p)' dcontext
 //   dscores = p * (g - sum over keys of p * g), where the sum is also that of dcontext * context over the head
 //   dquery = scale * dscores key;  dkey = scale * dscores' query.
+// The gradients of shared keys and values are sums over their heads of queries, in the order of these.
 struct FlashAttentionBackward {
   FlashShape shape;
   float scale;
@@ -88,7 +97,7 @@ struct FlashAttentionBackward {
   const void* context;  // as forward has made them
   const float* log_sum_exp;
   void* dquery;  // like query
-  void* dkey;
+  void* dkey;    // like key
   void* dvalue;
 };
 

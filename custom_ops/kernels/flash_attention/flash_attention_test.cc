@@ -22,7 +22,8 @@ struct Case {
 std::string Describe(const Case& c) {
   return std::string(Name(c.target)) + " " + Name(c.dtype) + " length " + std::to_string(c.shape.length) + " head size " +
          std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
-         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "") + " window " + std::to_string(c.shape.window);
+         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "") + " window " + std::to_string(c.shape.window) +
+         " group " + std::to_string(c.shape.group());
 }
 
 // Every length and head size with and without each mask, but not each with all others.
@@ -31,8 +32,8 @@ std::vector<Case> Cases() {
   for (Target target : Targets()) {
     for (DType dtype : kDTypes) {
       const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool segments, bool slopes,
-                           int64_t window = -1) {
-        cases.push_back({target, dtype, {batch, length, 2, size, 1, 5, causal, window}, rate, segments, slopes});
+                           int64_t window = -1, int64_t heads = 2) {
+        cases.push_back({target, dtype, {batch, length, heads, size, 1, 5, causal, window, 2}, rate, segments, slopes});
       };
       add(2, 1, 64, false, 0.1, false, false);
       add(2, 17, 32, true, 0.0, false, true);
@@ -49,6 +50,8 @@ std::vector<Case> Cases() {
       add(2, 300, 16, false, 0.0, false, true, 33);
       add(1, 70, 32, false, 0.0, true, false, 0);
       add(1, 333, 8, true, 0.1, false, false, 1);
+      add(2, 150, 64, false, 0.1, false, false, -1, 4);
+      add(1, 300, 24, true, 0.1, true, true, 50, 4);
       add(0, 5, 64, false, 0.1, false, false);
       add(2, 0, 64, false, 0.1, false, false);
     }
@@ -76,15 +79,16 @@ std::vector<int32_t> Segments(const FlashShape& shape) {
 struct Attention {
   Attention(const Case& c, std::mt19937& random)
       : c(c),
-        count(c.shape.batch * c.shape.length * c.shape.heads * c.shape.head_size),
+        count(c.shape.batch * c.shape.length * c.shape.row_stride()),
+        kv_count(c.shape.batch * c.shape.length * c.shape.kv_stride()),
         query(c.dtype, Normal(random, count)),
-        key(c.dtype, Normal(random, count)),
-        value(c.dtype, Normal(random, count)),
+        key(c.dtype, Normal(random, kv_count)),
+        value(c.dtype, Normal(random, kv_count)),
         dcontext(c.dtype, Normal(random, count)),
         context(c.dtype, count),
         dquery(c.dtype, count),
-        dkey(c.dtype, count),
-        dvalue(c.dtype, count),
+        dkey(c.dtype, kv_count),
+        dvalue(c.dtype, kv_count),
         log_sum_exp(c.shape.batch * c.shape.heads * c.shape.length),
         mask(KeyMask(c.shape)),
         segments(Segments(c.shape)) {}
@@ -111,12 +115,12 @@ struct Attention {
   }
 
   const Case c;
-  const int64_t count;
+  const int64_t count, kv_count;
   Buffer query, key, value, dcontext, context, dquery, dkey, dvalue;
   std::vector<float> log_sum_exp;
   std::vector<int32_t> mask;
   const std::vector<int32_t> segments;
-  const float slopes[2] = {0.0625f, 0.003f};
+  const float slopes[4] = {0.0625f, 0.003f, 0.5f, 0.01f};
   std::vector<double> q, k, v;
 };
 
@@ -150,7 +154,7 @@ TEST(FlashAttention, GradientsAreThoseOfTheReference) {
     Attention run(c, random);
     run.Forward(1);
     run.Backward(2);
-    std::vector<double> dquery(run.count), dkey(run.count), dvalue(run.count);
+    std::vector<double> dquery(run.count), dkey(run.kv_count), dvalue(run.kv_count);
     run.Reference().Backward(run.dcontext.values().data(), dquery.data(), dkey.data(), dvalue.data());
     const Tolerance tolerance = ProductTolerance(c.dtype, 4);
     ExpectClose(run.dquery.values(), dquery, tolerance, Describe(c) + " dquery");
@@ -161,7 +165,7 @@ TEST(FlashAttention, GradientsAreThoseOfTheReference) {
 
 TEST(FlashAttention, IsBitEqualForAnyNumberOfThreads) {
   for (DType dtype : kDTypes) {
-    const Case c{BestTarget(), dtype, {2, 333, 3, 40, 0, 3, true}, 0.1, true};
+    const Case c{BestTarget(), dtype, {2, 333, 6, 40, 0, 6, true, -1, 3}, 0.1, true};
     std::vector<std::vector<double>> first;
     for (int threads : {1, 2, 5}) {
       std::mt19937 random(3);

@@ -175,14 +175,14 @@ __device__ __forceinline__ void MaskTile(bool columns_are_keys, const ScoreRule&
   }
 }
 
-// The part of the scores that a block computes: `first_row` on of one head of one sample.
+// The part of the scores that a block computes: `first_row` on of one of the heads of its rows of one sample.
 struct FlashPlace {
-  __device__ FlashPlace(const FlashShape& shape, int rows, bool last_first) {
+  __device__ FlashPlace(const FlashShape& shape, int64_t heads, int rows, bool last_first) {
     const unsigned tiles = static_cast<unsigned>((shape.length + rows - 1) / rows);
     const unsigned tile = blockIdx.x % tiles, pair = blockIdx.x / tiles;
     first_row = static_cast<int>(last_first ? tiles - 1 - tile : tile) * rows;
-    sample = pair / static_cast<unsigned>(shape.heads);
-    head = pair % static_cast<unsigned>(shape.heads);
+    sample = pair / static_cast<unsigned>(heads);
+    head = pair % static_cast<unsigned>(heads);
   }
 
   int64_t sample;
