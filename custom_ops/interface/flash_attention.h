@@ -95,11 +95,12 @@ struct FlashAttentionAttributes {
       if (is_key) expected.sizes = {shape[0], shape[1], of_keys[2], shape[3]};
       check.Element(names[i], in[i], in[0].element);
       expected = check.Shape(names[i], in[i], expected);
-      if (is_key) shape.sizes = {of_keys[0], of_keys[1], shape[2], of_keys[3]};
+      if (!is_key) continue;
+      shape.sizes = {of_keys[0], of_keys[1], shape[2], of_keys[3]};
+      const int64_t heads = shape[2], shared = of_keys[2];
+      check.That(heads == kUnknown || shared == kUnknown || (shared > 0 ? heads % shared == 0 : heads == 0),
+                 "key has " + std::to_string(shared) + " heads, expected a divisor of query's " + std::to_string(heads));
     }
-    const int64_t heads = shape[2], kv_heads = of_keys[2];
-    check.That(heads == kUnknown || kv_heads == kUnknown || (kv_heads > 0 ? heads % kv_heads == 0 : heads == 0),
-               "key has " + std::to_string(kv_heads) + " heads, expected a divisor of query's " + std::to_string(heads));
     return {shape, of_keys};
   }
 };
