@@ -14,8 +14,8 @@
 
 namespace tftrain {
 
-// Common to both directions. Each op's last inputs are lists of no tensor or one: int32 segments [batch, length], then fp32
-// slopes [heads]. The numbers of tensors are attributes of their own, because TensorFlow wants them to be.
+// Common to both directions. Each op's last inputs are lists of no tensor or one: int32 sequence_ids [batch, length], then
+// fp32 slopes [heads]. The numbers of tensors are attributes of their own, because TensorFlow wants them to be.
 struct FlashAttentionAttributes {
   float scale = 1;
   bool causal = false;
@@ -23,7 +23,7 @@ struct FlashAttentionAttributes {
   DropoutAttributes dropout;
   int64_t first_head = 0;
   int64_t total_heads = 0;
-  int64_t segment_lists = 0;
+  int64_t sequence_id_lists = 0;
   int64_t slope_lists = 0;
 
   template <typename Visitor>
@@ -34,16 +34,17 @@ struct FlashAttentionAttributes {
     dropout.Visit(visit);
     visit("first_head", &first_head);
     visit("total_heads", &total_heads);
-    visit("segment_lists", &segment_lists);
+    visit("sequence_id_lists", &sequence_id_lists);
     visit("slope_lists", &slope_lists);
   }
 
   // The inputs up to the lists are `fixed` ones. The problem with their number; the other checks need the right one.
   std::string NumberProblem(const std::vector<Spec>& in, int64_t fixed, const char* names) const {
     Check check;
-    check.AtMost("segments", segment_lists, 1);
+    check.AtMost("sequence_ids", sequence_id_lists, 1);
     check.AtMost("slopes", slope_lists, 1);
-    check.That(static_cast<int64_t>(in.size()) == fixed + segment_lists + slope_lists, std::string("expected ") + names);
+    const int64_t expected = fixed + sequence_id_lists + slope_lists;
+    check.That(static_cast<int64_t>(in.size()) == expected, std::string("expected ") + names);
     return check.problem();
   }
 
@@ -56,9 +57,9 @@ struct FlashAttentionAttributes {
     if (!check.problem().empty()) return shape;
     Dims tokens = check.Shape("key_mask", in[first], {true, {shape[0], shape[1]}});
     dropout.CheckWith(check, in[first + 1]);
-    if (segment_lists > 0) {
-      check.Element("segments", in[first + 2], Element::kInt32);
-      tokens = check.Shape("segments", in[first + 2], tokens);
+    if (sequence_id_lists > 0) {
+      check.Element("sequence_ids", in[first + 2], Element::kInt32);
+      tokens = check.Shape("sequence_ids", in[first + 2], tokens);
     }
     if (slope_lists > 0) {
       check.Element("slopes", in.back(), Element::kFloat32);
@@ -80,7 +81,7 @@ struct FlashAttentionAttributes {
   }
 
   FlashMask MaskOf(const std::vector<Tensor>& in, int64_t first) const {
-    return {in[first].as<const int32_t>(), segment_lists > 0 ? in[first + 2].as<const int32_t>() : nullptr,
+    return {in[first].as<const int32_t>(), sequence_id_lists > 0 ? in[first + 2].as<const int32_t>() : nullptr,
             slope_lists > 0 ? in.back().as<const float>() : nullptr};
   }
 
@@ -106,12 +107,12 @@ struct FlashAttentionAttributes {
 };
 
 // query [batch, length, heads, head_size], key, value [batch, length, kv_heads, head_size], key_mask int32 [batch, length],
-// position int64 [2], segments, slopes -> context like query, log_sum_exp fp32 [batch, heads, length].
+// position int64 [2], sequence_ids, slopes -> context like query, log_sum_exp fp32 [batch, heads, length].
 struct FlashAttentionOp : FlashAttentionAttributes {
   static constexpr char kName[] = "TftrainFlashAttention";
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
-    if (std::string problem = NumberProblem(in, 5, "query, key, value, key_mask, position, segments and slopes");
+    if (std::string problem = NumberProblem(in, 5, "query, key, value, key_mask, position, sequence_ids and slopes");
         !problem.empty()) {
       return problem;
     }
@@ -133,14 +134,14 @@ struct FlashAttentionOp : FlashAttentionAttributes {
   }
 };
 
-// dcontext, query, key, value, context, log_sum_exp, key_mask, position, segments, slopes
+// dcontext, query, key, value, context, log_sum_exp, key_mask, position, sequence_ids, slopes
 // -> dquery, dkey, dvalue, like query, key and value.
 struct FlashAttentionGradOp : FlashAttentionAttributes {
   static constexpr char kName[] = "TftrainFlashAttentionGrad";
 
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     if (std::string problem = NumberProblem(
-            in, 8, "dcontext, query, key, value, context, log_sum_exp, key_mask, position, segments and slopes");
+            in, 8, "dcontext, query, key, value, context, log_sum_exp, key_mask, position, sequence_ids and slopes");
         !problem.empty()) {
       return problem;
     }

@@ -25,7 +25,7 @@ def key_mask(batch, length):
     return tf.constant(mask)
 
 
-def segment_numbers(batch, length):
+def random_sequence_ids(batch, length):
     """Random lengths, other ones in each sample."""
     return tf.constant(np.cumsum(np.random.default_rng(7).random([batch, length]) < 5 / length, axis=1), tf.int32)
 
@@ -38,7 +38,9 @@ def everything(function, query, key, value, dy, mask, **arguments):
     return y, *tape.gradient(y, [query, key, value], output_gradients=dy)
 
 
-def softmax_in_fp64(query, key, value, dy, mask, scale, keep, causal=False, segments=None, slopes=None, window=None):
+def softmax_in_fp64(
+    query, key, value, dy, mask, scale, keep, causal=False, sequence_ids=None, slopes=None, window=None
+):
     """Context and gradients by NumPy in fp64; `keep` is the factor of each probability, [b, heads, S, S]."""
     query, key, value, dy = (exact(tensor).swapaxes(1, 2) for tensor in (query, key, value, dy))
     length = query.shape[2]
@@ -51,8 +53,8 @@ def softmax_in_fp64(query, key, value, dy, mask, scale, keep, causal=False, segm
         attended = attended & (distance <= 0)
     if window is not None:
         attended = attended & (abs(distance) <= window)
-    if segments is not None:
-        attended = attended & (segments.numpy()[:, None, :, None] == segments.numpy()[:, None, None, :])
+    if sequence_ids is not None:
+        attended = attended & (sequence_ids.numpy()[:, None, :, None] == sequence_ids.numpy()[:, None, None, :])
     powers = np.where(attended, np.exp(scores - scores.max(-1, keepdims=True)), 0)
     sums = powers.sum(-1, keepdims=True)
     p = powers / np.where(sums == 0, 1, sums)
@@ -67,14 +69,14 @@ CASES = [
     (2, 1, 2, 64, {}),
     (2, 17, 3, 32, {"causal": True}),
     (3, 64, 2, 64, {"dropout": dropout(0.1)}),
-    (2, 131, 2, 80, {"dropout": dropout(0.5), "segments": segment_numbers(2, 131)}),
+    (2, 131, 2, 80, {"dropout": dropout(0.5), "sequence_ids": random_sequence_ids(2, 131)}),
     (1, 200, 1, 96, {"causal": True, "slopes": [0.0625], "dropout": dropout(0.1)}),
-    (1, 257, 1, 128, {"causal": True, "segments": segment_numbers(1, 257)}),
+    (1, 257, 1, 128, {"causal": True, "sequence_ids": random_sequence_ids(1, 257)}),
     (1, 65, 2, 8, {"slopes": [0.0625, 0.01]}),
     (1, 33, 1, 256, {}),
     (2, 700, 1, 64, {"window": 64, "dropout": dropout(0.1)}),
-    (2, 300, 2, 24, {"window": 37, "causal": True, "segments": segment_numbers(2, 300), "slopes": [0.0625, 0.01]}),
-    (1, 517, 1, 16, {"window": 130, "segments": segment_numbers(1, 517), "dropout": dropout(0.3)}),
+    (2, 300, 2, 24, {"window": 37, "causal": True, "sequence_ids": random_sequence_ids(2, 300), "slopes": [0.1, 0.01]}),
+    (1, 517, 1, 16, {"window": 130, "sequence_ids": random_sequence_ids(1, 517), "dropout": dropout(0.3)}),
     (2, 50, 2, 32, {"window": 60}),
 ]
 
@@ -121,12 +123,14 @@ def test_a_query_without_keys_gives_zeros_and_zero_gradients():
         assert not gradient[1].numpy().any()
 
 
-def test_segments_do_not_touch_each_other():
-    """A pack gives bitwise what its first segment gives alone, and what other tokens hold does not matter."""
+def test_sequences_do_not_touch_each_other():
+    """A pack gives bitwise what its first sequence gives alone, and what other tokens hold does not matter."""
     tensors = [normal(seed, [1, 300, 2, 64], "bfloat16") for seed in range(4)]
     other = [tf.concat([x[:, :170], normal(9, [1, 130, 2, 64], "bfloat16")], axis=1) for x in tensors]
-    segments, mask = tf.constant([[4] * 170 + [2] * 130]), tf.ones([1, 300], tf.int32)
-    first, second = (everything(flash_attention, *x, mask, scale=SCALE, segments=segments) for x in (tensors, other))
+    sequence_ids, mask = tf.constant([[4] * 170 + [2] * 130]), tf.ones([1, 300], tf.int32)
+    first, second = (
+        everything(flash_attention, *x, mask, scale=SCALE, sequence_ids=sequence_ids) for x in (tensors, other)
+    )
     alone = everything(flash_attention, *(x[:, :170] for x in tensors), mask[:, :170], scale=SCALE)
     for one, two, three in zip(first, second, alone, strict=True):
         np.testing.assert_array_equal(exact(one[:, :170]), exact(two[:, :170]))
@@ -161,7 +165,9 @@ def test_in_a_window_of_no_distance_a_query_sees_itself(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("more", [{}, {"causal": True}, {"segments": segment_numbers(2, 200)}, {"slopes": [0.5, 0.1]}])
+@pytest.mark.parametrize(
+    "more", [{}, {"causal": True}, {"sequence_ids": random_sequence_ids(2, 200)}, {"slopes": [0.5, 0.1]}]
+)
 def test_a_window_as_long_as_the_row_is_none(more, dtype):
     tensors, mask = [normal(seed, [2, 200, 2, 40], dtype) for seed in range(4)], key_mask(2, 200)
     expected = everything(flash_attention, *tensors, mask, scale=SCALE, **more)
@@ -207,10 +213,10 @@ def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_graph_and_xla_give_the_same_as_eager(dtype):
     tensors = [normal(seed, [2, 70, 3, 24], dtype) for seed in range(4)]
-    mask, segments = key_mask(2, 70), segment_numbers(2, 70)
+    mask, sequence_ids = key_mask(2, 70), random_sequence_ids(2, 70)
 
     def run(query, key, value, dy, step):
-        more = {"scale": SCALE, "dropout": dropout(0.2, step=step), "causal": True, "segments": segments}
+        more = {"scale": SCALE, "dropout": dropout(0.2, step=step), "causal": True, "sequence_ids": sequence_ids}
         return everything(flash_attention, query, key, value, dy, mask, **more)
 
     results = {way: function(*tensors, tf.constant(8, tf.int64)) for way, function in ways(run).items()}
@@ -240,7 +246,7 @@ def test_shapes_are_inferred_from_what_is_known(shape):
 
 GOOD = dict.fromkeys(("query", "key", "value"), ([2, 5, 3, 16], "float32")) | {
     "key_mask": ([2, 5], "int32"),
-    "segments": ([2, 5], "int32"),
+    "sequence_ids": ([2, 5], "int32"),
 }
 BAD = [
     ("query", [2, 5, 3, 16], "float64"),
@@ -252,8 +258,8 @@ BAD = [
     ("value", [2, 5, 1, 16], "float32"),
     ("key_mask", [2, 5], "int64"),
     ("key_mask", [1, 5], "int32"),
-    ("segments", [2, 5], "int64"),
-    ("segments", [2, 4], "int32"),
+    ("sequence_ids", [2, 5], "int64"),
+    ("sequence_ids", [2, 4], "int32"),
 ]
 
 

@@ -25,7 +25,7 @@ def flash_attention(
     scale: float,
     dropout: Dropout | None = None,
     causal: bool = False,
-    segments: tf.Tensor | None = None,
+    sequence_ids: tf.Tensor | None = None,
     slopes: Sequence[float] | None = None,
     window: int | None = None,
 ) -> tf.Tensor:
@@ -40,7 +40,7 @@ def flash_attention(
         dropout: of the probabilities, with the heads of this rank; None in inference. The masks are those of
             `attention`.
         causal: whether a query attends only to its own position and to those before it.
-        segments: int32 [b, S], above -2^31: a query attends only to tokens with its own segment number. None: to all.
+        sequence_ids: int32 [b, S], above -2^31: a query attends only to tokens with its own id. None: to all.
         slopes: one for each head; slope * (key's position - query's position) is added to the scaled scores. None:
             nothing is.
         window: the largest distance of a token that a query attends to, at least 0; None: any. Time and work are linear
@@ -58,10 +58,10 @@ def flash_attention(
     check_dtype("value", value, query.dtype, "as query")
     check_dtype("key_mask", key_mask, tf.int32)
     heads = query.shape[2] if query.shape.rank == 4 else None  # the op itself refuses any other rank
-    lists = {"segments": [], "slopes": []}
-    if segments is not None:
-        lists["segments"].append(tf.convert_to_tensor(segments))
-        check_dtype("segments", lists["segments"][0], tf.int32)
+    lists = {"sequence_ids": [], "slopes": []}
+    if sequence_ids is not None:
+        lists["sequence_ids"].append(tf.convert_to_tensor(sequence_ids))
+        check_dtype("sequence_ids", lists["sequence_ids"][0], tf.int32)
     if slopes is not None:
         lists["slopes"].append(tf.constant(slopes, tf.float32))
         check_shape("slopes", lists["slopes"][0], [heads], "one for each head")
@@ -89,7 +89,7 @@ def _flash_attention_gradient(op, dcontext, _dlog_sum_exp):
     """Returns the gradients of query, key and value."""
     query, key, value, key_mask, position, *lists = op.inputs
     context, log_sum_exp = op.outputs
-    segments = op.get_attr("segment_lists")
+    count = op.get_attr("sequence_id_lists")
     gradients = library().tftrain_flash_attention_grad(
         dcontext=dcontext,
         query=query,
@@ -99,8 +99,8 @@ def _flash_attention_gradient(op, dcontext, _dlog_sum_exp):
         log_sum_exp=log_sum_exp,
         key_mask=key_mask,
         position=position,
-        segments=lists[:segments],
-        slopes=lists[segments:],
+        sequence_ids=lists[:count],
+        slopes=lists[count:],
         **{name: op.get_attr(name) for name in _ATTRIBUTES},
     )
     return *gradients, None, None, *([None] * len(lists))
@@ -114,7 +114,7 @@ def reference_flash_attention(
     scale: float,
     dropout: Dropout | None = None,
     causal: bool = False,
-    segments: tf.Tensor | None = None,
+    sequence_ids: tf.Tensor | None = None,
     slopes: Sequence[float] | None = None,
     window: int | None = None,
 ) -> tf.Tensor:
@@ -122,7 +122,7 @@ def reference_flash_attention(
 
     Args:
         query, key, value: see `flash_attention`; float64 too.
-        key_mask, scale, dropout, causal, segments, slopes, window: see `flash_attention`.
+        key_mask, scale, dropout, causal, sequence_ids, slopes, window: see `flash_attention`.
 
     Returns:
         [b, S, heads, head_size], of query's dtype.
@@ -138,8 +138,8 @@ def reference_flash_attention(
         attended &= distance <= 0
     if window is not None:
         attended &= tf.abs(distance) <= window
-    if segments is not None:
-        attended &= (segments[:, :, tf.newaxis] == segments[:, tf.newaxis, :])[:, tf.newaxis]
+    if sequence_ids is not None:
+        attended &= (sequence_ids[:, :, tf.newaxis] == sequence_ids[:, tf.newaxis, :])[:, tf.newaxis]
     hidden = tf.where(attended, tf.zeros([], wide), tf.constant(-float("inf"), wide))
     largest = tf.reduce_max(logits + hidden, axis=-1, keepdims=True)
     finite = tf.where(largest > -float("inf"), largest, tf.zeros_like(largest))

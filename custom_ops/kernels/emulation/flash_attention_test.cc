@@ -16,7 +16,7 @@ Dropout WithRate(double rate) { return {std::lround(rate * kRateUnit), int64_t{0
 struct Case {
   FlashShape shape;
   double rate = 0;
-  bool segments = false;
+  bool sequence_ids = false;
   bool slopes = false;
   bool padding = true;
 };
@@ -29,8 +29,8 @@ FlashShape Shape(int64_t batch, int64_t length, int64_t head_size, bool causal =
 std::string Describe(DType dtype, const Case& c) {
   return std::string(Name(dtype)) + " length " + std::to_string(c.shape.length) + " head size " +
          std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
-         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "") + " window " + std::to_string(c.shape.window) +
-         " group " + std::to_string(c.shape.group()) + (c.padding ? "" : " without padding");
+         (c.sequence_ids ? " sequence_ids" : "") + (c.slopes ? " slopes" : "") + " window " +
+         std::to_string(c.shape.window) + " group " + std::to_string(c.shape.group()) + (c.padding ? "" : " without padding");
 }
 
 // Each head size of the kernels and between them, lengths that are multiples of tiles, of 8 or of nothing, every mask.
@@ -91,7 +91,7 @@ class Attention {
     for (int64_t i = 0; i < std::min<int64_t>(c.shape.batch, 1) * length; ++i) {
       if (c.padding) mask_[i] = length == 1 || (i % 5 != 0 && i < std::max<int64_t>(length - 70, 50)) ? 3 : 0;
     }
-    for (int64_t i = 0; i < c.shape.batch * length; ++i) segments_.push_back(i % std::max<int64_t>(1, length) / 60 - 1);
+    for (int64_t i = 0; i < c.shape.batch * length; ++i) sequence_ids_.push_back(i % length / 60 - 1);
   }
 
   // Replaces the numbers of all inputs from one on.
@@ -189,7 +189,7 @@ class Attention {
  private:
   float scale() const { return 1 / std::sqrt(static_cast<float>(c_.shape.head_size)); }
   FlashMask masks() const {
-    return {mask_.data(), c_.segments ? segments_.data() : nullptr, c_.slopes ? slopes_ : nullptr};
+    return {mask_.data(), c_.sequence_ids ? sequence_ids_.data() : nullptr, c_.slopes ? slopes_ : nullptr};
   }
   FlashReference Reference() const {
     return {c_.shape, scale(), WithRate(c_.rate), masks(), q_.data(), k_.data(), v_.data()};
@@ -206,7 +206,7 @@ class Attention {
   const int64_t count_, kv_count_;
   Buffer query_{DType::kFloat32, 0}, key_{DType::kFloat32, 0}, value_{DType::kFloat32, 0}, dcontext_{DType::kFloat32, 0};
   std::vector<double> q_, k_, v_, g_;
-  std::vector<int32_t> mask_, segments_;
+  std::vector<int32_t> mask_, sequence_ids_;
   const float slopes_[3] = {0.0625f, 0.003f, 0.5f};
 };
 

@@ -6,10 +6,10 @@
 // relative to it, in fp32. Backward computes the tiles again from the log-sum-exp of each row.
 //
 // A query attends to the keys of its sample that the mask leaves; if it is causal, only to those up to its own position;
-// with segments, only to those with its own segment number; with a window, only to those no further away than that. A
-// query without keys has the context zero, and no gradient. Several heads of queries may share a head of keys and values:
-// head h has number h / group(). The bias of a head is its slope times (key - query). The draws of the dropout are those
-// of attention_softmax.h.
+// with sequence ids, only to those with its own id; with a window, only to those no further away than that. A query
+// without keys has the context zero, and no gradient. Several heads of queries may share a head of keys and values: head
+// h has number h / group(). The bias of a head is its slope times (key - query). The draws of the dropout are those of
+// attention_softmax.h.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
 
@@ -62,7 +62,7 @@ struct FlashShape {
 
 struct FlashMask {
   const int32_t* keys;      // [batch, length]: positive for a key, else padding
-  const int32_t* segments;  // [batch, length]: segment numbers; null: a sample is one segment
+  const int32_t* sequence_ids;  // [batch, length]; null: a sample is one sequence
   const float* slopes;      // [heads]; null: no bias
 };
 

@@ -24,7 +24,7 @@ struct FlashReference {
     const int64_t tokens = sample * shape.length;
     if (mask.keys[tokens + k] <= 0 || (shape.causal && k > q)) return false;
     if (shape.window >= 0 && std::abs(q - k) > shape.window) return false;
-    return mask.segments == nullptr || mask.segments[tokens + q] == mask.segments[tokens + k];
+    return mask.sequence_ids == nullptr || mask.sequence_ids[tokens + q] == mask.sequence_ids[tokens + k];
   }
 
   // Of a key that a head of queries reads.

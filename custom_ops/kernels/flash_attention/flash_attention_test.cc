@@ -15,15 +15,15 @@ struct Case {
   DType dtype;
   FlashShape shape;
   double rate;
-  bool segments = false;
+  bool sequence_ids = false;
   bool slopes = false;
 };
 
 std::string Describe(const Case& c) {
   return std::string(Name(c.target)) + " " + Name(c.dtype) + " length " + std::to_string(c.shape.length) + " head size " +
          std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
-         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "") + " window " + std::to_string(c.shape.window) +
-         " group " + std::to_string(c.shape.group());
+         (c.sequence_ids ? " sequence_ids" : "") + (c.slopes ? " slopes" : "") + " window " +
+         std::to_string(c.shape.window) + " group " + std::to_string(c.shape.group());
 }
 
 // Every length and head size with and without each mask, but not each with all others.
@@ -31,9 +31,9 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (Target target : Targets()) {
     for (DType dtype : kDTypes) {
-      const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool segments, bool slopes,
-                           int64_t window = -1, int64_t heads = 2) {
-        cases.push_back({target, dtype, {batch, length, heads, size, 1, 5, causal, window, 2}, rate, segments, slopes});
+      const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool sequence_ids,
+                           bool slopes, int64_t window = -1, int64_t heads = 2) {
+        cases.push_back({target, dtype, {batch, length, heads, size, 1, 5, causal, window, 2}, rate, sequence_ids, slopes});
       };
       add(2, 1, 64, false, 0.1, false, false);
       add(2, 17, 32, true, 0.0, false, true);
@@ -70,10 +70,10 @@ std::vector<int32_t> KeyMask(const FlashShape& shape) {
   return mask;
 }
 
-std::vector<int32_t> Segments(const FlashShape& shape) {
-  std::vector<int32_t> segments(shape.batch * shape.length);
-  for (int64_t i = 0; i < shape.batch * shape.length; ++i) segments[i] = i % std::max<int64_t>(1, shape.length) / 60 - 1;
-  return segments;
+std::vector<int32_t> SequenceIds(const FlashShape& shape) {
+  std::vector<int32_t> ids(shape.batch * shape.length);
+  for (int64_t i = 0; i < shape.batch * shape.length; ++i) ids[i] = i % shape.length / 60 - 1;
+  return ids;
 }
 
 struct Attention {
@@ -91,11 +91,11 @@ struct Attention {
         dvalue(c.dtype, kv_count),
         log_sum_exp(c.shape.batch * c.shape.heads * c.shape.length),
         mask(KeyMask(c.shape)),
-        segments(Segments(c.shape)) {}
+        sequence_ids(SequenceIds(c.shape)) {}
 
   float scale() const { return 1 / std::sqrt(static_cast<float>(c.shape.head_size)); }
   FlashMask masks() const {
-    return {mask.data(), c.segments ? segments.data() : nullptr, c.slopes ? slopes : nullptr};
+    return {mask.data(), c.sequence_ids ? sequence_ids.data() : nullptr, c.slopes ? slopes : nullptr};
   }
   FlashReference Reference() {
     for (auto [buffer, to] : {std::pair{&query, &q}, std::pair{&key, &k}, std::pair{&value, &v}}) *to = buffer->values();
@@ -119,7 +119,7 @@ struct Attention {
   Buffer query, key, value, dcontext, context, dquery, dkey, dvalue;
   std::vector<float> log_sum_exp;
   std::vector<int32_t> mask;
-  const std::vector<int32_t> segments;
+  const std::vector<int32_t> sequence_ids;
   const float slopes[4] = {0.0625f, 0.003f, 0.5f, 0.01f};
   std::vector<double> q, k, v;
 };

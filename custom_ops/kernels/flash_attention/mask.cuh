@@ -1,5 +1,6 @@
-// Which pairs of a query and a key flash attention computes. A token has a code: its segment, or kNoToken for padding and
-// behind the end. A query attends to the keys with its own code in its range of positions (FlashShape::before, after).
+// Which pairs of a query and a key flash attention computes. A token has a code: the id of its sequence, or kNoToken for
+// padding and behind the end. A query attends to the keys with its own code in its range of positions
+// (FlashShape::before, after).
 //
 // A block has rows of scores, and walks down tiles of columns: rows are queries and columns keys, or the other way round.
 // A tile without a pair is skipped; in a full one no pair need be looked at.
@@ -16,25 +17,25 @@
 namespace tftrain::cuda {
 
 constexpr float kLog2E = 1.44269504f;
-constexpr int32_t kNoToken = INT32_MIN;  // no segment may have this number
+constexpr int32_t kNoToken = INT32_MIN;  // no sequence may have this id
 
 // The tokens of one sample.
 struct SampleTokens {
   __device__ SampleTokens(const FlashShape& shape, const FlashMask& mask, int64_t sample)
       : length(static_cast<int>(shape.length)),
         keys(mask.keys + sample * shape.length),
-        segments(mask.segments == nullptr ? nullptr : mask.segments + sample * shape.length) {}
+        sequence_ids(mask.sequence_ids == nullptr ? nullptr : mask.sequence_ids + sample * shape.length) {}
 
   // As a key, padding has no code; as a query it has one.
   template <bool kAsKey>
   __device__ int32_t Code(int token) const {
     if (token >= length || (kAsKey && keys[token] <= 0)) return kNoToken;
-    return segments == nullptr ? 0 : segments[token];
+    return sequence_ids == nullptr ? 0 : sequence_ids[token];
   }
 
   int length;
   const int32_t* keys;
-  const int32_t* segments;
+  const int32_t* sequence_ids;
 };
 
 // The least and the greatest code of a range of tokens, and whether each has one.
