@@ -77,7 +77,8 @@ struct FlashAttentionAttributes {
   }
 
   FlashShape ShapeOf(const Dims& query, const Dims& key) const {
-    return {query[0], query[1], query[2], query[3], first_head, total_heads, causal, window, key[2]};
+    const int64_t group = key[2] > 0 ? query[2] / key[2] : 1;
+    return {query[0], query[1], query[2], query[3], first_head, total_heads, causal, window, group};
   }
 
   FlashMask MaskOf(const std::vector<Tensor>& in, int64_t first) const {

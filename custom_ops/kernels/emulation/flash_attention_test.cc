@@ -23,14 +23,14 @@ struct Case {
 
 FlashShape Shape(int64_t batch, int64_t length, int64_t head_size, bool causal = false, int64_t heads = 1,
                  int64_t window = -1, int64_t group = 1) {
-  return {batch, length, heads, head_size, 1, heads + 3, causal, window, heads / group};
+  return {batch, length, heads, head_size, 1, heads + 3, causal, window, group};
 }
 
 std::string Describe(DType dtype, const Case& c) {
   return std::string(Name(dtype)) + " length " + std::to_string(c.shape.length) + " head size " +
          std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
          (c.sequence_ids ? " sequence_ids" : "") + (c.slopes ? " slopes" : "") + " window " +
-         std::to_string(c.shape.window) + " group " + std::to_string(c.shape.group()) + (c.padding ? "" : " without padding");
+         std::to_string(c.shape.window) + " group " + std::to_string(c.shape.group) + (c.padding ? "" : " without padding");
 }
 
 // Each head size of the kernels and between them, lengths that are multiples of tiles, of 8 or of nothing, every mask.
@@ -80,7 +80,7 @@ class Attention {
  public:
   Attention(DType dtype, const Case& c, int seed)
       : c_(c), dtype_(dtype), random_(seed), count_(c.shape.batch * c.shape.length * c.shape.row_stride()),
-        kv_count_(count_ / c.shape.group()) {
+        kv_count_(count_ / c.shape.group) {
     for (Buffer* buffer : {&query_, &dcontext_}) *buffer = Buffer(dtype, Normal(random_, count_));
     for (Buffer* buffer : {&key_, &value_}) *buffer = Buffer(dtype, Normal(random_, kv_count_));
     q_ = query_.values(), k_ = key_.values(), v_ = value_.values(), g_ = dcontext_.values();

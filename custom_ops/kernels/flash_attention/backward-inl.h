@@ -24,7 +24,7 @@ struct FlashBackwardWork {
         keys_transposed(kKeyBlock * size / kNumbers),
         values_transposed(kKeyBlock * size / kNumbers),
         key_panels(kKeyBlock / kNumbers * RoundUp(size, kPanel)),
-        sums_stride(shape.group() > 1 ? padded_size : 0),
+        sums_stride(shape.group > 1 ? padded_size : 0),
         dkey((sums_stride > 0 ? RoundUp(shape.length, kKeyBlock) : kKeyBlock) * padded_size),
         dvalue((sums_stride > 0 ? RoundUp(shape.length, kKeyBlock) : kKeyBlock) * padded_size),
         scores(kQueryBlock * kKeyBlock),
@@ -189,7 +189,7 @@ void FlashBackwardHead(const FlashAttentionBackward& args, const SampleMask& mas
                        int64_t sample, int64_t head, FlashBackwardWork<T>& work) {
   using Word = typename FlashBackwardWork<T>::Word;
   const FlashShape& shape = args.shape;
-  const int64_t group = shape.group(), stride = shape.kv_stride(), block = kKeyBlock * work.padded_size;
+  const int64_t group = shape.group, stride = shape.kv_stride(), block = kKeyBlock * work.padded_size;
   PackHead(args, sample, head, work);
   for (int64_t first_key = 0; first_key < shape.length; first_key += kKeyBlock) {
     const int64_t offset = shape.KvOffset(sample, head / group, first_key);
@@ -222,11 +222,11 @@ void FlashBackwardHead(const FlashAttentionBackward& args, const SampleMask& mas
 template <bool kDropout, typename T>
 void FlashBackwardHeads(const FlashAttentionBackward& args, int64_t begin, int64_t end) {
   const FlashShape& shape = args.shape;
-  const int64_t group = shape.group();
+  const int64_t group = shape.group;
   const RoundKeys round_keys(args.dropout);
   FlashBackwardWork<T> work(shape);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t sample = item / shape.shared_heads(), first = item % shape.shared_heads() * group;
+    const int64_t sample = item / shape.kv_heads(), first = item % shape.kv_heads() * group;
     const SampleMask mask(shape, args.mask, sample);
     for (int64_t head = first; head < first + group; ++head) {
       FlashBackwardHead<kDropout>(args, mask, round_keys, sample, head, work);

@@ -11,7 +11,7 @@
 
 namespace tftrain::cuda {
 
-// Where a head's rows are in queries or in keys.
+// Where a head's tokens are in queries or in keys.
 struct HeadAddress {
   int64_t offset;
   int64_t stride;  // from a token to the next
@@ -20,7 +20,7 @@ struct HeadAddress {
 // How many heads the rows of a pass have.
 template <FlashPass kPass>
 TFTRAIN_HOST_DEVICE int64_t RowHeads(const FlashShape& shape) {
-  return kPass == FlashPass::kKeyGradient ? shape.shared_heads() : shape.heads;
+  return kPass == FlashPass::kKeyGradient ? shape.kv_heads() : shape.heads;
 }
 
 template <FlashPass kPass, typename T, int kHead>
@@ -30,48 +30,57 @@ struct FlashBlock {
   using Tile = FlashTile<Form::kTile>;
   static constexpr bool kColumnsAreKeys = kPass != FlashPass::kKeyGradient;
 
-  // Where rows are keys, `member` is the place of the head of queries among those that share the keys.
   template <typename Args>
-  __device__ __forceinline__ explicit FlashBlock(const Args& args, int member = 0)
+  __device__ __forceinline__ explicit FlashBlock(const Args& args)
       : shape(args.shape),
         place(shape, RowHeads<kPass>(shape), Form::kRows, kColumnsAreKeys && shape.causal),
-        head(kColumnsAreKeys ? place.head : place.head * shape.group() + member),
         tokens(shape, args.mask, place.sample),
-        rule(shape, args.mask, args.scale, head),
+        rule(shape, args.mask, args.scale, HeadOfQueries(0)),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp),
         length(tokens.length),
         head_size(static_cast<int>(shape.head_size)),
         first_out(static_cast<int>(blockIdx.y) * Form::kOut),
-        queries{shape.Offset(place.sample, head, 0), shape.row_stride()},
-        keys{shape.KvOffset(place.sample, kColumnsAreKeys ? head / shape.group() : place.head, 0), shape.kv_stride()} {}
+        own(kColumnsAreKeys ? HeadAddress{shape.Offset(place.sample, place.head, 0), shape.row_stride()}
+                            : HeadAddress{shape.KvOffset(place.sample, place.head, 0), shape.kv_stride()}) {}
 
   // The walk down the tiles of columns. It changes, and nothing else here does, so that all else can be computed again where
   // registers are scarce.
   template <typename Args>
   __device__ __forceinline__ TileWalk<kColumnsAreKeys, Form::kRows, Form::kTile> Walk(const Args& args) const {
-    return {shape, args.mask, args.scale, tokens, place.first_row};
+    const int heads = kColumnsAreKeys ? 1 : static_cast<int>(shape.group);
+    return {shape, args.mask, args.scale, tokens, place.first_row, heads};
   }
 
   // The first row of the warp.
   __device__ __forceinline__ int first_row() const { return place.first_row + warp * Form::kWarpRows; }
 
   // The offset of the head where a query has one number.
-  __device__ __forceinline__ int64_t numbers() const { return shape.LseOffset(place.sample, head); }
+  __device__ __forceinline__ int64_t numbers(int head = 0) const {
+    return shape.LseOffset(place.sample, HeadOfQueries(head));
+  }
 
-  __device__ __forceinline__ const HeadAddress& own() const { return kColumnsAreKeys ? queries : keys; }
-  __device__ __forceinline__ const HeadAddress& columns() const { return kColumnsAreKeys ? keys : queries; }
+  // Where rows are keys, the heads of queries are counted among those that share them.
+  __device__ __forceinline__ int64_t HeadOfQueries(int head) const {
+    return kColumnsAreKeys ? place.head : place.head * shape.group + head;
+  }
+
+  __device__ __forceinline__ HeadAddress Columns(int head) const {
+    if (!kColumnsAreKeys) return {shape.Offset(place.sample, HeadOfQueries(head), 0), shape.row_stride()};
+    const unsigned shared = static_cast<unsigned>(place.head) / static_cast<unsigned>(shape.group);
+    return {shape.KvOffset(place.sample, shared, 0), shape.kv_stride()};
+  }
 
   // Begins to copy the block's rows of a tensor.
   __device__ __forceinline__ void CopyOwnRows(const void* from, int set) const {
-    const auto [offset, stride] = own();
-    CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(from) + offset + place.first_row * stride, stride,
-                                          length - place.first_row, head_size, Shared::rows(set));
+    CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(from) + own.offset + place.first_row * own.stride,
+                                          own.stride, length - place.first_row, head_size, Shared::rows(set));
   }
 
-  // Begins to copy the columns of a tile of two tensors.
-  __device__ __forceinline__ void CopyTile(const Tile& tile, const void* first, const void* second, int stage) const {
-    const auto [offset, stride] = columns();
+  // Begins to copy the columns of a tile of two tensors, of one of the walk's heads.
+  __device__ __forceinline__ void CopyTile(const Tile& tile, const void* first, const void* second, int stage,
+                                           int head = 0) const {
+    const auto [offset, stride] = Columns(head);
     const int64_t at = offset + tile.first * stride;
     CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(first) + at, stride, length - tile.first, head_size,
                                           Shared::tile(stage, 0));
@@ -91,20 +100,18 @@ struct FlashBlock {
   template <int kOutTiles>
   __device__ __forceinline__ void Store(const float (&fragments)[Form::kRowTiles][kOutTiles][4],
                                         const float (&factors)[Form::kRowTiles][2], int set, void* to) const {
-    const auto [offset, stride] = own();
     StoreFragments(fragments, factors, Shared::warp_rows(set), length - first_row(), head_size - first_out,
-                   static_cast<T*>(to) + offset + first_row() * stride + first_out, stride);
+                   static_cast<T*>(to) + own.offset + first_row() * own.stride + first_out, own.stride);
   }
 
   const FlashShape& shape;
   const FlashPlace place;
-  const int64_t head;  // of queries
   const SampleTokens tokens;
   const ScoreRule rule;
   const int warp, lane;
   const int length, head_size;
   const int first_out;    // the first column of the results
-  const HeadAddress queries, keys;
+  const HeadAddress own;  // of the rows
 };
 
 // Launches the kernel that kernel_of(T(), Number<head>(), Number<dropout>()) returns, with the arguments args, extra..., and

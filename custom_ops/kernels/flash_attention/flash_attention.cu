@@ -108,14 +108,14 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
     if (!tile.is_full) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        MaskTile(true, block.rule, row_codes[r], Shared::columns(turn).code, tile.first - first_query - 16 * r, scores[r]);
+        MaskTile(true, block.rule, block.rule.slope, row_codes[r], Shared::columns(turn).code, tile.first - first_query - 16 * r, scores[r]);
       }
     }
     SoftmaxOfTile(block.rule, scores, states, context);
     if constexpr (kDropout) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        const int64_t begin = shape.ElementOf(block.head, first_query + 16 * r) + tile.first;
+        const int64_t begin = shape.ElementOf(block.place.head, first_query + 16 * r) + tile.first;
         const KeptOfRows<kTile> kept(draws, {begin, begin + 8 * shape.length});
 #pragma unroll
         for (int j = 0; j < kTile / 8; ++j) {

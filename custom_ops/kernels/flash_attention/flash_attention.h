@@ -8,7 +8,7 @@
 // A query attends to the keys of its sample that the mask leaves; if it is causal, only to those up to its own position;
 // with sequence ids, only to those with its own id; with a window, only to those no further away than that. A query
 // without keys has the context zero, and no gradient. Several heads of queries may share a head of keys and values: head
-// h has number h / group(). The bias of a head is its slope times (key - query). The draws of the dropout are those of
+// h has number h / group. The bias of a head is its slope times (key - query). The draws of the dropout are those of
 // attention_softmax.h.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
@@ -35,15 +35,14 @@ struct FlashShape {
   int64_t total_heads;  // at least first_head + heads
   bool causal = false;
   int64_t window = -1;  // the largest distance from a query to a key that it attends to; negative: any
-  int64_t kv_heads = 0;  // heads of keys and values, a divisor of heads; 0: as many
+  int64_t group = 1;     // heads of queries that share a head of keys and values, a divisor of heads
 
   TFTRAIN_HOST_DEVICE int64_t row_stride() const { return heads * head_size; }  // from a token to the next
   TFTRAIN_HOST_DEVICE int64_t Offset(int64_t sample, int64_t head, int64_t token) const {
     return (sample * length + token) * row_stride() + head * head_size;
   }
-  TFTRAIN_HOST_DEVICE int64_t shared_heads() const { return kv_heads > 0 ? kv_heads : heads; }
-  TFTRAIN_HOST_DEVICE int64_t group() const { return heads / shared_heads(); }  // heads of queries that share one
-  TFTRAIN_HOST_DEVICE int64_t kv_stride() const { return shared_heads() * head_size; }
+  TFTRAIN_HOST_DEVICE int64_t kv_heads() const { return heads / group; }
+  TFTRAIN_HOST_DEVICE int64_t kv_stride() const { return kv_heads() * head_size; }
   TFTRAIN_HOST_DEVICE int64_t KvOffset(int64_t sample, int64_t kv_head, int64_t token) const {
     return (sample * length + token) * kv_stride() + kv_head * head_size;
   }

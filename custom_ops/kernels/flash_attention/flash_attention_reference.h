@@ -29,7 +29,7 @@ struct FlashReference {
 
   // Of a key that a head of queries reads.
   int64_t KeyOffset(int64_t sample, int64_t head, int64_t k) const {
-    return shape.KvOffset(sample, head / shape.group(), k);
+    return shape.KvOffset(sample, head / shape.group, k);
   }
 
   // Of a tensor like queries and one like keys.

@@ -23,7 +23,7 @@ std::string Describe(const Case& c) {
   return std::string(Name(c.target)) + " " + Name(c.dtype) + " length " + std::to_string(c.shape.length) + " head size " +
          std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
          (c.sequence_ids ? " sequence_ids" : "") + (c.slopes ? " slopes" : "") + " window " +
-         std::to_string(c.shape.window) + " group " + std::to_string(c.shape.group());
+         std::to_string(c.shape.window) + " group " + std::to_string(c.shape.group);
 }
 
 // Every length and head size with and without each mask, but not each with all others.
@@ -33,7 +33,7 @@ std::vector<Case> Cases() {
     for (DType dtype : kDTypes) {
       const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool sequence_ids,
                            bool slopes, int64_t window = -1, int64_t heads = 2) {
-        cases.push_back({target, dtype, {batch, length, heads, size, 1, 5, causal, window, 2}, rate, sequence_ids, slopes});
+        cases.push_back({target, dtype, {batch, length, heads, size, 1, 5, causal, window, heads / 2}, rate, sequence_ids, slopes});
       };
       add(2, 1, 64, false, 0.1, false, false);
       add(2, 17, 32, true, 0.0, false, true);
@@ -165,7 +165,7 @@ TEST(FlashAttention, GradientsAreThoseOfTheReference) {
 
 TEST(FlashAttention, IsBitEqualForAnyNumberOfThreads) {
   for (DType dtype : kDTypes) {
-    const Case c{BestTarget(), dtype, {2, 333, 6, 40, 0, 6, true, -1, 3}, 0.1, true};
+    const Case c{BestTarget(), dtype, {2, 333, 6, 40, 0, 6, true, -1, 2}, 0.1, true};
     std::vector<std::vector<double>> first;
     for (int threads : {1, 2, 5}) {
       std::mt19937 random(3);

@@ -32,103 +32,97 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
   using Form = FlashForm<FlashPass::kKeyGradient, T, kHead>;
   using Shared = FlashShared<FlashPass::kKeyGradient, T, kHead>;
   constexpr int kRowTiles = Form::kRowTiles, kTile = Form::kTile, kStep = Form::kStep, kOut = Form::kOut;
-  using Block = FlashBlock<FlashPass::kKeyGradient, T, kHead>;
   const FlashShape& shape = args.shape;
-  const int group = static_cast<int>(shape.group());
+  const FlashBlock<FlashPass::kKeyGradient, T, kHead> block(args);
+  auto walk = block.Walk(args);
+
+  // What is known of the queries of a tile passes through the registers of the first warp, so that nobody waits for it.
+  float log_sum_exp[kTile / kWarp] = {}, dot[kTile / kWarp] = {};
+  const auto read_columns = [&](const FlashTile<kTile>& tile) {
+    if (block.warp != 0) return;
+    const int64_t numbers = block.numbers(walk.head());
+#pragma unroll
+    for (int i = 0; i < kTile / kWarp; ++i) {
+      const int query = tile.first + i * kWarp + block.lane;
+      log_sum_exp[i] = LogSumExpOf(args.log_sum_exp + numbers, query, block.length);
+      dot[i] = query < block.length ? dots[numbers + query] : 0.0f;
+    }
+  };
+  const auto store_columns = [&](const FlashTile<kTile>& tile, int turn) {
+    if (block.warp != 0) return;
+    FlashColumns<kTile>& columns = Shared::columns(turn);
+#pragma unroll
+    for (int i = 0; i < kTile / kWarp; ++i) {
+      columns.code[i * kWarp + block.lane] = tile.code[i];
+      columns.log_sum_exp[i * kWarp + block.lane] = log_sum_exp[i];
+      columns.dot[i * kWarp + block.lane] = dot[i];
+    }
+    columns.head = walk.head();
+    columns.slope = ScoreRule::SlopeOf(args.mask, args.scale, block.HeadOfQueries(walk.head()));
+  };
+
+  FlashTile<kTile> tile, next;
+  bool has_tile = walk.Next(&tile);
+  block.CopyOwnRows(args.key, 0);
+  block.CopyOwnRows(args.value, 1);
+  CommitCopies();
+  if (has_tile) {
+    block.CopyTile(tile, args.query, args.dcontext, 0);
+    read_columns(tile);
+    store_columns(tile, 0);
+  }
+  WaitForCopies();
+  __syncthreads();
+  const RowOperand<T, kHead, kRowTiles, Form::kHoldsRows> keys(Shared::warp_rows(0)), values(Shared::warp_rows(1));
+
+  const int first_row = block.first_row();
+  const int first_key = first_row + LaneGroup();
   Fragments<kRowTiles, kOut> dkey = {}, dvalue = {};
-#pragma unroll 1
-  for (int member = 0; member < group; ++member) {
-    const Block block(args, member);
-    auto walk = block.Walk(args);
-    const int64_t numbers = block.numbers();
 
-    // What is known of the queries of a tile passes through the registers of the first warp, so that nobody waits for it.
-    float log_sum_exp[kTile / kWarp] = {}, dot[kTile / kWarp] = {};
-    const auto read_columns = [&](const FlashTile<kTile>& tile) {
-      if (block.warp != 0) return;
-#pragma unroll
-      for (int i = 0; i < kTile / kWarp; ++i) {
-        const int query = tile.first + i * kWarp + block.lane;
-        log_sum_exp[i] = LogSumExpOf(args.log_sum_exp + numbers, query, block.length);
-        dot[i] = query < block.length ? dots[numbers + query] : 0.0f;
-      }
-    };
-    const auto store_columns = [&](const FlashTile<kTile>& tile, int turn) {
-      if (block.warp != 0) return;
-      FlashColumns<kTile>& columns = Shared::columns(turn);
-#pragma unroll
-      for (int i = 0; i < kTile / kWarp; ++i) {
-        columns.code[i * kWarp + block.lane] = tile.code[i];
-        columns.log_sum_exp[i * kWarp + block.lane] = log_sum_exp[i];
-        columns.dot[i * kWarp + block.lane] = dot[i];
-      }
-    };
-
-    FlashTile<kTile> tile, next;
-    bool has_tile = walk.Next(&tile);
-    if (member == 0) {
-      block.CopyOwnRows(args.key, 0);
-      block.CopyOwnRows(args.value, 1);
-      CommitCopies();
-    } else {
-      __syncthreads();  // all warps have done with the last tile of the head before
-    }
-    if (has_tile) {
-      block.CopyTile(tile, args.query, args.dcontext, 0);
-      read_columns(tile);
-      store_columns(tile, 0);
-    }
+  for (int turn = 0; has_tile; turn ^= 1) {
     WaitForCopies();
-    __syncthreads();
-    const RowOperand<T, kHead, kRowTiles, Form::kHoldsRows> keys(Shared::warp_rows(0)), values(Shared::warp_rows(1));
-
-    const int first_row = block.first_row();
-    const int first_key = first_row + LaneGroup();
-
-    for (int turn = 0; has_tile; turn ^= 1) {
-      WaitForCopies();
-      __syncthreads();  // the tile is there, and all warps have done with the other one
-      const bool has_next = walk.Next(&next);
-      if (Form::kStages == 2 && has_next) block.CopyTile(next, args.query, args.dcontext, turn ^ 1);
-      const auto queries = Shared::tile(turn, 0), dcontext = Shared::tile(turn, 1);
-      const FlashColumns<kTile>& columns = Shared::columns(turn);
+    __syncthreads();  // the tile is there, and all warps have done with the other one
+    const bool has_next = walk.Next(&next);
+    if (Form::kStages == 2 && has_next) block.CopyTile(next, args.query, args.dcontext, turn ^ 1, walk.head());
+    const auto queries = Shared::tile(turn, 0), dcontext = Shared::tile(turn, 1);
+    const FlashColumns<kTile>& columns = Shared::columns(turn);
 
 #pragma unroll 1
-      for (int step = 0; step < kTile; step += kStep) {
-        Fragments<kRowTiles, kStep> weights, gradients;
-        MultiplyOverHead<kStep>(keys, {queries.at(step, 0)}, weights);
-        MultiplyOverHead<kStep>(values, {dcontext.at(step, 0)}, gradients);
-        // What is needed only now is read only now, because the products need almost all registers.
-        if (step + kStep == kTile && has_next) read_columns(next);
-        const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
+    for (int step = 0; step < kTile; step += kStep) {
+      Fragments<kRowTiles, kStep> weights, gradients;
+      MultiplyOverHead<kStep>(keys, {queries.at(step, 0)}, weights);
+      MultiplyOverHead<kStep>(values, {dcontext.at(step, 0)}, gradients);
+      // What is needed only now is read only now, because the products need almost all registers.
+      if (step + kStep == kTile && has_next) read_columns(next);
+      const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
 #pragma unroll
-        for (int r = 0; r < kRowTiles; ++r) {
-          if (!tile.is_full) {
-            const int key = first_key + 16 * r;
-            const int32_t row_codes[2] = {block.tokens.template Code<true>(key), block.tokens.template Code<true>(key + 8)};
-            MaskTile(false, block.rule, row_codes, columns.code + step, tile.first + step - key, weights[r]);
-          }
-          const float *const log_sum_exps = columns.log_sum_exp + step, *const dots_of_tile = columns.dot + step;
-          if constexpr (kDropout) {
-            const int64_t begin = shape.ElementOf(block.head, tile.first + step) + first_row + 16 * r;
-            const KeptOfColumns<kStep> kept(draws, begin, block.length);
-            GradientsOfColumns(block.rule, log_sum_exps, dots_of_tile, kept, keep_scale, weights[r], gradients[r]);
-          } else {
-            GradientsOfColumns(block.rule, log_sum_exps, dots_of_tile, AllKept(), 1.0f, weights[r], gradients[r]);
-          }
+      for (int r = 0; r < kRowTiles; ++r) {
+        if (!tile.is_full) {
+          const int key = first_key + 16 * r;
+          const int32_t row_codes[2] = {block.tokens.template Code<true>(key), block.tokens.template Code<true>(key + 8)};
+          MaskTile(false, block.rule, columns.slope, row_codes, columns.code + step, tile.first + step - key, weights[r]);
         }
-        MultiplyOverRows<T>(weights, HeadRows<T, kHead>{dcontext.at(step, 0)}, block.first_out, dvalue);
-        MultiplyOverRows<T>(gradients, HeadRows<T, kHead>{queries.at(step, 0)}, block.first_out, dkey);
+        const float *const log_sum_exps = columns.log_sum_exp + step, *const dots_of_tile = columns.dot + step;
+        if constexpr (kDropout) {
+          const int64_t head = block.HeadOfQueries(columns.head);
+          const int64_t begin = shape.ElementOf(head, tile.first + step) + first_row + 16 * r;
+          const KeptOfColumns<kStep> kept(draws, begin, block.length);
+          GradientsOfColumns(block.rule, log_sum_exps, dots_of_tile, kept, keep_scale, weights[r], gradients[r]);
+        } else {
+          GradientsOfColumns(block.rule, log_sum_exps, dots_of_tile, AllKept(), 1.0f, weights[r], gradients[r]);
+        }
       }
-
-      if (has_next) store_columns(next, turn ^ 1);
-      if (Form::kStages == 1 && has_next) {
-        __syncthreads();
-        block.CopyTile(next, args.query, args.dcontext, 0);
-      }
-      tile = next;
-      has_tile = has_next;
+      MultiplyOverRows<T>(weights, HeadRows<T, kHead>{dcontext.at(step, 0)}, block.first_out, dvalue);
+      MultiplyOverRows<T>(gradients, HeadRows<T, kHead>{queries.at(step, 0)}, block.first_out, dkey);
     }
+
+    if (has_next) store_columns(next, turn ^ 1);
+    if (Form::kStages == 1 && has_next) {
+      __syncthreads();
+      block.CopyTile(next, args.query, args.dcontext, 0, walk.head());
+    }
+    tile = next;
+    has_tile = has_next;
   }
 
   float key_factors[kRowTiles][2], value_factors[kRowTiles][2];
@@ -137,7 +131,6 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
     key_factors[r][0] = key_factors[r][1] = args.scale;
     value_factors[r][0] = value_factors[r][1] = keep_scale;
   }
-  const Block block(args);
   block.Store(dkey, key_factors, 0, args.dkey);
   block.Store(dvalue, value_factors, 1, args.dvalue);
 }

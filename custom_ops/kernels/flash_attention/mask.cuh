@@ -84,15 +84,16 @@ struct FlashTile {
 template <bool kColumnsAreKeys, int kRows, int kTile>
 class TileWalk {
  public:
-  // In a full tile there is also no bias, and a larger product is a larger score.
+  // In a full tile there is also no bias, and a larger product is a larger score. There are as many rounds as heads.
   __device__ TileWalk(const FlashShape& shape, const FlashMask& mask, float scale, const SampleTokens& tokens,
-                      int first_row)
+                      int first_row, int heads)
       : tokens_(tokens),
+        heads_(heads),
         left_(static_cast<int>(kColumnsAreKeys ? shape.before() : shape.after())),
         right_(static_cast<int>(kColumnsAreKeys ? shape.after() : shape.before())),
         may_be_full_(mask.slopes == nullptr && scale > 0),
         first_row_(first_row),
-        next_(first_row > left_ ? (first_row - left_) / kTile * kTile : 0),
+        next_(Begin()),
         end_(EndOf(first_row, kRows + right_)) {
     RangeCodes<!kColumnsAreKeys, kRows / kWarp> rows;
     rows.Read(tokens, first_row);
@@ -102,7 +103,12 @@ class TileWalk {
 
   // The next tile; false if there is none.
   __device__ bool Next(FlashTile<kTile>* tile) {
-    while (next_ < end_) {
+    while (next_ < end_ || head_ + 1 < heads_) {
+      if (next_ >= end_) {
+        ++head_;
+        next_ = Begin();
+        codes_.Read(tokens_, next_);
+      }
       const int first = next_;
       const RangeCodes<kColumnsAreKeys, kTile / kWarp> codes = codes_;
       next_ += kTile;
@@ -122,12 +128,18 @@ class TileWalk {
     return false;
   }
 
+  // The head of the last tile, counted from 0.
+  __device__ int head() const { return head_; }
+
  private:
+  __device__ int Begin() const { return first_row_ > left_ ? (first_row_ - left_) / kTile * kTile : 0; }
   __device__ int EndOf(int first, int count) const {
     return count < tokens_.length - first ? first + count : tokens_.length;
   }
 
   const SampleTokens tokens_;
+  const int heads_;
+  int head_ = 0;
   const int left_, right_;  // how far from a row its columns may be
   const bool may_be_full_;
   const int first_row_;
@@ -143,9 +155,13 @@ struct ScoreRule {
   __device__ ScoreRule(const FlashShape& shape, const FlashMask& mask, float scale, int64_t head)
       : inner(scale > 0 ? 1.0f : scale * kLog2E),
         outer(scale > 0 ? scale * kLog2E : 1.0f),
-        slope(mask.slopes == nullptr ? 0.0f : scale > 0 ? mask.slopes[head] / scale : mask.slopes[head] * kLog2E),
+        slope(SlopeOf(mask, scale, head)),
         before(static_cast<uint32_t>(shape.before())),
         range(static_cast<uint32_t>(shape.before() + shape.after())) {}
+
+  __device__ static float SlopeOf(const FlashMask& mask, float scale, int64_t head) {
+    return mask.slopes == nullptr ? 0.0f : scale > 0 ? mask.slopes[head] / scale : mask.slopes[head] * kLog2E;
+  }
 
   // The score less a reference, rounded once, so that large scores lose no more precision than small ones.
   __device__ float Less(float number, float reference) const { return fmaf(number, outer, -reference); }
@@ -160,15 +176,16 @@ struct ScoreRule {
 // Adds the bias to the products of a tile of 16 rows, and puts minus infinity for pairs that are masked. Rows are queries
 // and columns keys, or the other way round; `distance` is from row g to column 0.
 template <int kTiles>
-__device__ __forceinline__ void MaskTile(bool columns_are_keys, const ScoreRule& rule, const int32_t (&row_codes)[2],
-                                         const int32_t* column_codes, int distance, float (&products)[kTiles][4]) {
+__device__ __forceinline__ void MaskTile(bool columns_are_keys, const ScoreRule& rule, float slope,
+                                         const int32_t (&row_codes)[2], const int32_t* column_codes, int distance,
+                                         float (&products)[kTiles][4]) {
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = 8 * j + LaneColumn() + i % 2, from_row = distance + column - i / 2 * 8;
       const int from_query = columns_are_keys ? from_row : -from_row;
-      const float number = fmaf(static_cast<float>(from_query), rule.slope, products[j][i] * rule.inner);
+      const float number = fmaf(static_cast<float>(from_query), slope, products[j][i] * rule.inner);
       const bool is_near = static_cast<uint32_t>(from_query) + rule.before <= rule.range;
       const bool allowed = row_codes[i / 2] == column_codes[column] && is_near;
       products[j][i] = allowed ? number : -INFINITY;

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
       const int query = first_query + 16 * r + 8 * half;
       row_codes[r][half] = block.tokens.template Code<false>(query);
       log_sum_exp[r][half] = LogSumExpOf(args.log_sum_exp + numbers, query, block.length);
-      const int64_t at = block.queries.offset + query * block.queries.stride;
+      const int64_t at = block.own.offset + query * block.own.stride;
       const int columns = query < block.length ? block.head_size : 0;
       dot[r][half] =
           DotOfQuery(static_cast<const T*>(args.dcontext) + at, static_cast<const T*>(args.context) + at, columns);
@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
       for (int r = 0; r < kRowTiles; ++r) {
         const int query = first_query + 16 * r;
         if (!tile.is_full) {
-          MaskTile(true, block.rule, row_codes[r], Shared::columns(turn).code + step, tile.first + step - query, scores[r]);
+          MaskTile(true, block.rule, block.rule.slope, row_codes[r], Shared::columns(turn).code + step, tile.first + step - query, scores[r]);
         }
         if constexpr (kDropout) {
-          const int64_t begin = shape.ElementOf(block.head, query) + tile.first + step;
+          const int64_t begin = shape.ElementOf(block.place.head, query) + tile.first + step;
           const KeptOfRows<kStep> kept(draws, {begin, begin + 8 * shape.length});
 #pragma unroll
           for (int j = 0; j < kStep / 8; ++j) {
