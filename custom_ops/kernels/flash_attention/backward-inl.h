@@ -226,7 +226,7 @@ void FlashBackwardHeads(const FlashAttentionBackward& args, int64_t begin, int64
   const RoundKeys round_keys(args.dropout);
   FlashBackwardWork<T> work(shape);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t sample = item / shape.kv_heads(), first = item % shape.kv_heads() * group;
+    const int64_t sample = item / shape.kv_heads, first = item % shape.kv_heads * group;
     const SampleMask mask(shape, args.mask, sample);
     for (int64_t head = first; head < first + group; ++head) {
       FlashBackwardHead<kDropout>(args, mask, round_keys, sample, head, work);

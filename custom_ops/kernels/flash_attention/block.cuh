@@ -20,7 +20,7 @@ struct HeadAddress {
 // How many heads the rows of a pass have.
 template <FlashPass kPass>
 TFTRAIN_HOST_DEVICE int64_t RowHeads(const FlashShape& shape) {
-  return kPass == FlashPass::kKeyGradient ? shape.kv_heads() : shape.heads;
+  return kPass == FlashPass::kKeyGradient ? shape.kv_heads : shape.heads;
 }
 
 template <FlashPass kPass, typename T, int kHead>
@@ -48,8 +48,7 @@ struct FlashBlock {
   // registers are scarce.
   template <typename Args>
   __device__ __forceinline__ TileWalk<kColumnsAreKeys, Form::kRows, Form::kTile> Walk(const Args& args) const {
-    const int heads = kColumnsAreKeys ? 1 : static_cast<int>(shape.group);
-    return {shape, args.mask, args.scale, tokens, place.first_row, heads};
+    return {shape, args.mask, args.scale, tokens, place.first_row};
   }
 
   // The first row of the warp.
@@ -77,14 +76,14 @@ struct FlashBlock {
                                           own.stride, length - place.first_row, head_size, Shared::rows(set));
   }
 
-  // Begins to copy the columns of a tile of two tensors, of one of the walk's heads.
-  __device__ __forceinline__ void CopyTile(const Tile& tile, const void* first, const void* second, int stage,
+  // Begins to copy the columns of a tile of two tensors, from `column` on, of one of the walk's heads.
+  __device__ __forceinline__ void CopyTile(int column, const void* first, const void* second, int stage,
                                            int head = 0) const {
     const auto [offset, stride] = Columns(head);
-    const int64_t at = offset + tile.first * stride;
-    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(first) + at, stride, length - tile.first, head_size,
+    const int64_t at = offset + column * stride;
+    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(first) + at, stride, length - column, head_size,
                                           Shared::tile(stage, 0));
-    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(second) + at, stride, length - tile.first, head_size,
+    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(second) + at, stride, length - column, head_size,
                                           Shared::tile(stage, 1));
     CommitCopies();
   }

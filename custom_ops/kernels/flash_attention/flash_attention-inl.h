@@ -150,7 +150,7 @@ void FlashForwardItems(const FlashAttentionForward& args, int64_t begin, int64_t
       const bool is_one_head = item / blocks == (shared_end - 1) / blocks;
       const int64_t first = is_one_head ? item % blocks : 0, last = is_one_head ? (shared_end - 1) % blocks : blocks - 1;
       const KeyRange range(shape, first * kQueryBlock, (last + 1) * kQueryBlock);
-      const int64_t offset = shape.KvOffset(sample, shared % shape.kv_heads(), range.begin);
+      const int64_t offset = shape.KvOffset(sample, shared % shape.kv_heads, range.begin);
       const int64_t keys = range.end - range.begin;
       PackTransposed(static_cast<const T*>(args.key) + offset, shape.kv_stride(), keys, work.size,
                      work.keys + range.begin * work.size / kNumbers);
@@ -189,7 +189,7 @@ inline void RunFlashAttention(const FlashAttentionBackward& args, const Parallel
   WithType(args.dtype, [&](auto t) {
     using T = decltype(t);
     const auto heads = args.dropout.drop_below > 0 ? &FlashBackwardHeads<true, T> : &FlashBackwardHeads<false, T>;
-    parallel_for(shape.batch * shape.kv_heads(), FlashCost(shape, shape.length * shape.group, 5),
+    parallel_for(shape.batch * shape.kv_heads, FlashCost(shape, shape.length * shape.group, 5),
                  [&](int64_t begin, int64_t end) { heads(args, begin, end); });
   });
 }

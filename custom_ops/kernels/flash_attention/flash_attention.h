@@ -36,13 +36,13 @@ struct FlashShape {
   bool causal = false;
   int64_t window = -1;  // the largest distance from a query to a key that it attends to; negative: any
   int64_t group = 1;     // heads of queries that share a head of keys and values, a divisor of heads
+  int64_t kv_heads = heads / group;  // follows from the others
 
   TFTRAIN_HOST_DEVICE int64_t row_stride() const { return heads * head_size; }  // from a token to the next
   TFTRAIN_HOST_DEVICE int64_t Offset(int64_t sample, int64_t head, int64_t token) const {
     return (sample * length + token) * row_stride() + head * head_size;
   }
-  TFTRAIN_HOST_DEVICE int64_t kv_heads() const { return heads / group; }
-  TFTRAIN_HOST_DEVICE int64_t kv_stride() const { return kv_heads() * head_size; }
+  TFTRAIN_HOST_DEVICE int64_t kv_stride() const { return kv_heads * head_size; }
   TFTRAIN_HOST_DEVICE int64_t KvOffset(int64_t sample, int64_t kv_head, int64_t token) const {
     return (sample * length + token) * kv_stride() + kv_head * head_size;
   }

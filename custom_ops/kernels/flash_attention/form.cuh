@@ -55,8 +55,11 @@ struct FlashColumns {
   int32_t code[kTile];
   float log_sum_exp[kTile];  // to base 2; this and the others are there only where columns are queries
   float dot[kTile];
-  float slope;  // of the head of these queries
-  int head;     // of the walk
+  int64_t element;  // of the first query among those that dropout draws
+  int head;         // of these queries, counted among those that share the keys
+  float slope;
+  int first;  // this and the next are the tile's
+  bool is_full;
 };
 
 // The shared memory of a block: two sets of own rows (in forward one), two of columns for each stage, what is known of them.

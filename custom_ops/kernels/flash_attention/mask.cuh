@@ -84,11 +84,10 @@ struct FlashTile {
 template <bool kColumnsAreKeys, int kRows, int kTile>
 class TileWalk {
  public:
-  // In a full tile there is also no bias, and a larger product is a larger score. There are as many rounds as heads.
+  // In a full tile there is also no bias, and a larger product is a larger score.
   __device__ TileWalk(const FlashShape& shape, const FlashMask& mask, float scale, const SampleTokens& tokens,
-                      int first_row, int heads)
+                      int first_row)
       : tokens_(tokens),
-        heads_(heads),
         left_(static_cast<int>(kColumnsAreKeys ? shape.before() : shape.after())),
         right_(static_cast<int>(kColumnsAreKeys ? shape.after() : shape.before())),
         may_be_full_(mask.slopes == nullptr && scale > 0),
@@ -101,11 +100,12 @@ class TileWalk {
     codes_.Read(tokens, next_);
   }
 
-  // The next tile; false if there is none.
-  __device__ bool Next(FlashTile<kTile>* tile) {
-    while (next_ < end_ || head_ + 1 < heads_) {
+  // The next tile; false if there is none. The same tiles come again for each of the heads: `head` is the last tile's, and
+  // becomes this one's.
+  __device__ bool Next(FlashTile<kTile>* tile, int heads, int* head) {
+    while (next_ < end_ || *head + 1 < heads) {
       if (next_ >= end_) {
-        ++head_;
+        ++*head;
         next_ = Begin();
         codes_.Read(tokens_, next_);
       }
@@ -128,8 +128,10 @@ class TileWalk {
     return false;
   }
 
-  // The head of the last tile, counted from 0.
-  __device__ int head() const { return head_; }
+  __device__ bool Next(FlashTile<kTile>* tile) {
+    int head = 0;
+    return Next(tile, 1, &head);
+  }
 
  private:
   __device__ int Begin() const { return first_row_ > left_ ? (first_row_ - left_) / kTile * kTile : 0; }
@@ -138,8 +140,6 @@ class TileWalk {
   }
 
   const SampleTokens tokens_;
-  const int heads_;
-  int head_ = 0;
   const int left_, right_;  // how far from a row its columns may be
   const bool may_be_full_;
   const int first_row_;

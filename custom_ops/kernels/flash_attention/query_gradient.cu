@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
   block.CopyOwnRows(args.dcontext, 1);
   CommitCopies();
   if (has_tile) {
-    block.CopyTile(tile, args.key, args.value, 0);
+    block.CopyTile(tile.first, args.key, args.value, 0);
     block.StoreCodes(tile, 0);
   }
 
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
     WaitForCopies();
     __syncthreads();  // the tile is there, and all warps have done with the other one
     const bool has_next = walk.Next(&next);
-    if (Form::kStages == 2 && has_next) block.CopyTile(next, args.key, args.value, turn ^ 1);
+    if (Form::kStages == 2 && has_next) block.CopyTile(next.first, args.key, args.value, turn ^ 1);
     const auto keys = Shared::tile(turn, 0), values = Shared::tile(turn, 1);
 
 #pragma unroll 1
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
     if (has_next) block.StoreCodes(next, turn ^ 1);
     if (Form::kStages == 1 && has_next) {
       __syncthreads();
-      block.CopyTile(next, args.key, args.value, 0);
+      block.CopyTile(next.first, args.key, args.value, 0);
     }
     tile = next;
     has_tile = has_next;
