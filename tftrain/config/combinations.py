@@ -66,8 +66,6 @@ def _of_model(config) -> Iterator[Problem]:
     if size % multiple or size > largest:
         takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
         yield Problem("attn_impl", model.attn_impl, f"expected softmax with heads of {size} elements: {takes}")
-    if model.attn_impl == "flash" and model.local_attention > 0:
-        yield Problem("attn_impl", "flash", "expected softmax with local_attention: flash computes no windows")
     if model.attn_impl == "cudnn" and (reason := _no_cudnn(config)):
         yield Problem("attn_impl", "cudnn", f"expected flash or softmax with {reason}")
 

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
   block.CopyOwnRows(args.query, 0);
   CommitCopies();
   if (has_tile) {
-    block.CopyTile(tile, args.key, args.value, 0);
+    block.CopyTile(tile.first, args.key, args.value, 0);
     block.StoreCodes(tile, 0);
   }
   WaitForCopies();
@@ -101,14 +101,14 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
     WaitForCopies();
     __syncthreads();  // the tile is there, and all warps have done with the other one
     const bool has_next = walk.Next(&next);
-    if (Form::kStages == 2 && has_next) block.CopyTile(next, args.key, args.value, turn ^ 1);
+    if (Form::kStages == 2 && has_next) block.CopyTile(next.first, args.key, args.value, turn ^ 1);
 
     Fragments<kRowTiles, kTile> scores;
     MultiplyOverHead<kTile>(queries, Shared::tile(turn, 0), scores);
     if (!tile.is_full) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        MaskTile(true, block.rule, row_codes[r], Shared::columns(turn).code, tile.first - first_query - 16 * r, scores[r]);
+        MaskTile(true, block.rule, block.rule.slope, row_codes[r], Shared::columns(turn).code, tile.first - first_query - 16 * r, scores[r]);
       }
     }
     SoftmaxOfTile(block.rule, scores, states, context);
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
     if (has_next) block.StoreCodes(next, turn ^ 1);
     if (Form::kStages == 1 && has_next) {
       __syncthreads();
-      block.CopyTile(next, args.key, args.value, 0);
+      block.CopyTile(next.first, args.key, args.value, 0);
     }
     tile = next;
     has_tile = has_next;

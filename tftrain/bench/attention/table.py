@@ -14,8 +14,10 @@ from tftrain.bench.worker import Worker, WorkerError
 STEPS = 5
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 CORES = {"plain": "reference", "softmax": "fused", "flash": "flash"}  # by their names in tftrain.model.attention_cores
-CAUSAL = "_causal"  # after the name of a core in a row with a causal mask, at some lengths
-CAUSAL_CORES, CAUSAL_LENGTHS = ("softmax", "flash"), (512, 2048)
+# What follows a core's name in rows with a mask, which `MASKED_CORES` have at some lengths; and fields of the mask.
+MASKS = {"": {}, "causal": {"causal": True}, "window": {"window": 64}}
+MASKED_CORES = ("softmax", "flash")
+MASKED_LENGTHS = {"causal": (512, 2048), "window": (512, 2048, 8192)}
 PASSES = ("forward", "backward")
 # Tokens in all and not samples are the same in every row, so that a time that is linear in the length stays the same.
 SIZES = {"tokens": 8192, "heads": 4, "head_size": 64, "rate": 0.1}
@@ -24,12 +26,13 @@ COLUMNS = columns("core dtype seq_length pass time_us:1 peak_mb:1")
 
 
 def rows() -> tuple[Row, ...]:
-    """Returns every core in every dtype and length, and some of them with a causal mask."""
+    """Returns every core in every dtype and length, and some of them with a causal mask or a window."""
     names = []
     for dtype in ("fp32", "bf16"):
         for length in LENGTHS:
             names += [(core, dtype, length) for core in CORES]
-            names += [(core + CAUSAL, dtype, length) for core in CAUSAL_CORES if length in CAUSAL_LENGTHS]
+            for mask, lengths in MASKED_LENGTHS.items():
+                names += [(f"{core}_{mask}", dtype, length) for core in MASKED_CORES if length in lengths]
     return tuple(
         Row(f"{core}/{dtype}/{length}", f"{dtype}/{length}", {"core": core, "dtype": dtype, "length": length, **SIZES})
         for core, dtype, length in names
@@ -44,9 +47,8 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
     with ExitStack() as stack:
         workers = {}
         for row in group:
-            name = row.settings["core"]
-            core = {"core": CORES[name.removesuffix(CAUSAL)], "causal": name.endswith(CAUSAL)}
-            settings = {**row.settings, **shared, **core}
+            core, _, mask = row.settings["core"].partition("_")
+            settings = {**row.settings, **shared, "core": CORES[core], "mask": MASKS[mask]}
             workers[row.name] = stack.enter_context(Worker("tftrain.bench.attention.worker", settings))
         for _step in range(1 + (config.steps or STEPS)):  # the first calls of a process are its warm-up
             for name in [name for name in workers if name not in errors]:
@@ -105,7 +107,7 @@ def compare(record: Record, every: list[Record]) -> None:
         record: of one core and pass.
         every: the records of all cores at the same length, in the same dtype.
     """
-    base = "softmax" + (CAUSAL if record["core"].endswith(CAUSAL) else "")
+    base = "_".join(["softmax", *record["core"].split("_")[1:]])
     for other in every:
         if (other["core"], other["pass"]) == (base, record["pass"]) and record["core"] != base:
             record["speed_change_pct"] = 100 * (other["time_us"] / record["time_us"] - 1)

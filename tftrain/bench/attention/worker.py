@@ -15,7 +15,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     """Prepares a row.
 
     Args:
-        settings: core, causal, dtype, length, threads, tokens, heads, head_size and rate.
+        settings: core, mask (fields of the `AttentionMask`), dtype, length, threads, tokens, heads, head_size and rate.
 
     Returns:
         A function that runs both passes once and returns seconds and peak_bytes by pass, shape and device. peak_bytes
@@ -37,7 +37,7 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
     @tf.function(autograph=False)
     def attend(query, key, value, keys, step):
         dropout = dropout_at(DropoutKey(1, step, tf.zeros([], tf.int64)), settings["rate"], 1)
-        return core(query, key, value, AttentionMask(keys, settings["causal"]), dropout)
+        return core(query, key, value, AttentionMask(keys, **settings["mask"]), dropout)
 
     def run(batch, length):
         """Returns seconds and the peak of resident memory by pass."""
