@@ -176,7 +176,17 @@ def test_damaged_files_of_gpt2_are_named(files, name, text, match):
 
 
 # The words of Llama 3 and Qwen: contractions, letters, few digits, signs, line breaks, spaces.
-WORDS_OF_TODAY = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+WORDS_OF_TODAY = "|".join(
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
 
 
 @pytest.mark.parametrize("end", ["<|endoftext|>", "<|end_of_text|>", "</s>"])
