@@ -16,7 +16,8 @@ from tftrain.bench.table import Outcome, Row
 from tftrain.bench.tables import TABLES
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import Compared
-from tftrain.bench.training.run import Figures, RunError
+from tftrain.bench.training.run import Figures
+from tftrain.bench.worker import MeasureError
 from tftrain.plan.system import Constants
 
 PUBLISHED = rows.read()
@@ -75,7 +76,7 @@ def bench(monkeypatch, tmp_path, capsys):
         runs.append(given)
         assert ranks <= 2
         if "--precision=fp16" in given and "--jit_compile=false" in given:
-            raise RunError("no such luck")
+            raise MeasureError("no such luck")
         part = 2 if "--precision=fp16" in given else 1
         return Figures((2.0 / part, 4.0 / part, 3.0 / part), 8.0 * part, 3.0 / part, 1, 10**9, 0, {}, 0)
 

@@ -4,14 +4,13 @@ Each row is two runs: one without a log, for the time of a step, and one with it
 """
 
 import statistics
-import tempfile
-from collections.abc import Sequence
+from typing import Any
 
 from tftrain.bench.bars import Panel, Series
 from tftrain.bench.collectives import trace
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
-from tftrain.bench.training.run import LIMIT_SECONDS, QUIET, launch, read_metrics
+from tftrain.bench.training.run import train
 
 STEPS = 10
 WARM_UP = 4
@@ -33,60 +32,37 @@ MODEL = (
     *("--num_attention_heads=4", "--micro_batch_size=4", "--check_memory=false"),
 )
 
-COLUMNS = columns(
-    "ranks:0 layout cycle_ms step_ms:1 traced_ms:1 compute_ms:1 waiting_ms:1 transfer_ms:1 collectives:0 negotiated:1"
-)
-
-
-def rows() -> tuple[Row, ...]:
-    """Returns a row for each case and cycle time."""
-    return tuple(
-        Row(f"{ranks}/{layout}/{cycle}", f"{ranks}/{layout}", {"ranks": ranks, "layout": layout, "cycle_ms": cycle})
-        for ranks, layout in CASES
-        for cycle in CYCLES
-    )
-
 
 def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
-    """Runs a row twice and returns its line of the table.
+    """Runs a row twice and returns its line of the table."""
+    ranks, layout, cycle = row.settings.values()
+    steps, environ = config.steps or STEPS, {} if cycle == "auto" else {"HOROVOD_CYCLE_TIME": cycle}
 
-    Raises:
-        RunError: a run failed.
-        TraceError: its log does not have all steps.
-    """
-    steps = config.steps or STEPS
-    seconds, _ = run(row, config, steps, {})
-    _, lines = run(row, config, steps, {"HOROVOD_LOG_LEVEL": "trace"})
-    found = trace.summary(lines, WARM_UP + steps, WARM_UP)
+    def run(environ: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
+        flags = [*MODEL, *LAYOUTS[layout], *config.run_flags()]
+        return train(flags, ranks, WARM_UP + steps, environ=environ, forked_from=2)
+
+    metrics, _ = run(environ)
+    _, output = run({**environ, "HOROVOD_LOG_LEVEL": "trace"})
+    seconds = [each["step_time_s"] for each in metrics if "step_time_s" in each and each["step"] > WARM_UP]
+    found = trace.summary(output.splitlines(), WARM_UP + steps, WARM_UP)
     parts = {f"{name}_ms": 1e3 * value for name, value in found.division._asdict().items()}
     times = {"step_ms": 1e3 * statistics.median(seconds), "traced_ms": 1e3 * found.seconds, **parts}
     return [{**row.settings, **times, "collectives": found.collectives, "negotiated": found.negotiated}]
 
 
-def run(row: Row, config: BenchConfig, steps: int, environ: dict[str, str]) -> tuple[list[float], Sequence[str]]:
-    """Trains once; returns the seconds of the counted steps, and all printed lines.
-
-    Raises:
-        RunError: the run failed, or was not done in time.
-    """
-    settings = row.settings
-    if settings["cycle_ms"] != "auto":
-        environ = {"HOROVOD_CYCLE_TIME": settings["cycle_ms"], **environ}
-    with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
-        flags = [
-            *(*MODEL, *LAYOUTS[settings["layout"]], *QUIET, f"--max_steps={WARM_UP + steps}"),
-            *(f"--output_dir={folder}/run", *config.run_flags()),
-        ]
-        output = launch(flags, settings["ranks"], LIMIT_SECONDS, environ=environ, forked_from=2)
-        counted = [each for each in read_metrics(folder) if "step_time_s" in each and each["step"] > WARM_UP]
-    return [each["step_time_s"] for each in counted], output.splitlines()
-
-
 COLLECTIVES = Table(
     "collectives",
     "a step on 2 to 16 ranks of this host: computation, waiting for negotiation, transfer, by Horovod's cycle time",
-    COLUMNS,
-    rows(),
+    columns(
+        "ranks:0 layout cycle_ms step_ms:1 traced_ms:1 compute_ms:1 waiting_ms:1 transfer_ms:1 collectives:0 "
+        "negotiated:1"
+    ),
+    tuple(
+        Row(f"{ranks}/{layout}/{cycle}", f"{ranks}/{layout}", {"ranks": ranks, "layout": layout, "cycle_ms": cycle})
+        for ranks, layout in CASES
+        for cycle in CYCLES
+    ),
     each_row(records),
     panels=(Panel("Time of a step, ms", (Series("step_ms"),), ".1f", " ms"),),
     chart_note="A bar is the median time of a step, and its label is the same number.",

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from tftrain.bench.errors import MeasureError
+from tftrain.bench.worker import MeasureError
 
 # Ranks write to one file: a line may begin with digits of another.
 LINE = re.compile(r"\[\d*?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\. *(\d+): T [^\]]*\] \[(\d+)\]: (.*)")
@@ -26,10 +26,6 @@ SENT = re.compile(r"Sent (\d+) messages to coordinator")
 Interval = tuple[float, float]
 
 
-class TraceError(MeasureError):
-    """The log does not have what is expected; the message says what."""
-
-
 class Event(NamedTuple):
     """A line of the log.
 
@@ -37,8 +33,7 @@ class Event(NamedTuple):
         seconds: since the epoch.
         rank: that wrote it; for `negotiated`, its number in the process set.
         kind: enqueued, performing, finished or negotiated.
-        names: of the tensors.
-        count: of `negotiated`, the tensors whose response is not in Horovod's cache.
+        names, count: the tensors; of `negotiated`, only the number of those whose response is not in Horovod's cache.
     """
 
     seconds: float
@@ -96,12 +91,9 @@ def parse(line: str) -> Event | None:
 
 
 def divide(step: Interval, waits: Iterable[Interval], transfers: Iterable[Interval]) -> Division:
-    """Divides a step; intervals may overlap each other and the ends of the step.
+    """Divides a step, from its begin to its end in seconds; intervals may overlap each other and the ends of the step.
 
-    Args:
-        step: its begin and end in seconds.
-        waits: from the handing over of a tensor to the begin of its collective.
-        transfers: from there to the end of the collective.
+    A wait lasts from the handing over of a tensor to the begin of its collective, a transfer from there to its end.
     """
     transferring = _union(step, transfers)
     busy = _union(step, [*waits, *transferring])
@@ -118,9 +110,10 @@ def summary(lines: Iterable[str], steps: int, warm_up: int) -> Steps:
         warm_up: steps at the beginning that do not count, at least 1. The last one does not count either.
 
     Raises:
-        TraceError: the log does not have so many steps.
+        MeasureError: the log does not have so many steps.
     """
     events = [event for line in lines if (event := parse(line))]
+    sent = [event for event in events if event.kind == "negotiated"]
     of_ranks: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         if event.kind != "negotiated":
@@ -135,11 +128,11 @@ def summary(lines: Iterable[str], steps: int, warm_up: int) -> Steps:
             counts.append(sum(len(e.names) for e in own if e.kind == "enqueued" and step[0] <= e.seconds < step[1]))
         windows.append((begins[0], begins[-1]))
     if not divisions:
-        raise TraceError("the ranks logged no collective; expected some with HOROVOD_LOG_LEVEL=trace")
+        raise MeasureError("the ranks logged no collective; expected some with HOROVOD_LOG_LEVEL=trace")
     first, last = min(begin for begin, _ in windows), max(end for _, end in windows)
-    sent = sum(event.count for event in events if event.kind == "negotiated" and first <= event.seconds < last)
+    negotiated = sum(event.count for event in sent if first <= event.seconds < last)
     median = Division(*(statistics.median(each) for each in zip(*divisions, strict=True)))
-    return Steps(median, statistics.median(seconds), statistics.median(counts), sent / len(divisions))
+    return Steps(median, statistics.median(seconds), statistics.median(counts), negotiated / len(divisions))
 
 
 def _begins(events: Sequence[Event], steps: int, rank: int) -> list[float]:
@@ -148,7 +141,7 @@ def _begins(events: Sequence[Event], steps: int, rank: int) -> list[float]:
     counts = Counter(name for event in enqueued for name in event.names)
     first = next((name for event in enqueued for name in event.names if counts[name] == steps), None)
     if first is None:
-        raise TraceError(f"rank {rank} logged no collective {steps} times; expected one in every step")
+        raise MeasureError(f"rank {rank} logged no collective {steps} times; expected one in every step")
     return [event.seconds for event in enqueued if first in event.names]
 
 

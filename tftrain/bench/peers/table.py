@@ -16,7 +16,7 @@ from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text
 from tftrain.bench.report import spread
 from tftrain.bench.table import Outcome, Row, Say, Table, columns
-from tftrain.bench.worker import ROOT, Worker, WorkerError
+from tftrain.bench.worker import ROOT, MeasureError, Worker
 
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10
@@ -24,12 +24,8 @@ WARM_UP = 3
 MEMORY_GB = {task.SYNTHETIC: 6.5, task.LARGE: 6.5, task.LARGE_LONG: 6.5, task.TEXT: 10.0}  # of one implementation
 OUR_FLAGS = f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash"
 
-COLUMNS = columns(
-    "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 ratio_to_best_peer:3 share_of_products:3"
-)
-
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
-    OURS: {"module": "tftrain.bench.peers.tftrain_worker", "knows_products": True},
+    OURS: {"module": "tftrain.bench.peers.training", "knows_products": True},
     "tf_models_graph": {"module": "tftrain.bench.peers.tf_models_worker", "jit": False},
     "tf_models_xla": {"module": "tftrain.bench.peers.tf_models_worker", "jit": True},
     "hugging_face_eager": {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True},
@@ -51,13 +47,7 @@ def rows() -> tuple[Row, ...]:
         Row(
             f"{work}/{name}/{dtype}",
             f"{work}/{dtype}",
-            {
-                "implementation": name,
-                "precision": dtype,
-                "task": work,
-                "flags": OUR_FLAGS,
-                **IMPLEMENTATIONS[name],
-            },
+            {"implementation": name, "precision": dtype, "task": work, "flags": OUR_FLAGS, **IMPLEMENTATIONS[name]},
         )
         for work, names in OF_TASK.items()
         for dtype in ("bf16", "fp32")
@@ -99,15 +89,12 @@ def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outc
 def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
     """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each.
 
-    Args:
-        group: rows of one task and number format.
-        free_gb: available memory; None: enough.
+    `free_gb` is None if memory is not known; then it is enough.
     """
     ours = [row for row in group if row.settings["implementation"] == OURS]
     peers = [row for row in group if row not in ours]
-    if not ours or not peers or free_gb is None or free_gb >= memory_gb(group[0]) * len(group):
-        return [group]
-    return [[*ours, peer] for peer in peers]
+    needed = MEMORY_GB[group[0].settings["task"]] * len(group)
+    return [[*ours, peer] for peer in peers] if ours and peers and free_gb is not None and free_gb < needed else [group]
 
 
 class _Run:
@@ -145,68 +132,56 @@ class _Run:
                 self._workers.pop(name).stop()
 
     def _start(self, row: Row) -> None:
-        free, needed = host.available_memory_gb(), memory_gb(row)
+        free, needed = host.available_memory_gb(), MEMORY_GB[row.settings["task"]]
         if free is not None and free < needed:
             self.errors[row.name] = f"{free:.1f} GB of memory are free, expected {needed}; end other programs"
             return
         try:
             self._workers[row.name] = start(row, self._config)
-        except WorkerError as error:
+        except MeasureError as error:
             self.errors[row.name] = _advice(row, str(error), self._config)
-            return
-        if warm := self._ask(row.name, WARM_UP):
-            self._say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
+        else:
+            if warm := self._ask(row.name, WARM_UP):
+                self._say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
 
     def _ask(self, name: str, request: int | str) -> list[float]:
         """Returns the seconds of each step, or of the products; none, and the reason in `errors`, if that fails."""
         try:
             return self._workers[name].ask(request)
-        except WorkerError as error:
+        except MeasureError as error:
             self.errors[name] = _advice(self._rows[name], str(error), self._config)
             self._workers.pop(name).stop()
             return []
 
 
-def memory_gb(row: Row) -> float:
-    """Returns the memory that the process of a row needs."""
-    return MEMORY_GB[row.settings["task"]]
-
-
 def start(row: Row, config: BenchConfig) -> Worker:
-    """Starts the process of a row; raises WorkerError if that fails."""
+    """Starts the process of a row; raises MeasureError if that fails."""
     settings = {**row.settings, "threads": host.threads(config.cpu_threads), "extra_flags": config.extra_flags}
-    needs_torch = row.settings.get("torch")
-    python = config.torch_python or sys.executable if needs_torch else sys.executable
-    return Worker(row.settings["module"], settings, python)
+    python = config.torch_python if row.settings.get("torch") else None
+    return Worker(row.settings["module"], settings, python or sys.executable)
 
 
 def outcomes(
     group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str], products: dict[str, list[float]]
 ) -> Iterator[Outcome]:
-    """Yields the outcome of each row from the seconds of its steps.
+    """Yields the outcome of each row of a group from the seconds of its counted steps.
+
+    The batches of real text take different times: their mean counts, else the median.
 
     Args:
         group: rows of one task and number format.
-        seconds: of every counted step, by row. The batches of real text take different times: their mean counts, else
-            the median.
+        seconds: by row.
         errors: the error of each row that has none.
         products: seconds of the matrix products of a step alone, by row, where they are known.
     """
-    times = {row.name: spread(seconds[row.name]) for row in group if row.name not in errors}
     work = group[0].settings["task"]
     samples = task.TASKS[work].rows
-    means = {
-        name: statistics.fmean(seconds[name]) if work == task.TEXT else time["median"] for name, time in times.items()
-    }
-    speeds = {
-        row.name: samples / means[row.name] * row.settings.get("examples_per_row", 1)
-        for row in group
-        if row.name in means
-    }
-    peers = [speeds[row.name] for row in group if row.name in speeds and row.settings["implementation"] != OURS]
-    best = max(peers, default=None)
-    base = next((row.name for row in group if best and speeds.get(row.name) == best), None)
-    base_spread = None
+    rows = {row.name: row.settings for row in group if row.name not in errors}
+    times = {name: spread(seconds[name]) for name in rows}
+    means = {name: statistics.fmean(seconds[name]) if work == task.TEXT else times[name]["median"] for name in rows}
+    speeds = {name: samples / means[name] * rows[name].get("examples_per_row", 1) for name in rows}
+    base = max((name for name in rows if rows[name]["implementation"] != OURS), key=speeds.get, default=None)
+    best, base_spread = speeds.get(base), None
     if base and len(seconds[base]) > 1:  # one step has no spread
         base_spread = 100 * (times[base]["high"] - times[base]["low"]) / times[base]["median"]
     for row in group:
@@ -242,7 +217,9 @@ def _advice(row: Row, error: str, config: BenchConfig) -> str:
 PEERS = Table(
     "peers",
     "a whole update of BERT-base, on random full rows and on real text, here and in other projects, in turns",
-    COLUMNS,
+    columns(
+        "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 ratio_to_best_peer:3 share_of_products:3"
+    ),
     rows(),
     measure,
     panels=(speed_panel("Real samples/s: change, %"),),

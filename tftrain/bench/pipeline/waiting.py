@@ -6,22 +6,25 @@ The chief prints one line of json, see `measure`. A wait takes the same time on 
 the time of a step shows what the engine adds: transfers, and the calls of compiled functions.
 """
 
+import itertools
 import json
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tftrain.bench.pipeline.held import most_held
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
 from tftrain.schedules import orders, simulation
-from tftrain.schedules.table import Table
+from tftrain.schedules.activations import RELEASING
+from tftrain.schedules.simulation import Event
+from tftrain.schedules.table import Kind, Table
 from tftrain.train.gradients import Position
 from tftrain.train.pipeline import StageGraph
 from tftrain.train.stage import Backward, Forward
@@ -85,13 +88,7 @@ def _wait(tensor: tf.Tensor, seconds: float) -> tf.Tensor:
 
 
 def measure(mesh: Mesh, table: Table, seconds: Seconds, steps: int) -> dict[str, Any] | None:
-    """Runs a schedule.
-
-    Args:
-        mesh: as many stages as ranks.
-        table: the schedule.
-        seconds: waits of a stage.
-        steps: that count.
+    """Runs a schedule over as many stages as ranks, for so many `steps` that count.
 
     Returns:
         On the chief: `step_ms`, the median of the steps; `step_times_ms` of each; `bubble` in percent, and `held`, the
@@ -121,6 +118,17 @@ def measure(mesh: Mesh, table: Table, seconds: Seconds, steps: int) -> dict[str,
         "bubble": 100 * simulation.bubble_share(events),
         "held": most_held(events, mesh.pipeline_parallel_size),
     }
+
+
+def most_held(events: Sequence[Event], stages: int) -> list[int]:
+    """Returns for each stage the most forward passes of a step that had begun while their backward had not ended."""
+    changes: list[list[tuple[float, int]]] = [[] for _ in range(stages)]
+    for stage, action, begin, end in events:
+        if action.kind is Kind.FORWARD:
+            changes[stage].append((begin, 1))
+        elif action.kind in RELEASING:
+            changes[stage].append((end, -1))
+    return [max(itertools.accumulate(change for _, change in sorted(each)), default=0) for each in changes]
 
 
 def main(text: str) -> None:

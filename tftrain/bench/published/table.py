@@ -20,7 +20,7 @@ from tftrain.bench.published.rows import Published
 from tftrain.bench.report import spread
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.training import alternation, run
-from tftrain.bench.training.run import RunError
+from tftrain.bench.worker import MeasureError
 from tftrain.plan.published import compare
 
 STEPS = 20  # the start of a run takes longer; steps of small models vary by a third
@@ -60,7 +60,7 @@ def measure(published: Sequence[Published], group: list[Row], config: BenchConfi
 
     def one(row: Row) -> run.Figures:
         if row.name in unfit:
-            raise RunError(unfit[row.name])
+            raise MeasureError(unfit[row.name])
         return run.measure(cases[row.name].flags, cases[row.name].work.ranks, config.steps or STEPS)
 
     distinct = [same[0] for same in shared.values()]

@@ -1,4 +1,4 @@
-"""The rows of table `packing`: training on the same built-in text, with one example a row and with several.
+"""Table `packing`: training on the same built-in text, with one example a row and with several.
 
 All rows train on the same examples with as many of them in an update: a packed batch has fewer rows. So the losses may
 be compared update by update, and what differs is the time. `buckets` has one example a row, and batches of similar
@@ -7,115 +7,77 @@ lengths, which are cut.
 
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from tftrain.bench import host
 from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.packing.chart import draw
-from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
+from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import range_pct
-from tftrain.bench.training.run import RunError
+from tftrain.bench.worker import MeasureError
 from tftrain.input.manifest import read_manifest
 
 STEPS, RANKS, ROWS = 20, 1, 16  # ROWS: of an update without packing
-PREPARE = (
-    "--builtin_corpus",
-    "--builtin_corpus_mb=8",
-    "--max_seq_length=512",
-)
+PREPARE = ("--builtin_corpus", "--builtin_corpus_mb=8", "--max_seq_length=512")
 VOCABULARY = "--vocab_size=8192"
 FLAGS = (
-    "--num_hidden_layers=4",
-    "--hidden_size=256",
-    "--num_attention_heads=4",
-    "--attn_impl=flash",
-    "--optimizer=adamw",
-    "--learning_rate=3e-4",
-    "--warmup_steps=10",
+    *("--num_hidden_layers=4", "--hidden_size=256", "--num_attention_heads=4", "--attn_impl=flash"),
+    *("--optimizer=adamw", "--learning_rate=3e-4", "--warmup_steps=10"),
 )
 # The largest number of examples in a row by the name of the row; 1: not packed.
 PACKINGS = {"none": 1, "buckets": 1, "greedy_3": 3, "greedy_8": 8}
 OF_ROW = {"buckets": ("--seq_length_buckets=64,128,256,384",)}
-
-COLUMNS = columns(
-    "packing max_sequences_per_pack:0 rows_per_sec:2 real_samples_per_sec:2 real_tokens_per_sec:0 "
-    "utilisation:4 real_samples_change_pct:1 base_spread_pct:1 mlm_loss:4"
-)
-
-
-def rows() -> tuple[Row, ...]:
-    """Returns a row for each number of examples in a row."""
-    return tuple(
-        Row(name, "all", {"packing": name.partition("_")[0], "most": most, "flags": OF_ROW.get(name, ())})
-        for name, most in PACKINGS.items()
-    )
+COLOURS = {"not packed": "#8c8c8c", "buckets": "#5b9a68", "up to 3 in a row": "#d98e4a", "up to 8 in a row": "#1f4e79"}
 
 
 def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Prepares the text for each row and trains on it, in turns."""
-    found: dict[str, list[Record]] = {row.name: [] for row in group}
     errors: dict[str, str] = {}
     with TemporaryDirectory(prefix="tftrain_bench_") as folder:
         vocabulary = VOCABULARY
-        for row in group:
-            try:
-                prepare(row, f"{folder}/{row.name}", vocabulary)
-                vocabulary = f"--vocab_file={folder}/{row.name}/vocab.txt"
-            except RunError as error:
-                errors[row.name] = str(error)
-        for _ in range(config.rounds):
-            for row in [row for row in group if row.name not in errors]:
-                try:
-                    found[row.name].append(train(row, f"{folder}/{row.name}", config))
-                except RunError as error:
-                    errors[row.name] = str(error)
-                    continue
-                record = found[row.name][-1]
-                rate, share = record["real_samples_per_sec"], record["utilisation"]
-                say(f"{row.name}: {rate:.2f} examples/s, {share:.1%} of the positions; {host.load()}")
-    base = found.get("none")
+
+        def prepared(row: Row) -> None:
+            nonlocal vocabulary
+            prepare(row, f"{folder}/{row.name}", vocabulary)
+            vocabulary = f"--vocab_file={folder}/{row.name}/vocab.txt"
+
+        def trained(row: Row) -> Record:
+            record = train(row, f"{folder}/{row.name}", config)
+            rate, share = record["real_samples_per_sec"], record["utilisation"]
+            say(f"{row.name}: {rate:.2f} examples/s, {share:.1%} of the positions; {host.load()}")
+            return record
+
+        in_turns(group, 1, prepared, errors)
+        found = in_turns(group, config.rounds, trained, errors)
     for row in group:
         if row.name in errors:
             yield Outcome(row.name, [], errors[row.name])
         else:
-            yield Outcome(row.name, [median(found[row.name], base if row.name != "none" else None)])
+            yield Outcome(row.name, [median(found[row.name], found.get("none") if row.name != "none" else None)])
 
 
 def prepare(row: Row, folder: str, vocabulary: str) -> None:
-    """Prepares the built-in corpus for a row; `vocabulary` is a flag.
-
-    Raises:
-        RunError: the preparation failed.
-    """
+    """Prepares the built-in corpus for a row; `vocabulary` is a flag."""
     most = row.settings["most"]
     packing = ["--packing=greedy", f"--max_sequences_per_pack={most}"] if most > 1 else []
-    run.launch(
-        [*PREPARE, vocabulary, *packing, f"--output_dir={folder}"], 1, run.LIMIT_SECONDS, module="tftrain.prepare"
-    )
+    given = [*PREPARE, vocabulary, *packing, f"--output_dir={folder}"]
+    run.launch(given, 1, run.LIMIT_SECONDS, module="tftrain.prepare")
 
 
 def train(row: Row, folder: str, config: BenchConfig) -> Record:
-    """Trains on prepared data for some steps and returns a record of the table.
-
-    Raises:
-        RunError: the run failed.
-    """
+    """Trains on prepared data for some steps and returns a record of the table."""
     ranks, manifest = config.np or RANKS, read_manifest(folder)
     share = manifest.examples("train") / manifest.packed_examples("train")
     batch = max(1, round(ROWS * share / ranks))
     steps = run.WARM_UP + (config.steps or STEPS)
-    given = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}"]
-    length = [*config.run_flags(), f"--max_steps={steps}"]
-    with TemporaryDirectory(prefix="tftrain_bench_") as output:
-        run.launch(
-            [*run.QUIET, *FLAGS, *row.settings["flags"], *given, *length, f"--output_dir={output}/run"],
-            ranks,
-            seconds=run.LIMIT_SECONDS + 60 * steps,
-        )
-        metrics = run.read_metrics(output)
+    data = [f"--data_dir={folder}", f"--micro_batch_size={batch}", f"--global_batch_size={batch * ranks}"]
+    given = [*FLAGS, *row.settings["flags"], *data, *config.run_flags()]
+    metrics, _ = run.train(given, ranks, steps, run.LIMIT_SECONDS + 60 * steps)
     return record(metrics, row.settings["packing"], row.settings["most"])
 
 
@@ -129,12 +91,12 @@ def record(rows: Sequence[dict[str, Any]], packing: str, most: int) -> Record:
         most: examples of a row at most.
 
     Raises:
-        RunError: no counted step has a time.
+        MeasureError: no counted step has a time.
     """
     trained = [row for row in rows if "step_time_s" in row]
     counted = [row for row in trained if row["step"] > run.WARM_UP and row["step_time_s"]]
     if not counted:
-        raise RunError("all steps compiled; more --steps are needed")
+        raise MeasureError("all steps compiled; more --steps are needed")
     typical = statistics.mean if packing == "buckets" else statistics.median
     seconds = typical(row["step_time_s"] for row in counted)
     per_step = {
@@ -166,11 +128,55 @@ def median(records: Sequence[Record], base: Sequence[Record] | None) -> Record:
     return found
 
 
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Draws a bar and a curve for each row as png: real examples a second, and the loss over trained examples."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    speed, loss = figure.subplots(1, 2, width_ratios=(1, 2))
+    for place, record in enumerate(records):
+        name, rate = label(record), record["real_samples_per_sec"]
+        speed.bar(place, rate, color=COLOURS[name])
+        speed.annotate(f"{rate:.1f}", (place, rate), (0, 2), textcoords="offset points", ha="center")
+        loss.plot(*curve(record), color=COLOURS[name], label=name)
+    words = [label(record).replace(" in a row", "\nin a row") for record in records]
+    speed.set_xticks(range(len(records)), words, fontsize=8)
+    speed.set_title("Real examples a second", loc="left", fontweight="bold")
+    loss.set_title("Masked-LM loss (nats)", loc="left", fontweight="bold")
+    loss.set_xlabel("examples trained on")
+    loss.legend(frameon=False)
+    for axes in (speed, loss):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=160, format="png")
+
+
+def label(record: Record) -> str:
+    """Returns the name of a row in the picture."""
+    if record["packing"] == "greedy":
+        return f"up to {record['max_sequences_per_pack']} in a row"
+    return {"none": "not packed", "buckets": "buckets"}[record["packing"]]
+
+
+def curve(record: Record, points: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the losses of a record's steps as means over parts of equal length: examples, and nats."""
+    losses = np.array([np.nan if loss is None else loss for loss in record["losses"]], float)
+    parts = np.array_split(losses, min(points, len(losses)))
+    sizes = np.array([len(part) for part in parts])
+    steps = np.cumsum(sizes) - sizes / 2
+    return steps * record["real_samples_per_step"], np.array([np.nanmean(part) for part in parts])
+
+
 PACKING = Table(
     "packing",
     "training on built-in text at 512 tokens, one example a row, cut or packed: real examples a second, and the loss",
-    COLUMNS,
-    rows(),
+    columns(
+        "packing max_sequences_per_pack:0 rows_per_sec:2 real_samples_per_sec:2 real_tokens_per_sec:0 "
+        "utilisation:4 real_samples_change_pct:1 base_spread_pct:1 mlm_loss:4"
+    ),
+    tuple(
+        Row(name, "all", {"packing": name.partition("_")[0], "most": most, "flags": OF_ROW.get(name, ())})
+        for name, most in PACKINGS.items()
+    ),
     measure,
     draw=draw,
     panels=(speed_panel("Real examples a second: change, %", "real_samples_change_pct"),),
