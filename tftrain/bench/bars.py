@@ -53,8 +53,7 @@ class Panel:
     Attributes:
         title: the figure and its unit.
         series: a bar of each record for each of them.
-        form: format of a number, such as "+.1f".
-        unit: follows the number.
+        form, unit: the format of a number, such as "+.1f", and what follows it.
         better: the sign of a better change, 1 or -1; 0: the numbers are no changes.
     """
 
@@ -92,20 +91,15 @@ def speed_panel(title: str, column: str = "speed_change_pct") -> Panel:
 def chart(
     panels: Sequence[Panel], records: Sequence[Record], name: Callable[[Record], tuple[str, str]], base: str = ""
 ) -> str:
-    """Returns the chart, without series that no record has.
+    """Returns the chart, without series that no record has: panels next to each other, records from top to bottom.
 
-    Args:
-        panels: next to each other, or one below the other on a narrow page.
-        records: from top to bottom.
-        name: returns a record's name and its settings.
-        base: name of the record that the others are compared with; "" for none.
+    `name` returns a record's name and its settings; `base` is the name of the record that the others are compared with.
     """
-    parts = []
+    parts = ""
     for panel in panels:
-        series = [each for each in panel.series if any(each.value(record) is not None for record in records)]
-        if series:
-            parts.append(_panel(panel, series, records, name, base))
-    return f'<div class="panels">{"".join(parts)}</div>' if parts else ""
+        if series := [each for each in panel.series if any(each.value(record) is not None for record in records)]:
+            parts += _panel(panel, series, records, name, base)
+    return parts and f'<div class="panels">{parts}</div>'
 
 
 def _panel(panel: Panel, series: Sequence[Series], records, name, base: str) -> str:
@@ -139,15 +133,15 @@ def _legend(series: Sequence[Series]) -> str:
 
 def _row(panel: Panel, series: Sequence[Series], record: Record, named: tuple[str, str], base: str, scale) -> str:
     name, settings = map(words, named)
-    is_base = bool(base) and named[0] == base
     zero = f"left:{scale.at(0):.3f}%"
-    lines = f'<div class="line"><span class="label" style="{zero}">base</span></div>'
-    if not is_base:
+    if base and named[0] == base:
+        kind, shown = " base", ""
+        lines = f'<div class="line"><span class="label" style="{zero}">base</span></div>'
+    else:
+        kind, shown = "", f' <span class="settings">{settings}</span>'
         lines = "".join(_line(panel, each, record, scale) for each in series)
-    shown = "" if is_base else f' <span class="settings">{settings}</span>'
-    text = f'<div class="name"><b>{name}</b>{shown}</div>'
-    zero = f'<i class="zero" style="{zero}"></i>'
-    return f'<div class="row{" base" if is_base else ""}">{text}<div class="lines">{zero}{lines}</div></div>\n'
+    text, zero = f'<div class="name"><b>{name}</b>{shown}</div>', f'<i class="zero" style="{zero}"></i>'
+    return f'<div class="row{kind}">{text}<div class="lines">{zero}{lines}</div></div>\n'
 
 
 def _line(panel: Panel, series: Series, record: Record, scale: _Scale) -> str:

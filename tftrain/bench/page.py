@@ -2,45 +2,33 @@
 
 import datetime
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.bench import host
-from tftrain.bench.bars import Panel, Series, chart, words
+from tftrain.bench.bars import chart, words
 from tftrain.bench.page_style import STYLE
 from tftrain.bench.table import Column, Outcome, Record, Table
 
 
 def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
-    """Writes the page of a table.
-
-    Args:
-        table: the table, with its panels.
-        outcomes: outcomes of its rows, in order.
-        path: the file.
-    """
+    """Writes the page of a table with the outcomes of its rows, in order."""
     records = [record for outcome in outcomes for record in outcome.records]
-    named = [column for column in table.columns if _in_label(table, column)]
+    named = [each for each in table.columns if (each.name in table.labels if table.labels else each.digits is None)]
     charted = {each.column for panel in table.panels for each in panel.series}
     drawn = [record for record in records if charted & set(record)]
     bars = chart(table.panels, drawn, lambda record: _name(record, named), table.base)
-    failures = [(outcome.row, outcome.error) for outcome in outcomes if outcome.error]
+    failed = [outcome for outcome in outcomes if outcome.error]
     parts = [
         f'<p class="note">{html.escape(table.chart_note)}</p>{bars}' if bars else "",
         f"<h2>Figures</h2>\n{figures(table, records)}" if records else "",
-        *(f'<p class="failed">{words(row)}: {html.escape(error or "")}</p>' for row, error in failures),
+        *(f'<p class="failed">{words(outcome.row)}: {html.escape(outcome.error)}</p>' for outcome in failed),
     ]
     path.write_text(document(table.name, table.about, parts), encoding="utf-8")
 
 
 def document(title: str, about: str, parts: Sequence[str]) -> str:
-    """Returns a page.
-
-    Args:
-        title: its heading.
-        about: one line of text below it.
-        parts: HTML.
-    """
+    """Returns a page: a heading, one line of text below it, and parts in HTML."""
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     about = f"{about[:1].upper()}{about[1:]}. Made {now}; {host.load()}."
     return f"""<!doctype html>
@@ -55,22 +43,18 @@ def document(title: str, about: str, parts: Sequence[str]) -> str:
 def figures(table: Table, records: Sequence[Record]) -> str:
     """Returns the table with all columns that some record has."""
     columns = [column for column in table.columns if any(record.get(column.name) is not None for record in records)]
-    marks = {each.column: _verdicts(panel, each) for panel in table.panels for each in panel.series}
+    series = {each.column: (panel, each) for panel in table.panels for each in panel.series}
     head = "".join(f'<th class="{_kind(column)}">{words(column.name)}</th>' for column in columns)
     lines = []
     for record in records:
-        kinds = (f"{_kind(column)} {marks.get(column.name, _no_verdict)(record)}" for column in columns)
-        cells = "".join(
-            f'<td class="{kind.strip()}">{words(column.show(record))}</td>'
-            for kind, column in zip(kinds, columns, strict=True)
-        )
+        cells = ""
+        for column in columns:
+            panel, each = series.get(column.name, (None, None))
+            kind = f"{_kind(column)} {panel.verdict(each, record) if panel else ''}".strip()
+            cells += f'<td class="{kind}">{words(column.show(record))}</td>'
         base = ' class="base"' if table.base and record.get("row") == table.base else ""
         lines.append(f"<tr{base}>{cells}</tr>\n")
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{''.join(lines)}</tbody></table>\n"
-
-
-def _in_label(table: Table, column: Column) -> bool:
-    return column.name in table.labels if table.labels else column.digits is None
 
 
 def _name(record: Record, columns: Sequence[Column]) -> tuple[str, str]:
@@ -83,11 +67,3 @@ def _name(record: Record, columns: Sequence[Column]) -> tuple[str, str]:
 
 def _kind(column: Column) -> str:
     return "text" if column.digits is None else "number"
-
-
-def _verdicts(panel: Panel, series: Series) -> Callable[[Record], str]:
-    return lambda record: panel.verdict(series, record)
-
-
-def _no_verdict(_record: Record) -> str:
-    return ""

@@ -1,6 +1,5 @@
 """This machine as the host of benchmark runs: number of ranks, memory of each rank, and a cautious compute rate."""
 
-import os
 from typing import NamedTuple
 
 from tftrain.bench import host
@@ -21,7 +20,7 @@ class LocalMachine(NamedTuple):
         ranks: number of ranks.
         gb: memory of each rank in 1e9 bytes.
         flops: operations a second of all ranks together.
-        constants: the planner's constants for this project on such a device.
+        constants: the planner's for this project on such a device.
         gpu: whether ranks have GPUs.
     """
 
@@ -35,9 +34,8 @@ class LocalMachine(NamedTuple):
 def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
     """Returns the resources of this machine.
 
-    Args:
-        ranks: of a run; None: one for each GPU; without GPUs `RANKS`, or `RANKS_OF_STAGES`.
-        stages: whether some runs have pipeline stages.
+    With `ranks` None, there is one rank for each GPU; without GPUs `RANKS`, or `RANKS_OF_STAGES` if some runs have
+    pipeline `stages`.
     """
     free = devices.gpu_memory_gb("free")
     if free:
@@ -46,5 +44,4 @@ def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
         return LocalMachine(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
     ranks = ranks or (RANKS_OF_STAGES if stages else RANKS)
     gb = (1 - RESERVED_SHARE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
-    cores = len(os.sched_getaffinity(0))
-    return LocalMachine(ranks, gb, CORE_FLOPS * cores, systems()["tftrain_cpu"], False)
+    return LocalMachine(ranks, gb, CORE_FLOPS * host.threads(0), systems()["tftrain_cpu"], False)

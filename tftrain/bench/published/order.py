@@ -22,8 +22,7 @@ KINDS = (
 def lines(records: Sequence[Record]) -> list[str]:
     """Returns for memory and for speed a line with the number of pairs of rows in the published order.
 
-    Args:
-        records: records of a table's rows; rows without a measured or a published figure do not count.
+    Rows without a measured or a published figure do not count.
     """
     found = []
     for kind, measured, published, runs in KINDS:
@@ -36,11 +35,9 @@ def lines(records: Sequence[Record]) -> list[str]:
             if differ(one[0], other[0], spread) and differ(one[1], other[1], PUBLISHED_SPREAD)
         ]
         if signs:
-            found.append(
-                f"{kind}: {sum(signs)} of {len(signs)} pairs of rows are in the published order; left out are those "
-                f"less than {spread:.1%} apart here, as runs of the base row are, or {PUBLISHED_SPREAD:.0%} "
-                "as published"
-            )
+            apart = f"{spread:.1%} apart here, as runs of the base row are, or {PUBLISHED_SPREAD:.0%} as published"
+            order = f"{kind}: {sum(signs)} of {len(signs)} pairs of rows are in the published order"
+            found.append(f"{order}; left out are those less than {apart}")
     return found
 
 

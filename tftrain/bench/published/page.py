@@ -9,8 +9,6 @@ from tftrain.bench.bars import Panel, Series, words
 from tftrain.bench.published import order, scatter
 from tftrain.bench.table import Outcome, Record, Table
 
-# A table with more rows has a scatter plot, and its bars are folded.
-MAX_BARS = 60
 # Runs of one configuration differ by about as much in the published tables.
 OTHERS_SPREAD = 100 * order.PUBLISHED_SPREAD
 PANELS = tuple(
@@ -39,20 +37,14 @@ GROUPS = (
 
 
 def write(table: Table, outcomes: Sequence[Outcome], path: Path) -> None:
-    """Writes the page.
-
-    Args:
-        table: the table.
-        outcomes: outcomes of its rows, in order.
-        path: the file.
-    """
+    """Writes the page of a table with the outcomes of its rows, in order; the bars of many rows are folded."""
     records = [record for outcome in outcomes for record in outcome.records]
     base = _name(table, table.rows[0].name)
     chart = bars.chart(PANELS, records, lambda record: (_name(table, record["row"]), record["settings"]), base)
     scales = dict.fromkeys(record["scale"] for record in records if record.get("scale"))
     spread = "the range of the runs of the base row just before and after the row"
     meaning = bars.MEANING.format(base=f"the base row, {table.rows[0].name}", spread=spread)
-    many = len(records) > MAX_BARS
+    many = len(records) > scatter.MAX_BARS
     scaled = f"Measured at scale {' and '.join(scales)} of the published sizes." if scales else ""
     others = (
         f"Planned and published changes have a colour above {OTHERS_SPREAD:.0f} %, because published runs of one "
@@ -78,11 +70,8 @@ def _figures(table: Table, records: Sequence[Record]) -> str:
         if any(record.get(column[0]) is not None for record in records for column in columns)
     ]
     over = "".join(f'<th class="group first" colspan="{len(columns)}">{heading}</th>' for _, heading, columns in groups)
-    names = "".join(
-        f"<th{_first(place)}>{words(heading)}</th>"
-        for _, _, columns in groups
-        for place, (_, heading, _, _) in enumerate(columns)
-    )
+    headings = [(place, column[1]) for *_, columns in groups for place, column in enumerate(columns)]
+    names = "".join(f"<th{_first(place)}>{words(heading)}</th>" for place, heading in headings)
     lines = "".join(_line(table, record, groups) for record in records)
     head = f'<tr><th class="text" rowspan="2">row</th>{over}</tr><tr>{names}</tr>'
     return (
@@ -94,8 +83,8 @@ def _figures(table: Table, records: Sequence[Record]) -> str:
 
 def _line(table: Table, record: Record, groups) -> str:
     base = ' class="base"' if record["row"] == table.rows[0].name else ""
-    status = record.get("status") or ""
-    failed = status not in ("", "measured", "planned only")
+    status = record.get("status")
+    failed = status and status not in ("measured", "planned only")
     said = f'<br><span class="failed">{html.escape(status)}</span>' if failed else ""
     cells = "".join(
         _cell(record, PANELS[panel], PANELS[panel].series[number], column, form, place)

@@ -28,7 +28,7 @@ class Scale(NamedTuple):
     """Shares of the published sizes.
 
     Attributes:
-        factor: the requested factor; 1 changes nothing but the ranks.
+        factor: as requested; 1 changes nothing but the ranks.
         layers, width, micro_batch, tokens: the factors of this table; `tokens` is that of a sample's length.
         heads: the heads of every scaled row are a multiple of this, so that rows of equal width stay equal.
     """
@@ -59,25 +59,21 @@ def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     return Scale(factor, layers, min(1.0, width), micro_batch, tokens, heads)
 
 
-def choose(given: str, works: Sequence[Workload], machine: LocalMachine, ranks: int) -> Scale:
-    """Returns the scale that `--scale` asks for.
+def choose(given: str, works: Sequence[Workload], machine: LocalMachine) -> Scale:
+    """Returns the scale that `--scale` asks for: full, a factor, or auto.
 
-    Args:
-        given: full, a factor, or auto: the largest power of 1/2 with which every row fits and takes a few seconds.
-        works: of the table's rows.
-        machine: this machine.
-        ranks: `--np`.
+    auto is the largest power of 1/2 with which every row of the table fits and takes a few seconds.
     """
     if given != "auto":
-        return of_table(1.0 if given == "full" else float(given), works, ranks)
+        return of_table(1.0 if given == "full" else float(given), works, machine.ranks)
     factor = 1.0
     while factor > SMALLEST:
-        scale = of_table(factor, works, ranks)
-        small = [scaled(work, scale, ranks) for work in works]
+        scale = of_table(factor, works, machine.ranks)
+        small = [scaled(work, scale, machine.ranks) for work in works]
         if all(work_fits(work, machine) and reported_flops.reported(work, "exact") < budget(machine) for work in small):
-            return scale
+            break
         factor /= 2
-    return of_table(factor, works, ranks)
+    return of_table(factor, works, machine.ranks)
 
 
 def budget(machine: LocalMachine) -> float:

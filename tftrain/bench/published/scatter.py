@@ -5,18 +5,23 @@ from collections.abc import Sequence
 
 from tftrain.bench.table import Record
 
+MAX_BARS = 60  # a table with more rows has points
 SIZE, LEFT, BOTTOM = 480, 56, 44
 NAMES = ("published_samples_per_sec_per_gpu", "planned_samples_per_sec_per_gpu")
 
 
+def points(records: Sequence[Record]) -> list[tuple[float, float]]:
+    """Returns published and planned samples/s of a GPU, of the rows that have both."""
+    pairs = [tuple(record.get(name) for name in NAMES) for record in records]
+    return [pair for pair in pairs if all(isinstance(value, float | int) and value > 0 for value in pair)]
+
+
 def svg(records: Sequence[Record]) -> str:
     """Returns the plot: logarithmic axes, lines where both agree and where they are 10% apart; "" without points."""
-    pairs = [tuple(record.get(name) for name in NAMES) for record in records]
-    pairs = [pair for pair in pairs if all(isinstance(value, float | int) and value > 0 for value in pair)]
+    pairs = points(records)
     if not pairs:
         return ""
-    low = math.log10(min(map(min, pairs))) - 0.1
-    high = math.log10(max(map(max, pairs))) + 0.1
+    low, high = math.log10(min(map(min, pairs))) - 0.1, math.log10(max(map(max, pairs))) + 0.1
 
     def x(value: float) -> float:
         return LEFT + (SIZE - LEFT - 10) * (math.log10(value) - low) / (high - low)
