@@ -21,9 +21,8 @@ logger = logging.getLogger(__name__)
 class Health:
     """Watches the steps of a run.
 
-    Attributes:
-        problem: what was not finite in the last step that was checked, in words; None if all was. Weights that gave
-            such a loss may be spoiled although they are finite, so they are no checkpoint to go on from.
+    `problem` says what was not finite in the last step that was checked; None if all was. Weights that gave such a loss
+    may be spoiled although they are finite, so they are no checkpoint to go on from.
     """
 
     def __init__(
@@ -37,8 +36,7 @@ class Health:
         """Begins before the first step.
 
         Args:
-            settings: with max_nan_steps and spike_zscore.
-            mesh: the ranks.
+            settings, mesh: with max_nan_steps and spike_zscore, and with the ranks.
             mean_values: of the task, from its sums.
             culprit_name: returns the name of what was not finite, from a step's `culprit`.
             on_spike: called with each unusual step and its spike.
@@ -61,20 +59,17 @@ class Health:
             before, waiting = self._waiting.pop()
             self._waiting.append((before, waiting.read(info.before.numpy())))
         self._waiting.append((step, info))
-        self._check_all_but(0 if at_once else 1)
+        self.settle(0 if at_once else 1)
 
-    def settle(self) -> None:
-        """Checks every step that waits, so that `problem` is that of the last one; raises what `observe` does."""
-        self._check_all_but(0)
+    def settle(self, left: int = 0) -> None:
+        """Checks all but `left` of the waiting steps; `problem` is that of the last one; raises what `observe` does."""
+        while len(self._waiting) > left:
+            self._check(*self._waiting.pop(0))
 
     def observe_evaluation(self, step: int, result: Evaluation) -> None:
         """Checks the held-out loss after a step, which the training loss of that step says nothing about."""
         if result.examples and not math.isfinite(result.means["loss"]):
             self.problem = f"the held-out loss after step {step} is not"
-
-    def _check_all_but(self, count: int) -> None:
-        while len(self._waiting) > count:
-            self._check(*self._waiting.pop(0))
 
     def _check(self, step: int, info: StepInfo) -> None:
         if not info.is_nan:
@@ -90,6 +85,5 @@ class Health:
         if self._in_a_row == 1:
             logger.info(f"{self.problem} finite: the update is skipped; no checkpoint until a step is finite")
         if self._in_a_row >= self._settings.max_nan_steps:
-            raise NotFiniteError(
-                f"--max_nan_steps={self._settings.max_nan_steps} steps in a row were not finite; {self.problem}"
-            )
+            limit = f"--max_nan_steps={self._settings.max_nan_steps}"
+            raise NotFiniteError(f"{limit} steps in a row were not finite; {self.problem}")

@@ -62,8 +62,7 @@ class Clock:
         """Counts the step inside a `with` statement, unless it is the first of its size: that one compiles.
 
         Args:
-            samples: of the step, over all ranks.
-            length: tokens of a sample, padding included.
+            samples, length: of the step, over all ranks, and the tokens of a sample, padding included.
             contents: of this rank's samples.
         """
         self.batch_size = samples
@@ -108,7 +107,7 @@ class Reporter:
 
         Args:
             run: what is trained.
-            saves: the saves of the run, whose failures are counted in the rows.
+            saves: whose failures are counted in the rows.
             done: updates before the first one.
             baseline: bytes that this process held before the model was built.
         """
@@ -122,7 +121,7 @@ class Reporter:
             output_dir, form = run.config.run.output_dir, run.config.log.log_format
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form)
             self._writer.truncate_after(done)
-            write_config(run.config, run.mesh)
+            _write_config(run.config, run.mesh)
 
     def step(self, number: int, info: StepInfo, is_due: bool) -> None:
         """Records a step and writes a row if one is due; every rank must call it."""
@@ -232,7 +231,8 @@ def describe(run: Run, source: ExampleSource) -> str:
     """Returns the sizes of the run, for the log before the first step; `source` is the training split."""
     config, batch, data = run.config, run.config.batch, run.config.data
     examples, rows = source.real_examples, source.num_examples
-    work = run.task.step_flops(batch.global_batch_size)
+    work, gpu, precision = run.task.step_flops(batch.global_batch_size), devices.has_gpu(), config.compute.precision
+    xla = "XLA" if config.compiles_whole(gpu) else "XLA between the sums of tensor parallel ranks"
     parts = {
         "model": run.task.description(),
         "data": (
@@ -245,31 +245,22 @@ def describe(run: Run, source: ExampleSource) -> str:
             f"{work / 1e12:.3f} TFLOP a step",
         ),
         "ranks": _division_words(run),
-        "ramp": ramp_words(batch.ramp),
-        "sums": (collectives.transport(),) if run.mesh.size > 1 and devices.has_gpu() else (),
+        "ramp": _ramp_words(batch.ramp),
+        "sums": (collectives.transport(),) if run.mesh.size > 1 and gpu else (),
         "compute": (
-            f"fp32{' (products in TF32)' if devices.has_gpu() and config.has_tf32 else ''}"
-            if config.compute.precision == "fp32"
-            else config.compute.precision,
+            precision + (" (products in TF32)" if precision == "fp32" and gpu and config.has_tf32 else ""),
             devices.device_name(),
-            _compilation(config),
+            xla if config.compiles(gpu) else "graph mode",
             f"{config.optimizer.optimizer} ({'fused' if run.optimizer.is_fused else 'plain TensorFlow'})",
         ),
     }
     return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items() if words)
 
 
-def _compilation(config: TrainConfig) -> str:
-    if not config.compiles(devices.has_gpu()):
-        return "graph mode"
-    whole = config.compiles_whole(devices.has_gpu())
-    return "XLA" if whole else "XLA between the sums of tensor parallel ranks"
-
-
 def _division_words(run: Run) -> tuple[str, ...]:
     """Returns how ranks divide the model; empty if each has all of it."""
     mesh, parallel, stages = run.mesh, run.config.parallel, run.mesh.pipeline_parallel_size
-    if mesh.tensor_parallel_size == 1 and stages == 1:
+    if mesh.tensor_parallel_size == stages == 1:
         return ()
     words = [f"data {mesh.data.size} x tensor {mesh.tensor_parallel_size} x pipeline {stages}"]
     if parallel.sequence_parallel:
@@ -281,7 +272,7 @@ def _division_words(run: Run) -> tuple[str, ...]:
     return tuple(words)
 
 
-def ramp_words(ramp: Ramp) -> tuple[str, ...]:
+def _ramp_words(ramp: Ramp) -> tuple[str, ...]:
     """Returns the description of a batch ramp; empty if the batch is full from the start."""
     stages = ramp.stages()
     if len(stages) == 1:
@@ -293,7 +284,7 @@ def ramp_words(ramp: Ramp) -> tuple[str, ...]:
     )
 
 
-def write_config(config: TrainConfig, mesh: Mesh) -> None:
+def _write_config(config: TrainConfig, mesh: Mesh) -> None:
     """Writes OUTPUT_DIR/config.json: the whole resolved configuration, package versions, ranks, host and device."""
     about = {
         "config": dataclasses.asdict(config),
