@@ -9,7 +9,7 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import rows, scale
 from tftrain.bench.published.case import prepare, resolved
-from tftrain.bench.published.local_machine import LocalMachine
+from tftrain.bench.published.scale import LocalMachine
 from tftrain.bench.tables import TABLES
 from tftrain.bench.worker import ROOT
 from tftrain.config.fields import sections

@@ -20,12 +20,7 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> No
     """Draws training and held-out loss over the steps, beside the unigram entropy of the held-out text.
 
     A model that knows only the frequency of each token cannot reach a loss below that entropy. So the distance below
-    the dashed line is what the model has learned from context.
-
-    Args:
-        metrics_path: metrics.jsonl.
-        png_path: the picture to write, 1600 x 900 pixels.
-        loss: which of the task's means.
+    the dashed line is what the model has learned from context. The picture has 1600 x 900 pixels.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -97,14 +92,7 @@ def confusion_matrix(labels: Sequence[str], counts: np.ndarray, png_path: str | 
     """Draws how many examples of each class (row) were taken for each (column).
 
     Colours are shares of a row, blue for right and red for wrong: a class of 9 examples counts as much as one of 200.
-
-    Args:
-        labels: the classes.
-        counts: int [classes, classes].
-        png_path: the picture to write.
-
-    Raises:
-        OSError: it can't be written.
+    `counts` is int [classes, classes]. It is an OSError if the picture can't be written.
     """
     size = min(4 + 0.5 * len(labels), 20)
     figure = Figure(figsize=(size + 2, size), layout="constrained")
@@ -137,10 +125,9 @@ def points(rows: list[dict], name: str) -> list[tuple[int, float]]:
 
 
 def smoothed(values: tuple[float, ...]) -> list[float]:
-    """Returns the moving average around each value, over a tenth of all values.
+    """Returns the moving average around each value, over a tenth of all values; the window shrinks towards the ends.
 
-    The window is symmetric and shrinks towards the ends. An average over past values only would lag behind a falling
-    loss.
+    An average over past values only would lag behind a falling loss.
     """
     half, last = max(len(values) // 20, 1), len(values) - 1
     reaches = [min(half, i, last - i) for i in range(len(values))]

@@ -22,10 +22,10 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster
 from tftrain.report import memory, planned, predictions, product_time
+from tftrain.report.health import Spike
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import SpikeRow, TrainRow, of_evaluation
-from tftrain.report.spikes import Spike
 from tftrain.run_state import Evaluation, Run, StepInfo, division_of
 from tftrain.saving.saves import Saves
 from tftrain.tasks.task import Contents

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 from tftrain.architecture.describe import configuration
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published.local_machine import LocalMachine
 from tftrain.bench.published.rows import Published
-from tftrain.bench.published.scale import Scale, scaled
+from tftrain.bench.published.scale import LocalMachine, Scale, scaled
 from tftrain.config import flags
 from tftrain.config.fields import ConfigError
 from tftrain.config.model import FUSED_OPS

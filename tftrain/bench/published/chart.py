@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain.bench.published.scatter import MAX_BARS, points
+from tftrain.bench.published.page import MAX_BARS, points
 from tftrain.bench.table import Record
 
 PUBLISHED, PLANNED, MEASURED = "#1f4e79", "#8fb3d9", "#d98e4a"

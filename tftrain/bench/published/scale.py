@@ -1,4 +1,4 @@
-"""A published workload scaled down to this machine, such that its levers keep their effect.
+"""This machine as the host of benchmark runs, and a published workload scaled down to it, its levers with their effect.
 
 One factor holds for a whole table: it multiplies layers, width and the tokens of a batch. Heads keep their size. A
 dimension shrinks only as far as the table's smallest row allows: to one layer a part of the pipeline, a head for each
@@ -13,15 +13,57 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tftrain.architecture.describe import configuration, describe
-from tftrain.bench.published.local_machine import LocalMachine
+from tftrain.bench import host
+from tftrain.host import devices
 from tftrain.plan import memory, reported_flops
+from tftrain.plan.system import Constants, systems
 from tftrain.plan.workload import Workload
+
+RANKS = 4  # without GPUs, as in table levers
+RANKS_OF_STAGES = 16  # the same for tables with pipelines
+RESERVED_SHARE = 0.1  # of a host's memory, for other programs
+UNKNOWN_GB = 4.0
+CORE_FLOPS, GPU_FLOPS = 20e9, 20e12  # cautious: a core with AVX2 in fp32, a V100 in fp16
 
 SMALLEST = 1 / 64
 MAX_SECONDS = 4.0  # of a step that --scale=auto plans
 MICRO_BATCHES = 2  # accumulated at most, unless --scale=full: more of them repeat the same work
 MICRO_BATCHES_OF_STAGES = 4  # the same for each stage of a pipeline, whose bubble depends on their number
 SHORTEST, FEWEST_WORDS = 64, 256
+
+
+class LocalMachine(NamedTuple):
+    """Resources for the ranks of a run.
+
+    Attributes:
+        ranks: number of ranks.
+        gb: memory of each rank in 1e9 bytes.
+        flops: operations a second of all ranks together.
+        constants: the planner's for this project on such a device.
+        gpu: whether ranks have GPUs.
+    """
+
+    ranks: int
+    gb: float
+    flops: float
+    constants: Constants
+    gpu: bool
+
+
+def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
+    """Returns the resources of this machine.
+
+    With `ranks` None, there is one rank for each GPU; without GPUs `RANKS`, or `RANKS_OF_STAGES` if some runs have
+    pipeline `stages`.
+    """
+    free = devices.gpu_memory_gb("free")
+    if free:
+        ranks = ranks or len(free)
+        each = min(free) / max(1, -(-ranks // len(free)))
+        return LocalMachine(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
+    ranks = ranks or (RANKS_OF_STAGES if stages else RANKS)
+    gb = (1 - RESERVED_SHARE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
+    return LocalMachine(ranks, gb, CORE_FLOPS * host.threads(0), systems()["tftrain_cpu"], False)
 
 
 class Scale(NamedTuple):

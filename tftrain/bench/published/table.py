@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published import local_machine, order, rows, scale
+from tftrain.bench.published import order, rows, scale
 from tftrain.bench.published.case import Case, prepare, refusal
 from tftrain.bench.published.chart import draw
 from tftrain.bench.published.page import write
@@ -89,11 +89,9 @@ def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
     return dataclasses.replace(config, scale=str(size.factor), np=machine.ranks)
 
 
-def _machine_and_scale(
-    published: Sequence[Published], config: BenchConfig
-) -> tuple[local_machine.LocalMachine, scale.Scale]:
+def _machine_and_scale(published: Sequence[Published], config: BenchConfig) -> tuple[scale.LocalMachine, scale.Scale]:
     works = [each.row.workload for each in published]
-    machine = local_machine.inspect(config.np, any(work.pp > 1 for work in works))
+    machine = scale.inspect(config.np, any(work.pp > 1 for work in works))
     return machine, scale.choose(config.scale, works, machine)
 
 

@@ -1,4 +1,7 @@
-"""Where the time of a step goes, from Horovod's own log (HOROVOD_LOG_LEVEL=trace).
+"""Table `collectives`: how long the collectives of a step wait for other ranks, and how long they take.
+
+The rows are steps of a small model on 2 to 16 ranks of this host, with several cycle times. Each row is two runs: one
+without a log, for the time of a step, and one with Horovod's own log (HOROVOD_LOG_LEVEL=trace), for its division.
 
 Horovod's thread in each rank writes when TensorFlow hands over a tensor ("Enqueued"), when all ranks have agreed to
 begin ("Performing"), and when it is done ("Finished performing"). A tensor waits from the first to the second: for the
@@ -16,7 +19,31 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from tftrain.bench.bars import Panel, Series
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.training.run import train
 from tftrain.bench.worker import MeasureError
+
+STEPS = 10
+WARM_UP = 4
+LAYOUTS = {
+    "tp2": ("--tensor_parallel_size=2",),
+    "tp2_zero1": ("--tensor_parallel_size=2", "--split_opt_state"),
+    "zero1": ("--split_opt_state",),
+    "tp4": ("--tensor_parallel_size=4",),
+}
+# Ranks and layout; each with each cycle time.
+CASES = (
+    *((2, "tp2"), (4, "tp2"), (4, "tp4"), (4, "zero1"), (4, "tp2_zero1")),
+    *((8, "tp2"), (8, "tp4"), (16, "tp2"), (16, "tp2_zero1")),
+)
+# Milliseconds; "auto" is what the ranks choose.
+CYCLES = ("auto", "0.2", "1", "5", "20")
+MODEL = (
+    *("--synthetic_data", "--vocab_size=1000", "--max_seq_length=64", "--num_hidden_layers=4", "--hidden_size=256"),
+    *("--num_attention_heads=4", "--micro_batch_size=4", "--check_memory=false"),
+)
 
 # Ranks write to one file: a line may begin with digits of another.
 LINE = re.compile(r"\[\d*?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\. *(\d+): T [^\]]*\] \[(\d+)\]: (.*)")
@@ -24,6 +51,20 @@ ENQUEUED = re.compile(r"Enqueued (?:tensors for \w+: )?(.*)")
 SENT = re.compile(r"Sent (\d+) messages to coordinator")
 
 Interval = tuple[float, float]
+
+
+def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
+    """Runs a row twice and returns its line of the table."""
+    ranks, layout, cycle = row.settings.values()
+    steps, environ = config.steps or STEPS, {} if cycle == "auto" else {"HOROVOD_CYCLE_TIME": cycle}
+
+    flags = [*MODEL, *LAYOUTS[layout], *config.run_flags()]
+    metrics, _ = train(flags, ranks, WARM_UP + steps, environ=environ, forked_from=2)
+    traced = {**environ, "HOROVOD_LOG_LEVEL": "trace"}
+    _, output = train(flags, ranks, WARM_UP + steps, environ=traced, forked_from=2)
+    seconds = [each["step_time_s"] for each in metrics if "step_time_s" in each and each["step"] > WARM_UP]
+    found = summary(output.splitlines(), WARM_UP + steps, WARM_UP)
+    return [{**row.settings, "step_ms": 1e3 * statistics.median(seconds), **found}]
 
 
 class Event(NamedTuple):
@@ -57,22 +98,6 @@ class Division(NamedTuple):
     transfer: float
 
 
-class Steps(NamedTuple):
-    """The steps of a run.
-
-    Attributes:
-        division: medians over ranks and steps.
-        seconds: of a step.
-        collectives: handed over in a step, by a rank.
-        negotiated: those of a step whose response was not in Horovod's cache.
-    """
-
-    division: Division
-    seconds: float
-    collectives: float
-    negotiated: float
-
-
 def parse(line: str) -> Event | None:
     """Returns the event of a line; None if it has none."""
     found = LINE.search(line)
@@ -101,13 +126,12 @@ def divide(step: Interval, waits: Iterable[Interval], transfers: Iterable[Interv
     return Division(step[1] - step[0] - both, both - transfer, transfer)
 
 
-def summary(lines: Iterable[str], steps: int, warm_up: int) -> Steps:
-    """Returns the figures of a run.
+def summary(lines: Iterable[str], steps: int, warm_up: int) -> Record:
+    """Returns columns of the table from the lines of all ranks, medians over ranks and steps.
 
-    Args:
-        lines: of all ranks.
-        steps: of the run; a step begins with its first collective.
-        warm_up: steps at the beginning that do not count, at least 1. The last one does not count either.
+    collectives are those that a rank handed over in a step, and negotiated those of a step whose response was not in
+    Horovod's cache. A step begins with its first collective. The first `warm_up` of the steps, at least 1, do not
+    count, nor does the last one.
 
     Raises:
         MeasureError: the log does not have so many steps.
@@ -131,8 +155,15 @@ def summary(lines: Iterable[str], steps: int, warm_up: int) -> Steps:
         raise MeasureError("the ranks logged no collective; expected some with HOROVOD_LOG_LEVEL=trace")
     first, last = min(begin for begin, _ in windows), max(end for _, end in windows)
     negotiated = sum(event.count for event in sent if first <= event.seconds < last)
-    median = Division(*(statistics.median(each) for each in zip(*divisions, strict=True)))
-    return Steps(median, statistics.median(seconds), statistics.median(counts), negotiated / len(divisions))
+    compute, waiting, transfer = (1e3 * statistics.median(each) for each in zip(*divisions, strict=True))
+    return {
+        "traced_ms": 1e3 * statistics.median(seconds),
+        "compute_ms": compute,
+        "waiting_ms": waiting,
+        "transfer_ms": transfer,
+        "collectives": statistics.median(counts),
+        "negotiated": negotiated / len(divisions),
+    }
 
 
 def _begins(events: Sequence[Event], steps: int, rank: int) -> list[float]:
@@ -171,3 +202,23 @@ def _union(step: Interval, intervals: Iterable[Interval]) -> list[Interval]:
         else:
             found.append((begin, end))
     return found
+
+
+COLLECTIVES = Table(
+    "collectives",
+    "a step on 2 to 16 ranks of this host: computation, waiting for negotiation, transfer, by Horovod's cycle time",
+    columns(
+        "ranks:0 layout cycle_ms step_ms:1 traced_ms:1 compute_ms:1 waiting_ms:1 transfer_ms:1 collectives:0 "
+        "negotiated:1"
+    ),
+    tuple(
+        Row(f"{ranks}/{layout}/{cycle}", f"{ranks}/{layout}", {"ranks": ranks, "layout": layout, "cycle_ms": cycle})
+        for ranks, layout in CASES
+        for cycle in CYCLES
+    ),
+    each_row(records),
+    panels=(Panel("Time of a step, ms", (Series("step_ms"),), ".1f", " ms"),),
+    chart_note="A bar is the median time of a step, and its label is the same number.",
+    labels=("ranks", "layout", "cycle_ms"),
+    row_by_row=True,
+)
