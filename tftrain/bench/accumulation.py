@@ -29,10 +29,7 @@ BUFFERS = (("fp32", 1), ("bf16", 1), ("fp16", 1), ("fp16", 2**15), ("fp16", 2**2
 
 
 class Buffer(NamedTuple):
-    """A buffer that accumulates gradients: float32, bfloat16 or float16.
-
-    `loss_scale` is the factor on gradients before rounding, a power of two.
-    """
+    """A float32, bfloat16 or float16 buffer of gradients, with the factor on them before rounding, a power of two."""
 
     dtype: str
     loss_scale: float
@@ -42,7 +39,7 @@ class Point(NamedTuple):
     """The error of one sum.
 
     Attributes:
-        micro_batches: number of micro-batches in the sum.
+        micro_batches: of the sum.
         relative_error: norm of the error over norm of the sum; None if the sum is not finite.
         vanished: share of the nonzero elements of the sum that are 0 in the buffer.
     """
@@ -85,13 +82,9 @@ ACCUMULATION = Table(
 
 
 def build(settings: dict[str, Any]) -> Callable[[list[list[Any]]], list[list[Point]]]:
-    """Prepares the measuring process.
+    """Prepares the measuring process: a function from pairs of dtype and loss scale to a list of `Point`s for each.
 
-    Args:
-        settings: the tftrain.run `flags` of the model, in one string, and `counts`, the micro-batches of each sum.
-
-    Returns:
-        A function that takes pairs of dtype and loss scale and returns a list of `Point`s for each pair.
+    Settings are the tftrain.run `flags` of the model, in one string, and `counts`, the micro-batches of each sum.
     """
     config, counts = run_config(shlex.split(settings["flags"])), settings["counts"]
     return lambda pairs: errors(gradients(config, max(counts)), counts, [Buffer(*pair) for pair in pairs])
@@ -136,10 +129,7 @@ def errors(gradients: Iterable[Any], counts: Sequence[int], buffers: Sequence[Bu
     Args:
         gradients: of one micro-batch after the other, each of its own mean loss, float32 [n]; at least max(counts).
         counts: micro-batches of each sum, powers of two (so that 1 / k rounds nothing).
-        buffers: in which to add.
-
-    Returns:
-        For every buffer a Point for each count.
+        buffers: each gets a Point for each count.
     """
     import tensorflow as tf
 

@@ -6,7 +6,7 @@ A row is a core in one dtype at one length, and has a process of its own. The co
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,10 +166,7 @@ ATTENTION = Table(
 
 
 def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """Prepares the process of a row, in graph mode as in a step.
-
-    Args:
-        settings: core, causal, dtype, length, threads, tokens, heads, head_size and rate.
+    """Prepares the process of a row, in graph mode as in a step; settings are those of the row, threads and causal.
 
     Returns:
         A function that runs both passes once and returns seconds and peak_bytes by pass, shape and device. peak_bytes
@@ -199,18 +196,20 @@ def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
         tensors = [tf.random.stateless_normal(shape, [seed, 0], dtype=dtype) for seed in range(3)]
         mask, step = tf.ones([batch, length], tf.int32), tf.constant(3, tf.int64)
         seconds, peaks = {}, {}
-        reset_peak()
-        start = time.perf_counter()
-        with tf.GradientTape() as tape:
+
+        @contextmanager
+        def measured(name):
+            reset_peak()
+            start = time.perf_counter()
+            yield
+            seconds[name], peaks[name] = time.perf_counter() - start, resident_bytes("VmHWM")
+
+        with measured("forward"), tf.GradientTape() as tape:
             tape.watch(tensors)
             context = attend(*tensors, mask, step)
-        seconds["forward"], peaks["forward"] = time.perf_counter() - start, resident_bytes("VmHWM")
         upstream = tf.random.stateless_normal(shape, [3, 0], dtype=dtype)
-        reset_peak()
-        start = time.perf_counter()
-        gradients = tape.gradient(context, tensors, upstream)
-        seconds["backward"], peaks["backward"] = time.perf_counter() - start, resident_bytes("VmHWM")
-        del gradients
+        with measured("backward"):
+            _gradients = tape.gradient(context, tensors, upstream)
         return seconds, peaks
 
     run(1, 16)  # loads the kernels and starts the threads

@@ -71,12 +71,9 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
 
 
 def record(row: Row, measured: list[dict[str, float]], rates: dict[str, float]) -> Record:
-    """Returns a line of the table.
+    """Returns a line of the table from seconds and bytes of each measurement; a row of the first save uses the first.
 
-    Args:
-        row: the row.
-        measured: seconds and bytes of each measurement; a row of the first save uses only the first.
-        rates: bytes per second of reading by the place of the files; a row of reading fills it in.
+    `rates` has bytes per second of reading by the place of the files; a row of reading fills it in.
     """
     what, files = row.settings["what"], row.settings["files"]
     chosen = measured[:1] if "first" in what else measured
@@ -103,13 +100,9 @@ CHECKPOINT = Table(
 
 
 def build(settings: dict[str, Any]) -> Callable[[list[str]], dict[str, float]]:
-    """Builds model and optimizer of the measuring process.
+    """Builds model and optimizer of the measuring process, from settings with `flags` of tftrain.run in one string.
 
-    Args:
-        settings: `flags` of tftrain.run, in one string; `--output_dir` among them is where checkpoints go.
-
-    Returns:
-        A function that takes the operation and the place of the files (see `ROWS`) and returns seconds and bytes.
+    Returns a function that takes the operation and the place of the files (see `ROWS`) and returns seconds and bytes.
     """
     config = run_config(shlex.split(settings["flags"]))
     from tftrain.parallel.launcher import Launch

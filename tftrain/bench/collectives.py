@@ -25,8 +25,7 @@ from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
 from tftrain.bench.training.run import train
 from tftrain.bench.worker import MeasureError
 
-STEPS = 10
-WARM_UP = 4
+STEPS, WARM_UP = 10, 4
 LAYOUTS = {
     "tp2": ("--tensor_parallel_size=2",),
     "tp2_zero1": ("--tensor_parallel_size=2", "--split_opt_state"),
@@ -68,13 +67,10 @@ def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
 
 
 class Event(NamedTuple):
-    """A line of the log.
+    """A line of the log: seconds since the epoch, its rank, enqueued, performing, finished or negotiated, and tensors.
 
-    Attributes:
-        seconds: since the epoch.
-        rank: that wrote it; for `negotiated`, its number in the process set.
-        kind: enqueued, performing, finished or negotiated.
-        names, count: the tensors; of `negotiated`, only the number of those whose response is not in Horovod's cache.
+    Of `negotiated`, the rank is its number in the process set, and there is only the `count` of tensors whose response
+    is not in Horovod's cache.
     """
 
     seconds: float
@@ -87,10 +83,8 @@ class Event(NamedTuple):
 class Division(NamedTuple):
     """Seconds of a step; they add up to it.
 
-    Attributes:
-        compute: no collective was waiting or under way: computation, data, Python.
-        waiting: a collective was waiting, and none under way. Computation may go on meanwhile.
-        transfer: a collective was under way. Computation may go on meanwhile.
+    `transfer`: a collective was under way. `waiting`: one was waiting, and none under way. Computation may go on
+    meanwhile. `compute` is the rest: computation, data, Python.
     """
 
     compute: float
@@ -110,9 +104,8 @@ def parse(line: str) -> Event | None:
     for kind, beginning in (("performing", "Performing "), ("finished", "Finished performing ")):
         if words.startswith(beginning):
             return Event(seconds, rank, kind, tuple(words.removeprefix(beginning).split(", ")))
-    if sent := SENT.match(words):
-        return Event(seconds, rank, "negotiated", count=int(sent[1]))
-    return None
+    sent = SENT.match(words)
+    return Event(seconds, rank, "negotiated", count=int(sent[1])) if sent else None
 
 
 def divide(step: Interval, waits: Iterable[Interval], transfers: Iterable[Interval]) -> Division:
@@ -136,12 +129,10 @@ def summary(lines: Iterable[str], steps: int, warm_up: int) -> Record:
     Raises:
         MeasureError: the log does not have so many steps.
     """
-    events = [event for line in lines if (event := parse(line))]
-    sent = [event for event in events if event.kind == "negotiated"]
+    sent: list[Event] = []
     of_ranks: dict[int, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.kind != "negotiated":
-            of_ranks[event.rank].append(event)
+    for event in filter(None, map(parse, lines)):
+        (sent if event.kind == "negotiated" else of_ranks[event.rank]).append(event)
     divisions, seconds, counts, windows = [], [], [], []
     for rank, own in of_ranks.items():
         begins = _begins(own, steps, rank)[warm_up:]

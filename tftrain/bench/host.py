@@ -4,6 +4,8 @@ import os
 import re
 from pathlib import Path
 
+import psutil
+
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -22,13 +24,9 @@ def last_level_cache(folder: Path = CACHES) -> int:
     return max(sizes, default=32 * 2**20)
 
 
-def available_memory_gb() -> float | None:
-    """Returns the memory available without swapping in GB of 1e9 bytes; None if the system does not report it."""
-    try:
-        found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) * 1024 / 1e9 if found else None
+def available_memory_gb() -> float:
+    """Returns the memory available without swapping in GB of 1e9 bytes."""
+    return psutil.virtual_memory().available / 1e9
 
 
 def load() -> str:

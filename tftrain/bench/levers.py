@@ -102,8 +102,7 @@ def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome
 
 def model_name(ranks: int) -> str:
     """Returns bert_base if the free memory holds it on so many ranks of this host, else small; one of `MODELS`."""
-    free = host.available_memory_gb()
-    return BERT_BASE if free is None or free >= ranks * BERT_BASE_GB else "small"
+    return BERT_BASE if host.available_memory_gb() >= ranks * BERT_BASE_GB else "small"
 
 
 def run_flags(row: Row, model: str, config: BenchConfig) -> list[str]:

@@ -84,14 +84,13 @@ def train(row: Row, folder: str, config: BenchConfig) -> Record:
 def record(rows: Sequence[dict[str, Any]], packing: str, most: int) -> Record:
     """Returns the figures of a run from its metrics: rates at the median step, and the loss of each step.
 
+    With buckets, steps differ: the rates are those at the mean step, and a step that compiles does not count. It is a
+    MeasureError if no counted step has a time.
+
     Args:
         rows: of metrics.jsonl, one for each step.
-        packing: none, greedy, or buckets. With buckets, steps differ: the rates are those at the mean step, and a step
-            that compiles does not count.
+        packing: none, greedy, or buckets.
         most: examples of a row at most.
-
-    Raises:
-        MeasureError: no counted step has a time.
     """
     trained = [row for row in rows if "step_time_s" in row]
     counted = [row for row in trained if row["step"] > run.WARM_UP and row["step_time_s"]]

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,22 +69,16 @@ class Op(NamedTuple):
 def records(row: Row, config: BenchConfig, say: Say) -> list[Record]:
     """Profiles a row in a process of its own; ignores `cpu_threads`, because a profile has one thread."""
     settings = {**row.settings, "extra_flags": config.extra_flags}
-    if row.settings["task"] == task.TEXT:
-        with text.prepared() as found:
-            made = profile({**settings, "batches": found[text.PACKED]}, config)
-    else:
-        made = profile(settings, config)
+    with ExitStack() as stack:
+        if row.settings["task"] == task.TEXT:
+            settings["batches"] = stack.enter_context(text.prepared())[text.PACKED]
+        worker = stack.enter_context(Worker("tftrain.bench.profile", settings))
+        made = worker.ask(config.steps or STEPS)
     for record in made:
         kernels = ", ".join(f"{name} {ms:.0f}" for name, ms in record.get("kernels", {}).items())
         say(f"{record['kind']:32} {record['thread_ms']:8.1f} ms {record['share']:6.1%}  {kernels}")
     say(f"{made[-1]['cpu_ms']:.1f} ms of processor time a step; the rest of the total is waiting time")
     return made
-
-
-def profile(settings: dict[str, Any], config: BenchConfig) -> list[Record]:
-    """Returns the records of one process, see `build`."""
-    with Worker("tftrain.bench.profile", settings) as worker:
-        return worker.ask(config.steps or STEPS)
 
 
 PROFILE = Table(
@@ -104,8 +99,7 @@ PROFILE = Table(
 def build(settings: dict[str, Any]) -> Callable[[int], list[dict[str, Any]]]:
     """Builds the step; settings hold task, batches, precision, flags, and extra_flags, which win.
 
-    Returns:
-        A function that takes a number of steps and returns the records of `summary`.
+    Returns a function that takes a number of steps and returns the records of `summary`.
     """
     given = f"{settings.get('flags', '')} {settings['extra_flags']}"
     config = training.configuration(settings["precision"], 1, given, task.size(settings))
@@ -143,13 +137,10 @@ def read_events(folder: Path) -> Iterator[tuple[str, float]]:
 
 
 def summary(events: list[tuple[str, float]], steps: int) -> list[dict[str, Any]]:
-    """Adds up the time of each kind of operation.
+    """Adds up the time of each kind of operation, from names and milliseconds of events of several steps.
 
     The time of an operation is the shortest of all steps, because other processes on the machine only lengthen it.
-
-    Args:
-        events: name and milliseconds.
-        steps: number of steps; every operation ran equally often in each.
+    Every operation ran equally often in each.
 
     Returns:
         Records of kind, thread_ms, share and ops, the costliest kind first, and their total.

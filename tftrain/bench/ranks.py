@@ -67,13 +67,11 @@ def command(row: Row, folder: str, config: BenchConfig) -> list[str]:
 def measure(
     command: Sequence[str], environ: Mapping[str, str], awaited: Sequence[str], limit: float
 ) -> tuple[list[float], Memory]:
-    """Runs a command to its end; returns when it printed each awaited line, and the highest memory of its ranks.
+    """Runs a command that starts ranks; the last process in each line of descent is a rank.
 
     Args:
-        command: starts ranks; the last process in each line of descent is a rank.
-        environ: variables besides those of this process.
+        command, environ, limit: of `execute`.
         awaited: texts of lines that it prints, in this order.
-        limit: seconds that it may take.
 
     Returns:
         Seconds from its start to each line, and the highest of each figure of its memory.

@@ -79,8 +79,7 @@ def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping
     """Returns the memory of the rank with the highest peak, the same on all; every rank must call it.
 
     Args:
-        run: its ranks, model and optimizer.
-        step: updates so far.
+        run, step: its ranks, model and optimizer; updates so far.
         baseline: bytes that this process held before the model was built.
         copy_bytes: host memory for a copy of the state for checkpoints.
         planned: bytes of each of `KINDS`, of which those in `TRANSIENT` count.

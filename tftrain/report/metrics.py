@@ -83,9 +83,8 @@ def append(path: Path, text: str) -> None:
 class MetricsWriter:
     """Writes rows to OUTPUT_DIR/metrics.jsonl, OUTPUT_DIR/tensorboard and the log.
 
-    The log gets the line that `log_format` asks for; OUTPUT_DIR/log.txt always gets the whole, Megatron-style line.
-
-    A row that a file can't take, for example because the disk is full, is lost, and the run goes on. The first such row
+    The log gets the line that `log_format` asks for; OUTPUT_DIR/log.txt always gets the whole, Megatron-style line. A
+    row that a file can't take, for example because the disk is full, is lost, and the run goes on. The first such row
     of each file gives a warning.
     """
 

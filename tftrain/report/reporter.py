@@ -294,6 +294,4 @@ def _write_config(config: TrainConfig, mesh: Mesh) -> None:
         "host": platform.node(),
         "device": devices.device_name(),
     }
-    path = Path(config.run.output_dir) / "config.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    durable.write(path, (json.dumps(about, indent=1) + "\n").encode())
+    durable.write(Path(config.run.output_dir) / "config.json", (json.dumps(about, indent=1) + "\n").encode())

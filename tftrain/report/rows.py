@@ -62,10 +62,9 @@ class TrainRow:
 
 @dataclass(frozen=True)
 class EvalRow:
-    """One evaluation of the held-out split.
+    """One evaluation of the held-out split after `step` updates.
 
     Attributes:
-        step: updates so far.
         means: the task's means by name, "eval_" in front, of those that are reported in evaluations; losses in nats.
         eval_unigram_nats: entropy of the split's token frequencies; None if the task does not predict tokens.
         scores: of the task's scorer by name, "eval_" in front.
@@ -98,7 +97,6 @@ class PlannedRow:
     """The planner's prediction for the step of `MemoryRow`; once in a run.
 
     Attributes:
-        step: updates so far.
         kinds: `planned_KIND_bytes` of the fullest rank, see `MemoryRow`.
         planned_step_time_s: None where there are no measurements of the device.
         measured_step_time_s: mean over the steps since the last logged one, without those that compiled; NaN if none.

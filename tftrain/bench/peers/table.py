@@ -117,21 +117,18 @@ def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outc
     yield from outcomes(group, seconds, advised, products)
 
 
-def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
-    """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each.
-
-    `free_gb` is None if memory is not known; then it is enough.
-    """
+def concurrent_rows(group: list[Row], free_gb: float) -> list[list[Row]]:
+    """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each."""
     ours = [row for row in group if row.settings["implementation"] == OURS]
     peers = [row for row in group if row not in ours]
     needed = MEMORY_GB[group[0].settings["task"]] * len(group)
-    return [[*ours, peer] for peer in peers] if ours and peers and free_gb is not None and free_gb < needed else [group]
+    return [[*ours, peer] for peer in peers] if ours and peers and free_gb < needed else [group]
 
 
 def start(row: Row, config: BenchConfig) -> Worker:
     """Starts the process of a row; raises MeasureError if that fails, or memory is short."""
     free, needed = host.available_memory_gb(), MEMORY_GB[row.settings["task"]]
-    if free is not None and free < needed:
+    if free < needed:
         raise MeasureError(f"{free:.1f} GB of memory are free, expected {needed}; end other programs")
     settings = {**row.settings, "threads": host.threads(config.cpu_threads), "extra_flags": config.extra_flags}
     python = config.torch_python if row.settings.get("torch") else None

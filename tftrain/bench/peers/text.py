@@ -39,10 +39,9 @@ def prepared() -> Iterator[dict[str, Any]]:
 def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     """Opens the prepared text as `tftrain.run` does; settings hold data_dir.
 
-    Returns:
-        A function that takes a folder, writes the batches of packed and of padded rows into it, and returns:
-        packed, padded: the two files, with as many batches; examples_per_row: of all packed rows of the text;
-        attending_pairs: of the packed batches.
+    Returns a function that takes a folder, writes the batches of packed and of padded rows into it, and returns:
+    packed, padded: the two files, with as many batches; examples_per_row: of all packed rows of the text;
+    attending_pairs: of the packed batches.
     """
     from tftrain.config.train import DataConfig
     from tftrain.input.pipeline import open_source, train_batches
@@ -64,15 +63,12 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
 
 
 def padded(packed: Sequence[Batch], rows: int, slots: int) -> list[Batch]:
-    """Returns the examples of packed rows, each in a row of its own, in random order.
+    """Returns the examples of packed rows, each in its own row, in random order, as batches in the standard format.
 
     Args:
         packed: batches with the features of `tftrain.input.masked_source.PackedSource`.
-        rows: rows of each returned batch. Examples that fill no batch are left out.
+        rows: of each returned batch, whose rows are as long as packed ones. Examples that fill no batch are left out.
         slots: masked words of an example at most.
-
-    Returns:
-        Batches in the standard format, of as many tokens as the packed rows.
     """
     examples = [example for batch in packed for example in _examples(batch, slots)]
     order = np.random.default_rng(1).permutation(len(examples))

@@ -16,9 +16,8 @@ from tftrain.config.train import TrainConfig
 def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
     """Builds the step; settings hold task, batches, precision, threads, flags, and extra_flags, which win.
 
-    Returns:
-        A function that answers a number of steps with the seconds of each, and `task.PRODUCTS` with the seconds of the
-        step's matrix products alone.
+    Returns a function that answers a number of steps with the seconds of each, and `task.PRODUCTS` with the seconds of
+    the step's matrix products alone.
     """
     given = f"{settings['flags']} {settings['extra_flags']}"
     config = configuration(settings["precision"], settings["threads"], given, task.size(settings))

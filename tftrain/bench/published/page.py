@@ -73,7 +73,7 @@ def points(records: Sequence[Record]) -> list[tuple[float, float]]:
 
 
 def scatter_plot(records: Sequence[Record]) -> str:
-    """Returns an SVG of planned over published samples/s, with lines where they are 0% or 10% apart; "" without points."""
+    """Returns planned over published samples/s as SVG, with lines of equality and of 10% off; "" without points."""
     pairs = points(records)
     if not pairs:
         return ""

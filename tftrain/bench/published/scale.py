@@ -22,7 +22,6 @@ from tftrain.plan.workload import Workload
 RANKS = 4  # without GPUs, as in table levers
 RANKS_OF_STAGES = 16  # the same for tables with pipelines
 RESERVED_SHARE = 0.1  # of a host's memory, for other programs
-UNKNOWN_GB = 4.0
 CORE_FLOPS, GPU_FLOPS = 20e9, 20e12  # cautious: a core with AVX2 in fp32, a V100 in fp16
 
 SMALLEST = 1 / 64
@@ -33,14 +32,9 @@ SHORTEST, FEWEST_WORDS = 64, 256
 
 
 class LocalMachine(NamedTuple):
-    """Resources for the ranks of a run.
+    """Resources for a run: memory of each rank in 1e9 bytes, operations a second of all ranks, and the device.
 
-    Attributes:
-        ranks: number of ranks.
-        gb: memory of each rank in 1e9 bytes.
-        flops: operations a second of all ranks together.
-        constants: the planner's for this project on such a device.
-        gpu: whether ranks have GPUs.
+    `constants` are the planner's for this project on such a device.
     """
 
     ranks: int
@@ -62,7 +56,7 @@ def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
         each = min(free) / max(1, -(-ranks // len(free)))
         return LocalMachine(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
     ranks = ranks or (RANKS_OF_STAGES if stages else RANKS)
-    gb = (1 - RESERVED_SHARE) * (host.available_memory_gb() or UNKNOWN_GB) / ranks
+    gb = (1 - RESERVED_SHARE) * host.available_memory_gb() / ranks
     return LocalMachine(ranks, gb, CORE_FLOPS * host.threads(0), systems()["tftrain_cpu"], False)
 
 
@@ -149,18 +143,17 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
         micro_batches = min(micro_batches, MICRO_BATCHES_OF_STAGES * pp if work.pp > 1 else MICRO_BATCHES)
     if chunks > 1:
         micro_batches = pp * max(1, micro_batches // pp)  # which the interleaved schedule needs
+    small = dataclasses.replace(
+        configuration(model),
+        num_hidden_layers=parts * max(1, _nearest(model.layers * scale.layers / parts)),
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=model.inner // model.width * hidden,
+        vocab_size=min(model.vocab, words),
+    )
     return work.replaced(
         trainer="tftrain",
-        model=describe(
-            dataclasses.replace(
-                configuration(model),
-                num_hidden_layers=parts * max(1, _nearest(model.layers * scale.layers / parts)),
-                hidden_size=hidden,
-                num_attention_heads=heads,
-                intermediate_size=model.inner // model.width * hidden,
-                vocab_size=min(model.vocab, words),
-            )
-        ),
+        model=describe(small),
         seq=seq,
         predictions=seq if model.causal else math.ceil(0.15 * seq),
         micro_batch=micro_batch,

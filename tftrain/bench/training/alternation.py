@@ -18,12 +18,9 @@ EVERY = 3
 
 @dataclass(frozen=True)
 class Compared:
-    """A row and the measurements of the base row that it is compared with.
+    """A row's successful runs, and the reason why the last failed one failed.
 
-    Attributes:
-        runs: the row's successful runs.
-        base: the successful runs of the base row before and after them; for the base row itself, all of its runs.
-        error: the reason why its last failed run failed.
+    `base` are the successful runs of the base row before and after them; for the base row itself, all of its runs.
     """
 
     row: Row
@@ -38,24 +35,13 @@ class Compared:
 
 
 def in_alternation(
-    base: Row,
-    rows: Sequence[Row],
-    measure: Callable[[Row], Figures],
-    say: Say,
-    every: int = EVERY,
-    rounds: int = 1,
+    base: Row, rows: Sequence[Row], measure: Callable[[Row], Figures], say: Say, every: int = EVERY, rounds: int = 1
 ) -> Iterator[Compared]:
     """Measures rows, and the base row before each `every` of them and at the end.
 
-    Args:
-        base, rows: the row that the others are compared with, and the others.
-        measure: measures one row; after a MeasureError the other rows are still measured.
-        say: prints a line of progress.
-        every: rows between two measurements of the base.
-        rounds: runs of each of these rows, alternating with the base, before the next rows.
-
-    Yields:
-        Every row as soon as the base has been measured after its last run; at last the base itself.
+    Yields every row as soon as the base has been measured after its last run; at last the base itself. After a
+    MeasureError the other rows are still measured. `rounds` is the number of runs of each of `every` rows, alternating
+    with the base, before the next rows.
     """
     errors: dict[str, str] = {}
 

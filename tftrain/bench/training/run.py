@@ -43,8 +43,7 @@ class Figures:
     """The figures of a run.
 
     Attributes:
-        step_seconds: of each counted step.
-        samples_per_sec: samples a second of all ranks at the median step.
+        step_seconds, samples_per_sec: seconds of each counted step; samples a second of all ranks at the median step.
         peak_gb, peak_rank: peak memory of the fullest rank in GB of 1e9 bytes, and that rank.
         state_bytes, state_rank: bytes of weights, master weights and moments on the rank with the most of them, and
             that rank; rank 0 if all are equal.
@@ -70,17 +69,9 @@ def measure(flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT
 def train(
     flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT_SECONDS, **options
 ) -> tuple[list[dict[str, Any]], str]:
-    """Trains for some steps and returns the rows of metrics.jsonl and the printed text.
+    """Trains for some steps with `options` of `launch`; returns the rows of metrics.jsonl and the printed text.
 
-    Args:
-        flags: of tftrain.run, without those for its length, its log and its output.
-        ranks: processes on this host.
-        steps: of the run.
-        seconds: time limit of the run.
-        options: of `launch`.
-
-    Raises:
-        MeasureError: the run failed or exceeded its time limit.
+    `flags` are those of tftrain.run, without those for its length, its log and its output.
     """
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
         given = [*QUIET, *flags, f"--max_steps={steps}", f"--output_dir={folder}/run"]
@@ -101,9 +92,8 @@ def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figure
     applied = [row for row, before, now in zip(train, [0, *skipped], skipped, strict=False) if now == before]
     counted = [row for row in applied if row["step"] > warm_up and row["step_time_s"]]
     if not counted:
-        raise MeasureError(
-            f"of {len(train)} steps, {warm_up} of them to warm up, {max(skipped, default=0)} were skipped"
-        )
+        left_out = f"{warm_up} of them to warm up, {max(skipped, default=0)} were skipped"
+        raise MeasureError(f"of {len(train)} steps, {left_out}")
     seconds = tuple(row["step_time_s"] for row in counted)
     state = STATE.search(output)
     if state is None:
@@ -132,15 +122,8 @@ def launch(
 ) -> str:
     """Runs a module on so many ranks of this host, without a launcher on one; returns the printed text of all ranks.
 
-    Args:
-        flags: of the module.
-        ranks, seconds: processes, and their time limit.
-        module: the program.
-        environ: variables besides those of this process.
-        forked_from: the least ranks that `tftrain.launch` forks; only those of tftrain.run.
-
-    Raises:
-        MeasureError: see `execute`.
+    From `forked_from` ranks on, `tftrain.launch` forks them, but only those of tftrain.run. For time limit, variables
+    and errors see `execute`.
     """
     command = [sys.executable, "-m", module, *flags]
     if ranks >= forked_from and module == "tftrain.run":
@@ -161,10 +144,8 @@ def execute(
 
     Args:
         command: of a program that ends its own processes when it is told to.
-        seconds: time limit.
-        environ: variables besides those of this process.
-        on_start: called with the number of the process.
-        on_line: called with each line as it is printed, from another thread.
+        seconds, environ: time limit, and variables besides those of this process.
+        on_start, on_line: called with the number of the process, and from another thread with each line as it comes.
 
     Raises:
         MeasureError: the exit code was not 0, or the time limit was exceeded.
