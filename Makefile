@@ -5,7 +5,7 @@
 #   NCCL=0                      with GPU=1: Horovod without NCCL, where there is no CUDA toolkit
 #   OPS=0                       without the fused ops, and without Bazel
 #   CHROMIUM=1                  with Chromium (as root, with apt), for the test that looks at the reports of tftrain.bench
-#   MODEL=gpt                   with `make train`: a small GPT instead of a small BERT
+#   MODEL=gpt                   with `make train`: a small GPT, or modernbert, instead of a small BERT
 #   UPGRADE=1                   with `make lock`: newer versions, not only what pyproject.toml now asks for
 
 SHELL := /bin/bash
@@ -15,7 +15,7 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 MODEL := bert
-$(if $(filter bert gpt,$(MODEL)),,$(error MODEL=$(MODEL): expected bert or gpt))
+$(if $(filter bert gpt modernbert,$(MODEL)),,$(error MODEL=$(MODEL): expected bert, gpt or modernbert))
 QUICKSTART := quickstart$(if $(filter-out bert,$(MODEL)),_$(MODEL))
 RANKS := 2
 # Every process of the tests imports tftrain: compile it once.
@@ -29,7 +29,7 @@ help: ## Show this list
 setup: ## Make .venv: locked packages, Horovod, the project itself, the fused ops
 	@PYTHON="$(PYTHON)" GPU="$(GPU)" NCCL="$(NCCL)" OPS="$(OPS)" sh tools/setup.sh
 
-train: setup build/$(QUICKSTART)/data/manifest.json ## Train a small BERT (or GPT) on two ranks, then evaluate it
+train: setup build/$(QUICKSTART)/data/manifest.json ## Train a small BERT (or GPT, or ModernBERT) on two ranks, then evaluate it
 	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/$(QUICKSTART).flags
 	$(BIN)/python -m tftrain.run --flagfile=configs/$(QUICKSTART).flags --mode=evaluate
 

@@ -12,11 +12,15 @@ from tftrain.config.prepare import PrepareConfig
 from tftrain.config.train import TrainConfig
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
-SIZES = {  # with BERT's vocabulary of 30,522, and Llama's of 128,256 as published
+SIZES = {  # with the published vocabularies; ModernBERT's numbers are those of transformers' ModernBertForMaskedLM
     "base": (30522, 110_106_428),
     "large": (30522, 336_226_108),
     "llama_1b": (128256, 1_235_814_400),
     "llama_8b": (128256, 8_030_261_248),
+    "llama_70b": (128256, 70_553_706_496),
+    "modernbert_base": (50368, 149_655_232),
+    "modernbert_large": (50368, 395_881_664),
+    "qwen3_0p6b": (151936, 596_049_920),
 }
 
 

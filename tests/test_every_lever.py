@@ -33,10 +33,8 @@ LEVERS = (
     *("--precision=bf16", "--ln_dtype=fp32", "--grad_accum_steps=2", "--grad_accum_dtype=bf16", "--deterministic"),
     *("--activation_checkpointing=selective", "--hvd_fp16_compression", "--memory_optimization=none"),
 )
-# Parts without a fused op, and heads that share keys and values.
+# A residual add without a fused op, and heads that share keys and values.
 OF_LLAMA = (
-    "--ln_impl=auto",
-    "--gelu_impl=auto",
     "--dropout_add_impl=auto",
     "--num_attention_heads=4",
     "--num_key_value_heads=2",
@@ -45,6 +43,7 @@ LAYOUTS = {
     "bert": ("--tensor_parallel_size=2", "--sequence_parallel"),
     "gpt": ("--model_family=gpt", "--pipeline_parallel_size=2", "--pipeline_schedule=zero_bubble"),
     "llama": ("--model_family=llama", *OF_LLAMA, "--tensor_parallel_size=2", "--sequence_parallel"),
+    "modernbert": ("--model_family=modernbert", "--dropout_add_impl=auto", "--tensor_parallel_size=2"),
 }
 # What a server does: TensorFlow alone.
 BARE = """
@@ -62,12 +61,13 @@ print(json.dumps(encode(**{name: inputs[name] for name in names})["hidden_states
 
 # The short form is bert's.
 @pytest.fixture(
-    scope="module", params=["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt", "llama"))]
+    scope="module",
+    params=["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt", "llama", "modernbert"))],
 )
 def trained(request, prepare_config, tmp_path_factory):
     """The folder of a run on two ranks, and its data."""
     folder, data = (tmp_path_factory.mktemp(request.param) / name for name in ("run", "data"))
-    prepare(prepare_config(data, objective="masked" if request.param == "bert" else "causal"))
+    prepare(prepare_config(data, objective="causal" if request.param in ("gpt", "llama") else "masked"))
     given = (*SMALL, *LEVERS, *LAYOUTS[request.param], f"--data_dir={data}", f"--output_dir={folder}")
     run_ranks(2, ["-m", "tftrain.run", *given])
     return folder, data

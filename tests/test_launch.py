@@ -119,7 +119,7 @@ def test_the_launcher_loads_no_tensorflow():
     assert subprocess.check_output([sys.executable, "-c", program], env=environ, text=True) == "False\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.multirank
 def test_ctrl_c_saves_forked_ranks_and_the_next_start_continues_without_a_fork(tmp_path):
     flags = [*SMALL, "--global_batch_size=8", f"--output_dir={tmp_path}"]

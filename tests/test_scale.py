@@ -23,9 +23,9 @@ BATCH = (
 LAYOUT = ("--tensor_parallel_size=2", "--split_opt_state")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.multirank
-@pytest.mark.parametrize("ranks", [4, pytest.param(16, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("ranks", [4, 16])
 def test_many_ranks_train_as_one_and_one_goes_on_from_their_checkpoint(tmp_path, ranks):
     many, one = tmp_path / "many", tmp_path / "one"
     output = run_ranks(

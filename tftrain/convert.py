@@ -19,21 +19,12 @@ logger = logging.getLogger("tftrain.convert")
 def main(argv: Sequence[str]) -> int:
     """Converts what the command line says; returns the exit code."""
     return program.main(
-        "convert",
-        ConvertConfig,
-        convert,
-        argv,
-        target=lambda config: f"--to={config.to}",
-        left="; nothing was written",
+        "convert", ConvertConfig, convert, argv, target=lambda config: f"--to={config.to}", left="; nothing was written"
     )
 
 
 def convert(config: ConvertConfig) -> None:
-    """Reads the model and writes it into a folder that appears when it is complete.
-
-    Raises:
-        FormatError, CheckpointError, OSError: the message names the file or the flag.
-    """
+    """Writes the model into a folder that appears when it is complete; an error names the file or the flag."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from tqdm import tqdm
 

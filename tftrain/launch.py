@@ -50,12 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem]) -> int:
-    """Starts the ranks and returns the exit code of the run.
-
-    Args:
-        config: of the launcher.
-        args: the flags of the run.
-        problems: of the launcher's own options.
+    """Starts the ranks of a run with these flags and returns its exit code; `problems` are of the launcher's options.
 
     Raises:
         ConfigError: there are problems, or the flags of the run have some.
@@ -93,13 +88,9 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
 
 
 def run_problems(config: TrainConfig, misread: list[Problem], has_rank_0: bool, size: int) -> list[Problem]:
-    """Returns every reason not to start the ranks.
+    """Returns every reason not to start the ranks, with those of flags that could not be read.
 
-    Args:
-        config: of the run.
-        misread: problems of flags that could not be read.
-        has_rank_0: whether this host has rank 0, and so the data and the output folder.
-        size: the number of ranks.
+    The host of rank 0 has the data and the output folder.
     """
     if has_rank_0:
         return run.all_problems(config, misread, Launch(size=size))

@@ -184,6 +184,8 @@ def kernels(dtype):
         shape = f"65536x{hidden}"
         yield "layer_norm", "forward", shape, "TftrainLayerNorm", [x, column, column], [x, row, row], {"epsilon": 1e-5}
         yield "layer_norm", "backward", shape, "TftrainLayerNormGrad", [x, x, column, row, row], [x, column, column], {}
+        yield "rms_norm", "forward", shape, "TftrainRmsNorm", [x, column], [x, row], {"epsilon": 1e-5}
+        yield "rms_norm", "backward", shape, "TftrainRmsNormGrad", [x, x, column, row], [x, column], {}
     for keys, batch, causal in (
         (128, 256, False),
         (512, 32, False),
@@ -223,6 +225,8 @@ def kernels(dtype):
             outputs,
             attributes,
         )
+    yield "swiglu", "forward", "32768x4096", "TftrainSwiglu", [x, x], [x], {}
+    yield "swiglu", "backward", "32768x4096", "TftrainSwigluGrad", [x, x, x], [x, x], {}
     x, column = ((128, 512, 1024), dtype), ((1024,), f32)
     rows = {**dropout, "first_row": 0, "total_rows": 512}
     yield "bias_dropout_add", "forward", "128x512x1024", "TftrainBiasDropoutAdd", [x, column, x, position], [x], rows

@@ -76,6 +76,7 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
         long = [(3, 5121), (5, 8193), (700, 10007), (9, 16384)]  # do not fit into a block's registers
         for rows, hidden in narrow + long:
             yield from _layer_norm(random, name, dtype, rows, hidden)
+            yield from _rms_norm(random, name, dtype, rows, hidden)
         for batch, heads, queries, keys in [
             (2, 3, 1, 1),
             (2, 2, 17, 17),
@@ -97,6 +98,7 @@ def calls(types: dict[str, Any], seed: int) -> Iterator[Call]:
             for tanh in (0, 1):
                 yield from _gelu(random, name, dtype, rows, columns, tanh)
                 yield from _geglu(random, name, dtype, rows, columns, tanh)
+            yield from _swiglu(random, name, dtype, rows, columns)
         for shape in [(1, 1, 1), (3, 17, 7), (4, 128, 768)]:
             for drop_below in (0, 30000):
                 yield from _dropout_add(random, name, dtype, shape, drop_below)
@@ -159,6 +161,23 @@ def _layer_norm(random, name, dtype, rows, hidden):
     parameters = [(np.sum(g * n, 0), np.float32, _sums(rows)), (np.sum(g, 0), np.float32, _sums(rows))]
     inputs = [dy, x, gamma, mean[:, 0].astype(np.float32), rstd[:, 0].astype(np.float32)]
     yield Call("TftrainLayerNormGrad", inputs, {}, [(dx, dtype, GRADIENT[name]), *parameters], what + " backward")
+
+
+def _rms_norm(random, name, dtype, rows, hidden):
+    what = f"rms_norm {name} {rows}x{hidden}"
+    x, dy = (_normal(random, dtype, rows, hidden, mean=mean) for mean in (0.5, 0))
+    gamma = _normal(random, np.float32, hidden, mean=1)
+    v, scale, g = _wide(x, gamma, dy)
+    rstd = 1 / np.sqrt(np.square(v).mean(1, keepdims=True) + 1e-5)
+    n, gs = v * rstd, g * scale
+    outputs = [(n * scale, dtype, FORWARD[name]), (rstd[:, 0], np.float32, FORWARD["float32"])]
+    yield Call("TftrainRmsNorm", [x, gamma], {"epsilon": 1e-5}, outputs, what)
+    if hidden == 1:  # x / |x| is constant but for epsilon: its gradient is all rounding
+        return
+    dx = rstd * (gs - n * (gs * n).mean(1, keepdims=True))
+    outputs = [(dx, dtype, GRADIENT[name]), (np.sum(g * n, 0), np.float32, _sums(rows))]
+    inputs = [dy, x, gamma, rstd[:, 0].astype(np.float32)]
+    yield Call("TftrainRmsNormGrad", inputs, {}, outputs, what + " backward")
 
 
 def _softmax(random, name, dtype, shape, drop_below, causal=False):
@@ -288,6 +307,19 @@ def _geglu(random, name, dtype, rows, columns, tanh):
     sums = [(array.sum(0), np.float32, _sums(rows, 4)) for array in (dgate, dup)]
     outputs = [(dgate, dtype, GRADIENT[name]), (dup, dtype, GRADIENT[name]), *sums]
     yield Call("TftrainGegluGrad", [dy, gate, up, *biases], {"approximate": tanh}, outputs, what + " backward")
+
+
+def _swiglu(random, name, dtype, rows, columns):
+    what = f"swiglu {name} {rows}x{columns}"
+    gate, up, dy = (_normal(random, dtype, rows, columns, deviation=2) for _ in range(3))
+    z, linear, g = _wide(gate, up, dy)
+    below = 1 / (1 + np.exp(-z))
+    yield Call("TftrainSwiglu", [gate, up], {}, [(z * below * linear, dtype, FORWARD[name])], what)
+    outputs = [
+        (g * linear * below * (1 + z * (1 - below)), dtype, GRADIENT[name]),
+        (g * z * below, dtype, GRADIENT[name]),
+    ]
+    yield Call("TftrainSwigluGrad", [dy, gate, up], {}, outputs, what + " backward")
 
 
 FIRST_ROW = 3  # of those that a rank has of each sample, under sequence parallelism

@@ -35,10 +35,13 @@ def make_step(fused: Callable) -> Callable:
 
     norm = op("TftrainLayerNorm", [x_spec, row, row], {"epsilon": 1e-5})
     norm_grad = op("TftrainLayerNormGrad", [x_spec, column, column])
+    rms_norm = op("TftrainRmsNorm", [x_spec, row], {"epsilon": 1e-5})
+    rms_norm_grad = op("TftrainRmsNormGrad", [x_spec, column])
     gelu = op("TftrainGelu", [x_spec], {"approximate": 0})
     gelu_grad = op("TftrainGeluGrad", [x_spec, column], {"approximate": 0})
     geglu = op("TftrainGeglu", [x_spec], {"approximate": 1})
     geglu_grad = op("TftrainGegluGrad", [x_spec, x_spec, column, column], {"approximate": 1})
+    swiglu, swiglu_grad = op("TftrainSwiglu", [x_spec]), op("TftrainSwigluGrad", [x_spec, x_spec])
     rows = {**DROPOUT, "first_row": 0, "total_rows": SEQUENCE}
     add = op("TftrainBiasDropoutAdd", [x_spec], rows)
     add_grad = op("TftrainBiasDropoutAddGrad", [x_spec, column], rows)
@@ -63,11 +66,15 @@ def make_step(fused: Callable) -> Callable:
         out = out.at[..., :SEQUENCE].add(dropped.sum(1))
         heads = [array.reshape(head_spec[0]) for array in (y, z, gated)]  # query, key and value
         of_flash = flash(*heads, mask, position)
-        return out + of_flash[0].reshape(x.shape), (x, y, mean, rstd, probabilities, z, heads, of_flash)
+        out = swiglu(out + of_flash[0].reshape(x.shape), x)[0]
+        normed, out_rstd = rms_norm(out, gamma)
+        return normed, (x, y, mean, rstd, probabilities, z, heads, of_flash, out, out_rstd)
 
     def layer_gradients(dout, stored, parameters, mask, position):
-        x, y, mean, rstd, probabilities, z, heads, of_flash = stored
+        x, y, mean, rstd, probabilities, z, heads, of_flash, out, out_rstd = stored
         gamma, _beta, bias, gate_bias, up_bias, add_bias = parameters
+        dout, drms_gamma = rms_norm_grad(dout, out, gamma, out_rstd)
+        dout, dx_of_swiglu = swiglu_grad(dout, z, x)
         dgated, dadd_bias = add_grad(dout, add_bias, position)
         dheads = flash_grad(dout.reshape(head_spec[0]), *heads, *of_flash, mask, position)
         dquery, dkey, dvalue = (array.reshape(dout.shape) for array in dheads)
@@ -77,7 +84,7 @@ def make_step(fused: Callable) -> Callable:
         dscores = attention_grad(jnp.tanh(scores_of(dout)), probabilities, position)[0]
         dy = (dy + dy_of_gelu + dquery).at[..., :SEQUENCE].add(dscores.sum(1))
         dx, dgamma, dbeta = norm_grad(dy, x, gamma, mean, rstd)
-        return dx + dout, [dgamma, dbeta, dbias, dgate_bias, dup_bias, dadd_bias]
+        return dx + dout + dx_of_swiglu, [dgamma + drms_gamma, dbeta, dbias, dgate_bias, dup_bias, dadd_bias]
 
     total, parts = LAYERS * 6 * HIDDEN, LAYERS * 6
     flat, each = ((total,), f32), ((parts,), f32)

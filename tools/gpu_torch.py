@@ -72,6 +72,12 @@ def _layer_norm(sizes, dtype):
     return lambda x, gamma, beta: F.layer_norm(x, hidden, gamma, beta, 1e-5), inputs
 
 
+def _rms_norm(sizes, dtype):
+    hidden = sizes[-1:]
+    inputs = [_random(*sizes, dtype=dtype), _random(*hidden, dtype=dtype)]
+    return torch.compile(lambda x, gamma: F.rms_norm(x, hidden, gamma, 1e-5)), inputs
+
+
 def _attention_softmax(causal):
     def make(sizes, dtype):
         mask = torch.rand(sizes[0], 1, 1, sizes[3], device="cuda") < 0.9
@@ -108,6 +114,10 @@ def _geglu(form):
     return make
 
 
+def _swiglu(sizes, dtype):
+    return torch.compile(lambda gate, up: F.silu(gate) * up), [_random(*sizes, dtype=dtype) for _ in range(2)]
+
+
 def _bias_dropout_add(sizes, dtype):
     def run(x, bias, residual):
         return residual + F.dropout(x + bias, 0.1, training=True)
@@ -121,12 +131,14 @@ def _bias_dropout_add(sizes, dtype):
 
 _FUNCTIONS = {
     "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
     "attention_softmax": _attention_softmax(causal=False),
     "attention_softmax_causal": _attention_softmax(causal=True),
     "gelu": _gelu("none"),
     "gelu_tanh": _gelu("tanh"),
     "geglu": _geglu("none"),
     "geglu_tanh": _geglu("tanh"),
+    "swiglu": _swiglu,
     "bias_dropout_add": _bias_dropout_add,
 }
 

@@ -217,12 +217,16 @@ void ExpectReplays(XLA_FFI_Handler* handler, const Op& op,
 constexpr Element kF32 = Element::kFloat32;
 constexpr Element kBf16 = Element::kBFloat16;
 
-TEST(CudaHandlers, ReplayLayerNorm) {
+TEST(CudaHandlers, ReplayLayerNormAndRmsNorm) {
   LayerNormOp op;
   op.epsilon = 1e-5;
   ExpectReplays(tftrain_layer_norm_cuda, op, [](Inputs& in) {
     return std::vector{in.Normals(kF32, {37, 72}), in.Normals(kF32, {72}), in.Normals(kF32, {72})};
   });
+  RmsNormOp rms;
+  rms.epsilon = 1e-5;
+  ExpectReplays(tftrain_rms_norm_cuda, rms,
+                [](Inputs& in) { return std::vector{in.Normals(kF32, {37, 72}), in.Normals(kF32, {72})}; });
   struct Form {
     Element x;
     int64_t rows;
@@ -230,14 +234,20 @@ TEST(CudaHandlers, ReplayLayerNorm) {
   };
   // The longest rows do not fit into a block's registers, and their kernels keep sums in the workspace.
   for (const Form& form : {Form{kF32, 37, 72}, {kBf16, 37, 72}, {kF32, 4, 5121}, {kF32, 4, 8200}}) {
-    ExpectReplays(
-        tftrain_layer_norm_grad_cuda, LayerNormGradOp(),
-        [&](Inputs& in) {
-          return std::vector{in.Normals(form.x, {form.rows, form.hidden}), in.Normals(form.x, {form.rows, form.hidden}),
-                             in.Normals(kF32, {form.hidden}), in.Normals(kF32, {form.rows}), in.Positive({form.rows})};
-        },
-        form.x == kF32 ? 1e-4 : 1.6e-2,
-        std::string(" ") + Name(form.x) + " " + std::to_string(form.rows) + "x" + std::to_string(form.hidden));
+    const double relative = form.x == kF32 ? 1e-4 : 1.6e-2;
+    const std::string what =
+        std::string(" ") + Name(form.x) + " " + std::to_string(form.rows) + "x" + std::to_string(form.hidden);
+    const auto make = [&](bool centred) {
+      return [&form, centred](Inputs& in) {
+        std::vector arguments{in.Normals(form.x, {form.rows, form.hidden}), in.Normals(form.x, {form.rows, form.hidden}),
+                              in.Normals(kF32, {form.hidden})};
+        if (centred) arguments.push_back(in.Normals(kF32, {form.rows}));
+        arguments.push_back(in.Positive({form.rows}));
+        return arguments;
+      };
+    };
+    ExpectReplays(tftrain_layer_norm_grad_cuda, LayerNormGradOp(), make(true), relative, what);
+    ExpectReplays(tftrain_rms_norm_grad_cuda, RmsNormGradOp(), make(false), relative, what);
   }
 }
 
@@ -256,7 +266,7 @@ TEST(CudaHandlers, ReplayBiasDropoutAdd) {
   });
 }
 
-TEST(CudaHandlers, ReplayGeluAndGeglu) {
+TEST(CudaHandlers, ReplayGeluAndGatedUnits) {
   for (bool has_bias : {true, false}) {
     const auto make = [has_bias](int tensors, int biases) {
       return [=](Inputs& in) {
@@ -271,6 +281,8 @@ TEST(CudaHandlers, ReplayGeluAndGeglu) {
     ExpectReplays(tftrain_gelu_grad_cuda, GeluGradOp(), make(2, 1), 1e-4, form);
     ExpectReplays(tftrain_geglu_cuda, GegluOp(), make(2, 2), 1e-4, form);
     ExpectReplays(tftrain_geglu_grad_cuda, GegluGradOp(), make(3, 2), 1e-4, form);
+    ExpectReplays(tftrain_swiglu_cuda, SwigluOp(), make(2, 2), 1e-4, form);
+    ExpectReplays(tftrain_swiglu_grad_cuda, SwigluGradOp(), make(3, 2), 1e-4, form);
   }
 }
 

@@ -6,8 +6,8 @@
 #include "custom_ops/interface/attention_softmax.h"
 #include "custom_ops/interface/bias_dropout_add.h"
 #include "custom_ops/interface/flash_attention.h"
-#include "custom_ops/interface/geglu.h"
 #include "custom_ops/interface/gelu.h"
+#include "custom_ops/interface/glu.h"
 #include "custom_ops/interface/lamb.h"
 #include "custom_ops/interface/layer_norm.h"
 
@@ -27,6 +27,10 @@
   OP(LambWeightsOp, tftrain_lamb_weights)                              \
   OP(SquaredNormsOp, tftrain_squared_norms)                            \
   OP(LayerNormOp, tftrain_layer_norm)                                  \
-  OP(LayerNormGradOp, tftrain_layer_norm_grad)
+  OP(LayerNormGradOp, tftrain_layer_norm_grad)                         \
+  OP(RmsNormOp, tftrain_rms_norm)                                      \
+  OP(RmsNormGradOp, tftrain_rms_norm_grad)                             \
+  OP(SwigluOp, tftrain_swiglu)                                         \
+  OP(SwigluGradOp, tftrain_swiglu_grad)
 
 #endif  // TFTRAIN_CUSTOM_OPS_INTERFACE_ALL_OPS_H_

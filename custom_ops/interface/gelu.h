@@ -7,6 +7,7 @@
 
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/op.h"
+#include "custom_ops/kernels/elementwise/activation.h"
 #include "custom_ops/kernels/elementwise/gelu.h"
 #include "custom_ops/kernels/common/workspace.h"
 
@@ -20,6 +21,8 @@ struct GeluAttributes {
   void VisitAttributes(Visitor& visit) {
     visit("approximate", &approximate);
   }
+
+  Activation activation() const { return GeluForm(approximate != 0); }
 };
 
 // x [..., columns], and none or one bias [columns] -> y like x.

@@ -1,6 +1,5 @@
 #include "custom_ops/interface/gelu.h"
 
-#include "custom_ops/interface/geglu.h"
 #include "custom_ops/tensorflow/definition.h"
 
 namespace tftrain {
@@ -26,31 +25,5 @@ REGISTER_OP("TftrainGeluGrad")
     .Attr("biases: int >= 0")
     .Attr("approximate: int")
     .SetShapeFn(InferShapes<GeluGradOp>);
-
-// The biases of gate and up, in this order.
-REGISTER_OP("TftrainGeglu")
-    .Input("gate: T")
-    .Input("up: T")
-    .Input("bias: biases * P")
-    .Output("y: T")
-    .Attr("T: {float, half, bfloat16}")
-    .Attr("P: {float, half, bfloat16} = DT_FLOAT")
-    .Attr("biases: int >= 0")
-    .Attr("approximate: int")
-    .SetShapeFn(InferShapes<GegluOp>);
-
-REGISTER_OP("TftrainGegluGrad")
-    .Input("dy: T")
-    .Input("gate: T")
-    .Input("up: T")
-    .Input("bias: biases * P")
-    .Output("dgate: T")
-    .Output("dup: T")
-    .Output("dbias: biases * P")
-    .Attr("T: {float, half, bfloat16}")
-    .Attr("P: {float, half, bfloat16} = DT_FLOAT")
-    .Attr("biases: int >= 0")
-    .Attr("approximate: int")
-    .SetShapeFn(InferShapes<GegluGradOp>);
 
 }  // namespace tftrain

@@ -29,4 +29,25 @@ REGISTER_OP("TftrainLayerNormGrad")
     .Attr("P: {float, half, bfloat16}")
     .SetShapeFn(InferShapes<LayerNormGradOp>);
 
+REGISTER_OP("TftrainRmsNorm")
+    .Input("x: T")
+    .Input("gamma: P")
+    .Output("y: T")
+    .Output("rstd: float")
+    .Attr("T: {float, half, bfloat16}")
+    .Attr("P: {float, half, bfloat16}")
+    .Attr("epsilon: float")
+    .SetShapeFn(InferShapes<RmsNormOp>);
+
+REGISTER_OP("TftrainRmsNormGrad")
+    .Input("dy: T")
+    .Input("x: T")
+    .Input("gamma: P")
+    .Input("rstd: float")
+    .Output("dx: T")
+    .Output("dgamma: P")
+    .Attr("T: {float, half, bfloat16}")
+    .Attr("P: {float, half, bfloat16}")
+    .SetShapeFn(InferShapes<RmsNormGradOp>);
+
 }  // namespace tftrain

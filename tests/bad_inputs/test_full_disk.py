@@ -37,7 +37,7 @@ def small_disk(tmp_path):
         ("convert", "--from=hf:{models}/hf_bert_masked_lm --to=tf1:{disk}/x", 16),
         ("convert", "--from=hf:{models}/hf_bert --to=tftrain:{disk}/x", 16),
         ("convert", "--from=hf:{models}/hf_megatron_bert --to=megatron:{disk}/x", 16),
-        ("export", "--init_checkpoint=hf:{models}/hf_bert --to={disk}/x", 200),
+        pytest.param("export", "--init_checkpoint=hf:{models}/hf_bert --to={disk}/x", 200, marks=pytest.mark.nightly),
         ("export", "--init_checkpoint=hf:{models}/hf_bert --to={disk}/x --format=onnx", 16),
     ],
 )

@@ -22,11 +22,13 @@ SMALL = traffic.Extent(batch=2, elements=15, columns=5, item=4)
     ("op", "forward", "backward"),
     [
         ("layer_norm", 2 * 120 + 2 * 20 + 2 * 24, 3 * 120 + 3 * 20 + 2 * 24),
+        ("rms_norm", 2 * 120 + 20 + 24, 3 * 120 + 2 * 20 + 24),
         ("attention_softmax", 3 * 120 + 2 * 5 * 4, 4 * 120),
         ("attention_softmax_causal", 72 + 2 * 120 + 2 * 5 * 4, 2 * 72 + 2 * 120),  # 3 of 5 keys of the mean query
         ("bias_gelu_tanh", 2 * 120 + 20, 3 * 120 + 2 * 20),
         ("bias_gelu_erf", 2 * 120 + 20, 3 * 120 + 2 * 20),
         ("geglu_tanh", 3 * 120 + 2 * 20, 5 * 120 + 4 * 20),
+        ("swiglu", 3 * 120, 5 * 120),
         ("bias_dropout_add", 3 * 120 + 20, 2 * 120 + 20),
     ],
 )
@@ -99,6 +101,8 @@ def measured(op, dtype):
     [
         ("attention_softmax_causal", "bf16", "16x4x16x16"),
         pytest.param("layer_norm", "fp32", "8x16x64", marks=pytest.mark.nightly),
+        pytest.param("rms_norm", "bf16", "16x16x64", marks=pytest.mark.nightly),
+        pytest.param("swiglu", "fp32", "2x16x256", marks=pytest.mark.nightly),
         ("lamb", "bf16", "89472 in 21"),
     ],
 )

@@ -19,6 +19,8 @@ UPDATE = "StatefulPartitionedCall_1"
         (f"{BACK}/layer_norm_4/mul_1/Mul:Mul", "LayerNorm"),
         (f"{MODEL}/layer_norm_4/Cast:Cast", "casts"),
         (f"{MODEL}/TftrainLayerNorm:TftrainLayerNorm", "LayerNorm"),
+        (f"{BACK}/TftrainRmsNormGrad:TftrainRmsNormGrad", "LayerNorm"),
+        (f"{MODEL}/feed_forward_1/TftrainSwiglu:TftrainSwiglu", "GeLU"),
         (f"{BACK}/self_attention_1/TftrainFlashAttentionGrad:TftrainFlashAttentionGrad", "attention core"),
         (f"{MODEL}/self_attention_1/Softmax:_MklSoftmax", "softmax"),
         (f"{BACK}/self_attention_1/Sum:Sum", "softmax"),

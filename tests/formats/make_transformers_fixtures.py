@@ -3,7 +3,7 @@
     python3 -m venv build/torch && build/torch/bin/pip install torch==2.13.0 transformers==5.23.0 numpy
     build/torch/bin/python tests/formats/make_transformers_fixtures.py [FIXTURE ...]     # without names, all
 
-hf_llama and hf_qwen2 are by torch 2.13.0 and transformers 5.18.0.
+hf_llama, hf_qwen2, hf_qwen3 and hf_modernbert... are by torch 2.13.0 and transformers 5.18.0.
 
 Weights are wide enough that a wrong order, a missing bias or another GeLU shows in the outputs.
 """
@@ -41,11 +41,23 @@ def main(names: list[str]) -> None:
     decoders = {
         "hf_llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, False),
         "hf_qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, True),
+        "hf_qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, True),
     }
     for name, (cls, config_class, tied) in decoders.items():
         if not names or name in names:
             torch.manual_seed(7)
             llama(name, cls, config_class, tied)
+    labels = {"id2label": {0: "bad", 1: "fine", 2: "good"}, "label2id": {"bad": 0, "fine": 1, "good": 2}}
+    encoders = {
+        "hf_modernbert": (transformers.ModernBertForMaskedLM, {}),
+        "hf_modernbert_classes": (transformers.ModernBertForSequenceClassification, labels),
+        "hf_modernbert_tokens": (transformers.ModernBertForTokenClassification, labels),
+        "hf_modernbert_answers": (transformers.ModernBertForQuestionAnswering, {}),
+    }
+    for name, (cls, more) in encoders.items():
+        if not names or name in names:
+            torch.manual_seed(7)
+            modernbert(name, cls, **more)
     if names:
         return
     torch.manual_seed(7)
@@ -54,7 +66,6 @@ def main(names: list[str]) -> None:
     bert("hf_bert_model", transformers.BertModel, "gelu")
     bert("hf_megatron_bert", transformers.MegatronBertForPreTraining, "gelu", transformers.MegatronBertConfig)
     gpt2("hf_gpt2")
-    labels = {"id2label": {0: "bad", 1: "fine", 2: "good"}, "label2id": {"bad": 0, "fine": 1, "good": 2}}
     bert("hf_bert_classes", transformers.BertForSequenceClassification, "gelu", **labels)
     bert("hf_bert_tokens", transformers.BertForTokenClassification, "gelu", **labels)
     bert("hf_bert_answers", transformers.BertForQuestionAnswering, "gelu")
@@ -63,18 +74,19 @@ def main(names: list[str]) -> None:
 def defaults() -> None:
     """Writes the fields of a configuration that states none."""
     classes = (transformers.BertConfig, transformers.MegatronBertConfig, transformers.GPT2Config)
-    classes += (transformers.LlamaConfig, transformers.Qwen2Config)
+    classes += (transformers.LlamaConfig, transformers.Qwen2Config, transformers.Qwen3Config)
+    classes += (transformers.ModernBertConfig,)
     values = {each.model_type: {**each().to_dict(), "transformers_version": None} for each in classes}
     (FOLDER / "transformers_defaults.json").write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
 
 
-def randomize(model: torch.nn.Module) -> None:
+def randomize(model: torch.nn.Module, deviation: float = 0.3) -> None:
     with torch.no_grad():
         for name, value in model.named_parameters():
             is_scale = (
                 name.endswith("norm.weight") or "LayerNorm.weight" in name or ("ln_" in name and "weight" in name)
             )
-            value.normal_(1.0 if is_scale else 0.0, 0.3)
+            value.normal_(1.0 if is_scale else 0.0, deviation)
 
 
 def save(name: str, model, **arrays) -> Path:
@@ -146,6 +158,7 @@ def llama(name: str, cls, config_class, tied: bool) -> None:
         rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6} if tied else scaling,
         tie_word_embeddings=tied,
+        **({"head_dim": 10} if name == "hf_qwen3" else {}),
         attn_implementation="eager",
     )
     model = cls(config).eval()
@@ -163,19 +176,64 @@ def llama(name: str, cls, config_class, tied: bool) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def byte_pairs():
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def modernbert(name: str, cls, **more) -> None:
+    """A ModernBERT whose windows hide most of a sequence, and its gradients, computed in fp64."""
+    tokenizer = byte_pairs(masked=True)
+    ids_of = {"bos": "[CLS]", "cls": "[CLS]", "eos": "[SEP]", "sep": "[SEP]", "pad": "[PAD]"}
+    config = transformers.ModernBertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=24,
+        num_hidden_layers=5,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=64,
+        local_attention=6,
+        attn_implementation="sdpa",  # in fp64, eager has no number for a query without keys
+        **{f"{each}_token_id": tokenizer.convert_tokens_to_ids(token) for each, token in ids_of.items()},
+        **more,
+    )
+    model = cls(config).eval()
+    randomize(model, 0.2)
+    ids = torch.randint(0, len(tokenizer), (3, 16))
+    mask = (torch.arange(16)[None] < torch.tensor([[16], [11], [5]])).long()
+    model.double()
+    found = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    arrays = {"input_ids": ids, "input_mask": mask, "hidden": found.hidden_states[-1].detach()}
+    if cls is transformers.ModernBertForMaskedLM:
+        loss = torch.nn.functional.cross_entropy(
+            found.logits[:, [1, 4]].flatten(0, 1), ids[:, [2, 3]].flatten(), reduction="sum"
+        )
+        loss.backward()
+        arrays |= {f"gradient/{key}": value.grad.float() for key, value in model.named_parameters()}
+    if "start_logits" in found:
+        arrays["task_logits"] = torch.stack([found["start_logits"], found["end_logits"]], -1).detach()
+    else:
+        key = "mlm_logits" if cls is transformers.ModernBertForMaskedLM else "task_logits"
+        arrays[key] = found.logits.detach()
+    model.float()
+    tokenizer.save_pretrained(save(name, model, **arrays))
+
+
+def byte_pairs(masked: bool = False):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=270,
-        special_tokens=["<|endoftext|>"],
+        special_tokens=["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"] if masked else ["<|endoftext|>"],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     made.train_from_iterator(["the model of the weights of the words"], trainer)
+    if masked:
+        ends = [(token, made.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+        made.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0", special_tokens=ends
+        )
+        words = {f"{word}_token": f"[{word.upper()}]" for word in ("unk", "cls", "sep", "pad", "mask")}
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **words)
     end = "<|endoftext|>"
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token=end, eos_token=end, unk_token=end)
 

@@ -35,6 +35,6 @@ def outputs(weights: Weights, expected) -> dict[str, np.ndarray]:
     else:
         batch["masked_lm_positions"] = tf.tile(tf.range(hidden.shape[1])[None], [hidden.shape[0], 1])
         found |= samples.outputs(model, batch)._asdict()
-        for head in ("mlm", "nsp"):
+        for head in ("mlm", "nsp") if weights.model.next_sentence else ():
             found[f"{head}_log_probabilities"] = tf.nn.log_softmax(found[f"{head}_logits"])
     return {name: value.numpy() for name, value in found.items() if value is not None}

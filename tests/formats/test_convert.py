@@ -15,6 +15,7 @@ from tftrain.config.convert import Place
 from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_config, registry, tf1, tf_checkpoint
 from tftrain.formats.completed import CompletedWeights
+from tftrain.formats.errors import FormatError
 from tftrain.formats.object_based import VALUE
 from tftrain.formats.registry import open_weights
 from tftrain.formats.weights import HEADS, Weights
@@ -43,8 +44,11 @@ OF_TRANSFORMERS = (
     "hf_gpt2",
     "hf_llama",
     "hf_qwen2",
+    "hf_qwen3",
+    "hf_modernbert",
 )
 FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
+FINE_TUNED += ("hf_modernbert_classes", "hf_modernbert_tokens", "hf_modernbert_answers")
 
 
 @pytest.mark.parametrize("name", [*OF_TRANSFORMERS, *FINE_TUNED])
@@ -58,8 +62,12 @@ def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path,
     first, last = (json.loads((folder / "config.json").read_text()) for folder in (DATA / name, tmp_path / "back"))
     sizes = ("architectures", "model_type", "vocab_size", "hidden_size", "n_embd", "n_inner", "layer_norm_eps")
     sizes += ("id2label", "label2id")
-    if first["model_type"] in ("llama", "qwen2"):
+    if first["model_type"] in ("llama", "qwen2", "qwen3"):
         sizes += ("num_key_value_heads", "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "mlp_bias")
+        sizes += ("head_dim",) if "head_dim" in first else ()
+    if first["model_type"] == "modernbert":
+        sizes += ("layer_types", "local_attention", "rope_parameters", "norm_eps", "hidden_activation", "norm_bias")
+        sizes += ("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
     assert {key: first.get(key) for key in sizes} == {key: last.get(key) for key in sizes}
 
 
@@ -191,7 +199,7 @@ def test_half_precision_widens_without_a_change(capsys, tmp_path):
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is None; expected a number"),
         ({"rope_parameters": None, "rope_theta": "large"}, "rope_theta is 'large'; expected a number above 1"),
         ({"num_key_value_heads": 4}, "num_attention_heads=6 is not a multiple of num_key_value_heads=4"),
-        ({"head_dim": 8}, "head_dim is 8; this project has only hidden_size / heads"),
+        ({"head_dim": 8}, "model.layers.0.self_attn.q_proj.weight is [24, 24], expected [48, 24]"),
         ({"mlp_bias": True}, "attention_bias and mlp_bias differ"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; this project has only 'silu'"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; expected true or false"),
@@ -214,6 +222,41 @@ def test_the_scaling_is_read_under_its_names_before_transformers_5():
     found = [hugging_face_config.model_config(each, "config.json") for each in (config, old)]
     assert found[0] == found[1]
     assert (found[0].rope_theta, found[0].rope_scaling) == (100.0, "llama3:8,1,4,16")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"norm_bias": True}, "norm_bias is True; this project has only False"),
+        ({"classifier_activation": "silu"}, "classifier_activation is 'silu'; this project has only that of hidden"),
+        ({"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 3}, "expected full_attention every 1 layers"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "this project has only rope_type 'default'"),
+        ({"rope_parameters": None, "local_rope_theta": 0}, "rope_theta is 0; expected a number above 1"),
+    ],
+    ids=str,
+)
+def test_a_modernbert_of_another_kind_is_refused_in_a_line(capsys, tmp_path, change, message):
+    shutil.copytree(DATA / "hf_modernbert", tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps(config | change))
+    code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=tftrain:{tmp_path / 'out'}")
+    assert (code, message in text) == (1, True), text
+
+
+def test_a_modernbert_is_read_under_its_names_before_transformers_5():
+    config = json.loads((DATA / "hf_modernbert/config.json").read_text())
+    old = {key: value for key, value in config.items() if key not in ("rope_parameters", "layer_types")}
+    old |= {"global_rope_theta": 1e5, "local_rope_theta": 500.0, "global_attn_every_n_layers": 2}
+    found = hugging_face_config.model_config(old, "config.json")
+    assert (found.rope_theta, found.local_rope_theta, found.global_attn_every) == (1e5, 500.0, 2)
+
+
+def test_a_mean_pooled_classifier_is_refused():
+    config = json.loads((DATA / "hf_modernbert_classes/config.json").read_text()) | {"classifier_pooling": "mean"}
+    with pytest.raises(FormatError, match="classifier_pooling is 'mean'; this project has only 'cls'"):
+        hugging_face_config.model_config(config, "config.json")
+    pretrained = config | {"architectures": ["ModernBertForMaskedLM"]}
+    assert hugging_face_config.model_config(pretrained, "config.json").task == "pretraining"
 
 
 def damaged(folder, how):
@@ -257,7 +300,7 @@ def damaged(folder, how):
     changes = {
         "another family": (
             {"model_type": "roberta"},
-            "model_type is 'roberta'; expected one of bert, megatron-bert, gpt2, llama, qwen2",
+            "model_type is 'roberta'; expected one of bert, megatron-bert, gpt2, llama, qwen2, qwen3, modernbert",
         ),
         "another activation": ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         "relative positions": ({"position_embedding_type": "relative_key"}, "this project has only 'absolute'"),
@@ -376,7 +419,7 @@ def made(folder):
 def test_a_decoder_is_no_original_bert(capsys, tmp_path):
     code, text = run(capsys, f"--from=hf:{DATA / 'hf_gpt2'}", f"--to=tf1:{tmp_path / 'out'}")
     assert code == 1
-    assert "BERT for TensorFlow is an encoder" in text
+    assert "is that of its BERT; write this model with --to=hf:FOLDER" in text
 
 
 def test_a_form_of_gelu_that_the_original_bert_lacks_is_refused(capsys, tmp_path):

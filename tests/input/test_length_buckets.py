@@ -86,7 +86,7 @@ def test_batches_come_in_another_order_in_each_epoch_and_lengths_take_turns():
     assert first != sorted(first)
 
 
-@pytest.fixture(scope="module", params=["dynamic", "static"])
+@pytest.fixture(scope="module", params=["dynamic", pytest.param("static", marks=pytest.mark.nightly)])
 def data(request, prepare_config, tmp_path_factory):
     from tftrain.prepare.preparation import prepare
 

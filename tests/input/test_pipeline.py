@@ -43,7 +43,11 @@ def same(one, other):
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
-@pytest.fixture(params=["dynamic", "packed", "static", "standard", "synthetic"])
+# Static masks are in the standard format.
+STATIC = pytest.param("static", marks=pytest.mark.nightly)
+
+
+@pytest.fixture(params=["dynamic", "packed", STATIC, "standard", "synthetic"])
 def data(request, tmp_path):
     if request.param == "synthetic":
         return DataConfig(synthetic_data=True, max_seq_length=16)

@@ -284,8 +284,8 @@ def test_lengths_bind_only_learned_positions(causal):
 def test_data_of_the_other_family_is_one_line_that_names_both(causal, prepared, standard):
     (found,) = problems(config(data_dir=causal))
     assert str(found) == (
-        f"--data_dir={causal}: the data was prepared with --objective=causal, but --model_family=bert trains on "
-        "--objective=masked; prepare the text with that, or use --model_family=gpt or llama"
+        f"--data_dir={causal}: the data was prepared with --objective=causal, but --model_family=bert or modernbert "
+        "trains on --objective=masked; prepare the text with that, or use --model_family=gpt or llama"
     )
     (found,) = problems(config({"model_family": "gpt"}, data_dir=prepared))
     assert "--objective=masked, but --model_family=gpt or llama trains on --objective=causal; " in found.expected
@@ -294,6 +294,6 @@ def test_data_of_the_other_family_is_one_line_that_names_both(causal, prepared, 
     (found,) = problems(config({"vocab_size": 300}, train_files=f"{causal}/train-*"))
     assert found.flag == "train_files"
     assert "lacks input_mask, segment_ids" in found.expected
-    assert found.expected.endswith("for --model_family=bert")
+    assert found.expected.endswith("for --model_family=bert or modernbert")
     (found,) = problems(config(GPT, train_files=standard))
     assert "the record has masked_lm_positions, as for --model_family=bert" in found.expected

@@ -54,6 +54,33 @@ def test_the_context_is_that_of_numpy(core, rate, heads, causal):
     assert_close(context, expected_context(*wide, factors, causal), rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("window", [0, 2, 8, 100])
+def test_a_query_attends_to_the_keys_in_its_window(core, window, is_packed):
+    """Context and gradients are those of NumPy's probabilities, and hidden keys change no bit of either."""
+    if core is CORES["flash"]:
+        pytest.skip("flash has no windows")
+    sequences = np.array([[0] * 2 + [1] * 3 + [2] * 4, [1] * 5 + [0] * 4, [0] * 9], np.int32)
+    mask = AttentionMask(tf.constant(KEYS), False, None, tf.constant(sequences) if is_packed else None, window=window)
+    factors = (np.abs(np.arange(9) - np.arange(9)[:, None]) <= window) * np.ones([*SHAPE[:1], SHAPE[2], 1, 1])
+    if is_packed:
+        factors *= (sequences[:, :, None] == sequences[:, None])[:, None]
+    factors *= KEYS[:, None, None]
+    query, key, value = map(tf.constant, inputs())
+    scores = np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(SHAPE[3])
+    powers = np.exp(scores) * factors
+    probabilities = powers / np.maximum(powers.sum(-1, keepdims=True), 1e-300)
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        context = core(query, key, value, mask, None)
+    assert_close(context, np.einsum("bhqk,bkhd->bqhd", probabilities, value), rtol=1e-5)
+    expected = np.einsum("bhqk,bqhd->bkhd", probabilities, query)
+    assert_close(tape.gradient(context, value, output_gradients=query), expected, rtol=1e-5)
+    far = tf.constant(np.where(np.arange(9)[:, None, None] > window, 7.0, 0.0), tf.float32)
+    again = core(query, key + far, value + far, mask, None)
+    assert np.array_equal(again[:, 0], context[:, 0])
+
+
 def test_heads_that_share_keys_and_values_equal_heads_with_copies_of_them(core):
     """Context and gradients; that of a shared head is the sum over its copies."""
     random, shared = np.random.default_rng(2), 2
@@ -137,9 +164,10 @@ def test_cudnn_counts_the_keys_of_each_row(monkeypatch):
         ({}, dropout_at(dropout_key(), 0.1, 6)),
         ({"slopes": (0.5, 0.25)}, None),
         ({"sequences": tf.constant(KEYS)}, None),
+        ({"window": 3}, None),
     ],
 )
 def test_cudnn_refuses_what_the_configuration_forbids(mask, dropout):
     query = tf.zeros(SHAPE, tf.float16)
-    with pytest.raises(ValueError, match="no dropout, no slopes and no packed rows"):
+    with pytest.raises(ValueError, match="no dropout, no slopes, no packed rows and no window"):
         CORES["cudnn"](query, query, query, AttentionMask(tf.constant(KEYS), **mask), dropout)

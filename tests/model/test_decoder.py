@@ -1,14 +1,17 @@
 """The decoder against float64 NumPy, straight from the formulas: outputs, loss, and every gradient."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.distributed import ROOT
 from tests.model.samples import PLAIN, dropout_key
 from tftrain.config.families import FAMILIES
-from tftrain.config.train import ModelConfig
+from tftrain.config.flags import parse
+from tftrain.config.train import ModelConfig, TrainConfig
 from tftrain.input.causal_source import documents
 from tftrain.model.decoder import Decoder
 from tftrain.model.part import ModelPart
@@ -147,11 +150,14 @@ VARIANTS = [
     {**LLAMA, "num_key_value_heads": 2, "rope_theta": 100.0, "rope_scaling": LLAMA3},
     {**LLAMA, "num_key_value_heads": 1, "tie_output": True, "bias": "query_key_value"},
     {**LLAMA, "bias": "all"},
+    {**LLAMA, "num_key_value_heads": 2, "bias": "all", "ln_impl": "fused", "gelu_impl": "fused"},
 ]
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_logits_loss_and_every_gradient_equal_numpy(changes):
+    if "fused" in changes.values() and not is_available(gpu=False):
+        pytest.skip("the library of ops is not built")
     model_config, data = config(**changes), batch()
     model = build(model_config)
     variables = model.named_variables()
@@ -178,6 +184,39 @@ def test_logits_loss_and_every_gradient_equal_numpy(changes):
         np.testing.assert_allclose(
             (gradient.numpy() * direction).sum(), slope, rtol=1e-4, atol=1e-4 * scale, err_msg=name
         )
+
+
+FUSED = {"ln_impl": "fused", "gelu_impl": "fused"}
+# 2**-8 rounds one number of bf16, and a gradient has gone through some dozen of them.
+ROUNDING = {("float32", "compute"): 1e-5, ("bfloat16", "compute"): 0.1, ("bfloat16", "fp32"): 0.1}
+
+
+@pytest.mark.skipif(not is_available(gpu=False), reason="the library of ops is not built")
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(("dtype", "ln_dtype"), ROUNDING)
+@pytest.mark.parametrize("bias", ["none", "all"])
+def test_fused_norms_and_swiglu_give_the_plain_loss_and_gradients_of_llama_tiny(bias, dtype, ln_dtype, jit_compile):
+    tiny = parse(TrainConfig, ["program", f"--flagfile={ROOT / 'configs/llama_tiny.flags'}"]).model
+    results = []
+    for implementations in (PLAIN, PLAIN | FUSED):
+        changes = {"bias": bias, "ln_dtype": ln_dtype, "initializer_range": 0.1, **implementations}
+        model, data = build(dataclasses.replace(tiny, **changes), dtype), batch()
+        variables = list(model.named_variables().values())
+
+        @tf.function(autograph=False, jit_compile=jit_compile)
+        def loss_and_gradients(model=model, data=data, variables=variables):
+            with tf.GradientTape() as tape:
+                loss = total_loss(model, data)
+            return loss, tape.gradient(loss, variables)
+
+        results.append((loss_and_gradients(), loss_and_gradients.get_concrete_function().graph))
+    (((plain_loss, plain), _), ((loss, gradients), graph)) = results
+    assert {"TftrainRmsNorm", "TftrainSwiglu"} <= {op.type for op in graph.get_operations()}
+    allowed = ROUNDING[dtype, ln_dtype]
+    np.testing.assert_allclose(loss, plain_loss, rtol=allowed)
+    for name, expected, found in zip(model.named_variables(), plain, gradients, strict=True):
+        expected, found = (tf.cast(tf.convert_to_tensor(each), tf.float64) for each in (expected, found))
+        assert tf.norm(found - expected) <= allowed * tf.norm(expected) + 1e-6, name
 
 
 def test_a_token_sees_nothing_behind_it():

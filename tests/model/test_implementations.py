@@ -49,8 +49,8 @@ def test_auto_is_plain_for_the_parts_that_have_no_fused_op():
     config = ModelConfig("llama", **FAMILIES["llama"].defaults)
     line = describe(config, "bfloat16", gpu=False)
     assert line == (
-        "implementations: ln_impl=reference attn_softmax_impl=fused gelu_impl=reference dropout_add_impl="
-        "reference (auto is reference where no op is fused: RMSNorm, SwiGLU, a residual add without bias)"
+        "implementations: ln_impl=fused attn_softmax_impl=fused gelu_impl=fused dropout_add_impl="
+        "reference (auto is reference where no op is fused: a residual add without bias)"
     )
 
 

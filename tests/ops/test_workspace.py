@@ -20,12 +20,20 @@ def layer_norm_grad(dy, x, gamma, mean, rstd):
     return library().tftrain_layer_norm_grad(dy, x, gamma, mean, rstd)
 
 
+def rms_norm_grad(dy, x, gamma, rstd):
+    return library().tftrain_rms_norm_grad(dy, x, gamma, rstd)
+
+
 def gelu_grad(dy, x, *bias):
     return library().tftrain_gelu_grad(dy, x, bias, approximate=0)
 
 
 def geglu_grad(dy, gate, up, *biases):
     return library().tftrain_geglu_grad(dy, gate, up, biases, approximate=0)
+
+
+def swiglu_grad(dy, gate, up, *biases):
+    return library().tftrain_swiglu_grad(dy, gate, up, biases)
 
 
 def bias_dropout_add_grad(dy, bias, position):
@@ -47,9 +55,12 @@ def squared_norms(*tensors):
 CALLS = [
     (layer_norm, [X, COLUMN, COLUMN], 3, 0),
     (layer_norm_grad, [X, X, COLUMN, ROW, ROW], 3, 96 * 1024 * 2 * 4),
+    (rms_norm_grad, [X, X, COLUMN, ROW], 2, 96 * 1024 * 4),
     (gelu_grad, [X, X, COLUMN], 2, 96 * 1024 * 4),
     (gelu_grad, [X, X], 1, 0),
     (geglu_grad, [X, X, X, COLUMN, COLUMN], 4, 96 * 1024 * 2 * 4),
+    (swiglu_grad, [X, X, X], 2, 0),
+    (swiglu_grad, [X, X, X, COLUMN, COLUMN], 4, 96 * 1024 * 2 * 4),
     (bias_dropout_add_grad, [X, COLUMN, tf.zeros([2], tf.int64)], 2, 96 * 1024 * 4),
     (flash_attention_grad, [*[HEADS] * 5, tf.ones([2, 4, 96]), *TOKENS], 3, 2 * 96 * 4 * 4),
     (squared_norms, [X, COLUMN], 1, (97 * 1024 // 32768 + 2) * 4),

@@ -158,8 +158,9 @@ def test_more_ranks_than_heads_are_refused():
         BertPretrainer(small_config(), VOCAB, "float32", 1, ranks=TensorRanks(Group("tensor", (0, 1, 2, 3))))
 
 
+@pytest.mark.nightly
 @pytest.mark.multirank
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_loss_and_gradients_on_real_ranks(ranks):
     output = run_ranks(ranks, ["-m", tensor_ranks.__name__])
     assert output.count("the divided model is the whole one") == ranks

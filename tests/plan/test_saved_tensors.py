@@ -58,12 +58,13 @@ def test_equals_what_backward_reads_in_the_graph_of_the_model(implementation, dt
 
 
 @pytest.mark.parametrize("dtype", ITEM)
-@pytest.mark.parametrize("core", ["plain", "softmax", "flash"])
-def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, dtype):
+@pytest.mark.parametrize(("core", "fused"), [("plain", ()), ("softmax", ()), ("flash", ()), ("flash", ("ln", "gelu"))])
+def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dtype):
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 2, "intermediate_size": 160}
     flags = {**FAMILIES["llama"].defaults, **sizes, "vocab_size": 64, **dict.fromkeys(FUSED_OPS.values(), "reference")}
     flags |= {"attn_impl": "flash" if core == "flash" else "softmax"}
     flags |= {"attn_softmax_impl": "reference" if core == "plain" else "fused"}
+    flags |= {FUSED_OPS[op]: "fused" for op in fused}
     config = ModelConfig("llama", **flags)
     work = BERT.replaced(
         trainer="tftrain",
@@ -71,7 +72,7 @@ def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, dtype):
         seq=LENGTH,
         micro_batch=SAMPLES,
         precision=ITEM[dtype][0],
-        fused=frozenset({"plain": (), "softmax": ("softmax",), "flash": ("softmax", "flash")}[core]),
+        fused=frozenset({"plain": fused, "softmax": ("softmax", *fused), "flash": ("softmax", "flash", *fused)}[core]),
         hidden_dropout=False,
         attention_dropout=False,
     )

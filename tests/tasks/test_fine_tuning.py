@@ -207,7 +207,7 @@ def values(folder, name):
             ("accuracy", "matthews"),
             marks=pytest.mark.nightly,
         ),
-        ("embedding", "--pipeline_parallel_size=2", ("recall_at_1", "mrr")),
+        pytest.param("embedding", "--pipeline_parallel_size=2", ("recall_at_1", "mrr"), marks=pytest.mark.nightly),
         pytest.param(
             "question_answering",
             "--pipeline_parallel_size=2 --tensor_parallel_size=2 --sequence_parallel",

@@ -38,9 +38,9 @@ def test_each_fused_op_alone(lever):
 @pytest.mark.parametrize(
     ("jit", "precision"),
     [
-        ("false", "fp32"),
+        pytest.param("false", "fp32", marks=pytest.mark.nightly),
         pytest.param("true", "fp32", marks=pytest.mark.nightly),
-        pytest.param("false", "bf16", marks=pytest.mark.nightly),
+        ("false", "bf16"),
     ],
 )
 def test_flash_attention(jit, precision):
@@ -48,10 +48,11 @@ def test_flash_attention(jit, precision):
     assert_alike(config, {"attn_impl": "flash"}, rtol={"fp32": 1e-5, "bf16": 8 * 2**-8}[precision])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param({}, marks=pytest.mark.nightly),
+        {},
         {"activation": "geglu", "gelu_form": "erf", "norm_position": "pre", "use_bias_in_keys": False},
     ],
 )
@@ -63,13 +64,14 @@ def test_all_fused_ops_under_xla():
     assert_alike(with_changes(BASE, compute={"jit_compile": "true"}), {**FUSED, "optimizer": "fused_lamb"})
 
 
-@pytest.mark.parametrize("rule", [pytest.param("lamb", marks=pytest.mark.nightly), "adamw"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("rule", ["lamb", "adamw"])
 def test_fused_optimizers(rule):
     assert_alike(with_changes(BASE, optimizer=f"reference_{rule}"), {"optimizer": f"fused_{rule}"})
 
 
 @pytest.mark.parametrize(
-    ("precision", "epsilon"), [pytest.param("bf16", 2**-8, marks=pytest.mark.nightly), ("fp16", 2**-11)]
+    ("precision", "epsilon"), [("bf16", 2**-8), pytest.param("fp16", 2**-11, marks=pytest.mark.nightly)]
 )
 def test_all_fused_ops_in_half_precision(precision, epsilon):
     # The fused ops round less often than the composition does.

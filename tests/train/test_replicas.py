@@ -8,8 +8,9 @@ from tests.train.replicas import CASES
 SHORT, *LONG = CASES
 
 
+@pytest.mark.nightly
 @pytest.mark.multirank
-@pytest.mark.parametrize("names", [[SHORT], pytest.param(LONG, marks=pytest.mark.nightly)], ids=["short", "long"])
+@pytest.mark.parametrize("names", [[SHORT], LONG], ids=["short", "long"])
 def test_replicas_stay_equal_although_each_rank_rounds_in_its_own_way(names):
     output = run_ranks(4, ["-m", "tests.train.replicas", *names], seconds=400)
     for name in names:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from tftrain.architecture import parts
 from tftrain.architecture.parts import Block, Head, Leaf, Named, Norm, Table, Variable, Weights
@@ -17,7 +17,9 @@ class Architecture:
         word: the token embedding.
         tables: the other tables of the embedding, by name.
         embedding_norm: after their sum, or None.
-        block: each of `layers` blocks.
+        layers: number of blocks.
+        cycle: the first blocks, which the others repeat in this order; they differ in their windows at most.
+        norms_first_block: whether the first block has its attention norm, if the others have one.
         final_norm: after the last block, or None.
         heads: the output heads beside the output layer.
         tied: whether the token embedding is the output layer too: logits over the vocabulary are products with it.
@@ -29,8 +31,9 @@ class Architecture:
     word: Table
     tables: tuple[Named, ...]
     embedding_norm: Norm | None
-    block: Block
     layers: int
+    cycle: tuple[Block, ...]
+    norms_first_block: bool
     final_norm: Norm | None
     heads: tuple[Head, ...]
     tied: bool
@@ -44,6 +47,22 @@ class Architecture:
     def _hash(self) -> int:
         """The planner looks architectures up millions of times."""
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def block(self) -> Block:
+        """A block with all its norms."""
+        return self.cycle[-1]
+
+    def block_at(self, layer: int) -> Block:
+        """Returns a block, counted from 0 at the input."""
+        block = self.cycle[layer % len(self.cycle)]
+        return block if layer or self.norms_first_block else replace(block, attention_norm=None)
+
+    def keys(self, tokens: int) -> float:
+        """Returns how many tokens one of a sequence of `tokens` attends to, in the mean over the blocks."""
+        rounds, rest = divmod(self.layers, len(self.cycle))
+        keys = [block.attention.keys(tokens) for block in self.cycle]
+        return (rounds * sum(keys) + sum(keys[:rest])) / self.layers
 
     @property
     def width(self) -> int:
@@ -101,7 +120,7 @@ class Architecture:
         """Returns all variables, in the order in which a model has them."""
         found = list(self.embedding_variables())
         for layer in range(self.layers):
-            found += self.block.variables(f"layer_{layer:02d}")
+            found += self.block_at(layer).variables(f"layer_{layer:02d}")
         return [*found, *self.output_variables()]
 
     @functools.cached_property
@@ -111,7 +130,7 @@ class Architecture:
 
     @functools.cached_property
     def block_weights(self) -> Weights:
-        """Numbers of weights of one block."""
+        """Numbers of weights of one block with all its norms."""
         return parts.weights(self.block.variables(""))
 
     @functools.cached_property
@@ -123,4 +142,5 @@ class Architecture:
     def parameters(self) -> int:
         """All weights that are trained."""
         of_ends = self.embedding_weights.total + self.output_weights.total
-        return of_ends + self.layers * self.block_weights.total
+        of_first = parts.weights(self.block_at(0).variables("")).total
+        return of_ends + of_first + (self.layers - 1) * self.block_weights.total

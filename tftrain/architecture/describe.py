@@ -12,7 +12,8 @@ from tftrain.config.rope import NONE
 @functools.lru_cache(maxsize=1 << 10)
 def describe(model: ModelConfig) -> Architecture:
     """Returns the architecture of a configuration with a `vocab_size`."""
-    width, norm = model.hidden_size, Norm(model.hidden_size, model.family.norm)
+    width, family = model.hidden_size, model.family
+    norm = Norm(width, family.norm, family.norm_shift)
     predicts_tokens = not model.is_fine_tuned
     tables: list[Named] = []
     if model.position_embedding == "learned":
@@ -23,15 +24,25 @@ def describe(model: ModelConfig) -> Architecture:
         family=model.model_family,
         word=Table(model.vocab_size, width, divided=True),
         tables=tuple(tables),
-        embedding_norm=None if model.is_pre_norm else norm,
-        block=Block(_attention(model), norm, _feed_forward(model), norm, model.is_pre_norm),
+        embedding_norm=norm if family.norms_embedding or not model.is_pre_norm else None,
         layers=model.num_hidden_layers,
+        cycle=_cycle(model, norm),
+        norms_first_block=not family.norms_embedding,
         final_norm=norm if model.is_pre_norm else None,
-        heads=tuple(_heads(model)),
+        heads=tuple(_heads(model, norm)),
         tied=predicts_tokens and model.tie_output,
         output=None if model.tie_output or not predicts_tokens else Table(model.vocab_size, width, divided=True),
         causal=model.is_decoder,
     )
+
+
+def _cycle(model: ModelConfig, norm: Norm) -> tuple[Block, ...]:
+    """Returns a global block and the local ones between it and the next global one."""
+    attention = _attention(model)
+    local = dataclasses.replace(attention, theta=model.local_rope_theta, window=model.local_attention // 2)
+    attentions = (attention, *(model.global_attn_every - 1) * (local,)) if model.local_attention else (attention,)
+    feed_forward = _feed_forward(model)
+    return tuple(Block(each, norm, feed_forward, norm, model.is_pre_norm) for each in attentions)
 
 
 def pretrained(model: ModelConfig) -> Architecture:
@@ -41,7 +52,8 @@ def pretrained(model: ModelConfig) -> Architecture:
 
 def configuration(architecture: Architecture) -> ModelConfig:
     """Returns a configuration that `describe` makes a pre-trained architecture of."""
-    attention, feed_forward = architecture.block.attention, architecture.block.feed_forward
+    attention, feed_forward = architecture.cycle[0].attention, architecture.block.feed_forward
+    local = architecture.block.attention if len(architecture.cycle) > 1 else None
     rows = {name: table.rows for name, table in architecture.tables}
     return ModelConfig(
         model_family=architecture.family,
@@ -49,16 +61,24 @@ def configuration(architecture: Architecture) -> ModelConfig:
         num_hidden_layers=architecture.layers,
         hidden_size=architecture.width,
         num_attention_heads=attention.heads,
+        attention_head_size=None
+        if attention.head_size * attention.heads == architecture.width
+        else attention.head_size,
         num_key_value_heads=None if attention.key_value_heads == attention.heads else attention.key_value_heads,
         intermediate_size=architecture.inner,
         max_position_embeddings=rows.get("position", ModelConfig.max_position_embeddings),
         position_embedding=attention.positions,
         rope_theta=attention.theta,
         rope_scaling=str(attention.scaling or NONE),
+        local_attention=2 * local.window if local else 0,
+        global_attn_every=len(architecture.cycle) if local else ModelConfig.global_attn_every,
+        local_rope_theta=local.theta if local else ModelConfig.local_rope_theta,
+        next_sentence=architecture.causal or architecture.head("next_sentence") is not None,
         type_vocab_size=rows.get("token_type", ModelConfig.type_vocab_size),
         norm_position="pre" if architecture.block.pre_norm else "post",
         activation=feed_forward.activation,
         bias="all" if attention.output.bias else "query_key_value" if attention.query.bias else "none",
+        query_key_norm=attention.query_norm is not None,
         use_bias_in_keys=attention.key.bias or not attention.query.bias,
         tie_output=architecture.output is None,
     )
@@ -66,17 +86,20 @@ def configuration(architecture: Architecture) -> ModelConfig:
 
 def _attention(model: ModelConfig) -> Attention:
     width, unit = model.hidden_size, model.head_size
-    query = Dense(width, width, bias=model.bias != "none", divided="outputs", unit=unit)
+    inner, norm = model.num_attention_heads * unit, Norm(unit, model.family.norm, model.family.norm_shift)
+    query = Dense(width, inner, bias=model.bias != "none", divided="outputs", unit=unit)
     value = dataclasses.replace(query, outputs=model.key_value_heads * unit)
     return Attention(
         query=query,
         key=dataclasses.replace(value, bias=value.bias and model.use_bias_in_keys),
         value=value,
-        output=Dense(width, width, bias=model.bias == "all", divided="inputs", unit=unit),
+        output=Dense(inner, width, bias=model.bias == "all", divided="inputs", unit=unit),
         heads=model.num_attention_heads,
         positions=model.position_embedding,
         theta=model.rope_theta,
         scaling=model.rotary_scaling,
+        query_norm=norm if model.query_key_norm else None,
+        key_norm=norm if model.query_key_norm else None,
     )
 
 
@@ -87,19 +110,23 @@ def _feed_forward(model: ModelConfig) -> FeedForward:
     return FeedForward(wide, down, None if model.activation == "gelu" else wide, model.activation)
 
 
-def _heads(model: ModelConfig) -> list[Head]:
-    """Returns BERT's heads: masked words and the next sentence, or the classifier of a task."""
+def _heads(model: ModelConfig, norm: Norm) -> list[Head]:
+    """Returns the heads of an encoder: masked words and the next sentence, or the classifier of a task."""
     width, found = model.hidden_size, []
     if model.is_decoder:
         return found
-    if not model.is_fine_tuned:
-        leaves = (("transform", Dense(width, width)), ("norm", Norm(width)), ("bias", Bias(model.vocab_size)))
-        found.append(Head("masked_lm", leaves, "predictions"))
+    # A model without a pooler has the layer and the norm of the masked words before its classifier.
+    transforms = not model.is_fine_tuned or (model.family.transforms_for_tasks and model.outputs)
+    rows = "predictions" if not model.is_fine_tuned else "sample" if model.predicts_samples else "tokens"
+    if transforms:
+        leaves = [("transform", Dense(width, width, model.bias == "all")), ("norm", norm)]
+        if not model.is_fine_tuned:
+            leaves.append(("bias", Bias(model.vocab_size)))
+        found.append(Head("masked_lm", tuple(leaves), rows))
     if model.has_pooler:
         found.append(Head("pooler", (("", Dense(width, width)),), "sample"))
-    if not model.is_fine_tuned:
+    if not model.is_fine_tuned and model.next_sentence:
         found.append(Head("next_sentence", (("", Dense(width, 2)),), "sample"))
-    elif model.outputs:
-        rows = "sample" if model.has_pooler else "tokens"
+    elif model.outputs and model.is_fine_tuned:
         found.append(Head("classifier", (("", Dense(width, model.outputs)),), rows))
     return found

@@ -35,7 +35,8 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
 
     A BERT of L layers, H = hidden_size, I = feed_forward_size, S tokens, P masked positions and V words has
     L * (8 S H^2 + 4 S^2 H + 4 S H I) + 2 H^2 + 4 H + 2 P H (H + V); with GeGLU 6 S H I instead of 4 S H I. A causal
-    mask saves nothing: the products are those of whole matrices.
+    mask saves nothing: the products are those of whole matrices. A window of W tokens to each side makes 4 S^2 H to
+    4 S (2 W + 1) H.
 
     Args:
         model: the description.
@@ -46,8 +47,9 @@ def forward(model: Architecture, tokens: int, predictions: int) -> ForwardFlops:
     attention, feed_forward = model.block.attention, model.block.feed_forward
     rows = {"predictions": tokens if model.causal else predictions, "sample": 1, "tokens": tokens}
     return ForwardFlops(
-        attention_projections=model.layers * sum(_product(tokens, leaf) for _, leaf in attention.parts()),
-        attention_products=model.layers * 2 * 2 * tokens**2 * attention.query.outputs,
+        attention_projections=model.layers
+        * sum(_product(tokens, leaf) for _, leaf in attention.parts() if isinstance(leaf, Dense)),
+        attention_products=round(model.layers * model.keys(tokens)) * 2 * 2 * tokens * attention.query.outputs,
         feed_forward=model.layers * sum(_product(tokens, leaf) for _, leaf in feed_forward.parts()),
         heads=sum(
             _product(rows[head.rows], leaf)

@@ -72,15 +72,17 @@ class Norm:
 
     Attributes:
         width: see above.
-        kind: "layer", with scale and shift; or "rms", with scale alone.
+        kind: "layer" or "rms".
+        shift: whether there is a shift beside the scale; an RMSNorm has none.
     """
 
     width: int
     kind: str = "layer"
+    shift: bool = True
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields gamma and, if there is a shift, beta; [width]."""
-        for leaf in ("gamma", "beta") if self.kind == "layer" else ("gamma",):
+        for leaf in ("gamma", "beta") if self.shift else ("gamma",):
             yield Variable(f"{name}/{leaf}", (self.width,), is_norm=True, decays=False)
 
 
@@ -123,9 +125,11 @@ class Attention:
 
     Attributes:
         query, key, value, output: the projections.
+        query_norm, key_norm: of each head, before the rotation, or None.
         heads: number of attention heads.
         positions: how it knows positions by itself: "rotary" or "alibi"; "learned": it does not.
         theta, scaling: base of the wavelengths of rotary positions, and their scaling, if any.
+        window: the largest distance to a token that it attends to, forward and backward; None: it attends to all.
     """
 
     query: Dense
@@ -136,6 +140,13 @@ class Attention:
     positions: str = "learned"
     theta: float = 10_000.0
     scaling: RopeScaling | None = None
+    window: int | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+
+    def keys(self, tokens: int) -> int:
+        """Returns the most tokens that one of a sequence of `tokens` attends to; a causal mask saves nothing."""
+        return tokens if self.window is None else min(tokens, 2 * self.window + 1)
 
     @property
     def head_size(self) -> int:
@@ -148,8 +159,11 @@ class Attention:
         return self.key.outputs // self.head_size
 
     def parts(self) -> Iterator[Named]:
-        """Yields the projections with their names."""
-        yield from {"query": self.query, "key": self.key, "value": self.value, "output": self.output}.items()
+        """Yields the projections, and the norms within, with their names."""
+        norms = (("query_norm", self.query_norm), ("key_norm", self.key_norm))
+        yield from (("query", self.query), ("key", self.key), ("value", self.value))
+        yield from ((name, norm) for name, norm in norms if norm)
+        yield "output", self.output
 
 
 @dataclass(frozen=True)
@@ -180,10 +194,13 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Block:
-    """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add."""
+    """Self-attention and the feed-forward layer, each with a norm: before it, or after the residual add.
+
+    The attention of a pre-norm block may have none.
+    """
 
     attention: Attention
-    attention_norm: Norm
+    attention_norm: Norm | None
     feed_forward: FeedForward
     feed_forward_norm: Norm
     pre_norm: bool
@@ -196,7 +213,8 @@ class Block:
         ):
             for leaf_name, leaf in part.parts():
                 yield f"{name}/{leaf_name}", leaf
-            yield f"{name}/norm", norm
+            if norm:
+                yield f"{name}/norm", norm
 
     def variables(self, name: str) -> Iterator[Variable]:
         """Yields the variables of one block."""

@@ -32,10 +32,10 @@ CALLS = re.compile(r"(Stateful)?PartitionedCall|While|If|SymbolicGradient|_Retva
 RULES = tuple(
     (kind, re.compile(kernel), re.compile(path))
     for kind, kernel, path in (
-        ("LayerNorm", "TftrainLayerNorm", ""),
+        ("LayerNorm", "TftrainLayerNorm|TftrainRmsNorm", ""),
         ("softmax, with its dropout", "TftrainAttentionSoftmax", ""),
         ("attention core", "TftrainFlashAttention", ""),
-        ("GeLU", "TftrainGelu|TftrainGeglu", ""),
+        ("GeLU", "TftrainGelu|TftrainGeglu|TftrainSwiglu", ""),
         ("dropout and random numbers", "TftrainBiasDropoutAdd", ""),
         ("matrix products", "MatMul|Einsum", ""),
         ("loss", "CrossEntropy|ArgMax", ""),

@@ -41,12 +41,15 @@ def problems(config, ranks: int, wrong: Set[str]) -> list[Problem]:
 def _of_model(config) -> Iterator[Problem]:
     model, positions = config.model, config.model.position_embedding
     heads = model.num_attention_heads
-    if heads > 0 and model.hidden_size % heads:
+    if heads > 0 and model.attention_head_size is None and model.hidden_size % heads:
         yield Problem("hidden_size", model.hidden_size, f"expected a multiple of num_attention_heads={heads}")
     yield from _of_family(model)
     if positions == "rotary" and model.head_size % 2:
         expected = f"expected learned or alibi with heads of {model.head_size} elements: rotary turns pairs of them"
-        yield Problem("position_embedding", positions, expected)
+        if model.attention_head_size:
+            yield Problem("attention_head_size", model.head_size, "expected an even number: rotary turns pairs of them")
+        else:
+            yield Problem("position_embedding", positions, expected)
     if heads > 0 and heads % max(1, model.key_value_heads):
         expected = f"expected a divisor of num_attention_heads={heads}"
         yield Problem("num_key_value_heads", model.num_key_value_heads, expected)
@@ -63,6 +66,8 @@ def _of_model(config) -> Iterator[Problem]:
     if size % multiple or size > largest:
         takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
         yield Problem("attn_impl", model.attn_impl, f"expected softmax with heads of {size} elements: {takes}")
+    if model.attn_impl == "flash" and model.local_attention > 0:
+        yield Problem("attn_impl", "flash", "expected softmax with local_attention: flash computes no windows")
     if model.attn_impl == "cudnn" and (reason := _no_cudnn(config)):
         yield Problem("attn_impl", "cudnn", f"expected flash or softmax with {reason}")
 
@@ -75,7 +80,7 @@ def _of_family(model: ModelConfig) -> Iterator[Problem]:
         if value not in values and value in (choices[name] or (value,)):
             takes = " or ".join(str(each).lower() for each in values if each is not None)
             expected = f"expected {takes}" if takes else "remove this flag"
-            yield Problem(name, value, f"{expected}, or use --model_family={taking(name, value)}")
+            yield Problem(name, value, f"{expected}, or use --model_family={taking(name, value, model.objective)}")
     for name, part in model.without_fused_op.items():
         if getattr(model, name) == "fused":
             yield Problem(name, "fused", f"expected auto or reference: {part} has no fused op")
@@ -92,6 +97,7 @@ def _no_cudnn(config) -> str | None:
         "position_embedding=alibi: cuDNN would need a bias for each pair of tokens": (
             model.position_embedding == "alibi"
         ),
+        "local_attention: cuDNN would compute what a window hides": model.local_attention > 0,
         "document_mask: cuDNN would mix the documents of a row": config.data.document_mask,
         "deterministic: cuDNN adds gradients in any order": compute.deterministic,
         "a step that XLA does not compile": not config.compiles(gpu=True),

@@ -14,6 +14,7 @@ FORMATS = {
     "nvidia": "a folder like that of tf1, with a checkpoint of NVIDIA's BERT for TensorFlow 2",
     "megatron": "a checkpoint folder of Megatron-LM's BERT, of one rank",
 }
+FORMATS_IN_WORDS = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
 EXPECTED = f"expected FORMAT:PATH, where FORMAT is one of {', '.join(FORMATS)}"
 
 
@@ -31,16 +32,28 @@ def place_problems(name: str, value: str | None, exists: bool) -> list[Problem]:
         name, value: of the flag.
         exists: whether something must be there already.
     """
-    if value is None:
-        return [Problem(name, value, EXPECTED)]
-    place = parse_place(value)
+    place = parse_place(value or "")
     if place is None:
         return [Problem(name, value, EXPECTED)]
     if exists and not Path(place.path).is_dir():
         return [Problem(name, value, f"no such folder; expected {FORMATS[place.format]}")]
-    if not exists and Path(place.path).exists() and (not Path(place.path).is_dir() or any(Path(place.path).iterdir())):
+    return [] if exists else target_problems(name, value, place.path)
+
+
+def target_problems(name: str, value: str | None, folder: str | None) -> list[Problem]:
+    """Returns why a program can't write the folder that the value of a flag names: there is none, or it is in use."""
+    path = Path(folder or "")
+    if not folder or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         return [Problem(name, value, "expected a folder that does not exist yet, or an empty one")]
     return []
+
+
+def tokenizer_problems(folder: str | None) -> list[Problem]:
+    """Returns why `--tokenizer_dir` names no folder of a tokenizer."""
+    if not folder or Path(folder).is_dir():
+        return []
+    expected = "no such folder; expected one with vocab.txt or tokenizer.json, or prepared data"
+    return [Problem("tokenizer_dir", folder, expected)]
 
 
 def parse_place(value: str) -> Place | None:
@@ -53,35 +66,22 @@ def parse_place(value: str) -> Place | None:
 class ConvertConfig:
     """Which model is read, and in which format it is written."""
 
-    from_: str | None = flag(
-        None, f"The model to read, as FORMAT:PATH. {'; '.join(f'{name}: {what}' for name, what in FORMATS.items())}."
-    )
-    to: str | None = flag(
-        None, "The model to write, as FORMAT:PATH, into a folder that does not exist yet or is empty."
-    )
-    architecture: str | None = flag(
-        None,
-        "Class to write, such as BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf; "
-        "BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default "
-        "the largest class whose heads the model has.",
-    )
-    tokenizer_dir: str | None = flag(
-        None, "Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."
-    )
-    allow_pickle: bool = flag(
-        False,
-        "Read pytorch_model.bin if hf has no model.safetensors. A pickle can name code to run when it is loaded; "
-        "this reader runs none of it, but other programs that load the same file may.",
-    )
+    from_: str | None = flag(None, f"The model to read, as FORMAT:PATH. {FORMATS_IN_WORDS}.")
+    to: str | None = flag(None)
+    """The model to write, as FORMAT:PATH, into a folder that does not exist yet or is empty."""
+    architecture: str | None = flag(None)
+    """Class to write, such as BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf;
+    BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default the
+    largest class whose heads the model has."""
+    tokenizer_dir: str | None = flag(None)
+    """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
+    allow_pickle: bool = flag(False)
+    """Read pytorch_model.bin if hf has no model.safetensors. A pickle can name code to run when it is loaded; this
+    reader runs none of it, but other programs that load the same file may."""
     init_missing: bool = flag(False, "If the source lacks heads, give them initial values instead of refusing it.")
     seed: int = flag(1, "Seed of these initial values.", minimum=0, maximum=2**31 - 1)
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
-        found = field_problems(self)
-        found += place_problems("from", self.from_, exists=True)
-        found += place_problems("to", self.to, exists=False)
-        if self.tokenizer_dir and not Path(self.tokenizer_dir).is_dir():
-            expected = "no such folder; expected one with vocab.txt or tokenizer.json, or prepared data"
-            found.append(Problem("tokenizer_dir", self.tokenizer_dir, expected))
-        return found
+        ends = place_problems("from", self.from_, exists=True) + place_problems("to", self.to, exists=False)
+        return field_problems(self) + ends + tokenizer_problems(self.tokenizer_dir)

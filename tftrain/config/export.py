@@ -4,6 +4,7 @@ import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tftrain.config.convert import target_problems
 from tftrain.config.fields import Problem, field_problems, flag
 from tftrain.config.model_source import ModelSource
 
@@ -15,35 +16,23 @@ class ExportFlags:
     """What is written, and where."""
 
     to: str | None = flag(None, "Folder to write, which does not exist yet or is empty.")
-    format: str = flag(
-        "saved_model",
-        "saved_model: a SavedModel of TensorFlow, in the subfolder 1; onnx: a file for each signature on token ids.",
-        choices=("saved_model", "onnx"),
-    )
-    variant: str = flag(
-        "fp32",
-        "Format of the weights. bf16: the model computes in it too; int8: kernels and the token embedding in 8 bits "
-        "with a scale for each channel, and the model computes in fp32.",
-        choices=("fp32", "bf16", "int8"),
-    )
-    text_file: str | None = flag(
-        None,
-        "UTF-8 text on which the export is compared with the model in fp32; by default the documentation strings of "
-        "tftrain, in English.",
-    )
+    format: str = flag("saved_model", choices=("saved_model", "onnx"))
+    """saved_model: a SavedModel of TensorFlow, in the subfolder 1; onnx: a file for each signature on token ids."""
+    variant: str = flag("fp32", choices=("fp32", "bf16", "int8"))
+    """Format of the weights. bf16: the model computes in it too; int8: kernels and the token embedding in 8 bits with a
+    scale for each channel, and the model computes in fp32."""
+    text_file: str | None = flag(None)
+    """UTF-8 text on which the export is compared with the model in fp32; by default the documentation strings of
+    tftrain, in English."""
     top_k: int = flag(5, "Candidates that the signatures on text return.", minimum=1, maximum=1000)
-    null_score_threshold: float | None = flag(
-        None,
-        "Give no answer if its score is higher than that of the best answer by more than this; by default every "
-        "question gets an answer. For the signature answer_text of a question_answering model.",
-    )
+    null_score_threshold: float | None = flag(None)
+    """Give no answer if its score is higher than that of the best answer by more than this; by default every question
+    gets an answer. For the signature answer_text of a question_answering model."""
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse these flags."""
         found = field_problems(self)
-        expected = "expected a folder that does not exist yet, or an empty one"
-        if not self.to or (Path(self.to).exists() and (not Path(self.to).is_dir() or any(Path(self.to).iterdir()))):
-            found.append(Problem("to", self.to, expected))
+        found += target_problems("to", self.to, self.to)
         if self.text_file and not Path(self.text_file).is_file():
             found.append(Problem("text_file", self.text_file, "no such file; expected a UTF-8 text"))
         if self.format == "onnx":

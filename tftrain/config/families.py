@@ -11,6 +11,11 @@ class Family(NamedTuple):
         objective: what it is pre-trained on: "masked" words or, of a decoder, the "causal" next token.
         pre_norm: whether each sub-layer has its norm before it, where `--norm_position` does not say.
         norm: "layer" or "rms" (arXiv 1910.07467).
+        norm_shift: whether a norm has a shift beside its scale.
+        norms_embedding: whether a pre-norm model has a norm after the embedding, in the place of that before the first
+            attention.
+        transforms_for_tasks: whether classifiers read what the masked words' layer and norm make of a token, in the
+            place of BERT's pooler or of the token itself.
         token_types: whether the embedding has a table of token types.
         scales_residual: whether projections into the residual stream begin with smaller weights, as in GPT-2.
         fine_tuned: whether it has the tasks on labelled examples.
@@ -26,18 +31,26 @@ class Family(NamedTuple):
     fine_tuned: bool
     values: Mapping[str, tuple]
     defaults: Mapping[str, Any] = {}
+    norm_shift: bool = True
+    norms_embedding: bool = False
+    transforms_for_tasks: bool = False
 
 
+_ALL_GLOBAL = {"local_attention": (0,), "global_attn_every": (3,), "local_rope_theta": (10_000.0,)}
+_EVEN_HEADS = {"attention_head_size": (None,), "query_key_norm": (False,)}
+_ONE_LOSS = {"next_sentence": (True,)}
 # The options that BERT and GPT-2 came without.
 _CLASSIC = {
     "activation": ("gelu", "geglu"),
     "bias": ("all",),
     "num_key_value_heads": (None,),
     "tie_output": (True,),
+    **_ALL_GLOBAL,
+    **_EVEN_HEADS,
 }
 FAMILIES = {
     "bert": Family("masked", False, "layer", True, False, True, {"position_embedding": ("learned",), **_CLASSIC}),
-    "gpt": Family("causal", True, "layer", False, True, False, _CLASSIC),
+    "gpt": Family("causal", True, "layer", False, True, False, {**_CLASSIC, **_ONE_LOSS}),
     "llama": Family(
         objective="causal",
         pre_norm=True,
@@ -51,6 +64,8 @@ FAMILIES = {
             "norm_position": ("auto", "pre"),
             "position_embedding": ("rotary",),
             "use_bias_in_keys": (True,),
+            **_ALL_GLOBAL,
+            **_ONE_LOSS,
         },
         defaults={
             "activation": "swiglu",
@@ -61,6 +76,42 @@ FAMILIES = {
             "position_embedding": "rotary",
             "tie_output": False,
         },
+        norm_shift=False,
+    ),
+    "modernbert": Family(
+        objective="masked",
+        pre_norm=True,
+        norm="layer",
+        token_types=False,
+        scales_residual=True,
+        fine_tuned=True,
+        values={
+            "activation": ("geglu",),
+            "bias": ("none",),
+            "next_sentence": (False,),
+            "norm_position": ("auto", "pre"),
+            "num_key_value_heads": (None,),
+            "position_embedding": ("rotary",),
+            "rope_scaling": ("none",),
+            "tie_output": (True,),
+            "use_bias_in_keys": (True,),
+            **_EVEN_HEADS,
+        },
+        defaults={
+            "activation": "geglu",
+            "attention_probs_dropout_prob": 0.0,
+            "bias": "none",
+            "gelu_form": "erf",
+            "hidden_dropout_prob": 0.0,
+            "layer_norm_epsilon": 1e-5,
+            "local_attention": 128,
+            "next_sentence": False,
+            "position_embedding": "rotary",
+            "rope_theta": 160_000.0,
+        },
+        norm_shift=False,
+        norms_embedding=True,
+        transforms_for_tasks=True,
     ),
 }
 
@@ -70,6 +121,8 @@ def listed(objective: str) -> str:
     return " or ".join(name for name, family in FAMILIES.items() if family.objective == objective)
 
 
-def taking(flag: str, value: Any) -> str:
-    """Returns the names of the families that take a value of a flag, for a message."""
-    return " or ".join(name for name, family in FAMILIES.items() if value in family.values.get(flag, (value,)))
+def taking(flag: str, value: Any, objective: str) -> str:
+    """Returns the names of the families that take a value of a flag, if there are some those of an objective."""
+    found = [name for name, family in FAMILIES.items() if value in family.values.get(flag, (value,))]
+    same = [name for name in found if FAMILIES[name].objective == objective]
+    return " or ".join(same or found)

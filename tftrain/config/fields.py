@@ -1,9 +1,14 @@
 """Fields of a configuration: each is a flag with its help, allowed values and bounds; and the problems of a value."""
 
+import ast
 import dataclasses
+import functools
+import inspect
+import itertools
 import math
 import operator
 import os
+import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,7 +64,7 @@ class ConfigError(ValueError):
 
 def flag(
     default: Any,
-    help: str,
+    help: str = "",
     *,
     choices=None,
     minimum=None,
@@ -75,7 +80,8 @@ def flag(
     Args:
         default: the value without the flag. None means that the value follows from others; the help explains how. A
             field of the type tuple[str, ...] has the values of all occurrences of its flag.
-        help: one sentence for `--help` and the documentation.
+        help: one sentence for `--help` and the documentation. "" if it does not fit on the line: then it is the string
+            below the field, see `help_of`.
         choices: the allowed values, if there are only a few.
         minimum, maximum: inclusive bounds of a number.
         above, below: exclusive bounds of a number.
@@ -87,6 +93,22 @@ def flag(
     limits = {"choices": choices, "minimum": minimum, "maximum": maximum, "above": above, "below": below}
     kinds = {"implementation": implementation, "path": path, "on_resume": on_resume}
     return dataclasses.field(default=default, metadata={"help": help, **limits, **kinds})
+
+
+def help_of(section: Any, field: dataclasses.Field) -> str:
+    """Returns the help of a flag: the second argument of `flag`, or the string below the field."""
+    return field.metadata["help"] or _strings_below(type(section))[field.name]
+
+
+@functools.cache
+def _strings_below(section_class: type) -> dict[str, str]:
+    """Returns the string below each field of a dataclass that has one, on one line; Python itself stores none."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(section_class))).body[0].body
+    return {
+        field.target.id: " ".join(below.value.value.split())
+        for field, below in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)
+    }
 
 
 def on_resume(section: Any) -> dict[str, str | None]:

@@ -14,62 +14,35 @@ class FineTuningConfig:
 
     ON_RESUME = "named"
 
-    train_file: str | None = flag(
-        None,
-        "Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering.",
-        path=True,
-    )
+    train_file: str | None = flag(None, path=True)
+    """Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering."""
     eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
-    text_column: str | None = flag(
-        None, "Name or number (from 0) of the column of the text; by default text or sentence."
-    )
+    text_column: str | None = flag(None)
+    """Name or number (from 0) of the column of the text; by default text or sentence."""
     text_pair_column: str | None = flag(None, "Column of the second text of a pair; by default there is none.")
     label_column: str | None = flag(None, "Column of the label; by default label.")
     header: bool = flag(True, "Whether the first line of a TSV or CSV has the names of the columns.")
     label_separator: str = flag("|", "Separates the labels of an example of task=multi_label; JSONL may have lists.")
-    glue_task: str | None = flag(
-        None,
-        "Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric.",
-        choices=GLUE_TASKS,
-    )
+    glue_task: str | None = flag(None, choices=GLUE_TASKS)
+    """Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric."""
     glue_dir: str | None = flag(None, "Folder with the files of glue_task, such as train.tsv and dev.tsv.", path=True)
-    tokenizer_dir: str | None = flag(
-        None,
-        "Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights.",
-        path=True,
-        on_resume="local",
-    )
-    doc_stride: int = flag(
-        128, "Tokens from the beginning of a window of a long context to that of the next.", minimum=1
-    )
+    tokenizer_dir: str | None = flag(None, path=True, on_resume="local")
+    """Folder of a tokenizer or of prepared data; by default the tokenizer beside the initial weights."""
+    doc_stride: int = flag(128, minimum=1)
+    """Tokens from the beginning of a window of a long context to that of the next."""
     max_query_length: int = flag(64, "Most tokens of a question; the rest is cut.", minimum=1)
     max_answer_length: int = flag(30, "Most words of a predicted answer.", minimum=1, on_resume="free")
     n_best: int = flag(20, "Answers that predictions.jsonl lists for each question.", minimum=1, on_resume="free")
-    null_score_threshold: float = flag(
-        0.0,
-        "Predict no answer if its score is higher than that of the best answer by more than this; for SQuAD 2.0.",
-        on_resume="free",
-    )
+    null_score_threshold: float = flag(0.0, on_resume="free")
+    """Predict no answer if its score is higher than that of the best answer by more than this; for SQuAD 2.0."""
     temperature: float = flag(0.05, "Divides the cosines in the loss of task=embedding.", above=0)
-    best_metric: str | None = flag(
-        None,
-        "Score by which the best checkpoint is chosen, higher is better; by default the first one of the task.",
-        on_resume="free",
-    )
-    early_stopping: int = flag(
-        0,
-        "End the run after this many evaluations in a row without a better best_metric; 0: never.",
-        minimum=0,
-        on_resume="free",
-    )
-    seeds: int = flag(
-        1,
-        "Number of runs with the seeds seed, seed + 1 ..., in OUTPUT_DIR/seed_N; mean and spread of their scores are "
-        "printed at the end.",
-        minimum=1,
-        maximum=1000,
-        on_resume="local",
-    )
+    best_metric: str | None = flag(None, on_resume="free")
+    """Score by which the best checkpoint is chosen, higher is better; by default the first one of the task."""
+    early_stopping: int = flag(0, minimum=0, on_resume="free")
+    """End the run after this many evaluations in a row without a better best_metric; 0: never."""
+    seeds: int = flag(1, minimum=1, maximum=1000, on_resume="local")
+    """Number of runs with the seeds seed, seed + 1 ..., in OUTPUT_DIR/seed_N; mean and spread of their scores are
+    printed at the end."""
 
 
 def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem]:

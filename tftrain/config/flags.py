@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from absl import flags
 
 from tftrain.config import flagfile
-from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, sections
+from tftrain.config.fields import ConfigError, Problem, bounds, flag_name, help_of, sections
 from tftrain.config.suggestions import REPLACED, suggest
 from tftrain.host.exit_codes import ExitCode
 
@@ -142,7 +142,7 @@ def described(section: Any) -> list[Described]:
         shown = "" if default in (None, ()) else str(default).lower() if base is bool else str(default)
         choices = tuple(map(str, field.metadata["choices"] or ()))
         kind = "str" if base is tuple else base.__name__
-        found.append(Described(flag_name(field), shown, choices, kind, bounds(field), field.metadata["help"]))
+        found.append(Described(flag_name(field), shown, choices, kind, bounds(field), help_of(section, field)))
     return found
 
 
@@ -176,18 +176,14 @@ def _define(defaults: Any, problems: list[Problem]) -> flags.FlagValues:
     for section in sections(defaults):
         for field in dataclasses.fields(section):
             kind, default = _base_type(section, field.name), getattr(section, field.name)
-            description = field.metadata["help"]
+            about = flag_name(field), default, ""  # The help is in `help_text`.
             if kind is bool:
-                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(flag_name(field), default, description)
-            elif kind is tuple:
-                # Every occurrence of the flag adds a value; the values stay as they were typed.
-                made = flags.MultiFlag(
-                    _PARSERS[str], flags.ArgumentSerializer(), flag_name(field), list(default), description
-                )
+                made = collecting(flags.BooleanFlag, _EXPECTED[bool])(*about)
+            elif kind is tuple:  # Every occurrence of the flag adds a value; the values stay as they were typed.
+                made = flags.MultiFlag(_PARSERS[str], flags.ArgumentSerializer(), about[0], list(default), "")
             else:
-                made = collecting(flags.Flag, _EXPECTED.get(kind, ""))(
-                    _PARSERS[kind], flags.ArgumentSerializer(), flag_name(field), default, description
-                )
+                base = collecting(flags.Flag, _EXPECTED.get(kind, ""))
+                made = base(_PARSERS[kind], flags.ArgumentSerializer(), *about)
             flags.DEFINE_flag(made, flag_values=values)
     return values
 

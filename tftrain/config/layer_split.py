@@ -8,13 +8,7 @@ import re
 from tftrain.config.fields import ConfigError, Problem
 
 
-def split_layers(
-    layers: int,
-    stages: int,
-    chunks: int = 1,
-    how: str = "layers",
-    head: float = 0.0,
-) -> tuple[int, ...]:
+def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers", head: float = 0.0) -> tuple[int, ...]:
     """Returns the number of layers of each of the stages * chunks parts, in the order of the layers.
 
     Args:

@@ -29,128 +29,84 @@ class ModelConfig:
 
     ON_RESUME = "fixed"
 
-    model_family: str = flag(
-        "bert",
-        "bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token; "
-        "llama: the same, with RMSNorm, SwiGLU and rotary positions. docs/families.md has their flags.",
-        choices=tuple(FAMILIES),
-    )
-    task: str = flag(
-        "pretraining",
-        "What the output heads learn. pretraining: as model_family says; the others fine-tune bert on labelled "
-        "examples, see docs/finetuning.md.",
-        choices=TASKS,
-    )
-    labels: tuple[str, ...] = flag(
-        (),
-        "A class; repeat the flag for each class, in the order of the outputs. By default the labels in train_file, "
-        "sorted.",
-    )
-    vocab_size: int | None = flag(
-        None, "Rows of the token embedding; by default the size of the data's vocabulary.", minimum=6
-    )
+    model_family: str = flag("bert", choices=tuple(FAMILIES))
+    """bert: an encoder that learns masked words and the next sentence; gpt: a decoder that learns the next token;
+    llama: the same, with RMSNorm, SwiGLU and rotary positions; modernbert: an encoder with rotary positions and local
+    attention, which learns masked words. docs/families.md has their flags."""
+    task: str = flag("pretraining", choices=TASKS)
+    """What the output heads learn. pretraining: as model_family says; the others fine-tune an encoder on labelled
+    examples, see docs/finetuning.md."""
+    labels: tuple[str, ...] = flag(())
+    """A class; repeat the flag for each class, in the order of the outputs. By default the labels in train_file,
+    sorted."""
+    vocab_size: int | None = flag(None, minimum=6)
+    """Rows of the token embedding; by default the size of the data's vocabulary."""
     num_hidden_layers: int = flag(12, "Transformer blocks.", minimum=1)
-    hidden_size: int = flag(768, "Width of the residual stream; a multiple of num_attention_heads.", minimum=1)
+    hidden_size: int = flag(768, "Width of the residual stream.", minimum=1)
     num_attention_heads: int = flag(12, "Attention heads in each block.", minimum=1)
-    num_key_value_heads: int | None = flag(
-        None,
-        "Key and value heads, each shared by the same number of query heads (arXiv 2305.13245); by default "
-        "num_attention_heads.",
-        minimum=1,
-    )
-    intermediate_size: int | None = flag(
-        None, "Width of the feed-forward layer; by default 4 x hidden_size.", minimum=1
-    )
+    attention_head_size: int | None = flag(None, minimum=1)
+    """Width of an attention head; by default hidden_size / num_attention_heads."""
+    num_key_value_heads: int | None = flag(None, minimum=1)
+    """Key and value heads, each shared by the same number of query heads (arXiv 2305.13245); by default
+    num_attention_heads."""
+    intermediate_size: int | None = flag(None, minimum=1)
+    """Width of the feed-forward layer; by default 4 x hidden_size."""
     max_position_embeddings: int = flag(512, "Longest sequence that the position embedding holds.", minimum=1)
-    position_embedding: str = flag(
-        "learned",
-        "How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the "
-        "first half of a head paired with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance "
-        "(arXiv 2108.12409), for any number of heads.",
-        choices=("learned", "rotary", "alibi"),
-    )
+    position_embedding: str = flag("learned", choices=("learned", "rotary", "alibi"))
+    """How the model knows positions. learned: a table; rotary: queries and keys are rotated (arXiv 2104.09864), the
+    first half of a head paired with the second, as in GPT-NeoX and Llama; alibi: scores fall with the distance (arXiv
+    2108.12409), for any number of heads."""
     rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions.", above=1)
-    rope_scaling: str = flag(
-        "none",
-        "Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as "
-        "llama3:8,1,4,8192.",
+    rope_scaling: str = flag("none")
+    """Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as
+    llama3:8,1,4,8192."""
+    local_attention: int = flag(0, minimum=0)
+    """Tokens around each one, half of them to each side, to which a local layer attends; 0: every layer is global.
+    modernbert: 128."""
+    global_attn_every: int = flag(
+        3, "With local_attention: the first layer and every one after so many are global.", minimum=1, maximum=1000
+    )
+    local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
+    next_sentence: bool = flag(
+        True, "Learn from pairs whether the second text follows the first; false: masked words only."
     )
     type_vocab_size: int = flag(2, "Token types of bert.", minimum=1)
-    norm_position: str = flag(
-        "auto",
-        "Norm after each residual add or before each sub-layer. auto: post for bert, pre for decoders.",
-        choices=("auto", "post", "pre"),
-    )
-    activation: str = flag(
-        "gelu",
-        "Feed-forward activation; geglu and swiglu (arXiv 2002.05202) have a second, gating projection.",
-        choices=("gelu", "geglu", "swiglu"),
-    )
-    gelu_form: str = flag(
-        "tanh",
-        "The tanh approximation of GeLU, as in the original BERT, or the exact form with erf.",
-        choices=("tanh", "erf"),
-    )
-    ln_impl: str = flag(
-        "auto",
-        "Norms by the fused op or by plain TensorFlow; auto: fused if the op is built and supports the model.",
-        choices=IMPLEMENTATIONS,
-        implementation="reference",
-    )
-    ln_dtype: str = flag(
-        "compute",
-        "Format of scale and shift of every norm; its statistics are always fp32.",
-        choices=("compute", "fp32"),
-        on_resume="logged",
-    )
-    attn_impl: str = flag(
-        "softmax",
-        "softmax: matrix products around the softmax that attn_softmax_impl names. flash: one fused op, which stores "
-        "no tensor of sequence length x sequence length. cudnn: the same by cuDNN; on GPUs, under XLA, in fp16 "
-        "and bf16, without dropout of probabilities.",
-        choices=("softmax", "flash", "cudnn"),
-        implementation="softmax",
-    )
-    attn_softmax_impl: str = flag(
-        "auto",
-        "Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as "
-        "for ln_impl. Not used with attn_impl=flash and cudnn.",
-        choices=IMPLEMENTATIONS,
-        implementation="reference",
-    )
-    gelu_impl: str = flag(
-        "auto",
-        "Bias and GeLU, or GeGLU, by one fused op or by plain TensorFlow; auto: as for ln_impl.",
-        choices=IMPLEMENTATIONS,
-        implementation="reference",
-    )
-    dropout_add_impl: str = flag(
-        "auto",
-        "Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl.",
-        choices=IMPLEMENTATIONS,
-        implementation="reference",
-    )
-    bias: str = flag(
-        "all",
-        "Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none.",
-        choices=("all", "query_key_value", "none"),
-    )
-    use_bias_in_keys: bool = flag(
-        True, "Add a bias in the key projection; it cancels in the softmax and costs a little."
-    )
-    hidden_dropout_prob: float = flag(
-        0.1, "Dropout after the embeddings and after each sub-layer.", minimum=0, below=1, on_resume="named"
-    )
-    attention_probs_dropout_prob: float = flag(
-        0.1, "Dropout on the attention probabilities.", minimum=0, below=1, on_resume="named"
-    )
-    initializer_range: float = flag(
-        0.02, "Standard deviation of the truncated normal initial weights.", above=0, on_resume="named"
-    )
+    norm_position: str = flag("auto", choices=("auto", "post", "pre"))
+    """Norm after each residual add or before each sub-layer. auto: post for bert, pre for the others."""
+    activation: str = flag("gelu", choices=("gelu", "geglu", "swiglu"))
+    """Feed-forward activation; geglu and swiglu (arXiv 2002.05202) have a second, gating projection."""
+    gelu_form: str = flag("tanh", choices=("tanh", "erf"))
+    """The tanh approximation of GeLU, as in the original BERT, or the exact form with erf."""
+    ln_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
+    """Norms by the fused op or by plain TensorFlow; auto: fused if the op is built and supports the model."""
+    ln_dtype: str = flag("compute", choices=("compute", "fp32"), on_resume="logged")
+    """Format of scale and shift of every norm; its statistics are always fp32."""
+    attn_impl: str = flag("softmax", choices=("softmax", "flash", "cudnn"), implementation="softmax")
+    """softmax: matrix products around the softmax that attn_softmax_impl names. flash: one fused op, which stores no
+    tensor of sequence length x sequence length. cudnn: the same by cuDNN; on GPUs, under XLA, in fp16 and bf16, without
+    dropout of probabilities."""
+    attn_softmax_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
+    """Scale, padding mask, softmax and dropout of the attention by one fused op or by plain TensorFlow; auto: as for
+    ln_impl. Not used with attn_impl=flash and cudnn."""
+    gelu_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
+    """Bias and GeLU, GeGLU or SwiGLU by one fused op or by plain TensorFlow; auto: as for ln_impl."""
+    dropout_add_impl: str = flag("auto", choices=IMPLEMENTATIONS, implementation="reference")
+    """Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl."""
+    query_key_norm: bool = flag(False)
+    """Norm of each head's queries and keys, before their rotation, as in Qwen3 (arXiv 2302.05442)."""
+    bias: str = flag("all", choices=("all", "query_key_value", "none"))
+    """Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none."""
+    use_bias_in_keys: bool = flag(True)
+    """Add a bias in the key projection; it cancels in the softmax and costs a little."""
+    hidden_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
+    """Dropout after the embeddings and after each sub-layer."""
+    attention_probs_dropout_prob: float = flag(0.1, minimum=0, below=1, on_resume="named")
+    """Dropout on the attention probabilities."""
+    initializer_range: float = flag(0.02, above=0, on_resume="named")
+    """Standard deviation of the truncated normal initial weights."""
     layer_norm_epsilon: float = flag(1e-12, "Added to the variance in every norm.", above=0)
-    tie_output: bool = flag(
-        True, "Use the token embedding as output layer too; false: the output layer has its own table."
-    )
+    tie_output: bool = flag(True)
+    """Use the token embedding as output layer too; false: the output layer has its own table."""
 
     def with_family_defaults(self, given: Collection[str]) -> "ModelConfig":
         """Returns this configuration with the family's own defaults in the place of those of the flags.
@@ -178,7 +134,14 @@ class ModelConfig:
     @property
     def has_pooler(self) -> bool:
         """Whether the heads read the pooled first token."""
-        return not self.is_decoder and self.task in ("pretraining", "classification", "multi_label", "regression")
+        if self.task == "pretraining":
+            return not self.is_decoder and self.next_sentence
+        return self.predicts_samples and not self.family.transforms_for_tasks
+
+    @property
+    def predicts_samples(self) -> bool:
+        """Whether the head of a fine-tuned task reads an example as one vector; else each token, or there is none."""
+        return self.task in ("classification", "multi_label", "regression")
 
     @property
     def outputs(self) -> int:
@@ -221,8 +184,8 @@ class ModelConfig:
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+        """Width of one attention head: `attention_head_size`, or `hidden_size` / `num_attention_heads`."""
+        return self.attention_head_size or self.hidden_size // self.num_attention_heads
 
     @property
     def key_value_heads(self) -> int:
@@ -237,12 +200,7 @@ class ModelConfig:
     @property
     def without_fused_op(self) -> dict[str, str]:
         """The flags of ops that can only be in plain TensorFlow, each with the part of the model that is the reason."""
-        reasons = {
-            "ln_impl": self.family.norm == "rms" and "RMSNorm",
-            "gelu_impl": self.activation == "swiglu" and "SwiGLU",
-            "dropout_add_impl": self.bias != "all" and "a residual add without bias",
-        }
-        return {flag: part for flag, part in reasons.items() if part}
+        return {} if self.bias == "all" else {"dropout_add_impl": "a residual add without bias"}
 
 
 # Fused ops, and the flags that choose between each and plain TensorFlow. attn_impl is no such flag: its cores differ in

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tftrain.config.convert import FORMATS, Place, parse_place, place_problems
+from tftrain.config.convert import FORMATS_IN_WORDS, Place, parse_place, place_problems, tokenizer_problems
 from tftrain.config.fields import Problem, field_problems, flag
 
 
@@ -12,15 +12,9 @@ class ModelSource:
     """The model, and its tokenizer."""
 
     output_dir: str | None = flag(None, "Output folder of a run: its newest checkpoint, or its best if fine-tuned.")
-    init_checkpoint: str | None = flag(
-        None,
-        "The model instead of that of a run, as FORMAT:PATH. "
-        + "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
-        + ".",
-    )
-    tokenizer_dir: str | None = flag(
-        None, "Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."
-    )
+    init_checkpoint: str | None = flag(None, f"The model instead of that of a run, as FORMAT:PATH. {FORMATS_IN_WORDS}.")
+    tokenizer_dir: str | None = flag(None)
+    """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
 
     @property
     def place(self) -> Place:
@@ -41,7 +35,4 @@ class ModelSource:
             found += place_problems("init_checkpoint", self.init_checkpoint, exists=True)
         elif not Path(self.output_dir).is_dir():
             found.append(Problem("output_dir", self.output_dir, "no such folder; expected that of a run"))
-        if self.tokenizer_dir and not Path(self.tokenizer_dir).is_dir():
-            expected = "no such folder; expected one with vocab.txt or tokenizer.json, or prepared data"
-            found.append(Problem("tokenizer_dir", self.tokenizer_dir, expected))
-        return found
+        return found + tokenizer_problems(self.tokenizer_dir)

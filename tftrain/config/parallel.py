@@ -17,36 +17,19 @@ class BatchConfig:
 
     ON_RESUME = "named"
 
-    micro_batch_size: int | None = flag(
-        None,
-        "Samples of one forward pass on one rank; by default 8, if no batch size is given.",
-        minimum=1,
-        on_resume="free",
-    )
-    grad_accum_steps: int | None = flag(
-        None,
-        "Micro-batches accumulated into one update; by default it follows from the other two sizes, or is 1.",
-        minimum=1,
-        on_resume="local",
-    )
+    micro_batch_size: int | None = flag(None, minimum=1, on_resume="free")
+    """Samples of one forward pass on one rank; by default 8, if no batch size is given."""
+    grad_accum_steps: int | None = flag(None, minimum=1, on_resume="local")
+    """Micro-batches accumulated into one update; by default it follows from the other two sizes, or is 1."""
     global_batch_size: int | None = flag(None, "Samples of one update over all ranks.", minimum=1)
-    grad_accum_dtype: str = flag(
-        "fp32",
-        "Format in which the gradients of micro-batches are added; fp16 scales the loss.",
-        choices=("fp32", "fp16", "bf16"),
-        on_resume="logged",
-    )
-    batch_rampup: str = flag(
-        "none",
-        "start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first "
-        "samples; the learning rate schedule then counts samples. The other sizes are those of the full batch.",
-    )
-    fit_micro_batch: bool = flag(
-        False,
-        "Lower micro_batch_size, on any number of ranks, to the largest size that divides a rank's share of "
-        "global_batch_size; an elastic launcher sets this flag.",
-        on_resume="local",
-    )
+    grad_accum_dtype: str = flag("fp32", choices=("fp32", "fp16", "bf16"), on_resume="logged")
+    """Format in which the gradients of micro-batches are added; fp16 scales the loss."""
+    batch_rampup: str = flag("none")
+    """start:increment:samples: the global batch grows from start by increment at evenly spaced points of the first
+    samples; the learning rate schedule then counts samples. The other sizes are those of the full batch."""
+    fit_micro_batch: bool = flag(False, on_resume="local")
+    """Lower micro_batch_size, on any number of ranks, to the largest size that divides a rank's share of
+    global_batch_size; an elastic launcher sets this flag."""
 
     @property
     def ramp(self) -> ramp.Ramp:
@@ -126,41 +109,28 @@ class ParallelConfig:
 
     ON_RESUME = "free"
 
-    tensor_parallel_size: int = flag(
-        1, "Ranks over which every layer is partitioned; the ranks of such a group process the same samples.", minimum=1
-    )
-    sequence_parallel: bool = flag(
-        False,
-        "Partition norms, dropouts and residuals over the tensor parallel ranks, by tokens (arXiv 2205.05198).",
-    )
+    tensor_parallel_size: int = flag(1, minimum=1)
+    """Ranks over which every layer is partitioned; the ranks of such a group process the same samples."""
+    sequence_parallel: bool = flag(False)
+    """Partition norms, dropouts and residuals over the tensor parallel ranks, by tokens (arXiv 2205.05198)."""
     pipeline_parallel_size: int = flag(1, "Pipeline stages, each with some of the layers.", minimum=1)
-    pipeline_schedule: str = flag(
-        "1f1b",
-        "Order of forwards and backwards under a pipeline. 1f1b: in turn. gpipe: all forwards first. interleaved: in "
-        "turn, with several model chunks on each stage. zero_bubble: backward for inputs before that for weights "
-        "(ZB-H1, arXiv 2401.10241).",
-        choices=PIPELINE_SCHEDULES,
-    )
-    virtual_pipeline_size: int = flag(
-        1, "Model chunks on each pipeline stage; above 1 only with pipeline_schedule=interleaved.", minimum=1
-    )
-    pipeline_split: str = flag(
-        "layers",
-        "Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, counting the "
-        "output head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several "
-        "model chunks, chunk c of stage s is number c * stages + s of the list.",
-    )
-    split_opt_state: bool = flag(
-        False, "Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."
-    )
-    split_grad_accum: bool = flag(
-        False, "Also partition the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."
-    )
-    state_split_strategy: str = flag(
-        "even",
-        "Which rank owns which shard of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on "
-        "rank i modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks.",
-    )
+    pipeline_schedule: str = flag("1f1b", choices=PIPELINE_SCHEDULES)
+    """Order of forwards and backwards under a pipeline. 1f1b: in turn. gpipe: all forwards first. interleaved: in turn,
+    with several model chunks on each stage. zero_bubble: backward for inputs before that for weights (ZB-H1, arXiv
+    2401.10241)."""
+    virtual_pipeline_size: int = flag(1, minimum=1)
+    """Model chunks on each pipeline stage; above 1 only with pipeline_schedule=interleaved."""
+    pipeline_split: str = flag("layers")
+    """Layers of each pipeline stage. layers: equal numbers. flops: so that the most expensive stage, counting the
+    output head, is as cheap as possible. Or a list with the layers of each stage, such as 3,4,4,1; with several model
+    chunks, chunk c of stage s is number c * stages + s of the list."""
+    split_opt_state: bool = flag(False)
+    """Partition master weights and moments over the data parallel ranks (ZeRO-1, arXiv 1910.02054)."""
+    split_grad_accum: bool = flag(False)
+    """Also partition the accumulated gradients of micro-batches (ZeRO-2); implies split_opt_state."""
+    state_split_strategy: str = flag("even")
+    """Which rank owns which shard of the state. even: equal bytes of flat buckets. naive: whole tensors, layer i on
+    rank i modulo ranks. greedy:K: whole tensors, the largest first on the emptiest of K ranks."""
 
     @property
     def splits_state(self) -> bool:

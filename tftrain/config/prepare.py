@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from tftrain.config.fields import Problem, field_problems, flag
 
-# The 256 bytes and the end token.
-SMALLEST_BPE_VOCABULARY = 257
+# The 256 bytes and the special tokens.
+SMALLEST_BPE_VOCABULARY = {"causal": 257, "masked": 261}
 _NORMALIZATIONS = {"wordpiece": "bert", "sentencepiece": "nfkc", "bpe": "none"}
 _ONLY_MASKED = (
+    "next_sentence",
     "short_seq_prob",
     "masking",
     "masked_lm_prob",
@@ -25,116 +26,67 @@ _DEFAULT_SEQUENCES_PER_PACK = 3
 class PrepareConfig:
     """What `tftrain.prepare` reads, how it cuts and masks, and where it writes."""
 
-    input_files: tuple[str, ...] = flag(
-        (), "UTF-8 text, plain or .gz: files, folders and globs; separate them by commas, or repeat the flag."
-    )
-    skip_unreadable: bool = flag(
-        False, "Leave out files, folders and links that can't be read, and count them in the manifest."
-    )
-    builtin_corpus: bool = flag(
-        False, "Use the English documentation inside a fixed list of installed Python packages."
-    )
+    input_files: tuple[str, ...] = flag(())
+    """UTF-8 text, plain or .gz: files, folders and globs; separate them by commas, or repeat the flag."""
+    skip_unreadable: bool = flag(False)
+    """Leave out files, folders and links that can't be read, and count them in the manifest."""
+    builtin_corpus: bool = flag(False)
+    """Use the English documentation inside a fixed list of installed Python packages."""
     builtin_corpus_mb: float = flag(0.0, "Megabytes of the built-in corpus; 0: all of it.", minimum=0)
-    document_separator: str = flag(
-        "blank_line",
-        "blank_line: blank lines separate documents, and each line is a paragraph. file: each file is a document, and "
-        "blank lines separate its paragraphs.",
-        choices=("blank_line", "file"),
-    )
-    deduplicate: str = flag(
-        "paragraph",
-        "paragraph: keep each paragraph of at least 32 bytes only once in the corpus. none: keep all text.",
-        choices=("paragraph", "none"),
-    )
-    min_tokens_used: float = flag(
-        0.9,
-        "Refuse the text if a smaller share of its tokens, without duplicates, is in examples.",
-        minimum=0,
-        maximum=1,
-    )
+    document_separator: str = flag("blank_line", choices=("blank_line", "file"))
+    """blank_line: blank lines separate documents, and each line is a paragraph. file: each file is a document, and
+    blank lines separate its paragraphs."""
+    deduplicate: str = flag("paragraph", choices=("paragraph", "none"))
+    """paragraph: keep each paragraph of at least 32 bytes only once in the corpus. none: keep all text."""
+    min_tokens_used: float = flag(0.9, minimum=0, maximum=1)
+    """Refuse the text if a smaller share of its tokens, without duplicates, is in examples."""
     output_dir: str | None = flag(None, "Folder for shards, vocabulary and manifest.json.")
     overwrite: bool = flag(False, "Replace an earlier preparation in output_dir.")
-    objective: str = flag(
-        "masked",
-        "What the examples are for. masked: sentence pairs for --model_family=bert; causal: joined documents, without "
-        "padding, for --model_family=gpt or llama.",
-        choices=("masked", "causal"),
-    )
-    tokenizer_type: str = flag(
-        "wordpiece",
-        "Tokenizer of the text. bpe: byte-level, causal only.",
-        choices=("wordpiece", "sentencepiece", "bpe"),
-    )
-    vocab_file: str | None = flag(
-        None,
-        "Use this vocabulary and learn none: vocab.txt; a sentencepiece .model; for bpe tokenizer.json, or vocab.json "
-        "with merges.txt beside it.",
-    )
-    vocab_size: int | None = flag(
-        None, "Tokens of the learned vocabulary; by default 30522.", minimum=64, maximum=1 << 20
-    )
+    objective: str = flag("masked", choices=("masked", "causal"))
+    """What the examples are for. masked: texts for --model_family=bert or modernbert; causal: joined documents,
+    without padding, for --model_family=gpt or llama."""
+    next_sentence: bool = flag(True)
+    """Examples of two texts, for runs that learn whether the second follows the first; false: of one text, for
+    --next_sentence=false and --model_family=modernbert."""
+    tokenizer_type: str = flag("wordpiece", choices=("wordpiece", "sentencepiece", "bpe"))
+    """Tokenizer of the text. bpe: byte-level, as in GPT-2 and ModernBERT."""
+    vocab_file: str | None = flag(None)
+    """Use this vocabulary and learn none: vocab.txt; a sentencepiece .model; for bpe tokenizer.json, or vocab.json with
+    merges.txt beside it."""
+    vocab_size: int | None = flag(None, minimum=64, maximum=1 << 20)
+    """Tokens of the learned vocabulary; by default 30522."""
     lower_case: bool | None = flag(None, "Lower-case the text; by default true, with bpe false.")
-    strip_accents: str = flag(
-        "auto",
-        "Strip the nonspacing marks of letters (é to e), in every script. auto: if the text is lower-cased and, for a "
-        "new vocabulary, in Latin script with hardly any marks; or as recorded beside --vocab_file.",
-        choices=("auto", "true", "false"),
-    )
-    normalization: str | None = flag(
-        None,
-        "How text is normalized and divided into words. bert (default): as in the original BERT; nfkc: with NFKC case "
-        "folding. A sentencepiece model has nfkc; bpe leaves text as it is.",
-        choices=("bert", "nfkc"),
-    )
-    max_seq_length: int = flag(
-        128,
-        "Tokens of an example: of a pair with [CLS] and both [SEP], or inputs of a causal sequence.",
-        minimum=8,
-        maximum=1 << 16,
-    )
+    strip_accents: str = flag("auto", choices=("auto", "true", "false"))
+    """Strip the nonspacing marks of letters (é to e), in every script. auto: if the text is lower-cased and, for a new
+    vocabulary, in Latin script with hardly any marks; or as recorded beside --vocab_file."""
+    normalization: str | None = flag(None, choices=("bert", "nfkc"))
+    """How text is normalized and divided into words. bert (default): as in the original BERT; nfkc: with NFKC case
+    folding. A sentencepiece model has nfkc; bpe leaves text as it is."""
+    max_seq_length: int = flag(128, minimum=8, maximum=1 << 16)
+    """Tokens of an example: of a pair with [CLS] and both [SEP], or inputs of a causal sequence."""
     short_seq_prob: float = flag(0.1, "Share of the examples that get a random, shorter length.", minimum=0, maximum=1)
-    masking: str = flag(
-        "dynamic",
-        "dynamic: mask while training. static: write masked records in the standard BERT format.",
-        choices=("dynamic", "static"),
-    )
+    masking: str = flag("dynamic", choices=("dynamic", "static"))
+    """dynamic: mask while training. static: write masked records in the standard BERT format."""
     masked_lm_prob: float = flag(0.15, "Share of the tokens that static masking selects.", above=0, below=1)
-    max_predictions_per_seq: int | None = flag(
-        None, "Most masked tokens of a static example; by default max_seq_length x masked_lm_prob.", minimum=1
-    )
+    max_predictions_per_seq: int | None = flag(None, minimum=1)
+    """Most masked tokens of a static example; by default max_seq_length x masked_lm_prob."""
     whole_word_masking: bool = flag(False, "Static masking selects whole words instead of word pieces.")
-    dupe_factor: int | None = flag(
-        None,
-        "How many times the text is used, each time with new pairs and, if static, new masks; by default 10 if static, "
-        "else 1.",
-        minimum=1,
-    )
-    packing: str = flag(
-        "none",
-        "greedy: put several examples into a row of max_seq_length, which keeps them apart; hardly any position is "
-        "padding. none: one example a row.",
-        choices=("none", "greedy"),
-    )
-    max_sequences_per_pack: int | None = flag(
-        None, "Most examples of a row with packing=greedy; by default 3.", minimum=2, maximum=64
-    )
+    dupe_factor: int | None = flag(None, minimum=1)
+    """How many times the text is used, each time with new pairs and, if static, new masks; by default 10 if static,
+    else 1."""
+    packing: str = flag("none", choices=("none", "greedy"))
+    """greedy: put several examples into a row of max_seq_length, which keeps them apart; hardly any position is
+    padding. none: one example a row."""
+    max_sequences_per_pack: int | None = flag(None, minimum=2, maximum=64)
+    """Most examples of a row with packing=greedy; by default 3."""
     eval_fraction: float = flag(0.02, "Share of the documents that is held out for evaluation.", minimum=0, below=1)
-    heldout_window: int = flag(
-        13,
-        "Cut out of the held-out split each sequence of this many tokens that training has too; 0: cut nothing.",
-        minimum=0,
-        maximum=1024,
-    )
+    heldout_window: int = flag(13, minimum=0, maximum=1024)
+    """Cut out of the held-out split each sequence of this many tokens that training has too; 0: cut nothing."""
     shard_mb: float = flag(16.0, "Megabytes of text in a shard, approximately.", minimum=0.01, maximum=1e5)
-    num_workers: int | None = flag(
-        None, "Processes; by default one for each core. The output does not depend on it.", minimum=1, maximum=1024
-    )
-    seed: int = flag(
-        1,
-        "Seed of the split, the mixture of documents, the order, the pairs and static masks.",
-        minimum=0,
-        maximum=2**31 - 1,
-    )
+    num_workers: int | None = flag(None, minimum=1, maximum=1024)
+    """Processes; by default one for each core. The output does not depend on it."""
+    seed: int = flag(1, minimum=0, maximum=2**31 - 1)
+    """Seed of the split, the mixture of documents, the order, the pairs and static masks."""
 
     @property
     def resolved_normalization(self) -> str:
@@ -189,19 +141,14 @@ class PrepareConfig:
                 found.append(Problem("strip_accents", self.strip_accents, expected))
         if self.tokenizer_type != "bpe":
             return found
-        if self.objective == "masked":
-            expected = "expected wordpiece or sentencepiece, or objective=causal: pairs need [CLS], [SEP] and [MASK]"
-            found.append(Problem("tokenizer_type", "bpe", expected))
         if self.normalization:
             expected = "remove this flag: tokenizer_type=bpe leaves the text as it is"
             found.append(Problem("normalization", self.normalization, expected))
         if self.lower_case:
             expected = "remove this flag with tokenizer_type=bpe, which leaves the text as it is"
             found.append(Problem("lower_case", True, expected))
-        if 64 <= (self.vocab_size or math.inf) < SMALLEST_BPE_VOCABULARY:
-            expected = (
-                f"expected at least {SMALLEST_BPE_VOCABULARY} with tokenizer_type=bpe: all bytes and an end token"
-            )
+        if 64 <= (self.vocab_size or math.inf) < (least := SMALLEST_BPE_VOCABULARY.get(self.objective, 0)):
+            expected = f"expected at least {least} with tokenizer_type=bpe: all bytes and the special tokens"
             found.append(Problem("vocab_size", self.vocab_size, expected))
         return found
 

@@ -13,24 +13,16 @@ class LogConfig:
     ON_RESUME = "free"
 
     log_every: int = flag(10, "Steps between log lines.", minimum=1)
-    log_format: str = flag(
-        "short",
-        "One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written "
-        "to OUTPUT_DIR/log.txt.",
-        choices=("short", "megatron"),
-        on_resume="local",
-    )
-    trace_pipeline: bool = flag(
-        False,
-        "Draw what each pipeline stage computed at which time, and below it the plan of the schedule: "
-        "OUTPUT_DIR/pipeline.png, and pipeline.json for chrome://tracing.",
-    )
+    log_format: str = flag("short", choices=("short", "megatron"), on_resume="local")
+    """One short line for each logged step, or the whole line in the manner of Megatron-LM, which is always written to
+    OUTPUT_DIR/log.txt."""
+    trace_pipeline: bool = flag(False)
+    """Draw what each pipeline stage computed at which time, and below it the plan of the schedule:
+    OUTPUT_DIR/pipeline.png, and pipeline.json for chrome://tracing."""
     log_level: str = flag("info", "Least important messages to show.", choices=LEVELS, on_resume="local")
-    measure_products: bool = flag(
-        False,
-        "After the second step, measure the time that the matrix products of a pre-training step take alone, and "
-        "report its share of the step; takes about as long as a step.",
-    )
+    measure_products: bool = flag(False)
+    """After the second step, measure the time that the matrix products of a pre-training step take alone, and report
+    its share of the step; takes about as long as a step."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +31,10 @@ class EvaluationConfig:
 
     ON_RESUME = "free"
 
-    eval_every: int = flag(
-        0, "Steps between evaluations on the held-out split; 0: only at the end; -1: never.", minimum=-1
-    )
-    eval_examples: int = flag(
-        0, "Number of held-out examples in an evaluation, the first ones of the split; 0: all.", minimum=0
-    )
+    eval_every: int = flag(0, minimum=-1)
+    """Steps between evaluations on the held-out split; 0: only at the end; -1: never."""
+    eval_examples: int = flag(0, minimum=0)
+    """Number of held-out examples in an evaluation, the first ones of the split; 0: all."""
 
 
 @dataclass(frozen=True)
@@ -53,38 +43,24 @@ class CheckpointConfig:
 
     ON_RESUME = "free"
 
-    checkpoint_every: int = flag(
-        0, "Steps between checkpoints, beside checkpoint_minutes; 0: no checkpoints by steps.", minimum=0
-    )
-    checkpoint_minutes: float = flag(
-        30.0, "Minutes between checkpoints, beside checkpoint_every; 0: no checkpoints by time.", minimum=0
-    )
-    checkpoint_async: bool = flag(
-        True,
-        "Write checkpoints in the background; training waits only for a copy in memory. On a CPU there is a copy only "
-        "with checkpoint_every: at a checkpoint by time, training waits for the disk.",
-    )
+    checkpoint_every: int = flag(0, minimum=0)
+    """Steps between checkpoints, beside checkpoint_minutes; 0: no checkpoints by steps."""
+    checkpoint_minutes: float = flag(30.0, minimum=0)
+    """Minutes between checkpoints, beside checkpoint_every; 0: no checkpoints by time."""
+    checkpoint_async: bool = flag(True)
+    """Write checkpoints in the background; training waits only for a copy in memory. On a CPU there is a copy only with
+    checkpoint_every: at a checkpoint by time, training waits for the disk."""
     keep_last: int = flag(3, "Number of newest checkpoints to keep; older ones are removed.", minimum=1)
     keep_every: int = flag(0, "Also keep checkpoints whose step is a multiple of this number; 0: none.", minimum=0)
     max_failed_saves: int = flag(3, "Number of consecutive failed saves that stop the run.", minimum=1)
-    resume: str = flag(
-        "auto",
-        "Checkpoint to start from. auto: the newest valid one in output_dir. none: a fresh start. best: the one with "
-        "the best score, in fine-tuning. Or a checkpoint's path.",
-        on_resume="local",
-    )
-    resume_check: str = flag(
-        "xxh3_128",
-        "Digest that verifies each file of the checkpoint. xxh3_128 detects damage; sha256, slower than many disks, "
-        "also detects deliberate changes.",
-        choices=("xxh3_128", "sha256"),
-        on_resume="local",
-    )
-    change_on_resume: str = flag(
-        "",
-        "Comma-separated flags that may differ from those of the checkpoint although they change the remaining steps.",
-        on_resume="local",
-    )
+    resume: str = flag("auto", on_resume="local")
+    """Checkpoint to start from. auto: the newest valid one in output_dir. none: a fresh start. best: the one with the
+    best score, in fine-tuning. Or a checkpoint's path."""
+    resume_check: str = flag("xxh3_128", choices=("xxh3_128", "sha256"), on_resume="local")
+    """Digest that verifies each file of the checkpoint. xxh3_128 detects damage; sha256, slower than many disks, also
+    detects deliberate changes."""
+    change_on_resume: str = flag("", on_resume="local")
+    """Comma-separated flags that may differ from those of the checkpoint although they change the remaining steps."""
 
     def saves_before(self, max_steps: int) -> bool:
         """Returns whether a run of so many steps may have a checkpoint before that of its end."""
@@ -104,65 +80,37 @@ class LimitsConfig:
 
     ON_RESUME = "free"
 
-    start_timeout_seconds: float = flag(
-        3600, "Time limit for connecting, for restoring a checkpoint, and for a step that compiles.", above=0
-    )
-    step_timeout_seconds: float = flag(
-        1800, "Time limit for a step, for reading its batch, and for a batch of an evaluation.", above=0
-    )
+    start_timeout_seconds: float = flag(3600, above=0)
+    """Time limit for connecting, for restoring a checkpoint, and for a step that compiles."""
+    step_timeout_seconds: float = flag(1800, above=0)
+    """Time limit for a step, for reading its batch, and for a batch of an evaluation."""
     save_timeout_seconds: float = flag(1800, "Time limit for a checkpoint.", above=0)
     exit_timeout_seconds: float = flag(120, "Time limit for the process to exit after the run has finished.", above=0)
-    preempt_save_seconds: float = flag(
-        60, "Time limit to finish the step and save after SIGTERM, SIGINT or SIGUSR1.", above=0
-    )
-    check_memory: bool = flag(
-        True,
-        "Refuse sizes whose planned memory is far above that of this machine or its GPUs, before the start.",
-        on_resume="local",
-    )
-    max_nan_steps: int = flag(
-        20, "Number of consecutive steps with a non-finite loss or gradient that end the run.", minimum=1
-    )
-    spike_zscore: float = flag(
-        6.0,
-        "Report a spike of loss or gradient norm this many standard deviations above its recent mean; 0: none.",
-        minimum=0,
-    )
+    preempt_save_seconds: float = flag(60, above=0)
+    """Time limit to finish the step and save after SIGTERM, SIGINT or SIGUSR1."""
+    check_memory: bool = flag(True, on_resume="local")
+    """Refuse sizes whose planned memory is far above that of this machine or its GPUs, before the start."""
+    max_nan_steps: int = flag(20, minimum=1)
+    """Number of consecutive steps with a non-finite loss or gradient that end the run."""
+    spike_zscore: float = flag(6.0, minimum=0)
+    """Report a spike of loss or gradient norm this many standard deviations above its recent mean; 0: none."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """What a run does, how long, where, and from which weights and seed."""
 
-    mode: str = flag(
-        "train",
-        "Train, or evaluate a checkpoint: the newest, or the one that resume names.",
-        choices=("train", "evaluate"),
-        on_resume="local",
-    )
-    output_dir: str | None = flag(
-        None,
-        "Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots.",
-        on_resume="local",
-    )
+    mode: str = flag("train", choices=("train", "evaluate"), on_resume="local")
+    """Train, or evaluate a checkpoint: the newest, or the one that resume names."""
+    output_dir: str | None = flag(None, on_resume="local")
+    """Folder for checkpoints, metrics.jsonl, log.txt, config.json, TensorBoard events and plots."""
     max_steps: int = flag(1000, "Updates of the whole run.", minimum=1, on_resume="logged")
-    init_checkpoint: str | None = flag(
-        None,
-        "Weights to begin with, as FORMAT:PATH (see tftrain.convert), if output_dir has no checkpoint to continue "
-        "from; the flags of the model follow from them.",
-        on_resume="local",
-    )
+    init_checkpoint: str | None = flag(None, on_resume="local")
+    """Weights to begin with, as FORMAT:PATH (see tftrain.convert), if output_dir has no checkpoint to continue from;
+    the flags of the model follow from them."""
     init_missing: bool = flag(False, "If init_checkpoint lacks heads, give them random weights.", on_resume="local")
-    machine_file: str = flag(
-        "build/machine.json",
-        "Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU "
-        "reports no planned step time.",
-        on_resume="local",
-    )
-    seed: int = flag(
-        1,
-        "Seed of the initial weights, the data order, masking and dropout.",
-        minimum=0,
-        maximum=2**31 - 1,
-        on_resume="fixed",
-    )
+    machine_file: str = flag("build/machine.json", on_resume="local")
+    """Measurements of this machine, as python -m tftrain.plan --measure writes them; without them, a run on a CPU
+    reports no planned step time."""
+    seed: int = flag(1, minimum=0, maximum=2**31 - 1, on_resume="fixed")
+    """Seed of the initial weights, the data order, masking and dropout."""

@@ -24,35 +24,25 @@ class DataConfig:
 
     ON_RESUME = "named"
 
-    data_dir: str | None = flag(
-        None, "Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary.", path=True
-    )
-    train_files: str | None = flag(
-        None, "Glob of TFRecords in the original BERT pre-training format, instead of data_dir.", path=True
-    )
+    data_dir: str | None = flag(None, path=True)
+    """Folder that tftrain.prepare wrote; its manifest.json names shards and vocabulary."""
+    train_files: str | None = flag(None, path=True)
+    """Glob of TFRecords in the original BERT pre-training format, instead of data_dir."""
     eval_files: str | None = flag(None, "Glob of held-out TFRecords, used with train_files.", path=True)
     synthetic_data: bool = flag(False, "Train on random token ids instead of records, for benchmarks.")
-    max_seq_length: int | None = flag(
-        None, "Tokens of an example; by default as in the data, or 128 with synthetic_data.", minimum=8
-    )
-    max_predictions_per_seq: int | None = flag(
-        None,
-        "Most masked tokens of an example; by default as in the data, or max_seq_length x masked_lm_prob.",
-        minimum=1,
-    )
+    max_seq_length: int | None = flag(None, minimum=8)
+    """Tokens of an example; by default as in the data, or 128 with synthetic_data."""
+    max_predictions_per_seq: int | None = flag(None, minimum=1)
+    """Most masked tokens of an example; by default as in the data, or max_seq_length x masked_lm_prob."""
     masked_lm_prob: float = flag(0.15, "Share of the tokens that dynamic masking selects.", above=0, below=1)
     whole_word_masking: bool = flag(False, "Dynamic masking selects whole words instead of word pieces.")
-    document_mask: bool = flag(
-        False, "The documents of a decoder's row do not see each other, and positions begin again with each."
-    )
-    seq_length_buckets: str = flag(
-        "none",
-        "Ascending lengths below max_seq_length, such as 128,256: batches have examples of similar length and are cut "
-        "to the smallest of these lengths that holds them.",
-    )
-    data_readers: int = flag(
-        2, "Threads that read and decode records on each rank.", minimum=1, maximum=256, on_resume="local"
-    )
+    document_mask: bool = flag(False)
+    """The documents of a decoder's row do not see each other, and positions begin again with each."""
+    seq_length_buckets: str = flag("none")
+    """Ascending lengths below max_seq_length, such as 128,256: batches have examples of similar length and are cut to
+    the smallest of these lengths that holds them."""
+    data_readers: int = flag(2, minimum=1, maximum=256, on_resume="local")
+    """Threads that read and decode records on each rank."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +53,6 @@ class OptimizerConfig:
 
     optimizer: str = flag(
         "lamb",
-        "Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675), by fused ops where "
-        "they are built, else by plain TensorFlow; the prefixes fused_ and reference_ force one.",
         choices=(
             *OPTIMIZERS,
             *(f"fused_{name}" for name, has_fused in OPTIMIZERS.items() if has_fused),
@@ -72,13 +60,13 @@ class OptimizerConfig:
         ),
         on_resume="fixed",
     )
-    learning_rate: float = flag(
-        1e-3, "Peak learning rate for the global batch; the number of ranks does not scale it.", above=0
-    )
+    """Update rule (LAMB: arXiv 1904.00962; AdamW: arXiv 1711.05101; Lion: arXiv 2302.06675), by fused ops where they
+    are built, else by plain TensorFlow; the prefixes fused_ and reference_ force one."""
+    learning_rate: float = flag(1e-3, above=0)
+    """Peak learning rate for the global batch; the number of ranks does not scale it."""
     end_learning_rate: float = flag(0.0, "Learning rate at max_steps.", minimum=0)
-    warmup_steps: int | None = flag(
-        None, "Steps of linear warm-up from 0; by default one tenth of max_steps.", minimum=0, on_resume="logged"
-    )
+    warmup_steps: int | None = flag(None, minimum=0, on_resume="logged")
+    """Steps of linear warm-up from 0; by default one tenth of max_steps."""
     decay_power: float = flag(1.0, "Exponent of the polynomial decay after the warm-up.", above=0)
     weight_decay: float = flag(0.01, "Decoupled weight decay; biases and norm parameters have none.", minimum=0)
     adam_beta1: float = flag(0.9, "Decay of the first moment.", minimum=0, below=1)
@@ -91,76 +79,41 @@ class OptimizerConfig:
 class ComputeConfig:
     """Number formats, compilation and communication."""
 
-    precision: str = flag(
-        "fp32",
-        "Format of forward and backward, over fp32 master weights; fp16 scales the loss.",
-        choices=("fp32", "fp16", "bf16"),
-        on_resume="logged",
-    )
-    jit_compile: str = flag(
-        "auto",
-        "Compile the step with XLA; with tensor parallelism, the operations between sums over ranks. auto: on a GPU.",
-        choices=("auto", "true", "false"),
-        on_resume="free",
-    )
-    deterministic: bool = flag(
-        False,
-        "Repeat a run bit for bit on GPUs too, on equal devices and in the same layout; slower.",
-        on_resume="free",
-    )
-    tensor_float_32: bool = flag(
-        True,
-        "With precision=fp32 on GPUs from A100 on, round the operands of matrix products to TF32 (10 bits of "
-        "mantissa), as TensorFlow does by default. false, or deterministic, keeps fp32: several times as slow.",
-        on_resume="logged",
-    )
-    activation_checkpointing: str = flag(
-        "none",
-        "Recompute activations in backward instead of storing them. selective: those of the attention core; full: all "
-        "of a block except its input.",
-        choices=("none", "selective", "full"),
-        on_resume="free",
-    )
+    precision: str = flag("fp32", choices=("fp32", "fp16", "bf16"), on_resume="logged")
+    """Format of forward and backward, over fp32 master weights; fp16 scales the loss."""
+    jit_compile: str = flag("auto", choices=("auto", "true", "false"), on_resume="free")
+    """Compile the step with XLA; with tensor parallelism, the operations between sums over ranks. auto: on a GPU."""
+    deterministic: bool = flag(False, on_resume="free")
+    """Repeat a run bit for bit on GPUs too, on equal devices and in the same layout; slower."""
+    tensor_float_32: bool = flag(True, on_resume="logged")
+    """With precision=fp32 on GPUs from A100 on, round the operands of matrix products to TF32 (10 bits of mantissa), as
+    TensorFlow does by default. false, or deterministic, keeps fp32: several times as slow."""
+    activation_checkpointing: str = flag("none", choices=("none", "selective", "full"), on_resume="free")
+    """Recompute activations in backward instead of storing them. selective: those of the attention core; full: all of a
+    block except its input."""
     memory_optimization: str = flag(
         "default",
-        "Grappler's memory optimizer in graph mode. none: off; default: TensorFlow's; or one heuristic.",
         choices=("none", "default", "heuristics", "recomputation", "scheduling", "swapping"),
         on_resume="free",
     )
+    """Grappler's memory optimizer in graph mode. none: off; default: TensorFlow's; or one heuristic."""
     suppress_grappler: bool = flag(False, "Switch all of Grappler's graph optimizers off.", on_resume="free")
-    enable_resource_variables: bool = flag(
-        True, "Must be true: tf.function of TensorFlow 2 supports only resource variables.", on_resume="free"
-    )
-    hvd_fp16_compression: bool = flag(
-        False,
-        "Send gradients between ranks in fp16, with a dynamic loss scale. NCCL adds them in fp16, other transports in "
-        "fp32.",
-        on_resume="logged",
-    )
-    sums_without_nccl: bool = flag(
-        False,
-        "Let several ranks on GPUs train with a Horovod that has no NCCL: gradients are added in host memory, "
-        "which is many times as slow.",
-        on_resume="local",
-    )
-    sparse_as_dense: bool = flag(
-        True,
-        "Sum the token embedding's gradient over ranks as one dense tensor instead of gathering its rows.",
-        on_resume="free",
-    )
-    cpu_threads: int = flag(
-        0,
-        "TensorFlow threads on each rank; 0: the host's cores divided by its ranks.",
-        minimum=0,
-        maximum=1024,
-        on_resume="local",
-    )
-    huge_pages: bool = flag(
-        True, "On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them.", on_resume="local"
-    )
-    device_peak_tflops: float | None = flag(
-        None, "Peak rate of the device, used for mfu; known GPUs need none.", above=0, on_resume="local"
-    )
+    enable_resource_variables: bool = flag(True, on_resume="free")
+    """Must be true: tf.function of TensorFlow 2 supports only resource variables."""
+    hvd_fp16_compression: bool = flag(False, on_resume="logged")
+    """Send gradients between ranks in fp16, with a dynamic loss scale. NCCL adds them in fp16, other transports in
+    fp32."""
+    sums_without_nccl: bool = flag(False, on_resume="local")
+    """Let several ranks on GPUs train with a Horovod that has no NCCL: gradients are added in host memory, which is
+    many times as slow."""
+    sparse_as_dense: bool = flag(True, on_resume="free")
+    """Sum the token embedding's gradient over ranks as one dense tensor instead of gathering its rows."""
+    cpu_threads: int = flag(0, minimum=0, maximum=1024, on_resume="local")
+    """TensorFlow threads on each rank; 0: the host's cores divided by its ranks."""
+    huge_pages: bool = flag(True, on_resume="local")
+    """On a CPU, allocate tensors in 2 MiB pages if kernel and C library support them."""
+    device_peak_tflops: float | None = flag(None, above=0, on_resume="local")
+    """Peak rate of the device, used for mfu; known GPUs need none."""
 
 
 @dataclass(frozen=True)

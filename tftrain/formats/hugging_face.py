@@ -2,7 +2,8 @@
 
 Models: BertForPreTraining, BertForMaskedLM and BertModel; BertForSequenceClassification, BertForTokenClassification and
 BertForQuestionAnswering; MegatronBertForPreTraining and so on, which have the norms before the sub-layers;
-GPT2LMHeadModel and GPT2Model; LlamaForCausalLM and Qwen2ForCausalLM.
+GPT2LMHeadModel and GPT2Model; LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM; ModernBertForMaskedLM and
+ModernBertModel, and the three of fine-tuned tasks.
 """
 
 import json
@@ -15,8 +16,8 @@ from tftrain.architecture.describe import describe
 from tftrain.config.train import ModelConfig
 from tftrain.formats import safetensors_file, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
-from tftrain.formats.hugging_face_config import ARCHITECTURES, config_json, kind, model_config, require
-from tftrain.formats.links import Link, Names, same, side_by_side, transposed
+from tftrain.formats.hugging_face_config import ARCHITECTURES, config_json, kind, model_config, require, special_ids
+from tftrain.formats.links import Link, Names, same, transposed
 from tftrain.formats.safetensors_file import SafetensorsFile
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import TorchFile
@@ -39,6 +40,15 @@ _ARCHITECTURES = {
     "gpt2": {"GPT2LMHeadModel": (), "GPT2Model": ()},
     "llama": {"LlamaForCausalLM": ()},
     "qwen2": {"Qwen2ForCausalLM": ()},
+    "qwen3": {"Qwen3ForCausalLM": ()},
+    "modernbert": {
+        "ModernBertForMaskedLM": ("masked_lm",),
+        "ModernBertModel": (),
+        **{
+            f"ModernBert{name}": ("masked_lm", "classifier")
+            for name in ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+        },
+    },
 }
 _BERT = Names(
     scopes={
@@ -77,6 +87,9 @@ _GPT = Names(
     scopes={
         "embeddings/word": "transformer.wte.weight",
         "embeddings/position": "transformer.wpe.weight",
+        "attention/query": "transformer.h.{layer}.attn.c_attn",
+        "attention/key": "transformer.h.{layer}.attn.c_attn",
+        "attention/value": "transformer.h.{layer}.attn.c_attn",
         "attention/output": "transformer.h.{layer}.attn.c_proj",
         "attention/norm": "transformer.h.{layer}.ln_1",
         "feed_forward/up": "transformer.h.{layer}.mlp.c_fc",
@@ -93,6 +106,8 @@ _LLAMA = Names(
         "attention/query": "model.layers.{layer}.self_attn.q_proj",
         "attention/key": "model.layers.{layer}.self_attn.k_proj",
         "attention/value": "model.layers.{layer}.self_attn.v_proj",
+        "attention/query_norm": "model.layers.{layer}.self_attn.q_norm",
+        "attention/key_norm": "model.layers.{layer}.self_attn.k_norm",
         "attention/output": "model.layers.{layer}.self_attn.o_proj",
         "attention/norm": "model.layers.{layer}.input_layernorm",
         "feed_forward/gate": "model.layers.{layer}.mlp.gate_proj",
@@ -105,10 +120,41 @@ _LLAMA = Names(
     leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight"},
     kernel=transposed,
 )
+_MODERNBERT = Names(
+    scopes={
+        "embeddings/word": "model.embeddings.tok_embeddings.weight",
+        "embeddings/norm": "model.embeddings.norm",
+        "attention/query": "model.layers.{layer}.attn.Wqkv",
+        "attention/key": "model.layers.{layer}.attn.Wqkv",
+        "attention/value": "model.layers.{layer}.attn.Wqkv",
+        "attention/output": "model.layers.{layer}.attn.Wo",
+        "attention/norm": "model.layers.{layer}.attn_norm",
+        "feed_forward/gate": "model.layers.{layer}.mlp.Wi",
+        "feed_forward/up": "model.layers.{layer}.mlp.Wi",
+        "feed_forward/down": "model.layers.{layer}.mlp.Wo",
+        "feed_forward/norm": "model.layers.{layer}.mlp_norm",
+        "final_norm": "model.final_norm",
+        "masked_lm/transform": "head.dense",
+        "masked_lm/norm": "head.norm",
+        "masked_lm/bias": "decoder.bias",
+        "classifier": "classifier",
+    },
+    leaves={"kernel": ".weight", "bias": ".bias", "gamma": ".weight"},
+    kernel=transposed,
+)
 _BUFFERS = (".position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # the ends of their names
-_NAMES = {"bert": _BERT, "megatron-bert": _MEGATRON_BERT, "gpt2": _GPT, "llama": _LLAMA, "qwen2": _LLAMA}
+_NAMES = {
+    "bert": _BERT,
+    "megatron-bert": _MEGATRON_BERT,
+    "gpt2": _GPT,
+    "llama": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "modernbert": _MODERNBERT,
+}
 # What base models leave out at the beginning of names.
-_PREFIXES = {"bert": "bert.", "gpt": "transformer.", "llama": "model."}
+_PREFIXES = {"bert": "bert.", "gpt": "transformer.", "llama": "model.", "modernbert": "model."}
+_WITHOUT_PREFIX = ("cls.", "lm_head.", "head.", "decoder.", "classifier.", "qa_outputs.")
 # Copies of other tensors, by name, that must be equal to them.
 _TIED = {
     "bert": {
@@ -117,6 +163,7 @@ _TIED = {
     },
     "gpt": {"lm_head.weight": "transformer.wte.weight"},
     "llama": {"lm_head.weight": "model.embed_tokens.weight"},
+    "modernbert": {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
 }
 
 
@@ -160,7 +207,7 @@ def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer | None]:
 
 def _full_name(name: str, prefix: str) -> str:
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return name if name.startswith(("cls.", "lm_head.", "classifier.", "qa_outputs.")) else prefix + name
+    return name if name.startswith(_WITHOUT_PREFIX) else prefix + name
 
 
 class _Pickle:
@@ -200,22 +247,9 @@ def _open(folder: Path, allow_pickle: bool) -> list[SafetensorsFile | _Pickle]:
 def links_of(model: ModelConfig) -> list[Link]:
     """Returns the link of every tensor of a model with all its heads."""
     names = _NAMES[kind(model)]
-    if model.task == "question_answering":
+    if model.task == "question_answering" and model.model_family == "bert":
         names = names._replace(scopes={**names.scopes, "classifier": "qa_outputs"})
-    if names is not _GPT:
-        return [names.link(each) for each in describe(model).variables()]
-    links, waiting = [], {}
-    for each in describe(model).variables():
-        scope, _, leaf = each.name.rpartition("/")
-        if scope.endswith(("/query", "/key", "/value")):
-            waiting.setdefault(leaf, []).append(each)
-            if len(waiting[leaf]) == 3:
-                layer = int(each.name[len("layer_") :].partition("/")[0])
-                name = f"transformer.h.{layer}.attn.c_attn{_GPT.leaves[leaf]}"
-                links.append(side_by_side(name, waiting.pop(leaf)))
-        else:
-            links.append(_GPT.link(each))
-    return links
+    return names.links(describe(model).variables())
 
 
 def write(folder: Path, weights: Weights, architecture: str | None = None) -> list[str]:
@@ -245,7 +279,8 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
             yield link.theirs.removeprefix(prefix), link.join([weights.read(each) for each in link.ours])
 
     safetensors_file.write(folder / WEIGHTS, shapes, tensors())
-    text = json.dumps(config_json(model, name), indent=2)
+    ids = special_ids(model, weights.tokenizer.vocabulary if weights.tokenizer else None)
+    text = json.dumps(config_json(model, name) | ids, indent=2)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
     if weights.tokenizer:
         tokenizer.write(folder, weights.tokenizer)

@@ -7,6 +7,7 @@ from tftrain.config.families import FAMILIES
 from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_rope
 from tftrain.formats.errors import FormatError
+from tftrain.input.vocabulary import Vocabulary
 
 _MAX_FIELD = 1 << 24
 
@@ -19,8 +20,8 @@ _GELU_FORMS = {
     "gelu_python": "erf",
 }
 # For each model_type our fields, each with theirs and the value that it has where a config.json leaves it out: the
-# defaults of BertConfig, MegatronBertConfig, GPT2Config, LlamaConfig and Qwen2Config in transformers. None: the default
-# of our own flag.
+# defaults of BertConfig, MegatronBertConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config and ModernBertConfig
+# in transformers. None: the default of our own flag.
 _BERT = {
     "vocab_size": ("vocab_size", 30522),
     "hidden_size": ("hidden_size", 768),
@@ -40,6 +41,7 @@ _LLAMA = {
     "hidden_size": ("hidden_size", 4096),
     "num_hidden_layers": ("num_hidden_layers", 32),
     "num_attention_heads": ("num_attention_heads", 32),
+    "attention_head_size": ("head_dim", None),
     "num_key_value_heads": ("num_key_value_heads", None),
     "intermediate_size": ("intermediate_size", 11008),
     "max_position_embeddings": ("max_position_embeddings", 2048),
@@ -47,6 +49,13 @@ _LLAMA = {
     "initializer_range": ("initializer_range", 0.02),
     "layer_norm_epsilon": ("rms_norm_eps", 1e-6),
     "tie_output": ("tie_word_embeddings", False),
+}
+_QWEN2 = {
+    **_LLAMA,
+    "vocab_size": ("vocab_size", 151936),
+    "intermediate_size": ("intermediate_size", 22016),
+    "num_key_value_heads": ("num_key_value_heads", 32),
+    "max_position_embeddings": ("max_position_embeddings", 32768),
 }
 FIELDS = {
     "bert": _BERT,
@@ -72,12 +81,22 @@ FIELDS = {
         "gelu_form": ("activation_function", "gelu_new"),
     },
     "llama": _LLAMA,
-    "qwen2": {
-        **_LLAMA,
-        "vocab_size": ("vocab_size", 151936),
-        "intermediate_size": ("intermediate_size", 22016),
-        "num_key_value_heads": ("num_key_value_heads", 32),
-        "max_position_embeddings": ("max_position_embeddings", 32768),
+    "qwen2": _QWEN2,
+    "qwen3": {**_QWEN2, "attention_head_size": ("head_dim", 128)},
+    "modernbert": {
+        "vocab_size": ("vocab_size", 50368),
+        "hidden_size": ("hidden_size", 768),
+        "num_hidden_layers": ("num_hidden_layers", 22),
+        "num_attention_heads": ("num_attention_heads", 12),
+        "intermediate_size": ("intermediate_size", 1152),
+        "max_position_embeddings": ("max_position_embeddings", 8192),
+        "hidden_dropout_prob": ("embedding_dropout", 0.0),
+        "attention_probs_dropout_prob": ("attention_dropout", 0.0),
+        "initializer_range": ("initializer_range", 0.02),
+        "layer_norm_epsilon": ("norm_eps", 1e-5),
+        "gelu_form": ("hidden_activation", "gelu"),
+        "local_attention": ("local_attention", 128),
+        "global_attn_every": ("global_attn_every_n_layers", 3),
     },
 }
 # The flags that are the same in every model of a type.
@@ -87,6 +106,8 @@ _FLAGS = {
     "gpt2": {"model_family": "gpt", "norm_position": "pre"},
     "llama": {"model_family": "llama", **FAMILIES["llama"].defaults},
     "qwen2": {"model_family": "llama", **FAMILIES["llama"].defaults, "bias": "query_key_value"},
+    "qwen3": {"model_family": "llama", **FAMILIES["llama"].defaults, "query_key_norm": True},
+    "modernbert": {"model_family": "modernbert", **FAMILIES["modernbert"].defaults},
 }
 # The classes for fine-tuned tasks: the ends of their names.
 ARCHITECTURES = {
@@ -113,7 +134,17 @@ _FIXED = {
 }
 _TIED = {"tie_word_embeddings": True}
 _SILU = {"hidden_act": "silu", "pretraining_tp": 1, "use_sliding_window": False}
-_FIXED_OF_KIND = {"bert": _TIED, "megatron-bert": _TIED, "gpt2": _TIED, "llama": _SILU, "qwen2": _SILU}
+_MODERN = {
+    **_TIED,
+    **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
+    "decoder_bias": True,
+    "mlp_dropout": 0.0,
+}
+_FIXED_OF_KIND = {
+    **dict.fromkeys(("bert", "megatron-bert", "gpt2"), _TIED),
+    **dict.fromkeys(("llama", "qwen2", "qwen3"), _SILU),
+    "modernbert": _MODERN,
+}
 
 
 def model_config(config: dict[str, Any], path: str) -> ModelConfig:
@@ -141,11 +172,13 @@ def model_config(config: dict[str, Any], path: str) -> ModelConfig:
             values[ours] = value
         elif value is not None or default is not None:
             values[ours] = _number(theirs, value, type(getattr(ModelConfig, ours)), path)
-    if values["hidden_size"] % values["num_attention_heads"]:
+    if "attention_head_size" not in values and values["hidden_size"] % values["num_attention_heads"]:
         width, heads = (f"{FIELDS[kind][name][0]}={values[name]}" for name in ("hidden_size", "num_attention_heads"))
         raise FormatError(f"{path}: {width} is not a multiple of {heads}")
     if "num_key_value_heads" in FIELDS[kind]:
         values |= _from_llama(config, values, path)
+    if kind == "modernbert":
+        values |= _from_modernbert(config, values, path)
     return ModelConfig(**{**_FLAGS[kind], **values, **_task(config, path)})
 
 
@@ -155,13 +188,35 @@ def _from_llama(config: dict[str, Any], values: dict[str, Any], path: str) -> di
     shared = values.get("num_key_value_heads", heads)
     if heads % shared:
         raise FormatError(f"{path}: num_attention_heads={heads} is not a multiple of num_key_value_heads={shared}")
-    if config.get("head_dim") not in (None, values["hidden_size"] // heads):
-        raise FormatError(f"{path}: head_dim is {config['head_dim']!r}; this project has only hidden_size / heads")
     biases = {config.get("attention_bias", False), config.get("mlp_bias", False)}
     if len(biases) > 1:
         raise FormatError(f"{path}: attention_bias and mlp_bias differ; this project has both or none")
     found["num_key_value_heads"] = None if shared == heads else shared
+    if values.get("attention_head_size", 0) * heads == values["hidden_size"]:
+        found["attention_head_size"] = None
     return {**found, "bias": "all"} if True in biases else found
+
+
+def _from_modernbert(config: dict[str, Any], values: dict[str, Any], path: str) -> dict[str, Any]:
+    """Returns the flags of a ModernBERT's local and global layers."""
+    activation, act = config.get("classifier_activation", "gelu"), config.get("hidden_activation", "gelu")
+    if activation != act:
+        raise FormatError(
+            f"{path}: classifier_activation is {activation!r}; this project has only that of hidden_activation"
+        )
+    pooling = config.get("classifier_pooling", "cls")
+    if pooling != "cls" and _task(config, path).get("task") in _PROBLEM_TYPES:
+        raise FormatError(f"{path}: classifier_pooling is {pooling!r}; this project has only 'cls'")
+    types, every = config.get("layer_types"), values["global_attn_every"]
+    if types is not None:
+        is_global = [each == "full_attention" for each in types] if isinstance(types, list) else []
+        found = next((index for index, each in enumerate(is_global) if index and each), len(is_global))
+        every = every if "global_attn_every_n_layers" in config else max(1, found)
+        if is_global != [layer % every == 0 for layer in range(values["num_hidden_layers"])]:
+            raise FormatError(
+                f"{path}: layer_types is {types!r}; expected full_attention every {every} layers, and sliding_attention"
+            )
+    return {"global_attn_every": every, **hugging_face_rope.local_and_global(config, path)}
 
 
 def _task(config: dict[str, Any], path: str) -> dict[str, Any]:
@@ -205,6 +260,11 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
         library: for the message.
         norm_positions: where the library's models of this family have their norms.
     """
+    if library != "transformers" and model.model_family != "bert":
+        raise FormatError(
+            f"--model_family={model.model_family}: the format of {library} is that of its BERT; write this model with "
+            "--to=hf:FOLDER"
+        )
     position = "pre" if model.is_pre_norm else "post"
     if position not in norm_positions:
         raise FormatError(f"--norm_position={position}: the BERT of {library} has only {norm_positions[0]}")
@@ -212,11 +272,13 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
         value, only = getattr(model, name), model.family.defaults.get(name, getattr(ModelConfig, name))
         if value != only:
             raise FormatError(f"--{name}={str(value).lower()}: the models of {library} have only {str(only).lower()}")
+    if model.query_key_norm and model.bias != "none":
+        raise FormatError(f"--bias={model.bias}: the models of {library} with --query_key_norm have only none")
 
 
 def kind(model: ModelConfig) -> str:
     """Returns transformers' model_type."""
-    return _KINDS[model.model_family, model.is_pre_norm, model.bias]
+    return "qwen3" if model.query_key_norm else _KINDS[model.model_family, model.is_pre_norm, model.bias]
 
 
 _KINDS = {
@@ -226,6 +288,7 @@ _KINDS = {
     ("llama", True, "none"): "llama",
     ("llama", True, "all"): "llama",
     ("llama", True, "query_key_value"): "qwen2",
+    ("modernbert", True, "none"): "modernbert",
 }
 
 
@@ -244,15 +307,39 @@ def _to_llama(model: ModelConfig) -> dict[str, Any]:
         "num_key_value_heads": model.key_value_heads,
         "head_dim": model.head_size,
         "hidden_act": "silu",
-        **({"attention_bias": biased, "mlp_bias": biased} if model.bias != "query_key_value" else {}),
+        **({"attention_bias": biased, "mlp_bias": biased} if kind(model) == "llama" else {}),
         "bos_token_id": None,
         "eos_token_id": None,
         **hugging_face_rope.fields(model),
     }
 
 
+def _to_modernbert(model: ModelConfig) -> dict[str, Any]:
+    act = {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}[model.gelu_form]
+    kinds = ("full_attention", "sliding_attention")
+    bases = dict(zip(kinds, (model.rope_theta, model.local_rope_theta), strict=True))
+    return {
+        "hidden_activation": act,
+        "classifier_activation": act,
+        "classifier_pooling": "cls",
+        **_MODERN,
+        "layer_types": [kinds[layer % model.global_attn_every > 0] for layer in range(model.num_hidden_layers)],
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+        "global_rope_theta": model.rope_theta,
+        "local_rope_theta": model.local_rope_theta,
+    }
+
+
+def special_ids(model: ModelConfig, vocabulary: Vocabulary | None) -> dict[str, int | None]:
+    """Returns the ids of special tokens where transformers' defaults are those of one vocabulary: a ModernBERT's."""
+    if model.model_family != "modernbert":
+        return {}
+    tokens = {"pad": "[PAD]", "cls": "[CLS]", "bos": "[CLS]", "sep": "[SEP]", "eos": "[SEP]"}
+    return {f"{name}_token_id": vocabulary.id(token) if vocabulary else None for name, token in tokens.items()}
+
+
 # What config.json has beside the fields of the table.
-_MORE = {"bert": _to_bert, "gpt": _to_gpt, "llama": _to_llama}
+_MORE = {"bert": _to_bert, "gpt": _to_gpt, "llama": _to_llama, "modernbert": _to_modernbert}
 
 
 def config_json(model: ModelConfig, architecture: str) -> dict[str, Any]:

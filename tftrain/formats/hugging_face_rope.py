@@ -36,6 +36,28 @@ def flags(config: dict[str, Any], path: str) -> dict[str, Any]:
     return {"rope_theta": float(theta), "rope_scaling": scaling}
 
 
+def local_and_global(config: dict[str, Any], path: str) -> dict[str, Any]:
+    """Returns the flags of the bases of a ModernBERT's layers.
+
+    Raises:
+        FormatError: a base is no number above 1, or there is a scaling.
+    """
+    given, found = config.get("rope_parameters") or {}, {}
+    for flag, kind, field in (
+        ("rope_theta", "full_attention", "global_rope_theta"),
+        ("local_rope_theta", "sliding_attention", "local_rope_theta"),
+    ):
+        of_kind = given.get(kind, {}) if isinstance(given, dict) else given
+        default = ModelConfig.local_rope_theta if flag == "local_rope_theta" else 160_000.0
+        of_kind = of_kind if of_kind else {"rope_theta": config.get(field, default)}
+        if not isinstance(of_kind, dict) or of_kind.get("rope_type", "default") != "default":
+            raise FormatError(
+                f"{path}: rope_parameters of {kind} is {of_kind!r}; this project has only rope_type 'default'"
+            )
+        found[flag] = flags(of_kind, path)["rope_theta"]
+    return found
+
+
 def fields(model: ModelConfig) -> dict[str, Any]:
     """Returns the fields of config.json, under the names of both versions."""
     scaling = model.rotary_scaling

@@ -3,7 +3,7 @@
 A `Link` moves elements and computes nothing, so a tensor that goes there and back has the same bits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,16 +52,21 @@ def transposed(theirs: str, variable: Variable) -> Link:
     return Link(theirs, variable.shape[::-1], (variable.name,), lambda values: values[0].T, lambda tensor: [tensor.T])
 
 
-def side_by_side(theirs: str, variables: Sequence[Variable]) -> Link:
-    """Returns the link of variables that are concatenated along their last axis: GPT-2's queries, keys and values."""
-    shape = variables[0].shape
-    return Link(
-        theirs,
-        (*shape[:-1], len(variables) * shape[-1]),
-        tuple(variable.name for variable in variables),
-        lambda values: np.concatenate(values, axis=-1),
-        lambda tensor: np.split(tensor, len(variables), axis=-1),
-    )
+def joined(theirs: str, variables: Sequence[Variable], by_rows: bool) -> Link:
+    """Returns the link of variables of one shape that are concatenated along their outputs, the last axis.
+
+    Args:
+        theirs: name of the tensor.
+        variables: such as the kernels of queries, keys and values.
+        by_rows: whether the tensor has rows and columns exchanged, see `transposed`.
+    """
+    count, (*inner, outputs) = len(variables), variables[0].shape
+    shape, names = (*inner, count * outputs), tuple(variable.name for variable in variables)
+    if by_rows:
+        return Link(
+            theirs, shape[::-1], names, lambda values: np.concatenate(values, -1).T, lambda x: np.split(x.T, count, -1)
+        )
+    return Link(theirs, shape, names, lambda values: np.concatenate(values, -1), lambda x: np.split(x, count, -1))
 
 
 def by_heads(theirs: str, variables: Sequence[Variable], heads: int) -> Link:
@@ -88,10 +93,11 @@ def by_heads(theirs: str, variables: Sequence[Variable], heads: int) -> Link:
 
 
 class Names(NamedTuple):
-    """The names of a library for the variables of a BERT.
+    """The names of a library for the variables of a model.
 
     Attributes:
         scopes: its name for each of our scopes; those of a block are without `layer_NN/` and have `{layer}` in theirs.
+            Dense layers with one name are one tensor there.
         leaves: its name for each of our last parts of a name: kernel, bias, gamma and beta.
         kernel: makes the link of a kernel.
     """
@@ -106,12 +112,26 @@ class Names(NamedTuple):
         Raises:
             KeyError: the library has no such variable.
         """
+        return (self.kernel if variable.name.endswith("/kernel") else same)(self._theirs(variable), variable)
+
+    def links(self, variables: Iterable[Variable]) -> list[Link]:
+        """Returns the links of all tensors that hold some variables; see `link`."""
+        by_tensor: dict[str, list[Variable]] = {}
+        for variable in variables:
+            by_tensor.setdefault(self._theirs(variable), []).append(variable)
+        return [
+            self.link(first)
+            if not more
+            else joined(theirs, [first, *more], self.kernel is transposed and len(first.shape) > 1)
+            for theirs, (first, *more) in by_tensor.items()
+        ]
+
+    def _theirs(self, variable: Variable) -> str:
         if variable.name in self.scopes:
-            return same(self.scopes[variable.name], variable)
+            return self.scopes[variable.name]
         layer, inner = split_layer(variable.name)
         scope, _, leaf = inner.rpartition("/")
-        theirs = self.scopes[scope].format(layer=layer) + self.leaves[leaf]
-        return (self.kernel if leaf == "kernel" else same)(theirs, variable)
+        return self.scopes[scope].format(layer=layer) + self.leaves[leaf]
 
 
 def split_layer(name: str) -> tuple[int | None, str]:

@@ -221,11 +221,6 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
     if architecture:
         raise FormatError(f"--architecture={architecture}: the format megatron has only one")
     model = weights.model
-    if model.is_decoder:
-        raise FormatError(
-            f"--model_family={model.model_family}: the format megatron is that of its BERT; write a decoder with "
-            "--to=hf:FOLDER"
-        )
     hugging_face_config.require(model, "Megatron-LM", ("pre",))
     rows = -(-model.vocab_size // _VOCABULARY_UNIT) * _VOCABULARY_UNIT
     links = [link for link in links_of(model, rows) if link.ours[0] in weights.shapes]

@@ -124,11 +124,6 @@ def write_config(folder: Path, model: ModelConfig) -> None:
     Raises:
         FormatError: the original BERT has no such model.
     """
-    if model.is_decoder:
-        raise FormatError(
-            f"--model_family={model.model_family}: BERT for TensorFlow is an encoder; write a decoder with "
-            "--to=hf:FOLDER"
-        )
     hugging_face_config.require(model, "TensorFlow libraries", ("post",))
     for name, only in (("gelu_form", "tanh"), ("layer_norm_epsilon", _EPSILON)):
         if getattr(model, name) != only:

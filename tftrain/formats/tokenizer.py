@@ -27,6 +27,9 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
             "strip_accents": tokenizer.lower_case if tokenizer.strip_accents is None else tokenizer.strip_accents,
             **{f"{word}_token": token for word, token in zip(_WORDS, SPECIAL_TOKENS, strict=True)},
         }
+    elif kind == "bpe" and tokenizer.vocabulary.is_for_encoders:
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        settings |= {f"{word}_token": token for word, token in zip(_WORDS, SPECIAL_TOKENS, strict=True)}
     elif kind == "bpe":
         end = tokenizer.vocabulary.tokens[tokenizer.vocabulary.end_id]
         settings = {"tokenizer_class": "GPT2TokenizerFast", "bos_token": end, "eos_token": end, "unk_token": end}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from tftrain.host import strict_json
 from tftrain.input.errors import DataError
@@ -27,14 +27,17 @@ _CHARACTERS_AT_ONCE = 1 << 20
 _SAMPLE = "".join(map(chr, range(0x800))) + " a  b\n\n c\t\u4e00\u3000\U0001f600\U0010ffff don't 1234"
 
 
-def learn_byte_pairs(texts: Iterable[list[str]], vocab_size: int) -> tuple[Vocabulary, bytes]:
-    """Learns a vocabulary: END_OF_TEXT, the 256 bytes and the pairs that occur most often.
+def learn_byte_pairs(
+    texts: Iterable[list[str]], vocab_size: int, special: Sequence[str] = (END_OF_TEXT,)
+) -> tuple[Vocabulary, bytes]:
+    """Learns a vocabulary: the special tokens, the 256 bytes and the pairs that occur most often.
 
     The result depends on the texts only, and not on their order or on the number of threads.
 
     Args:
         texts: lists of texts.
-        vocab_size: tokens; at least SMALLEST_VOCABULARY. A small text gives fewer.
+        vocab_size: tokens; at least the 256 bytes and the special tokens. A small text gives fewer.
+        special: END_OF_TEXT; or SPECIAL_TOKENS, and then transformers reads a text as [CLS] text [SEP].
 
     Returns:
         The vocabulary, and the tokenizer in the library's format (tokenizer.json).
@@ -43,12 +46,17 @@ def learn_byte_pairs(texts: Iterable[list[str]], vocab_size: int) -> tuple[Vocab
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=_MIN_FREQUENCY,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=list(special),
         initial_alphabet=list(ALPHABET),
         max_token_length=_LONGEST_LEARNED,
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    if "[CLS]" in special:
+        ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+        )
     return _vocabulary(tokenizer, "the learned tokenizer"), tokenizer.to_str().encode()
 
 

@@ -146,6 +146,9 @@ def problems(config: TrainConfig) -> list[Problem]:
         return [*faults, _problem(data, "data_dir", str(error))]
     if manifest.objective != config.model.objective:
         return [*faults, _problem(data, "data_dir", other_objective(config.model.objective, manifest.objective))]
+    if manifest.next_sentence is False and config.model.next_sentence:
+        expected = "expected false: the data was prepared with --next_sentence=false, so its examples have one text"
+        faults.append(Problem("next_sentence", True, expected))
     return faults + _prepared_problems(config, manifest)
 
 

@@ -11,9 +11,10 @@ from tftrain.host.files import read_small, reason
 from tftrain.input.errors import DataError, MissingFileError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# The one special token of a byte-level BPE vocabulary.
+# The one special token of a byte-level BPE vocabulary for a decoder; one for an encoder has SPECIAL_TOKENS.
 END_OF_TEXT = "<|endoftext|>"
 SENTENCEPIECE_SPACE = "\u2581"
+BYTE_OF_SPACE = "\u0120"  # a space in a token of bytes
 MAX_BYTES = 32 << 20
 MAX_TOKENS = 1 << 20
 # Bytes of UTF-8. tensorflow-text refuses longer tokens.
@@ -27,7 +28,7 @@ class Vocabulary:
     """Tokens of a tokenizer.
 
     Attributes:
-        tokens: by id, including the special tokens. [PAD] has id 0 if there is one.
+        tokens: by id, including the special tokens.
         tokenizer_type: "wordpiece" (a piece inside a word has the prefix "##"), "sentencepiece" (the first piece of a
             word has the prefix U+2581) or "bpe" (a token is a sequence of bytes, each written as one character).
     """
@@ -45,7 +46,12 @@ class Vocabulary:
     @property
     def end_id(self) -> int:
         """Id of the token after each document of a causal data set: END_OF_TEXT, or [SEP] where there is none."""
-        return self.id(END_OF_TEXT if self.tokenizer_type == "bpe" else "[SEP]")
+        return self.id(END_OF_TEXT if END_OF_TEXT in self.tokens else "[SEP]")
+
+    @property
+    def is_for_encoders(self) -> bool:
+        """Whether it has [CLS], [SEP], [MASK] and the other SPECIAL_TOKENS."""
+        return self.tokenizer_type != "bpe" or set(SPECIAL_TOKENS) <= set(self.tokens)
 
     @property
     def unknown_id(self) -> int | None:
@@ -69,9 +75,9 @@ class Vocabulary:
     @cached_property
     def word_starts(self) -> np.ndarray:
         """Which tokens begin a word: bool [vocab_size]."""
-        is_sentencepiece = self.tokenizer_type == "sentencepiece"
-        marker = SENTENCEPIECE_SPACE if is_sentencepiece else "##"
-        starts = np.array([token.startswith(marker) == is_sentencepiece for token in self.tokens])
+        markers = {"wordpiece": "##", "sentencepiece": SENTENCEPIECE_SPACE, "bpe": BYTE_OF_SPACE}
+        marker, begins_words = markers[self.tokenizer_type], self.tokenizer_type != "wordpiece"
+        starts = np.array([token.startswith(marker) == begins_words for token in self.tokens])
         starts[list(self.special_ids)] = True
         return starts
 
@@ -128,13 +134,14 @@ def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str) -> Non
                 f"{path}: line {line}: a token of {len(token.encode())} bytes that begins {token[:20]!r}; expected at "
                 f"most {LONGEST_TOKEN}, and no line break or NUL among them"
             )
-    special = (END_OF_TEXT,) if tokenizer_type == "bpe" else SPECIAL_TOKENS
+    is_for_decoders = tokenizer_type == "bpe" and not set(SPECIAL_TOKENS) <= set(tokens)
+    special = (END_OF_TEXT,) if is_for_decoders else SPECIAL_TOKENS
     if missing := [token for token in special if token not in tokens]:
         raise DataError(
             f"{path}: the vocabulary lacks {' '.join(missing)}; expected {' '.join(special)} among "
             f"its {len(tokens)} {'tokens' if tokenizer_type == 'bpe' else 'lines'}"
         )
-    if special == SPECIAL_TOKENS and tokens[0] != SPECIAL_TOKENS[0]:
+    if tokenizer_type != "bpe" and tokens[0] != SPECIAL_TOKENS[0]:
         raise DataError(f"{path}: line 1 is {tokens[0]!r}; expected [PAD] there, as padding has the id 0")
     if len(set(tokens)) != len(tokens):
         seen: set[str] = set()

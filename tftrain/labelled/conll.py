@@ -56,8 +56,8 @@ def divide(sentences: Sequence[Sentence], encoder: Encoder, unknown_id: int) -> 
     Returns:
         The parts of sentences with the places of their words, and their token ids.
     """
-    words = [word for sentence in sentences for word in sentence.words]
-    pieces = iter(encoder.tokenize(words))
+    words = [(word, place > 0) for sentence in sentences for place, word in enumerate(sentence.words)]
+    pieces = iter(encoder.words(*zip(*words, strict=True)) if words else ())
     most, parts, encoded = encoder.max_seq_length - 2, [], []
     for sentence in sentences:
         ids, places, first = [], [], 0

@@ -25,7 +25,7 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
-        self.tokenize = tokenizer.build()
+        self.tokenize, self._has_spaces = tokenizer.build(), tokenizer.vocabulary.tokenizer_type == "bpe"
         self.max_seq_length, self.cut = max_seq_length, 0
         self._begin, self._end = (tokenizer.vocabulary.id(token) for token in ("[CLS]", "[SEP]"))
 
@@ -33,6 +33,12 @@ class Encoder:
         """Encodes examples of one text or two. The longer of two texts is cut first."""
         parts = [self.tokenize(texts) for texts in zip(*examples, strict=True)]
         return [self.join(texts) for texts in zip(*parts, strict=True)]
+
+    def words(self, words: Sequence[str], after_space: Iterable[bool]) -> list[np.ndarray]:
+        """Returns the tokens of words one by one; in a byte-level BPE the space before a word is in its first token."""
+        if self._has_spaces:
+            words = [" " * space + word for word, space in zip(words, after_space, strict=True)]
+        return self.tokenize(words)
 
     def join(self, texts: Sequence[np.ndarray]) -> Encoded:
         """Returns the sequence of one or two texts' token ids."""

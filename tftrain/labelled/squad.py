@@ -152,7 +152,8 @@ def divide(
 def _tokens(context: str, encoder: Encoder, tokenizer_type: str):
     """Returns the words' places, the token ids, and the word of each token."""
     spans = word_spans(context, tokenizer_type)
-    pieces = encoder.tokenize([context[begin:end] for begin, end in spans])
+    after_space = (context[begin - 1 : begin] == " " for begin, _ in spans)
+    pieces = encoder.words([context[begin:end] for begin, end in spans], after_space)
     words = np.repeat(np.arange(len(spans)), [len(piece) for piece in pieces])
     return spans, np.concatenate([np.zeros([0], np.int32), *pieces]), words
 

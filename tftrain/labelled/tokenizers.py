@@ -68,6 +68,6 @@ def tokenizer_of(config: TrainConfig) -> Tokenizer:
         raise DataError(str(error)) from error
     if found is None:
         raise DataError(f"{origin}: there is no vocab.txt; name a folder with --tokenizer_dir")
-    if found.vocabulary.tokenizer_type == "bpe":
-        raise DataError(f"{origin}: a vocabulary of bpe has no [CLS]; expected one of wordpiece or sentencepiece")
+    if not found.vocabulary.is_for_encoders:
+        raise DataError(f"{origin}: the vocabulary has no [CLS]; expected one of an encoder")
     return found

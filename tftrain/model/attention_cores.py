@@ -34,6 +34,7 @@ class AttentionMask(NamedTuple):
             a query attends only to tokens of its own sequence. None: to all of the row.
         cache: holds the keys of the tokens before, see `key_value_cache`.
         positions: int32 [b, queries], of the queries, if the keys before them are in the cache; None: 0, 1, ...
+        window: the largest distance of a key that a query attends to; None: any.
     """
 
     keys: tf.Tensor
@@ -42,6 +43,7 @@ class AttentionMask(NamedTuple):
     sequences: tf.Tensor | None = None
     cache: Any = None
     positions: tf.Tensor | None = None
+    window: int | None = None
 
 
 class AttentionCore(Protocol):
@@ -75,7 +77,8 @@ def plain_softmax(query, key, value, mask, dropout):
         wide, positions = wide_dtype(scores.dtype), mask.positions
         positions = None if positions is None else positions[:, tf.newaxis]
         scores = tf.cast(scores, wide) + distance_bias(mask.slopes, dimension(scores, -1), wide, positions)
-    context = reference_attention_context(scores, mask.keys, value, 1.0, dropout, mask.causal, mask.sequences)
+    limits = mask.causal, mask.sequences, mask.window
+    context = reference_attention_context(scores, mask.keys, value, 1.0, dropout, *limits)
     return tf.transpose(context, [0, 2, 1, 3])
 
 
@@ -86,12 +89,14 @@ def fused_softmax(query, key, value, mask, dropout):
     if mask.slopes:
         # The distance to a near key is small, so it is exact in 16 bits; a far key has next to no weight.
         bias = distance_bias(mask.slopes, key.shape[-2], query.dtype) / tf.cast(scale, query.dtype)
-    context = attention(query, key, value, mask.keys, scale, dropout, mask.causal, bias, mask.sequences)
+    context = attention(query, key, value, mask.keys, scale, dropout, mask.causal, bias, mask.sequences, mask.window)
     return tf.transpose(context, [0, 2, 1, 3])
 
 
 def flash(query, key, value, mask, dropout):
     """The core that is one op, without any tensor of S x S elements."""
+    if mask.window is not None:
+        raise ValueError("attn_impl=flash takes no window")
     key, value = repeated(key, query.shape[2]), repeated(value, query.shape[2])
     return flash_attention(
         query, key, value, mask.keys, _scale(query), dropout, mask.causal, mask.sequences, mask.slopes or None
@@ -104,8 +109,8 @@ def cudnn(query, key, value, mask, dropout):
     Raises:
         ValueError: there is dropout, a bias, or more than one sequence in a row: the configuration forbids all three.
     """
-    if dropout is not None or mask.slopes or mask.sequences is not None:
-        raise ValueError("attn_impl=cudnn takes no dropout, no slopes and no packed rows")
+    if dropout is not None or mask.slopes or mask.sequences is not None or mask.window is not None:
+        raise ValueError("attn_impl=cudnn takes no dropout, no slopes, no packed rows and no window")
     key, value = repeated(key, query.shape[2]), repeated(value, query.shape[2])
     lengths = tf.reduce_sum(tf.cast(mask.keys > 0, tf.int32), axis=-1)
     return cudnn_attention(query, key, value, lengths, _scale(query), mask.causal)

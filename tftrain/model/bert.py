@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., arXiv 1810.04805): embedding, a list of blocks, and the output heads of a task.
+"""Encoders, such as BERT (Devlin et al., arXiv 1810.04805): embedding, a list of blocks, and the heads of a task.
 
 The dense layers of the heads are replicated: every tensor parallel rank computes the same with them.
 """
@@ -32,12 +32,13 @@ class LossTerms(NamedTuple):
     Attributes:
         mlm_entropy: [b, P], the cross-entropy of the masked words in nats.
         mlm_correct: [b, P], 1 where the label is the best word, else 0; without gradient.
-        nsp_logits: [b, 2], or [b, E, 2] of rows with up to E examples; class 1 is a random next sentence.
+        nsp_logits: [b, 2], or [b, E, 2] of rows with up to E examples; class 1 is a random next sentence. None without
+            that loss.
     """
 
     mlm_entropy: tf.Tensor
     mlm_correct: tf.Tensor
-    nsp_logits: tf.Tensor
+    nsp_logits: tf.Tensor | None
 
 
 class BertEncoder(Transformer):
@@ -67,8 +68,10 @@ class BertPretrainer(BertEncoder):
         head = self.architecture.head
         masked_lm = parameters.scope("masked_lm")
         self.masked_lm = MaskedLMHead(masked_lm, head("masked_lm"), config, self.token_embedding)
-        self.pooler = Pooler(parameters.scope("pooler"), head("pooler")[""])
-        self.next_sentence = Classifier(parameters.scope("next_sentence"), head("next_sentence")[""])
+        self.pooler = self.next_sentence = None
+        if head("next_sentence"):
+            self.pooler = Pooler(parameters.scope("pooler"), head("pooler")[""])
+            self.next_sentence = Classifier(parameters.scope("next_sentence"), head("next_sentence")[""])
 
     def loss_terms(self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None) -> LossTerms:
         """Maps the residual stream after the last block, [b, S, H] or this rank's tokens of it, to terms of the loss.
@@ -86,8 +89,10 @@ class BertPretrainer(BertEncoder):
 
     def next_sentence_logits(
         self, x: tf.Tensor, batch: Mapping[str, tf.Tensor], deferred: Deferred | None = None
-    ) -> tf.Tensor:
-        """Maps the encoder's output, [b, S, H], to logits, [b, 2]; class 1 is a random next sentence."""
+    ) -> tf.Tensor | None:
+        """Maps the encoder's output, [b, S, H], to logits, [b, 2]; class 1 is a random next sentence. None: no head."""
+        if self.next_sentence is None:
+            return None
         return self.next_sentence(self.pooler(x, batch.get("sequence_starts"), deferred), deferred)
 
 
@@ -95,10 +100,12 @@ class BertClassifier(BertEncoder):
     """The encoder with the head of a fine-tuned task: a classifier of the pooled token, or of every token, or none."""
 
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:
-        pooler, classifier = self.architecture.head("pooler"), self.architecture.head("classifier")
+        head = self.architecture.head
+        pooler, transform, classifier = head("pooler"), head("masked_lm"), head("classifier")
         self.pooler = Pooler(parameters.scope("pooler"), pooler[""]) if pooler else None
+        self.transform = Transform(parameters.scope("masked_lm"), transform, config) if transform else None
         self.classifier = Classifier(parameters.scope("classifier"), classifier[""]) if classifier else None
-        self._dropout_rate = config.hidden_dropout_prob
+        self._on_samples, self._dropout_rate = config.predicts_samples, config.hidden_dropout_prob
         self._dropout_site = SITES_PER_BLOCK * (config.num_hidden_layers + 1)
 
     def task_outputs(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -120,14 +127,38 @@ class BertClassifier(BertEncoder):
         x = self.output(x)
         if self.pooler is not None:
             x = self.pooler(x, None, deferred)
+        elif self.transform is not None:
+            x = self.transform(x[:, 0] if self._on_samples else x, deferred)
         if self.classifier is None:
             return tf.cast(x, wide_dtype(x.dtype))
         x = reference_dropout(x, dropout_at(dropout, self._dropout_rate, self._dropout_site))
         return self.classifier(x, deferred)
 
 
+class Transform(tf_keras.layers.Layer):
+    """norm(gelu(x W + b)): what the output layer reads of a masked word and, in ModernBERT, a classifier of a token."""
+
+    def __init__(self, parameters: Parameters, layers: Mapping[str, parts.Leaf], config: ModelConfig):
+        """Makes the dense layer `transform` and its `norm`.
+
+        Args:
+            parameters: makes the variables.
+            layers: the two, by these names.
+            config: the form of the GeLU and the implementations.
+        """
+        super().__init__(dtype=parameters.dtype, autocast=False)
+        is_fused, self.gelu_form = config.gelu_impl == "fused", config.gelu_form
+        self.gelu = bias_gelu if is_fused else reference_bias_gelu
+        self.dense = Dense(parameters.scope("transform"), layers["transform"], bias_later=is_fused)
+        self.norm = Norm(parameters.scope("norm"), layers["norm"], config)
+
+    def call(self, x: tf.Tensor, deferred: Deferred | None = None) -> tf.Tensor:
+        """Maps [..., H] to the same shape."""
+        return self.norm(self.gelu(self.dense(x, deferred), self.dense.later_bias, self.gelu_form))
+
+
 class MaskedLMHead(tf_keras.layers.Layer):
-    """Logits over the vocabulary at the masked positions: a dense layer, then the token embedding as output layer."""
+    """Logits over the vocabulary at the masked positions: a `Transform`, then the token embedding as output layer."""
 
     def __init__(
         self,
@@ -136,20 +167,17 @@ class MaskedLMHead(tf_keras.layers.Layer):
         config: ModelConfig,
         token_embedding: TokenEmbedding,
     ):
-        """Makes the dense layer `transform`, its `norm`, and the output's `bias`.
+        """Makes the layers of the `Transform`, and the output's `bias`.
 
         Args:
             parameters: makes the variables.
-            layers: the three, by these names.
-            config: the form of the GeLU and the implementations.
+            layers: all of them, by name.
+            config: see `Transform`.
             token_embedding: the output layer.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.token_embedding, self.group, self.place = token_embedding, parameters.ranks.group, parameters.place
-        is_fused, self.gelu_form = config.gelu_impl == "fused", config.gelu_form
-        self.gelu = bias_gelu if is_fused else reference_bias_gelu
-        self.transform = Dense(parameters.scope("transform"), layers["transform"], bias_later=is_fused)
-        self.norm = Norm(parameters.scope("norm"), layers["norm"], config)
+        self.transform = Transform(parameters, layers, config)
         self.bias = parameters.zeros("bias", [layers["bias"].size], axis=0)
 
     def call(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -188,7 +216,6 @@ class MaskedLMHead(tf_keras.layers.Layer):
     def _rows(self, x, positions, deferred=None):
         """Returns what the output layer reads at the masked positions, [b * P, H]."""
         picked = self.transform(tf.reshape(pick(x, positions), [-1, x.shape[2]]), deferred)
-        picked = self.norm(self.gelu(picked, self.transform.later_bias, self.gelu_form))
         return copy_to_ranks(self.group, picked, self.place)
 
 

@@ -18,7 +18,7 @@ from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import AxisRange, DropoutKey, bias_dropout_add, dropout_at, reference_bias_dropout_add
 from tftrain.ops.gelu import bias_gelu, geglu, reference_bias_gelu, reference_geglu
 from tftrain.ops.shapes import dimension
-from tftrain.ops.swiglu import reference_swiglu
+from tftrain.ops.swiglu import reference_swiglu, swiglu
 
 SITES_PER_BLOCK = 4  # dropout sites; the fourth is unused
 
@@ -52,12 +52,17 @@ class SelfAttention(tf_keras.layers.Layer):
         self.core, self.checkpointing = core_of(config), checkpointing
         self.dropout_rate, self.dropout_site = config.attention_probs_dropout_prob, probabilities_site
         self.place, ranks = parameters.place, parameters.ranks
-        self.head_size, self.slopes, self.rotate = spec.head_size, None, None
+        self.head_size, self.window, self.slopes, self.rotate = spec.head_size, spec.window, None, None
         if spec.positions == "rotary":
             self.rotate = functools.partial(rotate, theta=spec.theta, scaling=spec.scaling)
         self.query = Dense(parameters.scope("query"), spec.query)
         self.key = Dense(parameters.scope("key"), spec.key)
         self.value = Dense(parameters.scope("value"), spec.value)
+        # Ranks that divide the heads have the whole norms, and of their gradients those of their own heads.
+        self.query_norm, self.key_norm = (
+            Norm(parameters.in_parts(ranks.group.size > 1).scope(name), norm, config) if norm else tf.identity
+            for name, norm in (("query_norm", spec.query_norm), ("key_norm", spec.key_norm))
+        )
         bias_later = config.dropout_add_impl == "fused"
         self.output_projection = Dense(parameters.scope("output"), spec.output, config.residual_init_scale, bias_later)
         self.heads, self.head_range = self.query.kernel.shape[1] // self.head_size, None
@@ -91,11 +96,12 @@ class SelfAttention(tf_keras.layers.Layer):
         """Returns this rank's part of the output, [b, S, H]."""
         projected = x.outputs([self.query, self.key, self.value], deferred)
         query, key, value = (self._split_heads(each) for each in projected)
+        query, key = self.query_norm(query), self.key_norm(key)
         if self.rotate:
             query, key = (self.rotate(each, positions=mask.positions) for each in (query, key))
         if mask.cache:
             key, value = mask.cache.extended(key, value, mask.positions)
-        mask = mask._replace(slopes=self.slopes)
+        mask = mask._replace(slopes=self.slopes, window=self.window)
         dropout = dropout_at(dropout_key, self.dropout_rate, self.dropout_site, self.head_range)
         context = self.checkpointing.attention_core(self.core, query, key, value, mask, dropout)
         width = self.heads * self.head_size
@@ -148,7 +154,7 @@ class FeedForward(tf_keras.layers.Layer):
 def _activation(name: str, is_fused: bool, form: str) -> Callable[..., tf.Tensor]:
     """Returns a function of the wide projections and, if it is fused, of their biases; else these are added before."""
     if name == "swiglu":
-        return lambda gate, up, *_: reference_swiglu(gate, up)
+        return swiglu if is_fused else reference_swiglu
     fused, reference = {"gelu": (bias_gelu, reference_bias_gelu), "geglu": (geglu, reference_geglu)}[name]
     return functools.partial(fused if is_fused else reference, form=form)
 
@@ -183,7 +189,8 @@ class Block(tf_keras.layers.Layer):
         self.is_fused = config.dropout_add_impl == "fused"
         attention, feed_forward = parameters.scope("attention"), parameters.scope("feed_forward")
         self.attention = SelfAttention(attention, spec.attention, config, first_site, checkpointing)
-        self.attention_norm = Norm(attention.scope("norm"), spec.attention_norm, config)
+        norm = spec.attention_norm
+        self.attention_norm = Norm(attention.scope("norm"), norm, config) if norm else tf.identity
         self.feed_forward = FeedForward(feed_forward, spec.feed_forward, config)
         self.feed_forward_norm = Norm(feed_forward.scope("norm"), spec.feed_forward_norm, config)
 

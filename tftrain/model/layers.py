@@ -12,7 +12,7 @@ from tftrain.model.parameters import Parameters
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dtypes import wide_dtype
 from tftrain.ops.layer_norm import layer_norm, reference_layer_norm
-from tftrain.ops.rms_norm import reference_rms_norm
+from tftrain.ops.rms_norm import reference_rms_norm, rms_norm
 from tftrain.ops.shapes import dimension
 
 
@@ -112,10 +112,11 @@ def leave_dense(y: tf.Tensor, layer: Dense) -> tf.Tensor:
     return layer.with_bias(layer.ranks.leave(y, layer.place)) if layer.ranks.group.size > 1 else y
 
 
-# By kind and implementation; resolving the implementations never chooses one that is not there.
+# By kind and implementation.
 NORMS = {
     ("layer", "fused"): layer_norm,
     ("layer", "reference"): reference_layer_norm,
+    ("rms", "fused"): rms_norm,
     ("rms", "reference"): reference_rms_norm,
 }
 
@@ -140,7 +141,9 @@ class Norm(tf_keras.layers.Layer):
         self.epsilon = config.layer_norm_epsilon
         self.normalize = NORMS[spec.kind, config.ln_impl]
         self.gamma = parameters.ones("gamma", [spec.width])
-        self.shift = (parameters.zeros("beta", [spec.width]),) if spec.kind == "layer" else ()
+        self.shift = ()
+        if spec.kind == "layer":
+            self.shift = (parameters.zeros("beta", [spec.width]) if spec.shift else None,)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes the last axis of [..., H]."""

@@ -43,8 +43,8 @@ class Parameters:
         dtype: name of the dtype of the variables, in which the layers also compute.
         ranks: the tensor parallel ranks.
         variables: global name -> variable, shared by all scopes of one model.
-        summed: global names of the variables that every rank holds whole and uses for its own tokens only, so that
-            their gradients are sums over the tensor parallel ranks; shared likewise.
+        summed: global names of the variables that every rank holds whole and uses for its own tokens or heads only,
+            so that their gradients are sums over the tensor parallel ranks; shared likewise.
         pieces: global name -> the piece of the whole tensor that the variable holds; shared likewise.
         draws: global name -> function that draws the variable's initial value, float32; of variables whose initial
             values every dtype represents, there is none. Shared likewise.
@@ -74,7 +74,7 @@ class Parameters:
         self.draws: dict[str, Callable[[], tf.Tensor]] = {}
         self._seed = seed
         self._initializer_range = initializer_range
-        self._prefix, self._on_tokens = "", False
+        self._prefix, self._in_parts = "", False
 
     def scope(self, name: str) -> "Parameters":
         """Returns the same collection with the prefix `name/` for new variables."""
@@ -84,9 +84,9 @@ class Parameters:
         """Returns the same collection with another dtype for new variables."""
         return self._with(dtype=dtype)
 
-    def on_tokens(self) -> "Parameters":
-        """Returns the same collection for variables that a rank uses for those tokens whose residual stream it has."""
-        return self._with(_on_tokens=self.ranks.divide_sequence)
+    def in_parts(self, are_parts: bool) -> "Parameters":
+        """Returns the same collection for variables that each rank uses, or not, for some tokens or heads alone."""
+        return self._with(_in_parts=are_parts)
 
     def _with(self, **changes) -> "Parameters":
         inner = object.__new__(Parameters)
@@ -161,7 +161,7 @@ class Parameters:
         if self._initial and piece.name in self._initial.shapes:
             draw, is_exact = functools.partial(self._given, piece), False
         self.pieces[piece.name] = piece
-        if self._on_tokens and not piece.is_divided:
+        if self._in_parts and not piece.is_divided:
             self.summed.add(piece.name)
         variable = tf.Variable(tf.cast(draw(), self.dtype), name=piece.name)
         if not is_exact:

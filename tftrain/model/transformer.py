@@ -86,7 +86,7 @@ class Transformer(tf_keras.Model):
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial)
         # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
         self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
-        on_tokens = self._parameters.on_tokens()
+        on_tokens = self._parameters.in_parts(ranks.divide_sequence)
         self.embedding = self.final_norm = None
         tables = on_tokens.scope("embeddings")
         self.token_embedding = TokenEmbedding(tables, architecture, part)
@@ -95,7 +95,7 @@ class Transformer(tf_keras.Model):
         self.blocks = [
             block_class(architecture.block)(
                 on_tokens.scope(f"layer_{layer:02d}"),
-                architecture.block,
+                architecture.block_at(layer),
                 config,
                 SITES_PER_BLOCK * (layer + 1),
                 checkpointing,

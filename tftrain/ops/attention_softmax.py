@@ -51,6 +51,7 @@ def attention(
     causal: bool = False,
     bias: tf.Tensor | None = None,
     sequences: tf.Tensor | None = None,
+    window: int | None = None,
 ) -> tf.Tensor:
     """Returns dropout(softmax(scale * scores)) @ values, where scores = query @ key^T + bias, within each sequence.
 
@@ -66,6 +67,7 @@ def attention(
         sequences: int32 [b, S], 0 for padding: a query attends only to keys with its own number. It needs as many
             queries as keys. The scores of other keys are computed, and then made so small that their probability is 0.
             None: to all keys.
+        window: the largest distance of a key that a query attends to, computed like `sequences`; None: any.
 
     Returns:
         [b, heads, queries, head_size], of query's dtype.
@@ -75,13 +77,16 @@ def attention(
     """
     attributes, position = _op_arguments(query, dropout)
     attributes |= {"scale": scale, "causal": causal}
+    is_limited = sequences is not None or window is not None
 
     @tf.custom_gradient
     def context(query, key, values):
         scores = grouped_product(query, key, transpose_b=True)  # [b, heads, queries, keys]
         scores, checked = _checked(scores if bias is None else scores + bias, key_mask)
-        if sequences is not None:
-            scores += _between_sequences(sequences, scores.dtype)
+        if is_limited:
+            attended = _attended(checked, dimension(query, 2), False, sequences, window)
+            masked = tf.constant(max(MASKED, float(scores.dtype.min) / 2), scores.dtype)
+            scores += tf.where(attended, tf.zeros([], scores.dtype), masked)
         made, backward = _context_and_gradient(scores, checked, values, position, attributes)
 
         def gradient(dcontext):
@@ -90,16 +95,10 @@ def attention(
 
         return made, gradient
 
-    attended = context(query, key, values)
-    if sequences is None:
-        return attended
-    return attended * tf.cast(sequences > 0, attended.dtype)[:, tf.newaxis, :, tf.newaxis]
-
-
-def _between_sequences(sequences, dtype):
-    """Returns what is added to scores: 0 for keys of a query's own sequence, else a large negative number."""
-    is_other = sequences[:, :, tf.newaxis] != sequences[:, tf.newaxis, :]  # [b, queries, keys]
-    return tf.where(is_other[:, tf.newaxis], tf.constant(max(MASKED, float(dtype.min) / 2), dtype), tf.zeros([], dtype))
+    made = context(query, key, values)
+    if not is_limited:
+        return made
+    return made * _any_key(_attended(key_mask, dimension(query, 2), causal, sequences, window), made.dtype)
 
 
 def _context_and_gradient(scores, key_mask, values, position, attributes):
@@ -157,17 +156,18 @@ def reference_attention_context(
     dropout: Dropout | None = None,
     causal: bool = False,
     sequences: tf.Tensor | None = None,
+    window: int | None = None,
 ) -> tf.Tensor:
     """Computes `attention` of given scores in plain TensorFlow: its specification. The number of heads must be static.
 
     Args:
         scores: see `attention_softmax`; float64 too; or fp32 with values in 16 bits.
-        key_mask, values, scale, dropout, causal, sequences: see `attention`.
+        key_mask, values, scale, dropout, causal, sequences, window: see `attention`.
 
     Returns:
         [b, heads, queries, head_size], of values' dtype.
     """
-    keys = _attended(key_mask, dimension(scores, 2), causal, sequences)
+    keys = _attended(key_mask, dimension(scores, 2), causal, sequences, window)
     probabilities = tf.cast(_softmax_over_keys(scores, keys, scale), values.dtype)
     # For a query without keys, zeroing the context costs less than zeroing the probabilities.
     return grouped_product(reference_dropout(probabilities, dropout), values) * _any_key(keys, values.dtype)
@@ -191,13 +191,15 @@ def _softmax_over_keys(scores, keys, scale):
     return tf.nn.softmax(logits + hidden * MASKED)
 
 
-def _attended(key_mask, queries, causal, sequences=None):
+def _attended(key_mask, queries, causal, sequences=None, window=None):
     """Returns which keys a query attends to: bool [b, 1, queries, keys]; [b, 1, 1, keys] if they are all the same."""
     attended = (key_mask > 0)[:, None, None, :]
     if causal:
         attended &= tf.range(dimension(key_mask, 1)) <= tf.range(queries)[:, None]
     if sequences is not None:
         attended &= (sequences[:, :, None] == sequences[:, None, :])[:, None]
+    if window is not None:
+        attended &= tf.abs(tf.range(dimension(key_mask, 1)) - tf.range(queries)[:, None]) <= window
     return attended
 
 

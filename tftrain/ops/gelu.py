@@ -56,6 +56,18 @@ def geglu(
     Raises:
         tf.errors.InvalidArgumentError: see `bias_gelu`.
     """
+    gate, up, biases = gated_inputs(gate, up, gate_bias, up_bias)
+    return library().tftrain_geglu(gate=gate, up=up, bias=biases, approximate=_approximate(form))
+
+
+def gated_inputs(
+    gate: tf.Tensor, up: tf.Tensor, gate_bias: tf.Tensor | None, up_bias: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    """Returns the inputs of a gated unit's op: gate, up, and none or two biases; see `geglu`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: a dtype is not as there, or one bias is given without the other.
+    """
     gate, up = tf.convert_to_tensor(gate), tf.convert_to_tensor(up)
     check_storage("gate", gate)
     check_dtype("up", up, gate.dtype, "as gate")
@@ -66,7 +78,7 @@ def geglu(
     if biases:
         check_storage("gate_bias", biases[0])
         check_dtype("up_bias", biases[1], biases[0].dtype, "as gate_bias")
-    return library().tftrain_geglu(gate=gate, up=up, bias=biases, approximate=_approximate(form))
+    return gate, up, biases
 
 
 def _approximate(form):
@@ -100,7 +112,7 @@ def reference_bias_gelu(x: tf.Tensor, bias: tf.Tensor | None, form: str) -> tf.T
     Returns:
         A tensor like `x`.
     """
-    return tf.cast(_reference_gelu(_biased(x, bias), form), x.dtype)
+    return tf.cast(_reference_gelu(biased(x, bias), form), x.dtype)
 
 
 def reference_geglu(
@@ -114,10 +126,11 @@ def reference_geglu(
     Returns:
         A tensor like `gate`.
     """
-    return tf.cast(_reference_gelu(_biased(gate, gate_bias), form) * _biased(up, up_bias), gate.dtype)
+    return tf.cast(_reference_gelu(biased(gate, gate_bias), form) * biased(up, up_bias), gate.dtype)
 
 
-def _biased(x, bias):
+def biased(x: tf.Tensor, bias: tf.Tensor | None) -> tf.Tensor:
+    """Returns x + bias, or x, in fp32, or in float64 if x is."""
     wide = wide_dtype(x.dtype)
     return tf.cast(x, wide) if bias is None else tf.cast(x, wide) + tf.cast(bias, wide)
 

@@ -10,13 +10,13 @@ from tftrain.ops.dtypes import check_dtype, check_storage, wide_dtype
 from tftrain.ops.library import library
 
 
-def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: float) -> tf.Tensor:
     """Normalizes each row to mean 0 and variance 1, then scales and shifts it.
 
     Args:
         x: [..., hidden], fp32, fp16 or bf16.
         gamma: [hidden], the scale; fp32, fp16 or bf16, independent of x's dtype.
-        beta: [hidden], the shift, of gamma's dtype.
+        beta: [hidden], the shift, of gamma's dtype; None: no shift.
         epsilon: added to the variance; positive.
 
     Returns:
@@ -25,7 +25,8 @@ def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) 
     Raises:
         tf.errors.InvalidArgumentError: a shape, dtype or epsilon is not as above (ValueError while a graph is built).
     """
-    x, gamma, beta = (tf.convert_to_tensor(tensor) for tensor in (x, gamma, beta))
+    x, gamma = tf.convert_to_tensor(x), tf.convert_to_tensor(gamma)
+    beta = tf.zeros_like(gamma) if beta is None else tf.convert_to_tensor(beta)
     check_storage("x", x)
     check_storage("gamma", gamma)
     check_dtype("beta", beta, gamma.dtype, "as gamma")
@@ -40,7 +41,7 @@ def _layer_norm_gradient(op, dy, _dmean, _drstd):
     return list(library().tftrain_layer_norm_grad(dy=dy, x=x, gamma=gamma, mean=mean, rstd=rstd))
 
 
-def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor | None, epsilon: float) -> tf.Tensor:
     """Computes `layer_norm` in plain TensorFlow: its specification.
 
     Args:
@@ -56,4 +57,5 @@ def reference_layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilo
     # Grappler regroups a product of products if nothing else needs the inner product, but not across a reshape. With
     # the reshape, the result is bit-equal whether or not a backward pass needs `normal`.
     normal = tf.reshape(centred * tf.math.rsqrt(variance + epsilon), [-1, x.shape[-1]])
-    return tf.reshape(tf.cast(normal * tf.cast(gamma, wide) + tf.cast(beta, wide), x.dtype), tf.shape(x))
+    scaled = normal * tf.cast(gamma, wide)
+    return tf.reshape(tf.cast(scaled if beta is None else scaled + tf.cast(beta, wide), x.dtype), tf.shape(x))

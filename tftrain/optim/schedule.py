@@ -33,7 +33,7 @@ def run_length(config: TrainConfig) -> int | RampedSteps:
 
 
 def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: tf.Tensor) -> tf.Tensor:
-    """Returns the learning rate of the update that follows `step` applied updates.
+    """Returns the learning rate of the update that follows `step` applied updates, fp32 scalar.
 
     With W = warmup_steps, N = max_steps and s = min(step, N):
     peak * max(s, 1) / W while s < W, then (peak - end) * ((N - s) / (N - W)) ** decay_power + end.
@@ -46,9 +46,6 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
         config: peak, end, decay power and `warmup_steps`, which must be resolved (not None).
         max_steps: updates of the whole run, with the ramp if there is one.
         step: int64 scalar, the number of updates applied so far.
-
-    Returns:
-        fp32 scalar.
 
     Raises:
         ValueError: `warmup_steps` is None or larger than `max_steps`.

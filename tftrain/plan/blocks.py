@@ -4,10 +4,13 @@ Both halves of the planner read the same inventory: memory adds up the saved ten
 sums. Sizes are those of one rank and one micro-batch.
 """
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from tftrain.plan.workload import Workload
+
+_TILE = 64  # keys
 
 
 class Product(NamedTuple):
@@ -90,7 +93,8 @@ def total(numbers: Iterable[float]) -> float:
 def query_key_value_bytes(work: Workload) -> tuple[float, float]:
     """Returns the bytes of a rank's queries, and of its keys, as many as of its values, in a block."""
     tokens, item = work.micro_batch * work.seq, work.item
-    return tokens * work.model.width * item / work.tp, tokens * work.model.key_value_width * item / work.tp
+    attention = work.model.block.attention
+    return tokens * attention.query.outputs * item / work.tp, tokens * attention.key.outputs * item / work.tp
 
 
 def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
@@ -106,10 +110,12 @@ def products_of_block(work: Workload, joined: bool) -> tuple[Product, ...]:
     widths = [sum(each.outputs for each in first)] if joined else [each.outputs for each in first]
     batch = max(1, round(work.micro_batch * attention.heads / t))
     output, down, width = attention.output, feed_forward.down, work.model.width
+    # Flash attention skips the tiles that a window hides; the others compute whole matrices.
+    keys = min(work.seq, math.ceil(work.model.keys(work.seq) / _TILE) * _TILE) if "flash" in work.fused else work.seq
     return (
         *[Product("queries, keys, values", tokens, outputs // t, width) for outputs in widths],
-        Product("scores", work.seq, work.seq, attention.head_size, batch, core=True),
-        Product("context", work.seq, attention.head_size, work.seq, batch, core=True),
+        Product("scores", work.seq, keys, attention.head_size, batch, core=True),
+        Product("context", work.seq, attention.head_size, keys, batch, core=True),
         Product("attention output", tokens, output.outputs, output.inputs // t),
         *[Product("wide", tokens, each.outputs // t, each.inputs) for each in feed_forward.wide],
         Product("narrow", tokens, down.outputs, down.inputs // t),

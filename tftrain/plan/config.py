@@ -21,36 +21,23 @@ NOT_NEEDED = ("output_dir", "data_dir")
 class PlanFlags:
     """The planner's own flags: the job, the machine, the format."""
 
-    cluster: str = flag(
-        "a100_80gb",
-        "The machine: a name that --list prints, or FILE.json. this_machine needs --measure once.",
-    )
+    cluster: str = flag("a100_80gb")
+    """The machine: a name that --list prints, or FILE.json. this_machine needs --measure once."""
     nodes: int = flag(1, "Nodes of the cluster.", minimum=1)
     ranks_per_node: int = flag(1, "Ranks that share this_machine equally.", minimum=1)
-    data_parallel_size: int | None = flag(
-        None, "Ranks that share the global batch; default: all devices / (tensor x pipeline parallel size).", minimum=1
-    )
-    zero_stage: int | None = flag(
-        None,
-        "ZeRO stage: data parallel ranks partition the optimizer state (1), also gradients (2), also weights (3); by "
-        "default as split_opt_state and split_grad_accum say.",
-        minimum=0,
-        maximum=3,
-    )
-    examples_per_row: float = flag(
-        1.0,
-        "Mean number of examples in a row of packed data: examples / rows as tftrain.prepare prints them.",
-        minimum=1,
-    )
-    utilisation: float = flag(
-        1.0, "Share of the positions that are not padding, as tftrain.prepare prints it.", above=0, maximum=1
-    )
+    data_parallel_size: int | None = flag(None, minimum=1)
+    """Ranks that share the global batch; default: all devices / (tensor x pipeline parallel size)."""
+    zero_stage: int | None = flag(None, minimum=0, maximum=3)
+    """ZeRO stage: data parallel ranks partition the optimizer state (1), also gradients (2), also weights (3); by
+    default as split_opt_state and split_grad_accum say."""
+    examples_per_row: float = flag(1.0, minimum=1)
+    """Mean number of examples in a row of packed data: examples / rows as tftrain.prepare prints them."""
+    utilisation: float = flag(1.0, above=0, maximum=1)
+    """Share of the positions that are not padding, as tftrain.prepare prints it."""
     causal: bool = flag(False, "Plan a decoder that predicts every token, as Megatron-LM runs it, not a masked LM.")
-    system: str | None = flag(
-        None,
-        "Software whose constants are used: a name that --list prints. By default encoder, or megatron if causal; on a "
-        "CPU megatron_cpu, or tftrain_cpu on this_machine.",
-    )
+    system: str | None = flag(None)
+    """Software whose constants are used: a name that --list prints. By default encoder, or megatron if causal; on a CPU
+    megatron_cpu, or tftrain_cpu on this_machine."""
     search: bool = flag(False, "Rank all divisions among at most max_nodes nodes by the time of a step.")
     max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)

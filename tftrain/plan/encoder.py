@@ -57,9 +57,9 @@ def block(work: Workload) -> Part:
     """Returns the inventory of one block on one tensor parallel rank."""
     tokens, item, t, model = work.micro_batch * work.seq, work.item, work.tp, work.model
     u = tokens * model.width * item
-    d, w, v = u / t, tokens * model.inner * item / t, u / work.stream_ranks
+    w, v = tokens * model.inner * item / t, u / work.stream_ranks
     s = 0.0 if "flash" in work.fused else work.micro_batch * model.attention_heads / t * work.seq**2 * item
-    _, k = query_key_value_bytes(work)
+    d, k = query_key_value_bytes(work)
     attention = model.block.attention
     wides, weights = len(model.block.feed_forward.wide), model.block_weights.of_rank(t)
     if work.trainer == "encoder" and not model.block.attention.key.bias:
@@ -67,7 +67,7 @@ def block(work: Workload) -> Part:
     # As when constants were fitted, keys count even if they have none.
     biases = attention.output.bias * (2 * v + wides * w) + attention.query.bias * (d + 2 * k)
     kernels = [
-        _kernel("norms", NORM.passes(work, "ln"), 2 * v),
+        _kernel("norms", NORM.passes(work, "ln"), 2 * v + (d + k if attention.query_norm else 0)),
         _kernel("biases and residual adds", ADD.passes(work, "dropout_add"), 2 * v),
         _kernel("biases and transposes", (8, 10), (d + k) / 2),
         _kernel("scale, mask and softmax", SOFTMAX.passes(work, "softmax"), s, core=True),
@@ -122,10 +122,7 @@ def embedding(work: Workload) -> Part:
     """Returns the inventory of the embeddings: look-ups, their sum and its norm; the table's gradient is dense."""
     u = work.micro_batch * work.seq * work.model.width * work.item
     table = work.model.word.size / work.tp
-    kernels = (
-        _kernel("look-ups and norm", (8, 10), u),
-        Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)),
-    )
+    kernels = (_kernel("look-ups and norm", (8, 10), u), Kernel("table's gradient", 0, 3 * work.item * table, (10, 10)))
     masks = (SavedTensor("dropout mask", u),) if work.hidden_dropout else ()
     sums = ((u,), ()) if work.tp > 1 else ((), ())
     saved = (SavedTensor("input of the norm", u), *masks)
@@ -133,13 +130,13 @@ def embedding(work: Workload) -> Part:
 
 
 def head(work: Workload) -> Part:
-    """Returns the inventory of the two heads: logits of the masked positions, in fp32, and the pooler."""
+    """Returns the inventory of the heads: logits of the masked positions, in fp32, and the pooler."""
     rows, width, words = work.micro_batch * work.predictions, work.model.width, work.model.vocab
     logits, picked = rows * words / work.tp, rows * width * work.item
     products = (
         Product("transform", rows, width, width),
         Product("logits", rows, words // work.tp, width),
-        Product("pooler", work.micro_batch, width, width),
+        *([Product("pooler", work.micro_batch, width, width)] if work.model.head("pooler") else []),
     )
     kernels = (_kernel("cross-entropy", LOGIT_BYTES, logits), Kernel("launches", 0, 0, (30, 40)))
     saved = (

@@ -43,8 +43,8 @@ def _masked_head(work: Workload) -> Part:
     saved = [*part.saved[:-1], SavedTensor("logits and probabilities of a chunk", (work.item + 8.0) * chunk * words)]
     if chunk < rows:
         saved.append(SavedTensor("sum of the table's gradient", PLAIN_BYTES * float(words) * width))
-    products = (*part.products, Product("next sentence", work.micro_batch, 2, width))
-    return part._replace(products=products, saved=tuple(saved))
+    pairs = [Product("next sentence", work.micro_batch, 2, width)] if work.model.head("next_sentence") else []
+    return part._replace(products=(*part.products, *pairs), saved=tuple(saved))
 
 
 def _causal_head(work: Workload) -> Part:
@@ -77,20 +77,29 @@ def _saved(work: Workload) -> list[SavedTensor]:
     tokens, item, t = work.micro_batch * work.seq, work.item, work.tp
     numbers, wide, heads = tokens * work.model.width, tokens * work.model.inner / t, work.model.attention_heads / t
     numbers_of_rank = numbers / work.stream_ranks
-    u, v, scores = numbers * item, numbers_of_rank * item, work.micro_batch * heads * work.seq**2
+    v, scores = numbers_of_rank * item, work.micro_batch * heads * work.seq**2
     query, key = query_key_value_bytes(work)
     saved = [
         SavedTensor("block's input", v),
         SavedTensor("queries, keys and values", 3 * query if "flash" in work.fused else query + 2 * key),
-        SavedTensor("context", u / t),
+        SavedTensor("context", query),
         SavedTensor("input of the wide layer", v),
         SavedTensor("inputs of norms", 2 * v if "ln" in work.fused else 4 * PLAIN_BYTES * numbers_of_rank),
+        *_norms_within(work, query + key),
         *_attention(work, scores),
         *_feed_forward(work, wide),
     ]
     if work.hidden_dropout and "dropout_add" not in work.fused:
         saved.append(SavedTensor("dropout masks", 2 * v))
     return saved
+
+
+def _norms_within(work: Workload, size: float) -> list[SavedTensor]:
+    """Returns what the norms of queries and keys save; `size` has the bytes of both."""
+    if not work.model.block.attention.query_norm:
+        return []
+    saved = size if "ln" in work.fused else 2 * PLAIN_BYTES * size / work.item
+    return [SavedTensor("inputs of the norms of queries and keys", saved)]
 
 
 def _attention(work: Workload, scores: float) -> list[SavedTensor]:

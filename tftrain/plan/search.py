@@ -86,11 +86,7 @@ def search(
 
 
 def candidates(
-    work: Workload,
-    cluster: Cluster,
-    max_nodes: int,
-    ramp: tuple[int, ...] = (),
-    constraints: Constraints = FREE,
+    work: Workload, cluster: Cluster, max_nodes: int, ramp: tuple[int, ...] = (), constraints: Constraints = FREE
 ) -> Iterator[Workload]:
     """Yields the divisions that fill their nodes.
 

@@ -14,7 +14,7 @@ import numpy as np
 from tftrain.host.files import one_line
 from tftrain.input.example import encode
 from tftrain.input.normalization import cut_spaceless
-from tftrain.input.vocabulary import Vocabulary
+from tftrain.input.vocabulary import END_OF_TEXT, Vocabulary
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import Examples, Objective, TokenizedText
@@ -28,6 +28,8 @@ _SEQUENCES, _BYTES_OF_A_TOKEN = 64, 4
 
 class CausalObjective(Objective):
     """Sequences of whole documents and parts of documents, all of one length."""
+
+    special_tokens = (END_OF_TEXT,)
 
     def passages(self, paragraphs: list[str]) -> list[str]:
         """Returns the paragraphs. A byte-level BPE has a line break after each; the other tokenizers have none."""

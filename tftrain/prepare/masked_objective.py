@@ -10,12 +10,12 @@ from tftrain.config.data_sizes import predictions
 from tftrain.config.prepare import PrepareConfig
 from tftrain.input.example import encode
 from tftrain.input.normalization import cut_spaceless
-from tftrain.input.vocabulary import Vocabulary
+from tftrain.input.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tftrain.prepare.accounting import Accounting, row
 from tftrain.prepare.corpus_chunks import Chunk
 from tftrain.prepare.objective import Examples, Objective, TokenizedText
 from tftrain.prepare.packing import pack
-from tftrain.prepare.pairs import Pair, PairedExample, make_pairs
+from tftrain.prepare.pairs import Pair, PairedExample, make_pairs, make_texts
 from tftrain.prepare.sentences import split_sentences
 
 _RANDOM_SECOND = "with a random second text"
@@ -23,15 +23,22 @@ _LONE = "document_of_one_token"
 _TOKENS, _POSITIONS = "tokens in rows", "positions of rows"
 _SHOWN_TOKENS = 60
 _MASKED_AT_ONCE = 1024
-_SPECIAL_TOKENS = 3
 _PACKING = 1 << 20  # of random numbers: no turn of the pairs has this number
 
 
 class MaskedObjective(Objective):
     """Pairs of texts, unmasked, or masked as in the original BERT."""
 
+    special_tokens = SPECIAL_TOKENS
+
     def passages(self, paragraphs: list[str]) -> list[str]:
-        """Returns the sentences."""
+        """Returns the sentences; for a byte-level BPE with the space, or the line break, before each but the first."""
+        if self.config.tokenizer_type == "bpe":
+            return [
+                (" " if place else "\n" if number else "") + sentence
+                for number, paragraph in enumerate(paragraphs)
+                for place, sentence in enumerate(split_sentences(paragraph))
+            ]
         return [cut_spaceless(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
 
     def examples(self, text: TokenizedText, chunk: Chunk, vocabulary: Vocabulary) -> Examples:
@@ -48,8 +55,9 @@ class MaskedObjective(Objective):
     def rows(self, accounting: Accounting) -> list[str]:
         """Returns the number of random second texts, of the examples of a document, and how full the rows are."""
         details = accounting.details
+        random = details[_RANDOM_SECOND]
         return [
-            row(f"  {_RANDOM_SECOND}", details[_RANDOM_SECOND], accounting.examples),
+            *([row(f"  {_RANDOM_SECOND}", random, accounting.examples)] if random else []),
             f"{'  of a document':32}{accounting.examples / max(1, accounting.documents):>16,.1f}",
             row("rows", accounting.records),
             row("  positions that are not padding", details[_TOKENS], details[_POSITIONS]),
@@ -69,7 +77,7 @@ class MaskedObjective(Objective):
     def warnings(self, documents: Sequence[int]) -> list[str]:
         """Warns of chunks with a single document: random next sentences have no other document to come from."""
         single, filled = documents.count(1), sum(count > 0 for count in documents)
-        if not single:
+        if not single or not self.config.next_sentence:
             return []
         other_separator = "file" if self.config.document_separator == "blank_line" else "blank_line"
         return [
@@ -87,11 +95,13 @@ class _Pairs(Examples):
         self._text, self._chunk, self._vocabulary, self._config, self._slots = text, chunk, vocabulary, config, slots
         self._pairs: list[Pair] = []
         for turn in range(config.dupe_factor or (10 if config.masking == "static" else 1)):
-            self._pairs += make_pairs(text, config.max_seq_length, config.short_seq_prob, self._rng(turn))
+            make = make_pairs if config.next_sentence else make_texts
+            self._pairs += make(text, config.max_seq_length, config.short_seq_prob, self._rng(turn))
         self.used = np.zeros(len(text.tokens), bool)
         for first, first_end, second, second_end, _ in self._pairs:
             self.used[first:first_end] = self.used[second:second_end] = True
-        sizes = [pair.first_end - pair.first + pair.second_end - pair.second + _SPECIAL_TOKENS for pair in self._pairs]
+        special = 3 if config.next_sentence else 2
+        sizes = [pair.first_end - pair.first + pair.second_end - pair.second + special for pair in self._pairs]
         self._rows = [[number] for number in range(len(sizes))]
         if config.examples_per_row > 1:
             # Which of equally long examples share a row is random.
@@ -149,9 +159,11 @@ class _Pairs(Examples):
 
     def lines(self, number: int) -> list[str]:
         pair = self._pairs[self._rows[number][0]]
-        relation = "B is random" if pair.next_sentence_label else "B follows A"
+        relation = ", B is random" if pair.next_sentence_label else ", B follows A"
         segments = (("A", pair.first, pair.first_end), ("B", pair.second, pair.second_end))
-        return [f"example, {relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
+        if pair.second == pair.second_end:
+            relation, segments = "", segments[:1]
+        return [f"example{relation}", *(f"  {name}: {self._words(begin, end)}" for name, begin, end in segments)]
 
     def _rng(self, turn: int) -> np.random.Generator:
         return np.random.default_rng([self._config.seed, int(self._chunk.split == "eval"), self._chunk.number, turn])
@@ -163,4 +175,5 @@ class _Pairs(Examples):
         cls, sep = self._vocabulary.id("[CLS]"), self._vocabulary.id("[SEP]")
         first = self._text.tokens[pair.first : pair.first_end].tolist()
         second = self._text.tokens[pair.second : pair.second_end].tolist()
-        return PairedExample([cls, *first, sep, *second, sep], len(first) + 2, pair.next_sentence_label)
+        ids = [cls, *first, sep, *second, sep] if second else [cls, *first, sep]
+        return PairedExample(ids, len(first) + 2, pair.next_sentence_label)

@@ -1,5 +1,8 @@
 """Sentence pairs for masked-LM and next-sentence training (BERT, arXiv 1810.04805, section 3.1 and appendix A.2).
 
+Without next sentences, an example has one text, A, with which a document goes on (RoBERTa, arXiv 1907.11692, its
+DOC-SENTENCES).
+
 A pair consists of two segments, A and B, which fill a sequence. In half of the pairs B follows A in the same document.
 In the others B comes from another document, and the text after A goes into the next pair. A small share of the pairs
 has a random, smaller length, so training includes short sequences.
@@ -38,7 +41,10 @@ class Pair(NamedTuple):
 
 
 class PairedExample(NamedTuple):
-    """One example before masking: the ids of [CLS] A [SEP] B [SEP], the position of the first token of B, the label."""
+    """One example before masking: the ids of [CLS] A [SEP] B [SEP], the position of the first token of B, the label.
+
+    Without B, the ids are those of [CLS] A [SEP], and the position is after the last one.
+    """
 
     input_ids: list[int]
     second_segment_start: int
@@ -81,6 +87,19 @@ def make_pairs(
             else:
                 yield Pair(begin, middle, middle, end, 0)
                 begin = end
+
+
+def make_texts(
+    text: TokenizedText, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator
+) -> Iterator[Pair]:
+    """Yields examples without a second text, which contain every token; the arguments are those of `make_pairs`."""
+    max_tokens = max_seq_length - 2
+    for begin, stop in pairwise(text.documents.tolist()):
+        while begin < stop:
+            length = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_seq_prob else max_tokens
+            end = min(begin + length, stop)
+            yield Pair(begin, end, end, end, 0)
+            begin = end
 
 
 def _labels(rng: np.random.Generator) -> Iterator[bool]:

@@ -111,6 +111,7 @@ def _write(
         tokens_dropped=dict(tokens.tokens_dropped),
         unk_share=tokens.unk_share,
         max_sequences_per_pack=config.examples_per_row if config.examples_per_row > 1 else None,
+        next_sentence=None if config.next_sentence else False,
         seed=config.seed,
         splits=splits,
     )

@@ -14,7 +14,7 @@ from tftrain.host.files import read_small
 from tftrain.input import manifest
 from tftrain.input.errors import DataError
 from tftrain.input.tokenizer_model import SETTINGS, Tokenizer
-from tftrain.input.vocabulary import MAX_BYTES, Vocabulary, read_file, read_vocabulary
+from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, read_file, read_vocabulary
 from tftrain.prepare import accents, shards
 from tftrain.prepare.alphabet import vocabulary_warnings
 from tftrain.prepare.corpus_chunks import Spool
@@ -44,7 +44,13 @@ def read(config: PrepareConfig) -> Tokenizer | None:
     if config.tokenizer_type == "bpe":
         from tftrain.input.byte_pairs import read_byte_pairs
 
-        return _tokenizer(config, *read_byte_pairs(config.vocab_file))
+        vocabulary, model = read_byte_pairs(config.vocab_file)
+        if config.objective == "masked" and not vocabulary.is_for_encoders:
+            raise DataError(
+                f"{config.vocab_file}: the vocabulary lacks special tokens; expected {' '.join(SPECIAL_TOKENS)} for "
+                "--objective=masked"
+            )
+        return _tokenizer(config, vocabulary, model)
     from tftrain.prepare.vocabulary_learner import sentencepiece_vocabulary
 
     model = read_file(config.vocab_file, "expected a sentencepiece model")
@@ -97,7 +103,7 @@ def learn(objective: Objective, spool: Spool, workers: Workers) -> Tokenizer:
         from tftrain.input.byte_pairs import learn_byte_pairs
 
         with progress("learn vocabulary"):
-            tokenizer = _tokenizer(config, *learn_byte_pairs(_texts(objective, spool), size))
+            tokenizer = _tokenizer(config, *learn_byte_pairs(_texts(objective, spool), size, objective.special_tokens))
     else:
         tokenizer = _learn_from_words(config, spool, size, workers)
     tokens = len(tokenizer.vocabulary)

@@ -4,7 +4,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.formats.weights import Weights
 from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
-from tftrain.tasks.bert_pretraining import BertPretraining
+from tftrain.tasks.bert_pretraining import BertPretraining, MaskedWords
 from tftrain.tasks.causal_pretraining import CausalPretraining
 from tftrain.tasks.fine_tuning import Classification, MultiLabel, QuestionAnswering, Regression, TokenClassification
 from tftrain.tasks.sentence_embedding import SentenceEmbedding
@@ -12,7 +12,11 @@ from tftrain.tasks.task import Batch, Mean, Task
 
 __all__ = ["Batch", "Mean", "Task", "make_task"]
 
-PRETRAINING = {"masked": BertPretraining, "causal": CausalPretraining}  # by what the family learns
+PRETRAINING = {  # by what the family learns, and by --next_sentence
+    ("masked", True): BertPretraining,
+    ("masked", False): MaskedWords,
+    ("causal", True): CausalPretraining,
+}
 FINE_TUNING = {  # by --task
     "classification": Classification,
     "multi_label": MultiLabel,
@@ -26,5 +30,5 @@ FINE_TUNING = {  # by --task
 def make_task(config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None) -> Task:
     """Builds the task of a filled-in configuration: this rank's part of the model, with its initial weights."""
     model = config.model
-    task = FINE_TUNING[model.task] if model.is_fine_tuned else PRETRAINING[model.objective]
+    task = FINE_TUNING[model.task] if model.is_fine_tuned else PRETRAINING[model.objective, model.next_sentence]
     return task(config, mesh, part, initial)

@@ -1,4 +1,4 @@
-"""BERT's pre-training (Devlin et al., arXiv 1810.04805): masked words and the next sentence.
+"""BERT's pre-training (Devlin et al., arXiv 1810.04805): masked words and the next sentence, or masked words alone.
 
 The loss is the cross-entropy summed over all masked words of the global batch and divided by their number, plus that of
 the next-sentence predictions divided by the number of samples.
@@ -42,16 +42,15 @@ class LossSums(NamedTuple):
     examples: tf.Tensor
 
 
-class BertPretraining(Task):
-    """A BERT encoder with its two heads; its sums are `LossSums`."""
+_MLM_LOSS = Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True)
+_MLM_ACCURACY = Mean("mlm_accuracy", "lm accuracy", "masked-LM accuracy", "mlm_correct", "mlm_weight")
 
-    sums = LossSums._fields
-    means = (
-        Mean("mlm_loss", "lm loss", "masked-LM loss", "mlm_sum", "mlm_weight", is_loss=True),
-        Mean("nsp_loss", "nsp loss", "next-sentence loss", "nsp_sum", "examples", is_loss=True, in_evaluation=False),
-        Mean("mlm_accuracy", "lm accuracy", "masked-LM accuracy", "mlm_correct", "mlm_weight"),
-        Mean("nsp_accuracy", "nsp accuracy", "next-sentence accuracy", "nsp_correct", "examples", in_training=False),
-    )
+
+class MaskedWords(Task):
+    """An encoder with the head of masked words alone; its sums are those `LossSums` that are of no pairs."""
+
+    sums = ("mlm_sum", "mlm_weight", "mlm_correct", "examples")
+    means = (_MLM_LOSS, _MLM_ACCURACY)
 
     def open_source(self, data: DataConfig, split: str, seed: int) -> ExampleSource:
         """Opens the examples of a split, "train" or "eval"."""
@@ -63,10 +62,37 @@ class BertPretraining(Task):
         return flops.step(describe(self._config.model), length, slots, self.batch_size(batch))
 
     def loss_weights(self, batch: Batch) -> tf.Tensor:
+        """Returns the weights of the masked words, fp32 [1]."""
+        return tf.reduce_sum(batch["masked_lm_weights"])[tf.newaxis]
+
+    def loss_sums(
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns the sums of the residual stream after the last block, [b, S, H]."""
+        terms = self.model.loss_terms(x, batch, deferred)
+        return masked_sums(terms, batch) | {"examples": tf.reduce_sum(_example_weights(terms, batch))}
+
+    def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the tokens of a batch's text, see `original_tokens`."""
+        return original_tokens(batch)
+
+
+class BertPretraining(MaskedWords):
+    """A BERT encoder with its two heads; its sums are `LossSums`."""
+
+    sums = LossSums._fields
+    means = (
+        _MLM_LOSS,
+        Mean("nsp_loss", "nsp loss", "next-sentence loss", "nsp_sum", "examples", is_loss=True, in_evaluation=False),
+        _MLM_ACCURACY,
+        Mean("nsp_accuracy", "nsp accuracy", "next-sentence accuracy", "nsp_correct", "examples", in_training=False),
+    )
+
+    def loss_weights(self, batch: Batch) -> tf.Tensor:
         """Returns the weights of the masked words and of the sentence pairs, fp32 [2]."""
         packed = batch.get("sequence_weights")
         pairs = tf.cast(self.batch_size(batch), tf.float32) if packed is None else tf.reduce_sum(packed)
-        return tf.stack([tf.reduce_sum(batch["masked_lm_weights"]), pairs])
+        return tf.concat([super().loss_weights(batch), [pairs]], 0)
 
     def loss_sums(
         self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
@@ -74,9 +100,22 @@ class BertPretraining(Task):
         """Returns the `LossSums` of the residual stream after the last block, [b, S, H]."""
         return pretraining_loss_sums(self.model.loss_terms(x, batch, deferred), batch)._asdict()
 
-    def text_tokens(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the tokens of a batch's text, see `original_tokens`."""
-        return original_tokens(batch)
+
+def masked_sums(terms: LossTerms, batch: Batch) -> dict[str, tf.Tensor]:
+    """Returns the sums of the masked words; masked_lm_weights, float [b, P], are 0 where a slot is unused."""
+    weights = tf.cast(batch["masked_lm_weights"], terms.mlm_entropy.dtype)
+    return {
+        "mlm_sum": tf.reduce_sum(terms.mlm_entropy * weights),
+        "mlm_weight": tf.reduce_sum(weights),
+        "mlm_correct": tf.reduce_sum(terms.mlm_correct * weights),
+    }
+
+
+def _example_weights(terms: LossTerms, batch: Batch) -> tf.Tensor:
+    """Returns the weights of the examples, [n]: of each, also of several in a row."""
+    weights, wide = batch.get("sequence_weights", batch.get("example_weights")), terms.mlm_entropy.dtype
+    rows = tf.shape(terms.mlm_entropy)[:1]
+    return tf.ones(rows, wide) if weights is None else tf.reshape(tf.cast(weights, wide), [-1])
 
 
 def pretraining_loss_sums(terms: LossTerms, batch: Batch) -> LossSums:
@@ -93,18 +132,13 @@ def pretraining_loss_sums(terms: LossTerms, batch: Batch) -> LossSums:
         LossSums. Only mlm_sum and nsp_sum have gradients.
     """
     wide = terms.nsp_logits.dtype
-    mlm_weights = tf.cast(batch["masked_lm_weights"], wide)
     nsp_labels = tf.reshape(batch["next_sentence_labels"], [-1])
     nsp_logits = tf.reshape(terms.nsp_logits, [-1, terms.nsp_logits.shape[-1]])
-    nsp_weights = batch.get("sequence_weights", batch.get("example_weights"))
-    nsp_weights = tf.ones_like(nsp_labels, wide) if nsp_weights is None else tf.cast(nsp_weights, wide)
-    nsp_weights = tf.reshape(nsp_weights, [-1])
+    nsp_weights = _example_weights(terms, batch)
     nsp_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(nsp_labels, nsp_logits)
     nsp_correct = tf.argmax(nsp_logits, axis=-1, output_type=nsp_labels.dtype) == nsp_labels
     return LossSums(
-        mlm_sum=tf.reduce_sum(terms.mlm_entropy * mlm_weights),
-        mlm_weight=tf.reduce_sum(mlm_weights),
-        mlm_correct=tf.reduce_sum(terms.mlm_correct * mlm_weights),
+        **masked_sums(terms, batch),
         nsp_sum=tf.reduce_sum(nsp_entropy * nsp_weights),
         nsp_correct=tf.reduce_sum(tf.cast(nsp_correct, wide) * nsp_weights),
         examples=tf.reduce_sum(nsp_weights),

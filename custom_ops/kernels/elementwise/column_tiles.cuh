@@ -1,5 +1,5 @@
 // Functions of each element and its column's parameters, with sums of the results over rows: the pattern of bias and GeLU,
-// GeGLU, and bias, dropout and add.
+// gated units, and bias, dropout and add.
 //
 // A warp takes a tile of 32 packs side by side and runs down the rows; a lane keeps its columns' biases and sums in
 // registers. The warps of a block take different rows of one tile, and join their sums before they are written.

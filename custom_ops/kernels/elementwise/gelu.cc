@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "custom_ops/kernels/common/row_chunks.h"
+#include "custom_ops/kernels/elementwise/activation.h"
 
 #define TFTRAIN_KERNEL_FILE "custom_ops/kernels/elementwise/gelu-inl.h"
 #include "custom_ops/kernels/common/foreach_target.h"

@@ -1,14 +1,14 @@
 // Bias and GeLU on the GPU; see gelu.h.
+#include "custom_ops/kernels/elementwise/activation.cuh"
 #include "custom_ops/kernels/elementwise/column_tiles.cuh"
 #include "custom_ops/kernels/elementwise/gelu.h"
-#include "custom_ops/kernels/elementwise/gelu_math.cuh"
 
 namespace tftrain {
 namespace {
 
 using namespace tftrain::cuda;
 
-template <bool kTanh>
+template <Activation kActivation>
 struct GeluFunction {
   static constexpr int kInputs = 1, kOutputs = 1, kBiases = 1, kSums = 0;
   const void* in[1];
@@ -22,12 +22,12 @@ struct GeluFunction {
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
       const float z = x[0][i] + b[0][i];
-      y[0][i] = Gelu(z, TailOf<kTanh>(z));
+      y[0][i] = ValueOf(z, TailOf<kActivation>(z));
     }
   }
 };
 
-template <bool kTanh>
+template <Activation kActivation>
 struct GeluGradient {
   static constexpr int kInputs = 2, kOutputs = 1, kBiases = 1, kSums = 1;
   const void* in[2];  // dy, x
@@ -41,31 +41,31 @@ struct GeluGradient {
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
       const float z = v[1][i] + b[0][i];
-      dx[0][i] = v[0][i] * GeluSlope(z, TailOf<kTanh>(z));
+      dx[0][i] = v[0][i] * SlopeOf(z, TailOf<kActivation>(z));
     }
   }
 };
 
-template <bool kTanh>
+template <Activation kActivation>
 CudaError Run(const GeluForward& args, const CudaStream& stream) {
-  const GeluFunction<kTanh> function{{args.x}, {args.y}, {args.bias}, args.parameter_dtype};
+  const GeluFunction<kActivation> function{{args.x}, {args.y}, {args.bias}, args.parameter_dtype};
   return RunTiles(args.dtype, function, args.rows, {args.columns, args.parameter_dtype, {}}, stream);
 }
 
-template <bool kTanh>
+template <Activation kActivation>
 CudaError Run(const GeluBackward& args, const CudaStream& stream) {
-  const GeluGradient<kTanh> function{{args.dy, args.x}, {args.dx}, {args.bias}, args.parameter_dtype};
+  const GeluGradient<kActivation> function{{args.dy, args.x}, {args.dx}, {args.bias}, args.parameter_dtype};
   return RunTiles(args.dtype, function, args.rows, {args.columns, args.parameter_dtype, {args.dbias}}, stream);
 }
 
 }  // namespace
 
 CudaError Launch(const GeluForward& args, const CudaStream& stream) {
-  return args.approximate ? Run<true>(args, stream) : Run<false>(args, stream);
+  return WithActivation(GeluForm(args.approximate), [&](auto activation) { return Run<activation()>(args, stream); });
 }
 
 CudaError Launch(const GeluBackward& args, const CudaStream& stream) {
-  return args.approximate ? Run<true>(args, stream) : Run<false>(args, stream);
+  return WithActivation(GeluForm(args.approximate), [&](auto activation) { return Run<activation()>(args, stream); });
 }
 
 }  // namespace tftrain

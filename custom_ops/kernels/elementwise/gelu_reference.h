@@ -1,4 +1,4 @@
-// GeLU as plain loops in fp64: the specification that the kernels of gelu.h and geglu.h are tested against.
+// GeLU as plain loops in fp64: the specification that the kernels of gelu.h and glu.h are tested against.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GELU_REFERENCE_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GELU_REFERENCE_H_
 

@@ -6,16 +6,18 @@
 #include "custom_ops/kernels/attention_softmax/attention_softmax.h"
 #include "custom_ops/kernels/common/testing.h"
 #include "custom_ops/kernels/elementwise/bias_dropout_add.h"
-#include "custom_ops/kernels/elementwise/geglu.h"
 #include "custom_ops/kernels/elementwise/gelu.h"
+#include "custom_ops/kernels/elementwise/glu.h"
 #include "custom_ops/kernels/layer_norm/layer_norm.h"
 
 namespace tftrain {
 namespace {
 
-int64_t WorkspaceBytes(const LayerNormBackward& args) { return RowSumsBytes(args.rows, args.hidden, 2); }
+int64_t WorkspaceBytes(const LayerNormBackward& args) {
+  return RowSumsBytes(args.rows, args.hidden, args.centred ? 2 : 1);
+}
 int64_t WorkspaceBytes(const GeluBackward& args) { return TileSumsBytes(args.rows, args.columns, 1); }
-int64_t WorkspaceBytes(const GegluBackward& args) { return TileSumsBytes(args.rows, args.columns, 2); }
+int64_t WorkspaceBytes(const GluBackward& args) { return TileSumsBytes(args.rows, args.columns, 2); }
 int64_t WorkspaceBytes(const BiasDropoutAddBackward& args) {
   return TileSumsBytes(args.samples * args.rows, args.hidden, 1);
 }
@@ -80,37 +82,51 @@ std::string Describe(DType dtype, Shape shape) {
   return std::string(Name(dtype)) + " " + std::to_string(shape.rows) + "x" + std::to_string(shape.columns);
 }
 
+constexpr Shape kRows[] = {{1, 1},    {29, 7},   {0, 64},   {31, 64},  {9, 1000},  {7, 1001},  {5, 2560},
+                           {3, 8192}, {2, 5003}, {4, 5121}, {5, 8193}, {0, 8193}, {4, 10007}, {4, 16384}};
+
+void ExpectSameNorm(bool centred, DType dtype, Shape shape) {
+  const DType parameter_dtype = dtype == DType::kFloat16 ? dtype : DType::kFloat32;
+  const std::string what = Describe(dtype, shape);
+  const int64_t count = shape.rows * shape.columns;
+  Data data(1);
+  const auto y = data.Out(dtype, count), dx = data.Out(dtype, count);
+  const auto mean = data.Out(DType::kFloat32, shape.rows), rstd = data.Out(DType::kFloat32, shape.rows);
+  const auto dgamma = data.Out(parameter_dtype, shape.columns), dbeta = data.Out(parameter_dtype, shape.columns);
+  const auto if_centred = [centred](void* place) { return centred ? place : nullptr; };
+  LayerNormForward args{shape.rows, shape.columns, centred, 1e-5, dtype, parameter_dtype, data.In(dtype, count, 0.5, 2),
+                        data.In(parameter_dtype, shape.columns, 1), if_centred(data.In(parameter_dtype, shape.columns)),
+                        y.cpu->data(), static_cast<float*>(if_centred(mean.cpu->data())),
+                        static_cast<float*>(rstd.cpu->data())};
+  Launch(args, SerialFor);
+  LayerNormBackward back{shape.rows, shape.columns, centred, dtype, parameter_dtype, data.In(dtype, count), args.x,
+                         args.gamma, args.mean, args.rstd, dx.cpu->data(), dgamma.cpu->data(),
+                         if_centred(dbeta.cpu->data())};
+  Launch(back, SerialFor);
+  back.dx = dx.cuda->data(), back.dgamma = dgamma.cuda->data(), back.dbeta = if_centred(dbeta.cuda->data());
+  LaunchEmulated(back);
+  args.y = y.cuda->data();
+  args.mean = static_cast<float*>(if_centred(mean.cuda->data()));
+  args.rstd = static_cast<float*>(rstd.cuda->data());
+  LaunchEmulated(args);
+  ExpectSame(y, ForwardTolerance(dtype), what + " y");
+  ExpectSame(rstd, ForwardTolerance(DType::kFloat32), what + " rstd");
+  ExpectSame(dx, GradientTolerance(dtype), what + " dx");
+  ExpectSame(dgamma, SumTolerance(parameter_dtype, shape.rows), what + " dgamma");
+  if (!centred) return;
+  ExpectSame(mean, ForwardTolerance(DType::kFloat32), what + " mean");
+  ExpectSame(dbeta, SumTolerance(parameter_dtype, shape.rows), what + " dbeta");
+}
+
 TEST(CudaLayerNorm, IsTheSameAsOnTheCpu) {
   for (DType dtype : kDTypes) {
-    const DType parameter_dtype = dtype == DType::kFloat16 ? dtype : DType::kFloat32;
-    for (Shape shape : {Shape{1, 1}, {29, 7}, {0, 64}, {31, 64}, {9, 1000}, {7, 1001}, {5, 2560}, {3, 8192}, {2, 5003},
-                        {4, 5121}, {5, 8193}, {0, 8193}, {4, 10007}, {4, 16384}}) {
-      const std::string what = Describe(dtype, shape);
-      const int64_t count = shape.rows * shape.columns;
-      Data data(1);
-      const auto y = data.Out(dtype, count), dx = data.Out(dtype, count);
-      const auto mean = data.Out(DType::kFloat32, shape.rows), rstd = data.Out(DType::kFloat32, shape.rows);
-      const auto dgamma = data.Out(parameter_dtype, shape.columns), dbeta = data.Out(parameter_dtype, shape.columns);
-      LayerNormForward args{shape.rows, shape.columns, 1e-5, dtype, parameter_dtype, data.In(dtype, count, 0.5, 2),
-                            data.In(parameter_dtype, shape.columns, 1), data.In(parameter_dtype, shape.columns),
-                            y.cpu->data(), static_cast<float*>(mean.cpu->data()),
-                            static_cast<float*>(rstd.cpu->data())};
-      Launch(args, SerialFor);
-      LayerNormBackward back{shape.rows, shape.columns, dtype, parameter_dtype, data.In(dtype, count), args.x,
-                             args.gamma, args.mean, args.rstd, dx.cpu->data(), dgamma.cpu->data(), dbeta.cpu->data()};
-      Launch(back, SerialFor);
-      back.dx = dx.cuda->data(), back.dgamma = dgamma.cuda->data(), back.dbeta = dbeta.cuda->data();
-      LaunchEmulated(back);
-      args.y = y.cuda->data();
-      args.mean = static_cast<float*>(mean.cuda->data()), args.rstd = static_cast<float*>(rstd.cuda->data());
-      LaunchEmulated(args);
-      ExpectSame(y, ForwardTolerance(dtype), what + " y");
-      ExpectSame(mean, ForwardTolerance(DType::kFloat32), what + " mean");
-      ExpectSame(rstd, ForwardTolerance(DType::kFloat32), what + " rstd");
-      ExpectSame(dx, GradientTolerance(dtype), what + " dx");
-      ExpectSame(dgamma, SumTolerance(parameter_dtype, shape.rows), what + " dgamma");
-      ExpectSame(dbeta, SumTolerance(parameter_dtype, shape.rows), what + " dbeta");
-    }
+    for (Shape shape : kRows) ExpectSameNorm(true, dtype, shape);
+  }
+}
+
+TEST(CudaRmsNorm, IsTheSameAsOnTheCpu) {
+  for (DType dtype : kDTypes) {
+    for (Shape shape : kRows) ExpectSameNorm(false, dtype, shape);
   }
 }
 
@@ -226,23 +242,24 @@ TEST(CudaGelu, KeepsInfinitiesAndNotNumbers) {
   }
 }
 
-TEST(CudaGeglu, IsTheSameAsOnTheCpu) {
+TEST(CudaGlu, IsTheSameAsOnTheCpu) {
   for (DType dtype : kDTypes) {
     const DType bias_dtype = DType::kFloat32;
     for (Shape shape : {Shape{1, 1}, {67, 7}, {131, 64}, {13, 1000}}) {
-      for (int form : {0, 1, 2, 3}) {
-        const bool tanh = form % 2, has_bias = form / 2;
-        const std::string what = Describe(dtype, shape) + (tanh ? " tanh" : " erf");
+      for (int form : {0, 1, 2, 3, 4, 5}) {
+        const bool has_bias = form / 3;
+        const Activation activation = static_cast<Activation>(form % 3);
+        const std::string what = Describe(dtype, shape) + " activation " + std::to_string(form % 3);
         const int64_t count = shape.rows * shape.columns, columns = shape.columns;
         Data data(4);
         const auto y = data.Out(dtype, count), dgate = data.Out(dtype, count), dup = data.Out(dtype, count);
         const auto dgate_bias = data.Out(bias_dtype, columns), dup_bias = data.Out(bias_dtype, columns);
-        GegluForward args{shape.rows, columns, tanh, dtype, bias_dtype, data.In(dtype, count, 0, 2),
-                          data.In(dtype, count), has_bias ? data.In(bias_dtype, columns) : nullptr,
-                          has_bias ? data.In(bias_dtype, columns) : nullptr, y.cpu->data()};
-        GegluBackward back{shape.rows, columns, tanh, dtype, bias_dtype, data.In(dtype, count), args.gate, args.up,
-                           args.gate_bias, args.up_bias, dgate.cpu->data(), dup.cpu->data(),
-                           has_bias ? dgate_bias.cpu->data() : nullptr, has_bias ? dup_bias.cpu->data() : nullptr};
+        GluForward args{shape.rows, columns, activation, dtype, bias_dtype, data.In(dtype, count, 0, 2),
+                        data.In(dtype, count), has_bias ? data.In(bias_dtype, columns) : nullptr,
+                        has_bias ? data.In(bias_dtype, columns) : nullptr, y.cpu->data()};
+        GluBackward back{shape.rows, columns, activation, dtype, bias_dtype, data.In(dtype, count), args.gate, args.up,
+                         args.gate_bias, args.up_bias, dgate.cpu->data(), dup.cpu->data(),
+                         has_bias ? dgate_bias.cpu->data() : nullptr, has_bias ? dup_bias.cpu->data() : nullptr};
         Launch(args, SerialFor);
         Launch(back, SerialFor);
         args.y = y.cuda->data(), back.dgate = dgate.cuda->data(), back.dup = dup.cuda->data();
@@ -259,6 +276,21 @@ TEST(CudaGeglu, IsTheSameAsOnTheCpu) {
       }
     }
   }
+}
+
+TEST(CudaSwiglu, KeepsInfinitiesAndNotNumbers) {
+  const float gate[4] = {INFINITY, -INFINITY, NAN, -200}, one[4] = {1, 1, 1, 1};
+  float y[4], dgate[4], dup[4];
+  const DType dtype = DType::kFloat32;
+  LaunchEmulated(GluForward{1, 4, Activation::kSilu, dtype, dtype, gate, one, nullptr, nullptr, y});
+  LaunchEmulated(GluBackward{1, 4, Activation::kSilu, dtype, dtype, one, gate, one, nullptr, nullptr, dgate, dup,
+                             nullptr, nullptr});
+  EXPECT_EQ(y[0], INFINITY);
+  EXPECT_NEAR(y[1], 0, 1e-30);
+  EXPECT_TRUE(std::isnan(y[2]) && std::isnan(dgate[2]) && std::isnan(dup[2]));
+  EXPECT_NEAR(y[3], 0, 1e-30);
+  EXPECT_EQ(dgate[0], 1);
+  EXPECT_NEAR(dgate[1], 0, 1e-30);
 }
 
 TEST(CudaBiasDropoutAdd, IsTheSameAsOnTheCpuWithTheSameMasks) {

@@ -1,6 +1,6 @@
-// Layer normalization on the GPU; see layer_norm.h. A block takes a few rows at a time and stays on the GPU for many: each
-// thread keeps its columns of gamma, beta and their gradients in registers, and the rows' packs until they are normalized.
-// For rows that do not fit there is long.cuh.
+// Layer normalization on the GPU, and RMSNorm where kCentred is false; see layer_norm.h. A block takes a few rows at a
+// time and stays on the GPU for many: each thread keeps its columns of gamma, beta and their gradients in registers, and
+// the rows' packs until they are normalized. For rows that do not fit there is long.cuh.
 #include <algorithm>
 
 #include "custom_ops/kernels/cuda/column_sums.cuh"
@@ -32,7 +32,7 @@ constexpr int kBlocksAtLeast = kPacks == 1 ? 2 : 1;
 // The first column of a thread's pack p.
 __device__ __forceinline__ int ColumnOf(int p, int size) { return (p * blockDim.x + threadIdx.x) * size; }
 
-template <typename T, int kSize, int kPacks>
+template <bool kCentred, typename T, int kSize, int kPacks>
 __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kPacks>)
     LayerNormKernel(LayerNormForward args) {
   constexpr int kRows = kRowsAtOnce<kPacks>;
@@ -46,8 +46,9 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
   for (int p = 0; p < kPacks; ++p) {
     if (ColumnOf(p, kSize) >= hidden) continue;
     LoadColumns(args.gamma, args.parameter_dtype, ColumnOf(p, kSize), gamma[p]);
-    LoadColumns(args.beta, args.parameter_dtype, ColumnOf(p, kSize), beta[p]);
+    if constexpr (kCentred) LoadColumns(args.beta, args.parameter_dtype, ColumnOf(p, kSize), beta[p]);
   }
+  int turn = 0;
   for (int64_t first = int64_t{blockIdx.x} * kRows; first < args.rows; first += int64_t{gridDim.x} * kRows) {
     Pack<T, kSize> pack[kRows][kPacks] = {};
 #pragma unroll
@@ -61,16 +62,19 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
     }
     float mean[kRows] = {};
     float rstd[kRows] = {};
+    if constexpr (kCentred) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        float v[kSize];
-        pack[r][p].Decode(v);  // zeros behind the row's end
-        AddValues(v, &mean[r]);
+        for (int p = 0; p < kPacks; ++p) {
+          float v[kSize];
+          pack[r][p].Decode(v);  // zeros behind the row's end
+          AddValues(v, &mean[r]);
+        }
       }
+      ReduceBlock<Add>(mean, scratch[turn]);
+      turn ^= 1;
     }
-    ReduceBlock<Add>(mean, scratch[0]);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       mean[r] *= inverse;
@@ -79,16 +83,17 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
         if (ColumnOf(p, kSize) >= hidden) continue;
         float v[kSize];
         pack[r][p].Decode(v);
-        AddSquares(v, mean[r], &rstd[r]);
+        AddSquares<kCentred>(v, mean[r], &rstd[r]);
       }
     }
-    ReduceBlock<Add>(rstd, scratch[1]);
+    ReduceBlock<Add>(rstd, scratch[turn]);
+    turn ^= 1;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (first + r >= args.rows) break;
       rstd[r] = RstdOf(rstd[r], inverse, args.epsilon);
       if (threadIdx.x == 0) {
-        args.mean[first + r] = mean[r];
+        if constexpr (kCentred) args.mean[first + r] = mean[r];
         args.rstd[first + r] = rstd[r];
       }
 #pragma unroll
@@ -96,7 +101,7 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
         if (ColumnOf(p, kSize) >= hidden) continue;
         float v[kSize];
         pack[r][p].Decode(v);
-        Normalize(mean[r], rstd[r], gamma[p], beta[p], v);
+        Normalize<kCentred>(mean[r], rstd[r], gamma[p], beta[p], v);
         Pack<T, kSize>::Encode(v).Store(static_cast<T*>(args.y) + (first + r) * args.hidden + ColumnOf(p, kSize));
       }
     }
@@ -107,7 +112,7 @@ __global__ void __launch_bounds__(kMostThreads<kSize, kPacks>, kBlocksAtLeast<kP
 template <int kPacks>
 constexpr int kGradientRows = kPacks == 1 ? 2 : 1;
 
-template <typename T, int kSize, int kPacks>
+template <bool kCentred, typename T, int kSize, int kPacks>
 __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAtLeast<kPacks>)
     LayerNormGradientKernel(LayerNormBackward args, float* parts) {
   constexpr int kRows = kGradientRows<kPacks>;
@@ -130,7 +135,7 @@ __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAt
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (first + r >= args.rows) break;
-      mean[r] = args.mean[first + r];
+      if constexpr (kCentred) mean[r] = args.mean[first + r];
       rstd[r] = args.rstd[first + r];
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
@@ -148,7 +153,7 @@ __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAt
         float d[kSize], v[kSize];
         dy[r][p].Decode(d);  // zeros where there is no element, so that all sums stay as they are
         x[r][p].Decode(v);
-        AddGradients(d, v, mean[r], rstd[r], gamma[p], &sums[2 * r], &sums[2 * r + 1], dgamma[p], dbeta[p]);
+        AddGradients<kCentred>(d, v, mean[r], rstd[r], gamma[p], &sums[2 * r], &sums[2 * r + 1], dgamma[p], dbeta[p]);
       }
     }
     ReduceBlock<Add>(sums, scratch[turn]);
@@ -164,19 +169,19 @@ __global__ void __launch_bounds__(kMostGradientThreads<kSize, kPacks>, kBlocksAt
         float d[kSize], v[kSize];
         dy[r][p].Decode(d);
         x[r][p].Decode(v);
-        InputGradient(d, gamma[p], at_row, v);
+        InputGradient<kCentred>(d, gamma[p], at_row, v);
         Pack<T, kSize>::Encode(v).Store(static_cast<T*>(args.dx) + at);
       }
     }
   }
-  float* const part = parts + int64_t{blockIdx.x} * 2 * hidden;
+  float* const part = parts + int64_t{blockIdx.x} * kSums<kCentred> * hidden;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (ColumnOf(p, kSize) >= hidden) continue;
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
       part[ColumnOf(p, kSize) + i] = dgamma[p][i];
-      part[hidden + ColumnOf(p, kSize) + i] = dbeta[p][i];
+      if constexpr (kCentred) part[hidden + ColumnOf(p, kSize) + i] = dbeta[p][i];
     }
   }
 }
@@ -205,58 +210,73 @@ void Spread(int64_t hidden, bool wide, bool gradient, const Run& run, const RunL
   }
 }
 
-template <typename T>
+// Calls run(kCentred).
+template <typename Run>
+void WithCentred(bool centred, const Run& run) {
+  centred ? run(std::true_type()) : run(std::false_type());
+}
+
+template <bool kCentred, typename T>
 void Run(const LayerNormForward& args, void* stream) {
   const bool wide = Aligned16(args.hidden * sizeof(T), args.x, args.y);
   const auto run = [&](auto size, auto packs, int threads) {
     constexpr int kSize = size, kPacks = packs;
-    const auto kernel = LayerNormKernel<T, kSize, kPacks>;
+    const auto kernel = LayerNormKernel<kCentred, T, kSize, kPacks>;
     const int groups = DivideUp(args.rows, kRowsAtOnce<kPacks>);
     LaunchKernel(kernel, {std::min(groups, BlocksThatFit(kernel, threads))}, threads, stream, args);
   };
   const auto run_long = [&](auto size) {
-    const auto kernel = LongLayerNormKernel<T, size>;
+    const auto kernel = LongLayerNormKernel<kCentred, T, size>;
     LaunchKernel(kernel, {LongRowBlocks(kernel, args.rows)}, kLongRowThreads, stream, args);
   };
   Spread<T>(args.hidden, wide, false, run, run_long);
+}
+
+template <bool kCentred, typename T>
+CudaError Run(const LayerNormBackward& args, const CudaStream& stream) {
+  CudaError error = nullptr;
+  const auto launch = [&](auto kernel, int64_t most_blocks, int threads) {
+    const int blocks = static_cast<int>(std::min(most_blocks, MostRowParts(args.rows, args.hidden)));
+    float* parts = nullptr;
+    const ColumnSums sums = {args.hidden, args.parameter_dtype, {args.dgamma, kCentred ? args.dbeta : nullptr}};
+    error = TakeWorkspace(stream, blocks * sums.total(), &parts);
+    if (error != nullptr) return;
+    LaunchKernel(kernel, {blocks}, threads, stream.handle, args, parts);
+    SumParts(parts, blocks, sums, stream);
+  };
+  const bool wide = Aligned16(args.hidden * sizeof(T), args.dy, args.x, args.dx);
+  const auto run = [&](auto size, auto packs, int threads) {
+    constexpr int kSize = size, kPacks = packs;
+    const auto kernel = LayerNormGradientKernel<kCentred, T, kSize, kPacks>;
+    // Without rows one block still writes the zeros.
+    const int groups = std::max(1, DivideUp(args.rows, kGradientRows<kPacks>));
+    launch(kernel, std::min(groups, BlocksThatFit(kernel, threads)), threads);
+  };
+  const auto run_long = [&](auto size) {
+    const auto kernel = LongLayerNormGradientKernel<kCentred, T, size>;
+    launch(kernel, LongRowBlocks(kernel, args.rows), kLongRowThreads);
+  };
+  Spread<T>(args.hidden, wide, true, run, run_long);
+  return error != nullptr ? error : LastError();
 }
 
 }  // namespace
 
 CudaError Launch(const LayerNormForward& args, const CudaStream& stream) {
   if (args.rows == 0 || args.hidden == 0) return nullptr;
-  WithType(args.dtype, [&](auto t) { Run<decltype(t)>(args, stream.handle); });
+  WithType(args.dtype, [&](auto t) {
+    WithCentred(args.centred, [&](auto centred) { Run<centred, decltype(t)>(args, stream.handle); });
+  });
   return LastError();
 }
 
 CudaError Launch(const LayerNormBackward& args, const CudaStream& stream) {
   if (args.hidden == 0) return nullptr;
   CudaError error = nullptr;
-  const auto launch = [&](auto kernel, int64_t most_blocks, int threads) {
-    const int blocks = static_cast<int>(std::min(most_blocks, MostRowParts(args.rows, args.hidden)));
-    float* parts = nullptr;
-    error = TakeWorkspace(stream, blocks * 2 * args.hidden, &parts);
-    if (error != nullptr) return;
-    LaunchKernel(kernel, {blocks}, threads, stream.handle, args, parts);
-    SumParts(parts, blocks, {args.hidden, args.parameter_dtype, {args.dgamma, args.dbeta}}, stream);
-  };
   WithType(args.dtype, [&](auto t) {
-    using T = decltype(t);
-    const bool wide = Aligned16(args.hidden * sizeof(T), args.dy, args.x, args.dx);
-    const auto run = [&](auto size, auto packs, int threads) {
-      constexpr int kSize = size, kPacks = packs;
-      const auto kernel = LayerNormGradientKernel<T, kSize, kPacks>;
-      // Without rows one block still writes the zeros.
-      const int groups = std::max(1, DivideUp(args.rows, kGradientRows<kPacks>));
-      launch(kernel, std::min(groups, BlocksThatFit(kernel, threads)), threads);
-    };
-    const auto run_long = [&](auto size) {
-      const auto kernel = LongLayerNormGradientKernel<T, size>;
-      launch(kernel, LongRowBlocks(kernel, args.rows), kLongRowThreads);
-    };
-    Spread<T>(args.hidden, wide, true, run, run_long);
+    WithCentred(args.centred, [&](auto centred) { error = Run<centred, decltype(t)>(args, stream); });
   });
-  return error != nullptr ? error : LastError();
+  return error;
 }
 
 }  // namespace tftrain

@@ -1,5 +1,5 @@
-// Layer normalization of rows that do not fit into the registers of a block: the block walks down the row and reads it again
-// from memory, most often from a cache, for each of the formula's passes.
+// Layer normalization and RMSNorm of rows that do not fit into the registers of a block: the block walks down the row and
+// reads it again from memory, most often from a cache, for each of the formula's passes.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_LAYER_NORM_LONG_CUH_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_LAYER_NORM_LONG_CUH_
 
@@ -8,58 +8,63 @@
 
 namespace tftrain::cuda {
 
-template <typename T, int kSize>
+template <bool kCentred, typename T, int kSize>
 __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormKernel(LayerNormForward args) {
   using Columns = Pack<T, kSize>;
   __shared__ float scratch[2][kLongRowThreads / kWarp];
   const float inverse = 1.0f / args.hidden;
+  int turn = 0;
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
     const int64_t begin = row * args.hidden;
     const T* const x = static_cast<const T*>(args.x) + begin;
     T* const y = static_cast<T*>(args.y) + begin;
     float mean[1] = {};
-    ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
-      float v[kSize];
-      Columns::Load(x + column).Decode(v);
-      AddValues(v, mean);
-    });
-    ReduceBlock<Add>(mean, scratch[0]);
-    mean[0] *= inverse;
+    if constexpr (kCentred) {
+      ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
+        float v[kSize];
+        Columns::Load(x + column).Decode(v);
+        AddValues(v, mean);
+      });
+      ReduceBlock<Add>(mean, scratch[turn]);
+      turn ^= 1;
+      mean[0] *= inverse;
+    }
     float rstd[1] = {};
     ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
       float v[kSize];
       Columns::Load(x + column).Decode(v);
-      AddSquares(v, mean[0], rstd);
+      AddSquares<kCentred>(v, mean[0], rstd);
     });
-    ReduceBlock<Add>(rstd, scratch[1]);
+    ReduceBlock<Add>(rstd, scratch[turn]);
+    turn ^= 1;
     rstd[0] = RstdOf(rstd[0], inverse, args.epsilon);
     if (threadIdx.x == 0) {
-      args.mean[row] = mean[0];
+      if constexpr (kCentred) args.mean[row] = mean[0];
       args.rstd[row] = rstd[0];
     }
     ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
-      float v[kSize], gamma[kSize], beta[kSize];
+      float v[kSize], gamma[kSize], beta[kSize] = {};
       Columns::Load(x + column).Decode(v);
       LoadColumns(args.gamma, args.parameter_dtype, column, gamma);
-      LoadColumns(args.beta, args.parameter_dtype, column, beta);
-      Normalize(mean[0], rstd[0], gamma, beta, v);
+      if constexpr (kCentred) LoadColumns(args.beta, args.parameter_dtype, column, beta);
+      Normalize<kCentred>(mean[0], rstd[0], gamma, beta, v);
       Columns::Encode(v).Store(y + column);
     });
   }
 }
 
-// The sums of the parameters' gradients over a block's rows live in its part of `parts`, [2, hidden].
-template <typename T, int kSize>
+// The sums of the parameters' gradients over a block's rows live in its part of `parts`, [kSums, hidden].
+template <bool kCentred, typename T, int kSize>
 __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormGradientKernel(LayerNormBackward args, float* parts) {
   using Columns = Pack<T, kSize>;
   __shared__ float scratch[2][2 * kLongRowThreads / kWarp];
   const float inverse = 1.0f / args.hidden;
-  float* const dgamma_part = parts + int64_t{blockIdx.x} * 2 * args.hidden;
+  float* const dgamma_part = parts + int64_t{blockIdx.x} * kSums<kCentred> * args.hidden;
   float* const dbeta_part = dgamma_part + args.hidden;
   ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
     const float zeros[kSize] = {};
     StoreFloats(zeros, dgamma_part + column);
-    StoreFloats(zeros, dbeta_part + column);
+    if constexpr (kCentred) StoreFloats(zeros, dbeta_part + column);
   });
   int turn = 0;
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
@@ -67,18 +72,18 @@ __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormGradientKernel(L
     const T* const dy = static_cast<const T*>(args.dy) + begin;
     const T* const x = static_cast<const T*>(args.x) + begin;
     T* const dx = static_cast<T*>(args.dx) + begin;
-    GradientRow at = {args.mean[row], args.rstd[row]};
+    GradientRow at = {kCentred ? args.mean[row] : 0, args.rstd[row]};
     float sums[2] = {};
     ForOwnPacks<kSize>(args.hidden, [&](int64_t column) {
-      float d[kSize], v[kSize], gamma[kSize], dgamma[kSize], dbeta[kSize];
+      float d[kSize], v[kSize], gamma[kSize], dgamma[kSize], dbeta[kSize] = {};
       Columns::Load(dy + column).Decode(d);
       Columns::Load(x + column).Decode(v);
       LoadColumns(args.gamma, args.parameter_dtype, column, gamma);
       LoadFloats(dgamma_part + column, dgamma);
-      LoadFloats(dbeta_part + column, dbeta);
-      AddGradients(d, v, at.mean, at.rstd, gamma, &sums[0], &sums[1], dgamma, dbeta);
+      if constexpr (kCentred) LoadFloats(dbeta_part + column, dbeta);
+      AddGradients<kCentred>(d, v, at.mean, at.rstd, gamma, &sums[0], &sums[1], dgamma, dbeta);
       StoreFloats(dgamma, dgamma_part + column);
-      StoreFloats(dbeta, dbeta_part + column);
+      if constexpr (kCentred) StoreFloats(dbeta, dbeta_part + column);
     });
     ReduceBlock<Add>(sums, scratch[turn]);
     turn ^= 1;
@@ -89,7 +94,7 @@ __global__ void __launch_bounds__(kLongRowThreads) LongLayerNormGradientKernel(L
       Columns::Load(dy + column).Decode(d);
       Columns::Load(x + column).Decode(v);
       LoadColumns(args.gamma, args.parameter_dtype, column, gamma);
-      InputGradient(d, gamma, at, v);
+      InputGradient<kCentred>(d, gamma, at, v);
       Columns::Encode(v).Store(dx + column);
     });
   }

@@ -154,6 +154,7 @@ def test_answers_are_those_of_predict(common):
     assert_places(found)
 
 
+@pytest.mark.nightly
 def test_answers_of_a_cased_model_are_those_of_predict():
     model, examples = drawn(pieces(lower_case=False)), [*EXAMPLES, *random_examples(40)]
     found = answer(traced(model), examples)
@@ -164,7 +165,7 @@ def test_answers_of_a_cased_model_are_those_of_predict():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"doc_stride": 1, "n_best": 5, "max_answer_length": 1},
+        pytest.param({"doc_stride": 1, "n_best": 5, "max_answer_length": 1}, marks=pytest.mark.nightly),
         {"doc_stride": 99, "max_query_length": 99, "max_answer_length": 30},
     ],
     ids=["short", "long"],
@@ -180,6 +181,7 @@ def test_the_settings_of_the_run_and_the_threshold_count(settings):
     assert 10 < np.count_nonzero(found["end"]) < np.count_nonzero(scores["end"]) - 10
 
 
+@pytest.mark.nightly
 def test_of_equal_scores_the_first_counts_in_both():
     model = drawn(pieces(), doc_stride=3)
     whole = model.network.task_outputs
@@ -189,7 +191,7 @@ def test_of_equal_scores_the_first_counts_in_both():
     assert_equal(answer(traced(model), examples), model, examples)
 
 
-@pytest.mark.parametrize("tokenizer_type", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize("tokenizer_type", ["wordpiece", pytest.param("sentencepiece", marks=pytest.mark.nightly)])
 def test_words_have_the_places_of_training_for_every_code_point(tokenizer_type):
     # Of the ideographs, private use and what is unassigned, which are nearly all, some.
     codes = [code for code in CODES if code < 0x3400 or 0xA000 <= code < 0x12000 or code % 17 == 0]
@@ -262,13 +264,14 @@ def test_a_bare_tensorflow_gives_the_answers_of_each_variant(tmp_path, common):
         assert_equal(np.load(tmp_path / f"{variant}.npz"), model, EXAMPLES)
 
 
-@pytest.mark.parametrize("kind", ["sentencepiece", pytest.param("nfkc", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["sentencepiece", pytest.param("nfkc", marks=pytest.mark.nightly)])
 def test_tokenizers_of_tensorflow_text_give_the_answers_of_predict(sentencepiece, kind):
     tokenizer = sentencepiece if kind == "sentencepiece" else pieces()._replace(normalization="nfkc")
     model = drawn(tokenizer)
     assert_equal(answer(traced(model), EXAMPLES), model, EXAMPLES)
 
 
+@pytest.mark.nightly
 def test_an_export_has_the_threshold_of_its_flag(capsys, tmp_path):
     place = f"--init_checkpoint=hf:{DATA}/hf_bert_answers"
     text = exported(capsys, tmp_path / "out", place, "--null_score_threshold=-1000")

@@ -107,9 +107,8 @@ def test_texts_in_the_graph_are_those_of_predict(task):
     assert name in made
 
 
-@pytest.mark.parametrize(
-    ("name", "file"), [("classes", "classify"), pytest.param("answers", "answer", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "file"), [("classes", "classify"), ("answers", "answer")])
 def test_a_runtime_of_onnx_gives_the_logits_of_transformers(capsys, tmp_path, name, file):
     runtime = pytest.importorskip("onnxruntime")
     exported(capsys, tmp_path / "out", f"--init_checkpoint={fixture(name)}", "--format=onnx")

@@ -14,7 +14,7 @@ import tf_keras
 
 from tftrain.bench.kernels import traffic
 from tftrain.host.units import ITEM_BYTES
-from tftrain.ops import attention_softmax, dropout, gelu, layer_norm
+from tftrain.ops import attention_softmax, dropout, gelu, layer_norm, rms_norm, swiglu
 from tftrain.ops.library import library
 
 DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
@@ -86,7 +86,7 @@ def elementwise_case(op: str, dtype: str, sizes: dict[str, int], working_set: fl
 def _sample_shape(op, sizes):
     if op.startswith("attention_softmax"):
         return [sizes["heads"], sizes["seq"], sizes["seq"]]
-    wide = 4 * sizes["hidden"] if op.startswith(("bias_gelu", "geglu")) else sizes["hidden"]
+    wide = 4 * sizes["hidden"] if op.startswith(("bias_gelu", "geglu", "swiglu")) else sizes["hidden"]
     return [sizes["seq"], wide]
 
 
@@ -177,6 +177,20 @@ def _layer_norm(shape, dtype, _sizes):
     )
 
 
+def _rms_norm(shape, dtype, _sizes):
+    def tf_nn(x, gamma):
+        return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), axis=-1, keepdims=True) + EPSILON) * gamma
+
+    return Functions(
+        [normal(1, shape, dtype), normal(2, shape[-1:], dtype)],
+        {
+            "fused": lambda *args: rms_norm.rms_norm(*args, EPSILON),
+            "reference": lambda *args: rms_norm.reference_rms_norm(*args, EPSILON),
+            "tf_nn": tf_nn,
+        },
+    )
+
+
 def _attention_softmax(causal):
     def make(shape, dtype, sizes):
         def fused(causal):
@@ -247,6 +261,17 @@ def _geglu(form):
     return make
 
 
+def _swiglu(shape, dtype, _sizes):
+    return Functions(
+        [normal(1, shape, dtype), normal(2, shape, dtype)],
+        {
+            "fused": swiglu.swiglu,
+            "reference": swiglu.reference_swiglu,
+            "tf_nn": lambda gate, up: tf.nn.silu(gate) * up,
+        },
+    )
+
+
 def _bias_dropout_add(shape, dtype, _sizes):
     inputs = [normal(1, shape, dtype), normal(2, shape[-1:], dtype), normal(3, shape, dtype), tf.constant(3, tf.int64)]
     return Functions(
@@ -261,10 +286,12 @@ def _bias_dropout_add(shape, dtype, _sizes):
 
 MAKERS: dict[str, Callable[[list[int], tf.DType, dict[str, int]], Functions]] = {
     "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
     "attention_softmax": _attention_softmax(causal=False),
     "attention_softmax_causal": _attention_softmax(causal=True),
     "bias_gelu_tanh": _bias_gelu("tanh"),
     "bias_gelu_erf": _bias_gelu("erf"),
     "geglu_tanh": _geglu("tanh"),
+    "swiglu": _swiglu,
     "bias_dropout_add": _bias_dropout_add,
 }

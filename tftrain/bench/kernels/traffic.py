@@ -56,6 +56,11 @@ def layer_norm(at: Extent) -> Traffic:
     )
 
 
+def rms_norm(at: Extent) -> Traffic:
+    """x, gamma -> y, rstd; and dy, x, gamma, rstd -> dx, dgamma."""
+    return Traffic(2 * at.tensor + at.vector + at.statistics, 3 * at.tensor + 2 * at.vector + at.statistics)
+
+
 def attention_softmax(at: Extent) -> Traffic:
     """scores, int32 mask -> probabilities, dropped; and ddropped, probabilities -> dscores, dropped."""
     return Traffic(3 * at.tensor + at.batch * at.columns * STATISTIC, 4 * at.tensor)
@@ -77,6 +82,11 @@ def geglu(at: Extent) -> Traffic:
     return Traffic(3 * at.tensor + 2 * at.vector, 5 * at.tensor + 4 * at.vector)
 
 
+def swiglu(at: Extent) -> Traffic:
+    """gate, up -> y; and dy, gate, up -> dgate, dup."""
+    return Traffic(3 * at.tensor, 5 * at.tensor)
+
+
 def bias_dropout_add(at: Extent) -> Traffic:
     """x, bias, residual -> y; and dy -> dx, dbias. The residual's gradient is dy itself."""
     return Traffic(3 * at.tensor + at.vector, 2 * at.tensor + at.vector)
@@ -84,11 +94,13 @@ def bias_dropout_add(at: Extent) -> Traffic:
 
 TRAFFIC: dict[str, Callable[[Extent], Traffic]] = {
     "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
     "attention_softmax": attention_softmax,
     "attention_softmax_causal": attention_softmax_causal,
     "bias_gelu_tanh": bias_gelu,
     "bias_gelu_erf": bias_gelu,
     "geglu_tanh": geglu,
+    "swiglu": swiglu,
     "bias_dropout_add": bias_dropout_add,
 }
 

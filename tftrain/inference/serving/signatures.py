@@ -31,6 +31,12 @@ class Source(NamedTuple):
     null_score_threshold: float | None = None  # of answers; None: every question has an answer
 
     @property
+    def ids(self) -> tuple[tf.TensorSpec, ...]:
+        """The inputs of functions of token ids; a decoder takes no padding, and not all families have token types."""
+        config = self.model.config
+        return IDS[: 1 if config.is_decoder else 3 if config.has_token_types else 2]
+
+    @property
     def tokens(self) -> tf.Tensor:
         """The tokens by id, string [tokens]."""
         return tf.constant(self.model.tokenizer.vocabulary.tokens)
@@ -82,7 +88,7 @@ def encode(source: Source) -> Signature:
         hidden, pooled = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         return {"hidden_states": fp32(hidden)} | ({"pooled": fp32(pooled)} if has_pooler else {})
 
-    return Signature(run, IDS[:1] if source.model.config.is_decoder else IDS)
+    return Signature(run, source.ids)
 
 
 def masked_lm(source: Source) -> Signature | None:
@@ -91,13 +97,13 @@ def masked_lm(source: Source) -> Signature | None:
     if not source.has_masked_lm:
         return None
 
-    def run(input_ids, input_mask, token_type_ids):
+    def run(input_ids, input_mask, token_type_ids=None):
         hidden, _ = network.encode(encoder_batch(input_ids, input_mask, token_type_ids))
         places = tf.range(tf.shape(input_ids)[1])[tf.newaxis]
         places = tf.tile(places, [tf.shape(input_ids)[0], 1])
         return {"logits": fp32(network.masked_lm(hidden, places))}
 
-    return Signature(run, IDS)
+    return Signature(run, source.ids)
 
 
 def next_token(source: Source) -> Signature | None:
@@ -109,7 +115,7 @@ def next_token(source: Source) -> Signature | None:
     def run(input_ids):
         return {"logits": fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
 
-    return Signature(run, IDS[:1])
+    return Signature(run, source.ids)
 
 
 def embeddings(source: Source) -> Signature | None:
@@ -195,11 +201,11 @@ def _on_ids(finish: Finish, tasks: Collection[str], source: Source) -> Signature
     if source.model.config.task not in tasks:
         return None
 
-    def run(input_ids, input_mask, token_type_ids):
+    def run(input_ids, input_mask, token_type_ids=None):
         outputs = network.task_outputs(encoder_batch(input_ids, input_mask, token_type_ids))
         return finish(source, fp32(outputs), input_mask)
 
-    return Signature(run, IDS)
+    return Signature(run, source.ids)
 
 
 def _on_text(

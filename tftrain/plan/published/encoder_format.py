@@ -82,11 +82,7 @@ def read(cells: CsvRow) -> Row:
     micro_batch = cells.whole("micro_batch", UNSTATED_MICRO_BATCH.get(size, 8))
     accumulates = "grad_accum_dtype" in levers
     steps = cells.whole("grad_accum_steps", _stated_steps(cells.note(), micro_batch * dp) if accumulates else 1)
-    batch = {
-        "micro_batch_size": micro_batch,
-        "grad_accum_steps": steps,
-        "global_batch_size": micro_batch * steps * dp,
-    }
+    batch = {"micro_batch_size": micro_batch, "grad_accum_steps": steps, "global_batch_size": micro_batch * steps * dp}
     workload = from_config(changed(config, batch), dp).replaced(
         trainer="encoder",
         predictions=round(MASKED_SHARE * seq),

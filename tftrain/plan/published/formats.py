@@ -135,10 +135,7 @@ def _cpu_nodes(cells: CsvRow) -> Row:
         seconds /= 1e3
     peak, oom = cells.memory("max_mib", MIB), cells.note() == "OOM"
     reference = Reference(
-        None if oom else peak,
-        oom,
-        sec_per_iteration=seconds,
-        tflops_per_gpu=cells.figure("tflops_per_gpu"),
+        None if oom else peak, oom, sec_per_iteration=seconds, tflops_per_gpu=cells.figure("tflops_per_gpu")
     )
     nodes = cells.whole("nodes")
     workload = _decoder(cells, CPU_VOCAB, "fp32", checkpointing, 0).replaced(fused=frozenset({"optimizer"}))
@@ -164,10 +161,7 @@ def _selene(cells: CsvRow) -> Row:
     precision = cells.choice("precision", tuple(ITEM_BYTES))
     chunks, nodes = cells.whole("virtual_pp"), cells.whole("nodes")
     workload = _decoder(cells, cells.whole("vocab"), precision, checkpointing, 0).replaced(
-        fused=MEGATRON_FUSED,
-        sequence_parallel=switch,
-        schedule="interleaved" if chunks > 1 else "1f1b",
-        chunks=chunks,
+        fused=MEGATRON_FUSED, sequence_parallel=switch, schedule="interleaved" if chunks > 1 else "1f1b", chunks=chunks
     )
     if workload.ranks != PER_NODE * nodes:
         sizes = f"dp={workload.dp} * tp={workload.tp} * pp={workload.pp}"

@@ -1,10 +1,11 @@
-// GeGLU (Shazeer, arXiv 2002.05202) of rows, with optional biases added in front:
+// Gated linear units (Shazeer, arXiv 2002.05202) of rows, with optional biases added in front:
 //
-//   y = gelu(gate + gate_bias) * (up + up_bias)
+//   y = f(gate + gate_bias) * (up + up_bias)
 //
-// The sums are fp32 and nowhere stored: backward makes them again from gate and up. See gelu.h for gelu.
-#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GEGLU_H_
-#define TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GEGLU_H_
+// where f is gelu, in one of its forms, in GeGLU, and silu in SwiGLU. The sums are fp32 and nowhere stored: backward makes
+// them again from gate and up.
+#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GLU_H_
+#define TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GLU_H_
 
 #include <cstdint>
 
@@ -12,13 +13,14 @@
 #include "custom_ops/kernels/common/parallel.h"
 #include "custom_ops/kernels/common/target.h"
 #include "custom_ops/kernels/cuda/stream.h"
+#include "custom_ops/kernels/elementwise/activation.h"
 
 namespace tftrain {
 
-struct GegluForward {
+struct GluForward {
   int64_t rows;
   int64_t columns;
-  bool approximate;       // the tanh form
+  Activation activation;  // f
   DType dtype;            // of gate, up and y
   DType parameter_dtype;  // of the biases
   const void* gate;       // [rows, columns]
@@ -29,12 +31,12 @@ struct GegluForward {
 };
 
 // With z = gate + gate_bias:
-//   dgate = dy * (up + up_bias) * gelu'(z),  dup = dy * gelu(z);
+//   dgate = dy * (up + up_bias) * f'(z),  dup = dy * f(z);
 // the biases' gradients are their sums over rows, in fp32 before they are rounded.
-struct GegluBackward {
+struct GluBackward {
   int64_t rows;
   int64_t columns;
-  bool approximate;
+  Activation activation;  // f
   DType dtype;            // of dy, gate, up, dgate and dup
   DType parameter_dtype;  // of the biases and their gradients
   const void* dy;         // [rows, columns]
@@ -49,11 +51,11 @@ struct GegluBackward {
 };
 
 // Bitwise the same for any number of threads.
-void Launch(const GegluForward& args, const ParallelFor& parallel_for, Target target = BestTarget());
-void Launch(const GegluBackward& args, const ParallelFor& parallel_for, Target target = BestTarget());
-CudaError Launch(const GegluForward& args, const CudaStream& stream);
-CudaError Launch(const GegluBackward& args, const CudaStream& stream);
+void Launch(const GluForward& args, const ParallelFor& parallel_for, Target target = BestTarget());
+void Launch(const GluBackward& args, const ParallelFor& parallel_for, Target target = BestTarget());
+CudaError Launch(const GluForward& args, const CudaStream& stream);
+CudaError Launch(const GluBackward& args, const CudaStream& stream);
 
 }  // namespace tftrain
 
-#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GEGLU_H_
+#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GLU_H_

@@ -1,24 +1,27 @@
-// GeLU and its derivative of one number, for the GPU; gelu_math-inl.h says why they are made from the tail.
+// GeLU and SiLU and their derivatives of one number, for the GPU; activation-inl.h says why they are made from the tail.
 //
 // The tail of the normal distribution is E t P(t) with E = e^(-a^2 / 2) and t = 1 / (1 + 0.3 a): what remains after E is
 // smooth, and the polynomial P was fitted to it with a relative error below 5e-8 everywhere. With two instructions of the
 // special function unit it takes less time than a GPU's memory needs for the number.
-#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GELU_MATH_CUH_
-#define TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GELU_MATH_CUH_
+#ifndef TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_ACTIVATION_CUH_
+#define TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_ACTIVATION_CUH_
 
 #include <cmath>
 
 #include "custom_ops/kernels/cuda/runtime.cuh"
+#include "custom_ops/kernels/elementwise/activation.h"
 
 namespace tftrain::cuda {
 
-struct GeluTail {
+constexpr float kLog2E = 1.44269504f;
+
+struct Tail {
   float magnitude;
   float tail;   // q
   float slope;  // d
 };
 
-__device__ __forceinline__ GeluTail ErfTail(float a) {
+__device__ __forceinline__ Tail ErfTail(float a) {
   constexpr float kHalfLog2E = 0.721347520f;
   constexpr float kNormalDensity = 0.398942280f;
   // What rounding a^2 loses is put back: in the exponential it would grow with a^2.
@@ -39,8 +42,7 @@ __device__ __forceinline__ GeluTail ErfTail(float a) {
 }
 
 // q = sigmoid(-2u(a)) = e / (1 + e) with e = e^(-2u), and c'(a) = q (1 - q) 2u'(a).
-__device__ __forceinline__ GeluTail TanhTail(float a) {
-  constexpr float kLog2E = 1.44269504f;
+__device__ __forceinline__ Tail TanhTail(float a) {
   constexpr float kLinear = 1.59576912f;   // 2 sqrt(2 / pi)
   constexpr float kCubic = 0.0713548163f;  // 0.044715 times that
   const float square = a * a;
@@ -51,21 +53,35 @@ __device__ __forceinline__ GeluTail TanhTail(float a) {
   return {a, tail, tail * fmaf(-a * rest, growth, 1.0f)};
 }
 
-template <bool kTanh>
-__device__ __forceinline__ GeluTail TailOf(float x) {
-  const float magnitude = fabsf(x);
-  const float a = magnitude > 14.0f ? 14.0f : magnitude;  // NaN stays
-  return kTanh ? TanhTail(a) : ErfTail(a);
+// q = sigmoid(-a) = e / (1 + e) with e = e^-a, and c'(a) = q (1 - q).
+__device__ __forceinline__ Tail SiluTail(float a) {
+  const float e = Exp2Approx(a * -kLog2E);
+  const float rest = ReciprocalApprox(1.0f + e);
+  const float tail = e * rest;
+  return {a, tail, tail * fmaf(-a, rest, 1.0f)};
 }
 
-__device__ __forceinline__ float Gelu(float x, const GeluTail& tail) {
+template <Activation kActivation>
+__device__ __forceinline__ Tail TailOf(float x) {
+  constexpr float kLargest = kActivation == Activation::kSilu ? 88.0f : 14.0f;
+  const float magnitude = fabsf(x);
+  const float a = magnitude > kLargest ? kLargest : magnitude;  // NaN stays
+  if constexpr (kActivation == Activation::kSilu) {
+    return SiluTail(a);
+  } else {
+    return kActivation == Activation::kGeluTanh ? TanhTail(a) : ErfTail(a);
+  }
+}
+
+// f(x) and f'(x).
+__device__ __forceinline__ float ValueOf(float x, const Tail& tail) {
   return fmaf(-tail.magnitude, tail.tail, x > 0.0f ? x : 0.0f);
 }
 
-__device__ __forceinline__ float GeluSlope(float x, const GeluTail& tail) {
+__device__ __forceinline__ float SlopeOf(float x, const Tail& tail) {
   return x < 0.0f ? tail.slope : 1.0f - tail.slope;
 }
 
 }  // namespace tftrain::cuda
 
-#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_GELU_MATH_CUH_
+#endif  // TFTRAIN_CUSTOM_OPS_KERNELS_ELEMENTWISE_ACTIVATION_CUH_

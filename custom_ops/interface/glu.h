@@ -1,6 +1,6 @@
-// The ops `TftrainGeglu` and `TftrainGegluGrad`: their arguments, and how these become the kernels'.
-#ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_GEGLU_H_
-#define TFTRAIN_CUSTOM_OPS_INTERFACE_GEGLU_H_
+// The ops `TftrainGeglu` and `TftrainSwiglu` and their gradients: their arguments, and how these become the kernels'.
+#ifndef TFTRAIN_CUSTOM_OPS_INTERFACE_GLU_H_
+#define TFTRAIN_CUSTOM_OPS_INTERFACE_GLU_H_
 
 #include <string>
 #include <vector>
@@ -8,14 +8,14 @@
 #include "custom_ops/interface/check.h"
 #include "custom_ops/interface/gelu.h"
 #include "custom_ops/interface/op.h"
-#include "custom_ops/kernels/elementwise/geglu.h"
+#include "custom_ops/kernels/elementwise/glu.h"
 #include "custom_ops/kernels/common/workspace.h"
 
 namespace tftrain {
 
 // Checks gate and up, and the biases of both if there are any, which are all inputs from `first` on. Returns the common
 // shape of gate and up.
-inline Dims CheckGegluInputs(Check& check, const std::vector<Spec>& in, size_t first, Dims shape) {
+inline Dims CheckGluInputs(Check& check, const std::vector<Spec>& in, size_t first, Dims shape) {
   const Spec &gate = in[first], &up = in[first + 1];
   const size_t biases = in.size() - first - 2;
   check.Storage("gate", gate);
@@ -35,15 +35,22 @@ inline Dims CheckGegluInputs(Check& check, const std::vector<Spec>& in, size_t f
   return shape;
 }
 
-// gate, up [..., columns], and none or two biases [columns], the gate's and up's -> y like gate.
-struct GegluOp : GeluAttributes {
-  static constexpr char kName[] = "TftrainGeglu";
+// SwiGLU has no attributes.
+struct SiluAttributes {
+  template <typename Visitor>
+  void VisitAttributes(Visitor&) {}
 
+  Activation activation() const { return Activation::kSilu; }
+};
+
+// gate, up [..., columns], and none or two biases [columns], the gate's and up's -> y like gate.
+template <typename Attributes>
+struct GluOp : Attributes {
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     Check check;
     check.That(in.size() >= 2, "expected gate and up");
     if (!check.problem().empty()) return check.problem();
-    const Dims shape = CheckGegluInputs(check, in, 0, UnknownDims());
+    const Dims shape = CheckGluInputs(check, in, 0, UnknownDims());
     if (!check.problem().empty()) return check.problem();
     *out = {{in[0].element, shape}};
     return "";
@@ -53,25 +60,24 @@ struct GegluOp : GeluAttributes {
   auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
     const bool has_biases = in.size() > 2;
     const Dims& dims = in[0].dims;
-    return Launch(GegluForward{dims.Product(0, dims.rank() - 1), dims[-1], approximate != 0,
-                               StorageType(in[0].element), has_biases ? StorageType(in[2].element) : DType::kFloat32,
-                               in[0].data, in[1].data, has_biases ? in[2].data : nullptr,
-                               has_biases ? in[3].data : nullptr, out[0].data},
+    return Launch(GluForward{dims.Product(0, dims.rank() - 1), dims[-1], this->activation(),
+                             StorageType(in[0].element), has_biases ? StorageType(in[2].element) : DType::kFloat32,
+                             in[0].data, in[1].data, has_biases ? in[2].data : nullptr,
+                             has_biases ? in[3].data : nullptr, out[0].data},
                   device);
   }
 };
 
 // dy, gate, up [..., columns], and none or two biases [columns] -> dgate and dup like gate, and the gradients of the
 // biases like these if there are any.
-struct GegluGradOp : GeluAttributes {
-  static constexpr char kName[] = "TftrainGegluGrad";
-
+template <typename Attributes>
+struct GluGradOp : Attributes {
   std::string Infer(const std::vector<Spec>& in, std::vector<Spec>* out) const {
     Check check;
     check.That(in.size() >= 3, "expected dy, gate and up");
     if (!check.problem().empty()) return check.problem();
     check.Element("dy", in[0], in[1].element);
-    const Dims shape = CheckGegluInputs(check, in, 1, in[0].dims);
+    const Dims shape = CheckGluInputs(check, in, 1, in[0].dims);
     if (!check.problem().empty()) return check.problem();
     *out = {{in[1].element, shape}, {in[1].element, shape}};
     const Dims columns{true, {LastDim(shape)}};
@@ -89,15 +95,31 @@ struct GegluGradOp : GeluAttributes {
   auto Run(const std::vector<Tensor>& in, const std::vector<Tensor>& out, const Device& device) const {
     const bool has_biases = in.size() > 3;
     const Dims& dims = in[1].dims;
-    return Launch(GegluBackward{dims.Product(0, dims.rank() - 1), dims[-1], approximate != 0,
-                                StorageType(in[1].element), has_biases ? StorageType(in[3].element) : DType::kFloat32,
-                                in[0].data, in[1].data, in[2].data, has_biases ? in[3].data : nullptr,
-                                has_biases ? in[4].data : nullptr, out[0].data, out[1].data,
-                                has_biases ? out[2].data : nullptr, has_biases ? out[3].data : nullptr},
+    return Launch(GluBackward{dims.Product(0, dims.rank() - 1), dims[-1], this->activation(),
+                              StorageType(in[1].element), has_biases ? StorageType(in[3].element) : DType::kFloat32,
+                              in[0].data, in[1].data, in[2].data, has_biases ? in[3].data : nullptr,
+                              has_biases ? in[4].data : nullptr, out[0].data, out[1].data,
+                              has_biases ? out[2].data : nullptr, has_biases ? out[3].data : nullptr},
                   device);
   }
 };
 
+struct GegluOp : GluOp<GeluAttributes> {
+  static constexpr char kName[] = "TftrainGeglu";
+};
+
+struct GegluGradOp : GluGradOp<GeluAttributes> {
+  static constexpr char kName[] = "TftrainGegluGrad";
+};
+
+struct SwigluOp : GluOp<SiluAttributes> {
+  static constexpr char kName[] = "TftrainSwiglu";
+};
+
+struct SwigluGradOp : GluGradOp<SiluAttributes> {
+  static constexpr char kName[] = "TftrainSwigluGrad";
+};
+
 }  // namespace tftrain
 
-#endif  // TFTRAIN_CUSTOM_OPS_INTERFACE_GEGLU_H_
+#endif  // TFTRAIN_CUSTOM_OPS_INTERFACE_GLU_H_

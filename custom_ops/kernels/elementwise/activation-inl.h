@@ -1,10 +1,10 @@
-// GeLU and its derivative in vectors. Included once per target, after math-inl.h.
+// GeLU and SiLU and their derivatives in vectors. Included once per target, after math-inl.h.
 //
-// gelu(x) = x c(x), where c is a distribution function with c(-x) = 1 - c(x): the normal distribution's, or sigmoid(2u)
-// with u = sqrt(2 / pi) (x + 0.044715 x^3), which is the tanh form. With a = |x| both follow from the tail q = c(-a),
-// so that nothing cancels where c(x) is small:
+// Each is f(x) = x c(x), where c is a distribution function with c(-x) = 1 - c(x): the normal distribution's; sigmoid(2u)
+// with u = sqrt(2 / pi) (x + 0.044715 x^3), which is the tanh form; or of SiLU sigmoid(x). With a = |x| all follow from
+// the tail q = c(-a), so that nothing cancels where c(x) is small:
 //
-//   gelu(x) = max(x, 0) - a q,    gelu'(x) = d for x < 0, else 1 - d,    d = q - a c'(a).
+//   f(x) = max(x, 0) - a q,    f'(x) = d for x < 0, else 1 - d,    d = q - a c'(a).
 //
 // For the normal distribution q = e^(-a^2 / 2) R(a) with R(a) = erfcx(a / sqrt(2)) / 2, here as a rational minimax
 // approximation over [0, 13.5], found by the Remez exchange algorithm. Its coefficients are all positive, so that what
@@ -13,7 +13,7 @@
 // There are three precisions. fp32 has the long forms. Gradients of numbers stored in 16 bits have the short ones,
 // whose error of 5e-7 is small enough for sums over rows, which are not rounded to 16 bits before. Values rounded to 16
 // bits have the coarse ones, with a relative error of 1.4e-4 where fp16 rounds by up to 4.9e-4.
-struct GeluTail {
+struct Tail {
   F magnitude;  // a, no larger than where the tail is 0 in fp32, so that infinities do not make NaN
   F tail;       // q
   F slope;      // d
@@ -54,7 +54,7 @@ TFTRAIN_INLINE F LongRatio(F a) {
 }
 
 template <bool kLong>
-TFTRAIN_INLINE GeluTail ErfTail(F a) {
+TFTRAIN_INLINE Tail ErfTail(F a) {
   F exponential;
   F ratio;
   if constexpr (kLong) {
@@ -73,7 +73,7 @@ TFTRAIN_INLINE GeluTail ErfTail(F a) {
 
 // q = sigmoid(-2u(a)) = e / (1 + e) with e = e^(-2u), and c'(a) = q (1 - q) 2u'(a).
 template <bool kLong>
-TFTRAIN_INLINE GeluTail TanhTail(F a) {
+TFTRAIN_INLINE Tail TanhTail(F a) {
   const F square = a * a;
   F e;
   if constexpr (kLong) {
@@ -87,16 +87,31 @@ TFTRAIN_INLINE GeluTail TanhTail(F a) {
   return {a, tail, tail * Fma(-(a * rest), growth, Set(1.0f))};
 }
 
-template <bool kTanh, typename T>
-TFTRAIN_INLINE GeluTail TailOf(F x) {
-  constexpr bool kLong = std::is_same_v<T, float>;
-  const F a = Min(Set(14.0f), Abs(x));  // NaN stays
-  return kTanh ? TanhTail<kLong>(a) : ErfTail<kLong>(a);
+// q = sigmoid(-a) = e / (1 + e) with e = e^-a, and c'(a) = q (1 - q).
+template <bool kLong>
+TFTRAIN_INLINE Tail SiluTail(F a) {
+  const F e = kLong ? Exp(-a) : Exp2(a * -kLog2E);
+  const F rest = 1.0f / (1.0f + e);
+  const F tail = e * rest;
+  return {a, tail, tail * Fma(-a, rest, Set(1.0f))};
 }
 
-TFTRAIN_INLINE F Gelu(F x, const GeluTail& tail) { return Fma(-tail.magnitude, tail.tail, Max(x, F{})); }
+template <Activation kActivation, typename T>
+TFTRAIN_INLINE Tail TailOf(F x) {
+  constexpr bool kLong = std::is_same_v<T, float>;
+  constexpr float kLargest = kActivation == Activation::kSilu ? 88 : 14;
+  const F a = Min(Set(kLargest), Abs(x));  // NaN stays
+  if constexpr (kActivation == Activation::kSilu) {
+    return SiluTail<kLong>(a);
+  } else {
+    return kActivation == Activation::kGeluTanh ? TanhTail<kLong>(a) : ErfTail<kLong>(a);
+  }
+}
 
-TFTRAIN_INLINE F GeluSlope(F x, const GeluTail& tail) { return Select(x < 0.0f, tail.slope, 1.0f - tail.slope); }
+// f(x) and f'(x).
+TFTRAIN_INLINE F ValueOf(F x, const Tail& tail) { return Fma(-tail.magnitude, tail.tail, Max(x, F{})); }
+
+TFTRAIN_INLINE F SlopeOf(F x, const Tail& tail) { return Select(x < 0.0f, tail.slope, 1.0f - tail.slope); }
 
 // 1 / x with a relative error of 2^-14.
 TFTRAIN_INLINE F CoarseInverse(F x) {
@@ -125,9 +140,8 @@ TFTRAIN_INLINE F CoarseErfTail(F a) {
   return CoarseInverse(p);
 }
 
-// q = 1 / (1 + 2^t) with t = 2u log2(e), below 126 for a <= 10; the power by a polynomial with an error of 2.7e-6.
-TFTRAIN_INLINE F CoarseTanhTail(F a) {
-  const F t = a * Fma(a * a, Set(kTanhCubic * kLog2E), Set(kTanhLinear * kLog2E));
+// 1 / (1 + 2^t) for t from 0 to 126; the power by a polynomial with an error of 2.7e-6.
+TFTRAIN_INLINE F CoarseSigmoid(F t) {
   const F shifted = t + 12582912.0f;
   const F r = t - (shifted - 12582912.0f);
   F sum = Set(0.00957010221f);
@@ -138,14 +152,29 @@ TFTRAIN_INLINE F CoarseTanhTail(F a) {
   return CoarseInverse(1.0f + Bits<F>(Bits<I>(sum) + (Bits<I>(shifted) << 23)));
 }
 
-// gelu(x) for a result of type T.
-template <bool kTanh, typename T>
-TFTRAIN_INLINE F GeluFor(F x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return Gelu(x, TailOf<kTanh, T>(x));
+// q with t = 2u log2(e), below 126 for a <= 10.
+TFTRAIN_INLINE F CoarseTanhTail(F a) {
+  return CoarseSigmoid(a * Fma(a * a, Set(kTanhCubic * kLog2E), Set(kTanhLinear * kLog2E)));
+}
+
+template <Activation kActivation>
+TFTRAIN_INLINE F CoarseTail(F a) {
+  if constexpr (kActivation == Activation::kSilu) {
+    return CoarseSigmoid(a * kLog2E);  // below 126 for a <= 87
   } else {
-    constexpr float kLargest = kTanh ? 10 : 14;
+    return kActivation == Activation::kGeluTanh ? CoarseTanhTail(a) : CoarseErfTail(a);
+  }
+}
+
+// f(x) for a result of type T.
+template <Activation kActivation, typename T>
+TFTRAIN_INLINE F Activate(F x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return ValueOf(x, TailOf<kActivation, T>(x));
+  } else {
+    constexpr float kLargest =
+        kActivation == Activation::kSilu ? 87 : kActivation == Activation::kGeluTanh ? 10 : 14;
     const F a = Min(Set(kLargest), Abs(x));  // NaN stays
-    return Fma(-a, kTanh ? CoarseTanhTail(a) : CoarseErfTail(a), Max(x, F{}));
+    return Fma(-a, CoarseTail<kActivation>(a), Max(x, F{}));
   }
 }
