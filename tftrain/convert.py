@@ -51,7 +51,8 @@ def convert(config: ConvertConfig) -> None:
         tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,
     ):
         place = Place(target.format, str(folder))
-        left_out = registry.write_weights(place, WatchedWeights(weights, bar.update), config.architecture)
+        watched, most = WatchedWeights(weights, bar.update), config.max_shard_gb * 1e9
+        left_out = registry.write_weights(place, watched, config.architecture, most)
     if left_out:
         logger.info(f"left out, as {target.format} has no place for it: {listed(left_out)} not written")
     if weights.tokenizer is None:

@@ -62,6 +62,8 @@ def export(config: ExportConfig) -> None:
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
     source = Source(model, text, settings.top_k, settings.null_score_threshold)
     made = signatures(source)
+    if settings.format == "onnx":
+        made = {name: signature for name, signature in made.items() if signature.is_of_ids}
     with complete_folder(Path(settings.to)) as folder:
         write = write_onnx if settings.format == "onnx" else write_saved_models
         exported = write(folder, source, made)
@@ -122,7 +124,7 @@ def write_saved_models(folder: Path, source, made) -> dict:
     def of_arrays(function, inputs):
         return lambda **given: function(**{spec.name: tf.constant(given[spec.name]) for spec in inputs})
 
-    on_ids = {name: signature for name, signature in bare.items() if not signature.takes_text}
+    on_ids = {name: signature for name, signature in bare.items() if signature.is_of_ids}
     return {name: of_arrays(loaded[name], signature.inputs) for name, signature in on_ids.items()}
 
 

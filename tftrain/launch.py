@@ -19,7 +19,7 @@ from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig, split
 from tftrain.parallel.launcher import Launch
-from tftrain.saving import checkpoint_flags
+from tftrain.saving import checkpoint_flags, initial_weights
 
 logger = logging.getLogger("tftrain.launch")
 
@@ -75,6 +75,10 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     if has_rank_0:
         completed = checkpoint_flags.with_flags_of_checkpoint(train_config, given)
         train_config = completed.config
+    # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
+    train_config, of_weights = initial_weights.with_model_of_weights(train_config, given)
+    if has_rank_0:
+        misread += [problem for problem in of_weights if problem.flag not in {each.flag for each in misread}]
     if problems := run_problems(train_config, misread, has_rank_0, size):
         raise ConfigError(completed.explain(problems))
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")

@@ -17,6 +17,7 @@ from tftrain.config.predict import STANDARD_INPUT, PredictConfig
 from tftrain.host.exit_codes import RunError
 from tftrain.host.files import reason
 from tftrain.inference import prediction_text
+from tftrain.input.errors import DataError
 
 logger = logging.getLogger("tftrain.predict")
 
@@ -100,26 +101,41 @@ def of_tokens(model, config: PredictConfig, show: Callable[[str], None] | None =
 
     settings, is_decoder = config.predict, model.config.is_decoder
     trained_model.require(model, config.source, () if is_decoder else ("masked_lm",))
+    prompt, stop = chat_of(model, config) if settings.chat else (str, settings.stop)
     refuse(config, "max_seq_length", "is not fine-tuned; remove this flag")
     refuse(config, "null_score_threshold", "is not fine-tuned; remove this flag")
     if is_decoder:
         refuse(config, "embedding", "is a decoder; remove this flag")
-        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, settings.stop)
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
         run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)
         run = functools.partial(run, show=show)
     else:
         refuse(config, "max_new_tokens", "is an encoder; remove this flag")
         run = candidates.MaskedTokens(model, settings.shown)
-    encode = trained_model.TextEncoder(model)
+    encode = trained_model.TextEncoder(model, with_special_tokens=settings.chat)
     as_text = functools.partial(prediction_text.as_text, streamed=show is not None)
     printed = prediction_text.as_json if settings.format == "jsonl" else as_text
 
     def predict_batch(batch):
-        samples = encode([text for _, text in batch])
+        samples = encode([prompt(text) for _, text in batch])
         found = zip(batch, samples, run(samples), strict=True)
         return samples, [printed(text, sample, each) for (_, text), sample, each in found]
 
     return predict_batch
+
+
+def chat_of(model, config: PredictConfig) -> tuple[Callable[[str], str], tuple[str, ...]]:
+    """Returns what makes a prompt of a message, and the strings that end an answer; raises PredictError without it."""
+    from tftrain.labelled import completions
+
+    if not (text := model.tokenizer.chat_template):
+        raise PredictError(f"--chat=true: {config.source.shown} has no chat template; remove this flag")
+    try:
+        template = completions.compiled_template(text)
+        end = completions.end_of_answer(template)
+    except DataError as error:
+        raise PredictError(f"--chat=true: {config.source.shown}: {error}") from error
+    return functools.partial(completions.question, template=template), (*config.predict.stop, *([end] if end else []))
 
 
 def of_task(model, config: PredictConfig) -> Run:

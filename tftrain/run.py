@@ -211,7 +211,7 @@ def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) ->
     # The data is checked only if the flags that name it are valid.
     of_data = {field.name for part in (config.data, config.fine_tuning) for field in dataclasses.fields(part)}
     if wrong.isdisjoint({*of_data, "task"}):
-        checks = labelled.problems if config.model.is_fine_tuned else preflight.problems
+        checks = labelled.problems if config.model.reads_examples else preflight.problems
         problems += [problem for problem in checks(config) if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config)
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
@@ -240,7 +240,7 @@ def output_problems(folder: str) -> list[Problem]:
 
 def with_sizes(config: TrainConfig) -> TrainConfig:
     """Returns the configuration with the sizes and the classes that the data gives."""
-    if config.model.is_fine_tuned:
+    if config.model.reads_examples:
         config, sizes = labelled.with_labels(config), labelled.sizes(config)
     else:
         sizes = preflight.sizes(config)

@@ -110,7 +110,7 @@ def _of_data(config) -> Iterator[Problem]:
     sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
     if model.task in TASKS:
         yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family)
-    if model.is_fine_tuned:
+    if model.reads_examples:
         expected = "remove this flag: fine-tuning reads train_file and eval_file"
         yield from (Problem(name, getattr(data, name), expected) for name in sources)
     elif len(sources) != 1:
@@ -175,7 +175,7 @@ def _of_buckets(config) -> list[Problem]:
         return []
     reasons = {
         f"--model_family={model.model_family} has sequences of full length": model.is_decoder,
-        "fine-tuning makes batches of one length": model.is_fine_tuned,
+        "fine-tuning makes batches of one length": model.reads_examples,
         "--synthetic_data has rows of full length": config.data.synthetic_data,
         "--batch_rampup changes the size of the batches that are arranged by length": config.batch.batch_rampup
         != "none",

@@ -92,11 +92,12 @@ _EXPECTED = "expected a byte-level BPE, as GPT-2's: tokenizer.json, or vocab.jso
 class BytePairTokenizer:
     """Turns texts into token ids, given the tokenizer in the library's format.
 
-    A text that spells END_OF_TEXT gets the tokens of its letters.
+    A text that spells a special token gets the tokens of its letters, or, `with_special_tokens`, that token.
     """
 
-    def __init__(self, model: bytes):
+    def __init__(self, model: bytes, with_special_tokens: bool = False):
         self._tokenizer = _prepared(Tokenizer.from_buffer(model))
+        self._tokenizer.encode_special_tokens = not with_special_tokens
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns one int32 array of token ids for each text."""

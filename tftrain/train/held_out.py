@@ -64,7 +64,8 @@ class HeldOut:
         result = Evaluation(self._task.mean_values(total), unigram, examples, self._source.real_examples)
         if self.scorer is None:
             return result
-        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[:examples]
+        rows = min(self._rows() or self._source.num_examples, self._source.num_examples)
+        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[:rows]
         return result._replace(scores=self.scorer.scores(gathered), outputs=gathered)
 
     def _rows(self) -> int:
