@@ -114,15 +114,9 @@ def _panel(panel: Panel, series: Sequence[Series], records, name, base: str) -> 
 
     rows = "".join(_row(panel, series, record, name(record), base, at) for record in records)
     signed = " signed" if low < 0 else ""
-    head = f"<h3>{html.escape(panel.title)}</h3>{_legend(series)}"
-    return f'<section class="panel">{head}<div class="rows{signed}">{rows}</div></section>\n'
-
-
-def _legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
-        return ""
     keys = "".join(f'<span><i class="key {each.kind}"></i>{html.escape(each.name)}</span>' for each in series)
-    return f'<p class="legend">{keys}</p>'
+    head = f"<h3>{html.escape(panel.title)}</h3>" + (f'<p class="legend">{keys}</p>' if len(series) > 1 else "")
+    return f'<section class="panel">{head}<div class="rows{signed}">{rows}</div></section>\n'
 
 
 def _row(panel: Panel, series: Sequence[Series], record: Record, named: tuple[str, str], base: str, at: Place) -> str:

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,20 +80,23 @@ def measure(
     Raises:
         MeasureError: it failed, took longer, or did not print a line.
     """
-    begin, seconds = time.monotonic(), []
+    begin, seconds, sampled, ended = time.monotonic(), [], [], threading.Event()
+
+    def watch(pid: int) -> None:
+        sampled.append(pool.submit(highest_memory, psutil.Process(pid), ended))
 
     def hear(line: str) -> None:
         if len(seconds) < len(awaited) and awaited[len(seconds)] in line:
             seconds.append(time.monotonic() - begin)
 
-    sampler = _Sampler()
-    try:
-        execute(command, limit, environ, sampler.start, hear)
-    finally:
-        sampler.end()
+    with ThreadPoolExecutor() as pool:
+        try:
+            execute(command, limit, environ, watch, hear)
+        finally:
+            ended.set()
     if len(seconds) < len(awaited):
         raise MeasureError(f"it did not print {awaited[len(seconds)]!r}")
-    return seconds, sampler.highest
+    return seconds, sampled[0].result()
 
 
 def memory_of(pids: Iterable[int]) -> Memory:
@@ -107,31 +111,18 @@ def memory_of(pids: Iterable[int]) -> Memory:
     return Memory(sum(sizes), max(sizes), max(threads))
 
 
-class _Sampler:
-    """A thread that measures the leaves of a tree of processes until it is told to end."""
-
-    def __init__(self):
-        self.highest, self._ended, self._thread = Memory(0, 0, 0), threading.Event(), None
-
-    def start(self, root: int) -> None:
-        self._thread = threading.Thread(target=self._run, args=[psutil.Process(root)], daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        self._ended.set()
-        if self._thread:
-            self._thread.join()
-
-    def _run(self, root: psutil.Process) -> None:
-        pause = SHORTEST_PAUSE
-        while not self._ended.wait(pause):
-            begin = time.monotonic()
-            with contextlib.suppress(psutil.Error):
-                below = root.children(recursive=True)
-                parents = {process.ppid() for process in below}
-                found = memory_of(process.pid for process in below if process.pid not in parents)
-                self.highest = Memory(*map(max, self.highest, found))
-            pause = min(max(SHORTEST_PAUSE, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
+def highest_memory(root: psutil.Process, ended: threading.Event) -> Memory:
+    """Measures the leaves of a tree of processes until `ended` is set; returns the highest of each figure."""
+    highest, pause = Memory(0, 0, 0), SHORTEST_PAUSE
+    while not ended.wait(pause):
+        begin = time.monotonic()
+        with contextlib.suppress(psutil.Error):
+            below = root.children(recursive=True)
+            parents = {process.ppid() for process in below}
+            found = memory_of(process.pid for process in below if process.pid not in parents)
+            highest = Memory(*map(max, highest, found))
+        pause = min(max(SHORTEST_PAUSE, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
+    return highest
 
 
 RANKS = Table(

@@ -1,5 +1,6 @@
 """Finished rows on disk, one line of json each, and the report made of them."""
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -29,7 +30,8 @@ class Store:
         self._outcomes: dict[str, Outcome] = {}
         if resume and self.path.exists():
             for line in self.path.read_text().splitlines():
-                if (outcome := _parse(line)) is not None:
+                with contextlib.suppress(TypeError, ValueError):
+                    outcome = Outcome(**json.loads(line))
                     self._outcomes[outcome.row] = outcome
         others = {found.under for row, found in self._outcomes.items() if self.has(row)} - {under, ""}
         if under and others:
@@ -57,13 +59,6 @@ class Store:
 
 def _line(outcome: Outcome) -> str:
     return json.dumps(dataclasses.asdict(outcome)) + "\n"
-
-
-def _parse(line: str) -> Outcome | None:
-    try:
-        return Outcome(**json.loads(line))
-    except (TypeError, ValueError):
-        return None
 
 
 def render(table: Table, outcomes: Sequence[Outcome], form: str) -> str:

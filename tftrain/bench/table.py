@@ -113,8 +113,7 @@ class Table:
         chart_note: what these bars and the spread of their base mean.
         labels: columns that name a bar; (): all columns of text.
         base: name of the row that the others are compared with; "" if a record has its own, or there is none.
-        settle: fills in the settings that depend on the machine, the scale and the number of ranks; None: no such
-            settings.
+        settle: fills in the settings that depend on the machine: the scale and the number of ranks.
         row_by_row: whether rows are independent, so that an interrupted group resumes at the next row.
     """
 

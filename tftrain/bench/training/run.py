@@ -129,7 +129,10 @@ def launch(
     if ranks >= forked_from and module == "tftrain.run":
         command = [sys.executable, "-m", "tftrain.launch", "-np", str(ranks), "--fork_ranks", *flags]
     elif ranks > 1:
-        command = [_horovodrun(), "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        if (launcher := shutil.which("horovodrun", path=path)) is None:
+            raise MeasureError(f"no horovodrun beside {sys.executable}; `make setup` installs it")
+        command = [launcher, "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
     return "\n".join(PREFIX.sub("", line) for line in execute(command, seconds, environ or {}))
 
 
@@ -198,14 +201,6 @@ def reason(lines: Sequence[str], code: int) -> str:
     (words,) = exceptions[0][-1:] or ended[:1] or exceptions[1][-1:] or last
     words = "; ".join(ours) or words
     return f"exit code {code}: {' '.join(words.split())[:REASON_LENGTH]}"
-
-
-def _horovodrun() -> str:
-    beside = Path(sys.executable).parent / "horovodrun"
-    found = str(beside) if beside.exists() else shutil.which("horovodrun")
-    if found is None:
-        raise MeasureError(f"no horovodrun beside {sys.executable}; `make setup` installs it")
-    return found
 
 
 def _end(process: subprocess.Popen) -> None:
