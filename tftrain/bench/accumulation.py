@@ -36,12 +36,9 @@ class Buffer(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The error of one sum.
+    """The error of a sum of micro-batches: its norm over that of the sum, None if the sum is not finite.
 
-    Attributes:
-        micro_batches: of the sum.
-        relative_error: norm of the error over norm of the sum; None if the sum is not finite.
-        vanished: share of the nonzero elements of the sum that are 0 in the buffer.
+    `vanished` is the share of the nonzero elements of the sum that are 0 in the buffer.
     """
 
     micro_batches: int

@@ -39,16 +39,13 @@ class Worker:
     """A measuring process, from the side of its parent."""
 
     def __init__(self, module: str, settings: dict[str, Any], python: str = sys.executable, environ=None):
-        """Starts the process, which sees no GPU; `ask` waits until it is ready.
+        """Starts an interpreter, which sees no GPU; `ask` waits until it is ready; MeasureError: it cannot be started.
 
         Args:
             module: a module that calls `serve`, such as `tftrain.bench.kernels.worker`.
             settings: argument of its `build`.
             python: the interpreter.
-            environ: the environment; by default this process's, with huge pages.
-
-        Raises:
-            MeasureError: the interpreter cannot be started.
+            environ: by default this process's, with huge pages.
         """
         try:
             self._process = subprocess.Popen(

@@ -94,8 +94,7 @@ class Health:
 
         Args:
             settings, mesh: with max_nan_steps and spike_zscore, and with the ranks.
-            mean_values: of the task, from its sums.
-            culprit_name: returns the name of what was not finite, from a step's `culprit`.
+            mean_values, culprit_name: means of the task from its sums, and what was not finite from a step's `culprit`.
             on_spike: called with each unusual step and its spike.
         """
         self._settings, self._mean_values = settings, mean_values

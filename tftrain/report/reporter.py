@@ -61,9 +61,7 @@ class Clock:
     def step(self, samples: int, length: int, contents: Contents):
         """Counts the step inside a `with` statement, unless it is the first of its size: that one compiles.
 
-        Args:
-            samples, length: of the step, over all ranks, and the tokens of a sample, padding included.
-            contents: of this rank's samples.
+        `samples` are those of all ranks, `length` is that of each with its padding, `contents` are of this rank's.
         """
         self.batch_size = samples
         if not self.steps:
@@ -96,20 +94,12 @@ class Clock:
 
 
 class Reporter:
-    """Measures the steps of a run on every rank, and writes rows on the chief.
-
-    Attributes:
-        clock: counts the steps and their seconds.
-    """
+    """Measures the steps of a run on every rank, with a `clock`, and writes rows on the chief."""
 
     def __init__(self, run: Run, saves: Saves, done: int, baseline: int):
-        """Opens the files and removes the rows of later steps.
+        """Opens the files and removes the rows of steps after the `done` updates; rows count the failures of `saves`.
 
-        Args:
-            run: what is trained.
-            saves: whose failures are counted in the rows.
-            done: updates before the first one.
-            baseline: bytes that this process held before the model was built.
+        `baseline` is the bytes that this process held before the model was built.
         """
         self.clock = Clock()
         self._run, self._saves, self._max_steps, self._baseline = run, saves, run.config.run.max_steps, baseline

@@ -138,15 +138,10 @@ def start(row: Row, config: BenchConfig) -> Worker:
 def outcomes(
     group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str], products: dict[str, list[float]]
 ) -> Iterator[Outcome]:
-    """Yields the outcome of each row of a group from the seconds of its counted steps.
+    """Yields the outcome of each row of a group from the seconds of its counted steps, or its error.
 
-    The batches of real text take different times: their mean counts, else the median.
-
-    Args:
-        group: rows of one task and number format.
-        seconds: by row.
-        errors: the error of each row that has none.
-        products: seconds of the matrix products of a step alone, by row; none where they are not known.
+    The batches of real text take different times: their mean counts, else the median. `products` has the seconds of the
+    matrix products of a step alone, by row; none where they are not known.
     """
     work = group[0].settings["task"]
     samples = task.TASKS[work].rows

@@ -86,11 +86,8 @@ def turns(step: Callable[[Any], float], inputs: Sequence[Any]) -> Callable[[int]
     """Returns the function with which a worker answers requests: it runs so many steps and returns the seconds of each.
 
     Counted steps take one input after the other, and begin again after the last one. The first step of a turn, which
-    does not count, takes the input of the second one. A loss that is not finite is a FloatingPointError.
-
-    Args:
-        step: does one update with an input and returns its loss once it is done.
-        inputs: of the steps.
+    does not count, takes the input of the second one. `step` does one update with an input and returns its loss once it
+    is done; a loss that is not finite is a FloatingPointError.
     """
     counted = 0
 

@@ -23,13 +23,9 @@ DECODER_OPTIMIZER, ENCODER_OPTIMIZER = "fused_adamw", "lamb"
 
 
 class Case(NamedTuple):
-    """A row as it runs on this machine.
+    """A row as it runs on this machine: its scaled workload, and what differs in a note.
 
-    Attributes:
-        published: the row.
-        work: its scaled workload.
-        flags: of tftrain.run, without those for its length and its output.
-        note: differences between the row and this run.
+    `flags` are those of tftrain.run, without those for its length and its output.
     """
 
     published: Published

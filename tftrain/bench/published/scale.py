@@ -61,12 +61,9 @@ def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
 
 
 class Scale(NamedTuple):
-    """Shares of the published sizes.
+    """Shares of the published sizes, `tokens` of a sample's length; a requested factor of 1 changes only the ranks.
 
-    Attributes:
-        factor: as requested; 1 changes nothing but the ranks.
-        layers, width, micro_batch, tokens: the factors of this table; `tokens` is that of a sample's length.
-        heads: the heads of every scaled row are a multiple of this, so that rows of equal width stay equal.
+    The heads of every scaled row are a multiple of `heads`, so that rows of equal width stay equal.
     """
 
     factor: float
