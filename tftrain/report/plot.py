@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tftrain.config.train import TrainConfig
+from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.report.metrics import read_rows
 from tftrain.tasks.task import Mean
 
@@ -70,6 +73,25 @@ def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence
             steps, values = zip(*found, strict=True)
             label = f"{name.removeprefix('eval_').replace('_', ' ')}, {max(values):.4g} at best"
             axes.plot(steps, values, linewidth=1.6, marker="o", markersize=5, label=label)
+    _save(axes, png_path)
+
+
+def schedule_curve(config: TrainConfig, png_path: str | Path) -> None:
+    """Draws the learning rate of the updates of a resolved run and, if it grows, the batch; OSError as `loss_curve`."""
+    length, last = run_length(config), config.run.max_steps
+    steps = np.unique(np.linspace(0, last, min(last + 1, 1000)).round().astype(np.int64))
+    rates = [float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64))) for step in steps]
+    axes = _axes_of_steps(f"Learning rate: --schedule={config.optimizer.schedule}")
+    axes.plot(steps, rates, color=TRAIN, linewidth=2, label=f"learning rate, {max(rates):.3g} at most")
+    if config.batch.batch_rampup != "none":
+        stages = config.batch.ramp.stages()
+        begins = [*(stage.first_step for stage in stages), last]
+        sizes = [stage.batch_size for stage in stages]
+        batch = axes.twinx()
+        batch.step(begins, [*sizes, sizes[-1]], where="post", color=HELD_OUT, linewidth=1.2)
+        batch.set_ylabel("global batch (samples)", color=HELD_OUT)
+        batch.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0)
     _save(axes, png_path)
 
 
