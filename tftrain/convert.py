@@ -19,21 +19,12 @@ logger = logging.getLogger("tftrain.convert")
 def main(argv: Sequence[str]) -> int:
     """Converts what the command line says; returns the exit code."""
     return program.main(
-        "convert",
-        ConvertConfig,
-        convert,
-        argv,
-        target=lambda config: f"--to={config.to}",
-        left="; nothing was written",
+        "convert", ConvertConfig, convert, argv, target=lambda config: f"--to={config.to}", left="; nothing was written"
     )
 
 
 def convert(config: ConvertConfig) -> None:
-    """Reads the model and writes it into a folder that appears when it is complete.
-
-    Raises:
-        FormatError, CheckpointError, OSError: the message names the file or the flag.
-    """
+    """Writes the model into a folder that appears when it is complete; an error names the file or the flag."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from tqdm import tqdm
 
@@ -60,7 +51,8 @@ def convert(config: ConvertConfig) -> None:
         tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,
     ):
         place = Place(target.format, str(folder))
-        left_out = registry.write_weights(place, WatchedWeights(weights, bar.update), config.architecture)
+        watched, most = WatchedWeights(weights, bar.update), config.max_shard_gb * 1e9
+        left_out = registry.write_weights(place, watched, config.architecture, most)
     if left_out:
         logger.info(f"left out, as {target.format} has no place for it: {listed(left_out)} not written")
     if weights.tokenizer is None:

@@ -62,15 +62,16 @@ def export(config: ExportConfig) -> None:
     text = TextGraph(model) if settings.format == "saved_model" and has_ops(model.tokenizer) else None
     source = Source(model, text, settings.top_k, settings.null_score_threshold)
     made = signatures(source)
+    if settings.format == "onnx":
+        made = {name: signature for name, signature in made.items() if signature.is_of_ids}
     with complete_folder(Path(settings.to)) as folder:
         write = write_onnx if settings.format == "onnx" else write_saved_models
         exported = write(folder, source, made)
         if model.tokenizer:
             (folder / "tokenizer").mkdir()
             tokenizer.write(folder / "tokenizer", model.tokenizer)
-        if model.config.labels:
-            text_of_labels = "".join(f"{label}\n" for label in model.config.labels)
-            (folder / LABELS).write_text(text_of_labels, encoding="utf-8")
+        if labels := model.config.labels:
+            (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
         lines = report.comparison(settings, original, exported, folder)
     for line in [*report.signatures(made, settings), "", *lines]:
         logger.info(line)
@@ -81,20 +82,13 @@ class ExportError(RunError):
 
 
 def check_threshold(config: ExportConfig, task: str, has_ops: bool) -> None:
-    """Checks that `--null_score_threshold`, if it is given, has a signature that it is for.
-
-    Raises:
-        ExportError: it has none.
-    """
+    """Raises an ExportError if `--null_score_threshold` is given and there is no signature that it is for."""
     threshold = config.export.null_score_threshold
-    if threshold is None:
+    if threshold is None or (task == "question_answering" and has_ops):
         return
-    if task != "question_answering":
-        what = f"is for {task}, not question_answering; remove this flag"
-    elif not has_ops:
+    what = f"is for {task}, not question_answering; remove this flag"
+    if task == "question_answering":
         what = "has no tokenizer, so no signature takes text; name one with --tokenizer_dir, or remove this flag"
-    else:
-        return
     raise ExportError(f"--null_score_threshold={threshold}: {config.source.shown} {what}")
 
 
@@ -126,13 +120,12 @@ def write_saved_models(folder: Path, source, made) -> dict:
         saved_model.write(folder / WITH_TEXT_OPS / VERSION, source, made)
     saved_model.write(folder / VERSION, source, bare)
     loaded = tf.saved_model.load(str(folder / VERSION)).signatures
-    return {name: _of_arrays(loaded[name], signature) for name, signature in bare.items() if not signature.takes_text}
 
+    def of_arrays(function, inputs):
+        return lambda **given: function(**{spec.name: tf.constant(given[spec.name]) for spec in inputs})
 
-def _of_arrays(function, signature):
-    import tensorflow as tf
-
-    return lambda **inputs: function(**{spec.name: tf.constant(inputs[spec.name]) for spec in signature.inputs})
+    on_ids = {name: signature for name, signature in bare.items() if signature.is_of_ids}
+    return {name: of_arrays(loaded[name], signature.inputs) for name, signature in on_ids.items()}
 
 
 def write_onnx(folder: Path, source, made) -> dict:

@@ -19,7 +19,7 @@ from tftrain.host import log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig, split
 from tftrain.parallel.launcher import Launch
-from tftrain.saving import checkpoint_flags
+from tftrain.saving import checkpoint_flags, initial_weights
 
 logger = logging.getLogger("tftrain.launch")
 
@@ -50,12 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem]) -> int:
-    """Starts the ranks and returns the exit code of the run.
-
-    Args:
-        config: of the launcher.
-        args: the flags of the run.
-        problems: of the launcher's own options.
+    """Starts the ranks of a run with these flags and returns its exit code; `problems` are of the launcher's options.
 
     Raises:
         ConfigError: there are problems, or the flags of the run have some.
@@ -80,6 +75,10 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
     if has_rank_0:
         completed = checkpoint_flags.with_flags_of_checkpoint(train_config, given)
         train_config = completed.config
+    # The weights decide what the model is, also where only the host of rank 0 is sure to see them.
+    train_config, of_weights = initial_weights.with_model_of_weights(train_config, given)
+    if has_rank_0:
+        misread += [problem for problem in of_weights if problem.flag not in {each.flag for each in misread}]
     if problems := run_problems(train_config, misread, has_rank_0, size):
         raise ConfigError(completed.explain(problems))
     timeout = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
@@ -93,13 +92,9 @@ def launch(config: LaunchConfig, args: Sequence[str], problems: Sequence[Problem
 
 
 def run_problems(config: TrainConfig, misread: list[Problem], has_rank_0: bool, size: int) -> list[Problem]:
-    """Returns every reason not to start the ranks.
+    """Returns every reason not to start the ranks, with those of flags that could not be read.
 
-    Args:
-        config: of the run.
-        misread: problems of flags that could not be read.
-        has_rank_0: whether this host has rank 0, and so the data and the output folder.
-        size: the number of ranks.
+    The host of rank 0 has the data and the output folder.
     """
     if has_rank_0:
         return run.all_problems(config, misread, Launch(size=size))

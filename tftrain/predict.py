@@ -6,6 +6,7 @@ docs/predict.md describes the output.
 """
 
 import functools
+import itertools
 import json
 import logging
 import sys
@@ -16,6 +17,7 @@ from tftrain.config.predict import STANDARD_INPUT, PredictConfig
 from tftrain.host.exit_codes import RunError
 from tftrain.host.files import reason
 from tftrain.inference import prediction_text
+from tftrain.input.errors import DataError
 
 logger = logging.getLogger("tftrain.predict")
 
@@ -62,10 +64,7 @@ def predictions(
 ) -> Iterator[str]:
     """Yields what is printed for each text, or for each line of a file, and logs warnings.
 
-    Args:
-        config: the flags.
-        texts: those among the arguments.
-        show: called with each piece that a decoder appends to the only text, of which the result is then the rest.
+    `show` is called with each piece that a decoder appends to the only text, of which the result is then the rest.
 
     Raises:
         RunError, OSError: the message names the file or the flag.
@@ -78,7 +77,8 @@ def predictions(
         logger.warning(note)
     run = of_task(model, config) if model.config.is_fine_tuned else of_tokens(model, config, show)
     doubts = Doubts(settings.max_seq_length or model.max_seq_length if model.config.is_fine_tuned else model.longest)
-    lines = read_lines(settings.input_file) if settings.input_file else named_arguments(texts)
+    arguments = ((f"text {number}", text) for number, text in enumerate(texts, 1))
+    lines = read_lines(settings.input_file) if settings.input_file else arguments
     for batch in batches(lines, settings.batch_size):
         samples, printed = run(batch)
         doubts.report(batch, samples)
@@ -101,29 +101,41 @@ def of_tokens(model, config: PredictConfig, show: Callable[[str], None] | None =
 
     settings, is_decoder = config.predict, model.config.is_decoder
     trained_model.require(model, config.source, () if is_decoder else ("masked_lm",))
+    prompt, stop = chat_of(model, config) if settings.chat else (str, settings.stop)
     refuse(config, "max_seq_length", "is not fine-tuned; remove this flag")
     refuse(config, "null_score_threshold", "is not fine-tuned; remove this flag")
     if is_decoder:
         refuse(config, "embedding", "is a decoder; remove this flag")
-        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, settings.stop)
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, settings.seed, stop)
         run = candidates.NextTokens(model, settings.shown, settings.max_new_tokens, sampling)
         run = functools.partial(run, show=show)
     else:
         refuse(config, "max_new_tokens", "is an encoder; remove this flag")
         run = candidates.MaskedTokens(model, settings.shown)
-    encode, printed = (
-        trained_model.TextEncoder(model),
-        prediction_text.as_json
-        if settings.format == "jsonl"
-        else functools.partial(prediction_text.as_text, streamed=show is not None),
-    )
+    encode = trained_model.TextEncoder(model, with_special_tokens=settings.chat)
+    as_text = functools.partial(prediction_text.as_text, streamed=show is not None)
+    printed = prediction_text.as_json if settings.format == "jsonl" else as_text
 
     def predict_batch(batch):
-        samples = encode([text for _, text in batch])
+        samples = encode([prompt(text) for _, text in batch])
         found = zip(batch, samples, run(samples), strict=True)
         return samples, [printed(text, sample, each) for (_, text), sample, each in found]
 
     return predict_batch
+
+
+def chat_of(model, config: PredictConfig) -> tuple[Callable[[str], str], tuple[str, ...]]:
+    """Returns what makes a prompt of a message, and the strings that end an answer; raises PredictError without it."""
+    from tftrain.labelled import completions
+
+    if not (text := model.tokenizer.chat_template):
+        raise PredictError(f"--chat=true: {config.source.shown} has no chat template; remove this flag")
+    try:
+        template = completions.compiled_template(text)
+        end = completions.end_of_answer(template)
+    except DataError as error:
+        raise PredictError(f"--chat=true: {config.source.shown}: {error}") from error
+    return functools.partial(completions.question, template=template), (*config.predict.stop, *([end] if end else []))
 
 
 def of_task(model, config: PredictConfig) -> Run:
@@ -159,11 +171,7 @@ def of_task(model, config: PredictConfig) -> Run:
 
 
 def refuse(config: PredictConfig, name: str, why: str) -> None:
-    """Refuses a flag that is not for the model, if it is given.
-
-    Raises:
-        PredictError: it is; the message has the model and `why`.
-    """
+    """Raises a PredictError with the model and `why` if a flag is given that is not for the model."""
     value = getattr(config.predict, name)
     if value not in (None, 0) or isinstance(value, float):
         raise PredictError(f"--{name}={value}: {config.source.shown} {why}")
@@ -171,12 +179,6 @@ def refuse(config: PredictConfig, name: str, why: str) -> None:
 
 class PredictError(RunError):
     """A text can't be read, or the model can't do what a flag asks for; the message names the file or the flag."""
-
-
-def named_arguments(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields a name for messages and the text of each argument."""
-    for number, text in enumerate(texts, 1):
-        yield f"text {number}", text
 
 
 def read_lines(path: str) -> Iterator[tuple[str, str]]:
@@ -201,13 +203,8 @@ def read_lines(path: str) -> Iterator[tuple[str, str]]:
 
 def batches(lines: Iterable[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
     """Yields the elements in lists of `size`; the last one may be shorter."""
-    batch = []
-    for line in lines:
-        batch.append(line)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+    lines = iter(lines)
+    while batch := list(itertools.islice(lines, size)):
         yield batch
 
 
@@ -215,8 +212,7 @@ class Doubts:
     """Warns of texts that are cut or have unknown words, MAX_WARNINGS at most, and counts the rest."""
 
     def __init__(self, longest: float):
-        """Has warned of nothing yet; `longest` is that of the model, in tokens."""
-        self._longest, self._count = longest, 0
+        self._longest, self._count = longest, 0  # The longest text that the model reads, in tokens.
 
     def report(self, batch, samples) -> None:
         """Warns of the samples of a batch, given their names and texts."""

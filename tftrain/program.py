@@ -31,8 +31,7 @@ def main(
     """Runs a program that needs no other rank.
 
     Args:
-        name: of its module, after "tftrain.".
-        config_class: of its flags.
+        name, config_class: of its module, after "tftrain."; of its flags.
         work: what it does, given the configuration; it may return an exit code, and refuse flags by a ConfigError.
         argv: the program's name and its arguments.
         target: returns the flag with what the program writes to, for the message of a file that can't be written.
@@ -87,11 +86,7 @@ def checked(
     problems_of: Callable[..., list[Problem]] | None = None,
     arguments: list[str] | None = None,
 ) -> Any:
-    """Returns the configuration of a command line; see `main`.
-
-    Raises:
-        ConfigError: with every reason to refuse it.
-    """
+    """Returns the configuration of a command line, see `main`; raises a ConfigError with every reason to refuse it."""
     config, problems, _ = flags.read(config_class, argv, arguments)
     misread = {problem.flag for problem in problems}
     found = problems_of(config) if problems_of else config.problems()
@@ -105,8 +100,5 @@ def checked(
 def is_full_disk(error: Exception) -> bool:
     """Whether TensorFlow could not write a file for want of space; it has no OSError for that."""
     tensorflow = sys.modules.get("tensorflow")
-    return (
-        tensorflow is not None
-        and isinstance(error, tensorflow.errors.ResourceExhaustedError)
-        and "No space left on device" in str(error)
-    )
+    is_exhausted = tensorflow and isinstance(error, tensorflow.errors.ResourceExhaustedError)
+    return bool(is_exhausted) and "No space left on device" in str(error)

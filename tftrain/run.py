@@ -22,9 +22,9 @@ import tempfile
 import time
 
 from tftrain.config import flags
-from tftrain.config.fields import ConfigError, Problem
+from tftrain.config.fields import ConfigError, Problem, changed
 from tftrain.config.train import TrainConfig
-from tftrain.host import determinism, devices, environment, files, huge_pages, log
+from tftrain.host import determinism, devices, files, huge_pages, log
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.input import preflight
 from tftrain.input.errors import data_error
@@ -47,36 +47,27 @@ LOW_MEMORY_XLA = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
 def main(argv: list[str], forked: bool = False) -> int:
-    """Runs what the command line says and returns the exit code.
-
-    Args:
-        argv: the program's name and its flags.
-        forked: whether `tftrain.rank_server` has forked this process.
-    """
+    """Runs what the command line says and returns the exit code; `tftrain.rank_server` may have forked this process."""
     launch = launch_from_environment()
-    log.configure(launch.rank, host=host_of(launch))
+    log.configure(launch.rank, host=launch.host())
     try:
         completed, problems = read(elastic.arguments(argv, os.environ))
         if __name__ == "__main__" and not problems and elastic.supervises(completed.config, os.environ):
             return elastic.supervise(completed.config, os.environ)
         config = checked(completed, problems, launch, forked)
-        log.configure(launch.rank, config.log.log_level, host=host_of(launch))
+        log.configure(launch.rank, config.log.log_level, host=launch.host())
+        prepare_process(config, may_restart=__name__ == "__main__")
+        if completed.line:
+            logger.info(completed.line)
+        os.environ.update(slurm.connect(launch))
+        lock = RunLock(config.run.output_dir)
+        if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
+            raise ConfigError([problem])
     except ConfigError as error:
         flags.refuse("tftrain.run", error, launch.rank)
     except RunError as error:
         logger.error(error)
         return error.exit_code
-    prepare_process(config, may_restart=__name__ == "__main__")
-    if completed.line:
-        logger.info(completed.line)
-    try:
-        os.environ.update(slurm.connect(launch))
-    except RunError as error:
-        logger.error(error)
-        return error.exit_code
-    lock = RunLock(config.run.output_dir)
-    if config.run.mode == "train" and (problem := lock_problem(lock, config, launch)):
-        flags.refuse("tftrain.run", ConfigError([problem]), launch.rank)
     try:
         return run(config, launch)
     finally:
@@ -95,12 +86,7 @@ def read(argv: list[str]) -> tuple[checkpoint_flags.Completed, list[Problem]]:
 def checked(
     completed: checkpoint_flags.Completed, problems: list[Problem], launch: Launch, forked: bool = False
 ) -> TrainConfig:
-    """Returns the configuration that a run takes: resolved, with the sizes that the data gives.
-
-    Args:
-        completed, problems: see `read`.
-        launch: this process's place.
-        forked: whether `tftrain.rank_server` has forked this process.
+    """Returns the configuration that a run takes, given what `read` returned: resolved, with the sizes of the data.
 
     Raises:
         ConfigError: with every reason not to start.
@@ -112,11 +98,6 @@ def checked(
     if problems := memory_limit.problems(config, launch, forked):
         raise ConfigError(problems)
     return config
-
-
-def host_of(launch: Launch) -> str:
-    """Returns the name of this process's host; "" if all processes share one."""
-    return environment.host_name() if launch.local_size < launch.size else ""
 
 
 def lock_problem(lock: RunLock, config: TrainConfig, launch: Launch) -> Problem | None:
@@ -148,12 +129,7 @@ def prepare_process(config: TrainConfig, may_restart: bool) -> None:
 
 
 def run(config: TrainConfig, launch: Launch) -> int:
-    """Connects the ranks, trains or evaluates, and returns the exit code.
-
-    Args:
-        config: resolved, with the sizes that the data gives.
-        launch: this process's place.
-    """
+    """Connects the ranks, trains or evaluates with what `checked` returned, and returns the exit code."""
     # TensorFlow takes seconds to load: wrong flags were refused before this line.
     import tensorflow as tf
 
@@ -163,12 +139,11 @@ def run(config: TrainConfig, launch: Launch) -> int:
     from tftrain.supervise.watchdog import Watchdog
     from tftrain.train import evaluate, rank_checks, seeds
 
-    tf.config.experimental.enable_tensor_float_32_execution(
-        config.compute.tensor_float_32 and not config.compute.deterministic
-    )
-    if config.compute.deterministic:
+    compute, parallel = config.compute, config.parallel
+    tf.config.experimental.enable_tensor_float_32_execution(compute.tensor_float_32 and not compute.deterministic)
+    if compute.deterministic:
         determinism.enable()
-    watchdog, code = Watchdog(launch.rank, config.limits, config.run.output_dir, host=host_of(launch)), ExitCode.FAILED
+    watchdog, code = Watchdog(launch.rank, config.limits, config.run.output_dir, host=launch.host()), ExitCode.FAILED
     own_codes: list[int] = []  # One code, once this rank has come to its own end.
 
     def end_after_peer() -> None:
@@ -184,10 +159,8 @@ def run(config: TrainConfig, launch: Launch) -> int:
         peer_failure.on_uncaught_gloo_error(end_after_peer)
     try:
         with watchdog.limit("connecting the ranks", "start_timeout_seconds"):
-            parallel = config.parallel
-            ranks = start.start(
-                launch, config.compute.cpu_threads, parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-            )
+            sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+            ranks = start.start(launch, compute.cpu_threads, *sizes)
             watchdog.pending = ranks.pending
             watchdog.stage = ranks.stage if ranks.pipeline_parallel_size > 1 else None
             if launch.size > 1:
@@ -230,17 +203,15 @@ def cause_of(error: Exception, config: TrainConfig) -> Exception | None:
 def all_problems(config: TrainConfig, misread: list[Problem], launch: Launch) -> list[Problem]:
     """Returns every reason not to start; each check returns at most one entry for a flag.
 
-    Args:
-        config: with the defaults in the place of flags that could not be read.
-        misread: the problems of those flags.
-        launch: this process's place; only the chief checks the output folder.
+    The configuration has the defaults in the place of flags that could not be read, whose problems are `misread`. Only
+    the chief checks the output folder.
     """
     problems = [*misread, *(p for p in config.problems(launch.size) if p.flag not in {m.flag for m in misread})]
     wrong = {problem.flag for problem in problems}
     # The data is checked only if the flags that name it are valid.
     of_data = {field.name for part in (config.data, config.fine_tuning) for field in dataclasses.fields(part)}
     if wrong.isdisjoint({*of_data, "task"}):
-        checks = labelled.problems if config.model.is_fine_tuned else preflight.problems
+        checks = labelled.problems if config.model.reads_examples else preflight.problems
         problems += [problem for problem in checks(config) if problem.flag not in wrong]
     problems += resume_compatibility.flag_problems(config)
     if config.compute.deterministic and (conflict := determinism.conflict(os.environ)):
@@ -269,21 +240,13 @@ def output_problems(folder: str) -> list[Problem]:
 
 def with_sizes(config: TrainConfig) -> TrainConfig:
     """Returns the configuration with the sizes and the classes that the data gives."""
-    if config.model.is_fine_tuned:
+    if config.model.reads_examples:
         config, sizes = labelled.with_labels(config), labelled.sizes(config)
     else:
         sizes = preflight.sizes(config)
-    return dataclasses.replace(
-        config,
-        model=dataclasses.replace(
-            config.model, vocab_size=sizes.vocab_size, intermediate_size=config.model.feed_forward_size
-        ),
-        data=dataclasses.replace(
-            config.data,
-            max_seq_length=sizes.max_seq_length,
-            max_predictions_per_seq=sizes.max_predictions_per_seq,
-        ),
-    )
+    names = ("vocab_size", "max_seq_length", "max_predictions_per_seq")
+    found = {name: getattr(sizes, name) for name in names}
+    return changed(config, {**found, "intermediate_size": config.model.feed_forward_size})
 
 
 if __name__ == "__main__":

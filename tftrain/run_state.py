@@ -32,37 +32,24 @@ from tftrain.tasks import make_task
 
 STEP = "optimizer/step"
 FORMATS = {tf.float32: "F32", tf.float64: "F64", tf.int64: "I64"}
-
-
 SCALARS = ("learning_rate", "grad_norm", "loss_scale", "skipped", "is_nan", "culprit")
+COUNTERS = ("step", "consumed_samples", "skipped_steps", "nan_steps")
 
 
 class StepInfo(NamedTuple):
-    """The results of one update, equal on every rank; tensors on the device.
+    """The results of one update, equal on every rank; tensors on the device."""
 
-    Attributes:
-        sums: the task's sums over the global batch, fp32 [len(task.sums)].
-        learning_rate, grad_norm, loss_scale: fp32; grad_norm is unscaled and from before clipping.
-        skipped: bool; loss or gradient was not finite and nothing was updated.
-        is_nan: bool; skipped, and not because of the loss scale alone.
-        culprit: fp32, a whole number: what was not finite, for `Optimizer.culprit_name`.
-        bad_ranks: fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite.
-        requests: fp32 as given to the step, the largest of all ranks.
-        before: of the step before, `packed`, on the host: to read it waits for nothing of this step.
-        packed: all but requests and before in one vector, fp32.
-    """
-
-    sums: tf.Tensor
-    learning_rate: tf.Tensor
-    grad_norm: tf.Tensor
-    loss_scale: tf.Tensor
-    skipped: tf.Tensor
-    is_nan: tf.Tensor
-    culprit: tf.Tensor
-    bad_ranks: tf.Tensor
-    requests: tf.Tensor
-    before: tf.Tensor | None = None
-    packed: tf.Tensor | None = None
+    sums: tf.Tensor  # the task's sums over the global batch, fp32 [len(task.sums)]
+    learning_rate: tf.Tensor  # fp32
+    grad_norm: tf.Tensor  # fp32, unscaled, from before clipping
+    loss_scale: tf.Tensor  # fp32
+    skipped: tf.Tensor  # bool; loss or gradient was not finite and nothing was updated
+    is_nan: tf.Tensor  # bool; skipped, and not because of the loss scale alone
+    culprit: tf.Tensor  # fp32, a whole number: what was not finite, for `Optimizer.culprit_name`
+    bad_ranks: tf.Tensor  # fp32 [data parallel ranks], 1 where the loss of a rank's own samples was not finite
+    requests: tf.Tensor  # fp32 as given to the step, the largest of all ranks
+    before: tf.Tensor | None = None  # `packed` of the step before, on the host: reading it waits for nothing
+    packed: tf.Tensor | None = None  # all but requests and before in one vector, fp32
 
     @staticmethod
     def packed_size(sums: int, ranks: int) -> int:
@@ -83,42 +70,30 @@ class StepInfo(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Means over a held-out split.
+    """Means over a held-out split."""
 
-    Attributes:
-        means: by name, see `Task.mean_values`; cross-entropies in nats.
-        unigram_nats: entropy of the split's token frequencies, nats; None if the task does not predict tokens.
-        examples: how many were evaluated.
-        split_examples: how many the split has.
-        scores: of the task's scorer, by name.
-        outputs: what the task predicts for each example, fp32 [examples, ...]; None without a scorer.
-    """
-
-    means: dict[str, float]
-    unigram_nats: float | None
-    examples: int
-    split_examples: int
-    scores: Mapping[str, float] = MappingProxyType({})
-    outputs: np.ndarray | None = None
+    means: dict[str, float]  # by name, see `Task.mean_values`; cross-entropies in nats
+    unigram_nats: float | None  # entropy of the split's token frequencies; None if the task does not predict tokens
+    examples: int  # how many were evaluated
+    split_examples: int  # how many the split has
+    scores: Mapping[str, float] = MappingProxyType({})  # of the task's scorer, by name
+    outputs: np.ndarray | None = None  # predictions for the examples, fp32 [examples, ...]; None without a scorer
 
 
 class Progress(tf.Module):
     """Counters of a run, on the device so that no step waits for the host.
 
     Attributes:
-        step: int64, updates tried so far.
-        consumed_samples: int64.
+        step, consumed_samples: int64, updates tried so far, and their samples.
         skipped_steps: int64, updates left out because loss or gradient was not finite.
         nan_steps: int64, those of them that no smaller loss scale would have made finite.
         interval_sums: fp64 [sums], the task's sums since the last logged step, without those of NaN steps.
     """
 
     def __init__(self, sums: int):
-        """Starts every counter at zero; `sums` is the number of the task's sums."""
         super().__init__(name="progress")
         self.step, self.consumed_samples, self.skipped_steps, self.nan_steps = (
-            tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
-            for name in ("step", "consumed_samples", "skipped_steps", "nan_steps")
+            tf.Variable(0, dtype=tf.int64, trainable=False, name=name) for name in COUNTERS
         )
         self.interval_sums = tf.Variable(tf.zeros([sums], tf.float64), trainable=False, name="interval_sums")
 
@@ -139,32 +114,23 @@ class Progress(tf.Module):
 
     def state(self) -> dict[str, tf.Variable]:
         """Returns the counters by the names they have in a checkpoint."""
-        names = ("step", "consumed_samples", "skipped_steps", "nan_steps", "interval_sums")
-        return {f"progress/{name}": getattr(self, name) for name in names}
+        return {f"progress/{name}": getattr(self, name) for name in (*COUNTERS, "interval_sums")}
 
 
 class Run:
     """Everything that lives as long as a training run, and its place in checkpoints.
 
     Attributes:
-        config: resolved, with the sizes that the data gives.
-        mesh: the ranks.
+        config, mesh: resolved, with the sizes that the data gives; and the ranks.
         jit: whether XLA compiles all of what computes: the micro-batches and the update. With tensor parallel ranks, it
             compiles pieces of the model at most.
         parts: the layers of this rank: the whole model, or the parts of its pipeline stage, in the order of the layers.
-        task: what is optimised, with this rank's part of the model.
-        optimizer: over the task's variables.
-        loss_scale: which the loss is multiplied by.
-        progress: the counters.
+        task, optimizer: what is optimised, with this rank's part of the model; and over its variables.
+        loss_scale, progress: which the loss is multiplied by, and the counters.
     """
 
     def __init__(self, config: TrainConfig, mesh: Mesh, initial: Weights | None = None):
-        """Builds the model with its initial weights and an optimizer over them.
-
-        Args:
-            config, mesh: see above.
-            initial: weights to begin with; a variable that they lack is drawn. By default all are.
-        """
+        """Builds the model and an optimizer over it; a variable that the initial weights lack is drawn."""
         self.config, self.mesh = config, mesh
         self.jit = config.compiles_whole(devices.has_gpu())
         self.parts = parts_of_rank(config, mesh)
@@ -243,11 +209,10 @@ class Run:
         """Returns the shapes of the whole variables of the model, from the input to the output."""
         model = self.task.model
         own = {name: list(model.pieces[name].whole) for name in model.named_variables()}
-        line = self.mesh.pipeline
-        shapes = {}
-        for text in collectives.gather_texts(line, json.dumps(own), "shapes") if line.size > 1 else []:
-            shapes |= json.loads(text)
-        return shapes or own
+        if self.mesh.pipeline.size == 1:
+            return own
+        shapes = map(json.loads, collectives.gather_texts(self.mesh.pipeline, json.dumps(own), "shapes"))
+        return {name: shape for of_stage in shapes for name, shape in of_stage.items()}
 
     def _counter_pieces(self) -> Iterator[tuple[Piece, tf.Variable]]:
         for name, variable in self.counters().items():

@@ -23,8 +23,7 @@ from tftrain.checkpoint.shard import Written
 from tftrain.config import data_sizes
 from tftrain.config.train import TrainConfig
 from tftrain.host.units import ITEM_BYTES
-from tftrain.optim.state_buckets import Bucket, layout
-from tftrain.optim.state_layout import StateLayout, bucket_kinds, bucket_loads
+from tftrain.optim.state_layout import Bucket, StateLayout, bucket_kinds, bucket_loads, layout
 from tftrain.parallel import rendezvous
 from tftrain.parallel.buckets import BUCKET_BYTES, pack
 from tftrain.parallel.launcher import Launch

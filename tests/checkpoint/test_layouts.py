@@ -66,7 +66,8 @@ def whole(runs):
     """A random state."""
     random = np.random.default_rng(0)
     (run,) = runs["dp1"]
-    found = {name: random.normal(size=shape).astype(np.float32) for name, shape in run.optimizer.state.shapes().items()}
+    shapes = {name: shape for name, shape in run.tensor_shapes().items() if name not in run.counters()}
+    found = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     for name, variable in run.counters().items():
         found[name] = np.asarray(random.integers(0, 99, variable.shape), variable.dtype.as_numpy_dtype)
     return found

@@ -71,6 +71,23 @@ def test_a_model_of_transformers_comes_back_with_the_same_bits(capsys, tmp_path,
     assert {key: first.get(key) for key in sizes} == {key: last.get(key) for key in sizes}
 
 
+def test_a_large_model_is_several_files_with_an_index(capsys, tmp_path):
+    converted(capsys, f"hf:{DATA / 'hf_llama'}", f"hf:{tmp_path / 'parts'}", "--max_shard_gb=1e-5")
+    index = json.loads((tmp_path / "parts/model.safetensors.index.json").read_text())
+    before, files = load_file(DATA / "hf_llama/model.safetensors"), sorted(set(index["weight_map"].values()))
+    assert len(files) > 5
+    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    assert index["metadata"]["total_size"] == sum(value.nbytes for value in before.values())
+    for file in files:
+        tensors = load_file(tmp_path / "parts" / file)
+        assert sum(value.nbytes for value in tensors.values()) <= 10_000 or len(tensors) == 1
+        assert all(index["weight_map"][name] == file for name in tensors)
+    converted(capsys, f"hf:{tmp_path / 'parts'}", f"hf:{tmp_path / 'whole'}")
+    after = load_file(tmp_path / "whole/model.safetensors")
+    assert before.keys() == after.keys() == index["weight_map"].keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
 @pytest.mark.parametrize("strips", [True, False])
 def test_a_tokenizer_keeps_whether_it_strips_accents(capsys, tmp_path, strips):
     source = shutil.copytree(DATA / "hf_bert", tmp_path / "source")

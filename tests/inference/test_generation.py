@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.formats.models import DATA
 from tftrain.config.fields import implementations
 from tftrain.config.model import ModelConfig
 from tftrain.config.model_source import ModelSource
 from tftrain.inference import generation, trained_model
 from tftrain.inference.generation import GREEDY, Generator, Sampling, drawn
+from tftrain.inference.serving import saved_model, signatures
+from tftrain.inference.serving.signatures import Source
 from tftrain.model.key_value_cache import CachedDecoder
 from tftrain.model.registry import model_class
 
@@ -118,3 +121,33 @@ def test_a_piece_waits_for_what_may_be_a_stop_string():
     assert pieces == ["x", "", "", "ab", "", "", "", ""]
     assert found.text() == "xab"
     assert found.ended
+
+
+@pytest.mark.parametrize("name", ["hf_llama", "hf_gpt2"])
+def test_an_exported_model_generates_the_tokens_of_predict(tmp_path, name):
+    """With a temperature, tokens depend on the seed alone, and those after the end token are end tokens."""
+    model = trained_model.load(ModelSource(init_checkpoint=f"hf:{DATA / name}"))
+    source = Source(model, None, 5)
+    saved_model.write(tmp_path / "1", source, {"generate": signatures.generate(source)})
+    generate = tf.saved_model.load(str(tmp_path / "1")).signatures["generate"]
+    texts, most = [np.array(ids, np.int32) for ids in ([5, 9, 100], [7], [3, 250, 60, 8])], 12
+    ids, lengths = trained_model.padded(texts)
+
+    def generated(temperature=0.0, top_p=1.0, seed=0):
+        settings = {"temperature": tf.constant(temperature), "top_p": tf.constant(top_p), "seed": tf.constant(seed)}
+        found = generate(
+            input_ids=tf.constant(ids + (np.arange(4) >= lengths[:, None])),
+            lengths=tf.constant(lengths),
+            max_new_tokens=tf.constant(most),
+            **settings,
+        )
+        return found["output_ids"].numpy(), found["lengths"].numpy()
+
+    tokens, counts = generated()
+    vocabulary = model.tokenizer.vocabulary
+    _, expected = Generator(model, most, GREEDY)(texts)
+    assert [vocabulary.decode(row[:count]) for row, count in zip(tokens, counts, strict=True)] == expected
+    assert all((row[count:] == vocabulary.end_id).all() for row, count in zip(tokens, counts, strict=True))
+    drawn_tokens = [generated(2.0, seed=seed)[0].tolist() for seed in (1, 1, 2)]
+    assert drawn_tokens[0] == drawn_tokens[1] != drawn_tokens[2]
+    assert generated(0.7, top_p=1e-6)[0].tolist() == tokens.tolist()

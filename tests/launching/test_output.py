@@ -6,7 +6,7 @@ import subprocess
 import threading
 
 from tests.launching.fakes import ROOT, SECONDS, command_of, environment, started
-from tftrain.launching.lines import Lines, Stream
+from tftrain.launching.lines import Stream, forward
 
 
 def test_stdout_and_stderr_are_as_the_ranks_wrote_them(tmp_path):
@@ -79,7 +79,7 @@ if rank == 0:
 def forwarded(stream, write):
     """Returns the pieces that come out of a stream into which a function writes in another thread."""
     pieces = []
-    reader = threading.Thread(target=Lines(stream, pieces.append).forward)
+    reader = threading.Thread(target=forward, args=(stream, pieces.append))
     reader.start()
     write(stream.writer)
     os.close(stream.writer)

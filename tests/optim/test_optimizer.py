@@ -11,8 +11,8 @@ from official.modeling.optimization.lamb import LAMB
 from tests.checkpoint import states
 from tftrain.config.train import OPTIMIZERS, OptimizerConfig
 from tftrain.ops.library import MissingLibraryError
+from tftrain.optim import rules
 from tftrain.optim.optimizer import Optimizer
-from tftrain.optim.rules import UpdateRule
 from tftrain.parallel import buckets
 
 SHAPES = {
@@ -248,7 +248,7 @@ def test_a_fused_update_that_a_gpu_lacks_is_refused_with_its_flag(monkeypatch):
 
 
 def test_every_optimizer_of_the_flag_is_a_rule_and_every_rule_is_in_the_flag():
-    assert {name: rule.fused_update is not None for name, rule in UpdateRule.registered.items()} == OPTIMIZERS
+    assert {name: rule.fused_update is not None for name, rule in rules.RULES.items()} == OPTIMIZERS
 
 
 @pytest.mark.parametrize("rule", RULES)

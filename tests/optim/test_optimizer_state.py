@@ -143,7 +143,6 @@ def test_state_has_one_copy_of_an_fp32_weight_and_names_for_everything():
     expected = {
         f"{kind}/{name}": list(shape) for kind in ("master", "adam_m", "adam_v") for name, shape in SHAPES.items()
     }
-    assert optimizer.state.shapes() == expected
     assert {name: list(value.shape) for name, value in states.owned(optimizer.state).items()} == expected
     for variable, master in zip(variables, optimizer.state.masters, strict=True):
         assert master is variable
@@ -154,11 +153,8 @@ def test_the_slots_of_a_state_are_those_that_it_was_asked_for():
     variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES.values()]
     state = OptimizerState(list(SHAPES), variables, slots=["lion_m"])
     expected = {f"{slot}/{name}": list(shape) for slot in ("master", "lion_m") for name, shape in SHAPES.items()}
-    assert state.shapes() == {piece.name: list(piece.whole) for piece in state.pieces_to_save()} == expected
+    assert {piece.name: list(piece.whole) for piece in state.pieces_to_save()} == expected
     assert list(state.slots) == ["lion_m"]
-    for slots in (["adam_m", "adam_m"], ["master"]):
-        with pytest.raises(ValueError, match="differ"):
-            OptimizerState(list(SHAPES), variables, slots=slots)
 
 
 def test_a_checkpoint_is_read_into_the_state_and_into_nothing_else(tmp_path):

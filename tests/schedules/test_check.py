@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 from tests.schedules.sizes import sizes
 from tftrain.schedules import orders
 from tftrain.schedules.check import check
-from tftrain.schedules.execution import ScheduleError
+from tftrain.schedules.simulation import ScheduleError
 from tftrain.schedules.table import TRANSFERS, Action, Kind, Table
 
 

@@ -178,7 +178,7 @@ def pairs_of(row):
     return {pair for pair in itertools.combinations(row.items(), 2) if not narrow or not narrow.isdisjoint(pair)}
 
 
-def pairwise(factors, allowed, tries=20000, seed=0):
+def pairwise(factors, allowed, tries=40000, seed=0):
     """Returns rows that test every two values of two factors that can occur together, after random tries.
 
     Most faults need one or two values to show (Kuhn, Wallace and Gallo, "Software fault interactions and implications

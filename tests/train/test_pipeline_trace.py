@@ -10,7 +10,8 @@ from tftrain.config.parallel import ParallelConfig
 from tftrain.config.train import RunConfig, TrainConfig
 from tftrain.schedules import orders, picture, simulation
 from tftrain.schedules.simulation import even_durations
-from tftrain.train.pipeline_trace import PipelineTrace, durations
+from tftrain.train import pipeline_trace
+from tftrain.train.pipeline_trace import durations
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)])
@@ -33,7 +34,7 @@ def test_the_picture_has_the_plan_below_what_was_measured(tmp_path, monkeypatch)
     run.config = TrainConfig(parallel=parallel, run=RunConfig(output_dir=str(tmp_path)))
     drawn = {}
     monkeypatch.setattr(picture, "draw", lambda panels, path, unit: drawn.update({path.name: (panels, unit)}))
-    PipelineTrace(run, SimpleNamespace(events=lambda ranks: measured)).write()
+    pipeline_trace.write(run, SimpleNamespace(events=lambda ranks: measured))
     ((name, (panels, unit)),) = drawn.items()
     assert (name, list(panels), unit) == ("pipeline.png", ["1f1b, as measured", "1f1b, as planned"], "s")
     assert panels["1f1b, as measured"] == measured

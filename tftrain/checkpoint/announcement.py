@@ -31,25 +31,16 @@ class _Content(msgspec.Struct):
     files: list[_File] = []
 
 
-def encode(files: Mapping[str, Written]) -> bytes:
-    """Returns the announcement of files, with their pieces, as JSON."""
-    entries = []
-    for name, file in files.items():
-        places, _, starts, stops = columns(file.pieces, 0)
-        entries.append(_File(name, file.bytes, dict(file.digests), places, starts, stops))
-    return msgspec.json.encode(_Content(files=entries))
-
-
-def failure(message: str) -> bytes:
-    """Returns the announcement of a failure."""
-    return msgspec.json.encode(_Content(error=message))
+def encode(files: Mapping[str, Written], error: str = "") -> bytes:
+    """Returns the announcement of files, with their pieces, or of a failure, as JSON."""
+    entries = [_File(name, file.bytes, dict(file.digests), *columns(file.pieces)) for name, file in files.items()]
+    return msgspec.json.encode(_Content(error, entries))
 
 
 class Announced:
     """Collects the announcements of all ranks."""
 
     def __init__(self):
-        """Begins without files."""
         self._decoder, self._files, self._rows = msgspec.json.Decoder(_Content), {}, Rows()
 
     def add(self, content: bytes) -> None:
@@ -65,16 +56,10 @@ class Announced:
         for file in found.files:
             if not len(file.places) == len(file.starts) == len(file.stops):
                 raise ValueError(f"{file.name} has {len(file.places)} pieces, but another number of ranges")
-            self._rows.add(file.places, len(self._files), file.starts, file.stops)
+            self._rows.add(len(self._files), file.places, file.starts, file.stops)
             self._files[file.name] = Written(file.bytes, file.digests, ())
 
     def placement(self) -> Placement:
-        """Returns all files.
-
-        Raises:
-            ValueError: two ranks do not agree on the dtype or the shape of a tensor.
-        """
-        numbers = np.empty(len(self._files), np.int64)
-        names = list(self._files)
-        numbers[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+        """Returns all files; raises a ValueError if ranks do not agree on the dtype or the shape of a tensor."""
+        numbers = np.argsort(np.argsort(list(self._files)))  # a file's place among the sorted names
         return Placement(self._files, self._rows.tensors(numbers))

@@ -18,8 +18,6 @@ from tftrain.checkpoint import durable, manifest
 from tftrain.checkpoint.errors import CheckpointError
 
 _NAME = re.compile(r"step_(\d{8,18})(?:_again_(\d{1,9}))?", re.ASCII)
-
-
 # What a run reports, in its folder.
 REPORTS = ("metrics.jsonl", "log.txt", "tensorboard")
 
@@ -37,11 +35,8 @@ def order(path: Path) -> tuple[int, int] | None:
 
 def find(output_dir: str | Path) -> list[Path]:
     """Returns the checkpoints of a run, oldest first, without symbolic links and folders that lack a manifest."""
-    return [
-        path
-        for path in _steps(checkpoint_folder(output_dir))
-        if (path / manifest.NAME).is_file() and not path.is_symlink()
-    ]
+    steps = _steps(checkpoint_folder(output_dir))
+    return [path for path in steps if (path / manifest.NAME).is_file() and not path.is_symlink()]
 
 
 def free_name(output_dir: str | Path, step: int) -> Path:
@@ -78,8 +73,7 @@ def remove_old(output_dir: str | Path, keep_last: int, keep_every: int, keep_ste
     """Removes old checkpoints, the oldest first, and all but the newest checkpoint of each step.
 
     Args:
-        output_dir: the run's folder.
-        keep_last: number of newest steps whose checkpoints remain.
+        output_dir, keep_last: the run's folder, and the number of newest steps whose checkpoints remain.
         keep_every: checkpoints of steps that are a multiple of it remain as well; 0: no others remain.
         keep_step: one more step whose checkpoint remains.
 
@@ -100,8 +94,7 @@ def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> P
     """Moves checkpoints of later steps out of the way of a run that continues from an earlier one; deletes nothing.
 
     Args:
-        output_dir: the run's folder.
-        step: the step that the run continues from; 0 for a fresh start.
+        output_dir, step: the run's folder, and the step that the run continues from; 0 for a fresh start.
         starts_over: whether what the old run reported is moved as well, all of it.
 
     Returns:
@@ -117,10 +110,9 @@ def set_aside(output_dir: str | Path, step: int, starts_over: bool = False) -> P
         later += [path for path in (Path(output_dir) / name for name in REPORTS) if path.exists()]
     if not later:
         return None
-    numbers = [
-        int(path.name[10:]) for path in checkpoint_folder(output_dir).glob("set_aside_*") if path.name[10:].isdecimal()
-    ]
-    aside = checkpoint_folder(output_dir) / f"set_aside_{max(numbers, default=0) + 1}"
+    numbers = [path.name.removeprefix("set_aside_") for path in checkpoint_folder(output_dir).glob("set_aside_*")]
+    last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    aside = checkpoint_folder(output_dir) / f"set_aside_{last + 1}"
     try:
         aside.mkdir()
         metrics = Path(output_dir) / "metrics.jsonl"

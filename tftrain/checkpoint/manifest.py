@@ -80,17 +80,11 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of a checkpoint.
+    """The content of a checkpoint."""
 
-    Attributes:
-        step: updates done.
-        files: by name, with their pieces, which together hold every tensor exactly once.
-        run: description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`.
-    """
-
-    step: int
-    files: Placement
-    run: Mapping[str, Any]
+    step: int  # updates done
+    files: Placement  # by name, with their pieces, which together hold every tensor exactly once
+    run: Mapping[str, Any]  # description of the run that wrote it, in JSON's types; see `docs/checkpoints.md`
 
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Returns dtype and shape of every tensor by name."""
@@ -98,11 +92,7 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Returns the JSON of a manifest.
-
-    Raises:
-        CheckpointError: `decode` would refuse it.
-    """
+    """Returns the JSON of a manifest; raises a CheckpointError if `decode` would refuse it."""
     files = manifest.files.files
     content = {
         "format_version": FORMAT_VERSION,
@@ -127,11 +117,7 @@ def _block(block: Block, tensor: Tensor) -> dict[str, Any]:
 
 
 def content_of(folder: Path) -> bytes:
-    """Reads the manifest of a checkpoint, at most one byte more than `MAX_BYTES`.
-
-    Raises:
-        CheckpointError: it is missing or can't be read.
-    """
+    """Returns the bytes of a manifest, at most one more than `MAX_BYTES`; raises a CheckpointError if it can't."""
     path = folder / NAME
     with os.fdopen(open_file(path), "rb") as file:
         try:
@@ -146,20 +132,12 @@ def digest(content: bytes) -> str:
 
 
 def read(folder: Path) -> Manifest:
-    """Reads and checks the manifest of a checkpoint.
-
-    Raises:
-        CheckpointError: it is missing, or this version can't have written it.
-    """
+    """Reads a manifest; raises a CheckpointError if it is missing, or this version can't have written it."""
     return decode(content_of(folder), folder / NAME)
 
 
 def decode(content: bytes, path: str | Path) -> Manifest:
-    """Returns the manifest in a file.
-
-    Args:
-        content: of the file; of a file with more than `MAX_BYTES`, at least one byte more than that.
-        path: of the file, for the message.
+    """Returns the manifest in a file; of a too large one, `content` needs only one byte more than `MAX_BYTES`.
 
     Raises:
         CheckpointError: this version can't have written it.
@@ -167,20 +145,17 @@ def decode(content: bytes, path: str | Path) -> Manifest:
     try:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        return _manifest(strict_json.parse(content))
+        found = strict_json.parse(content)
+        version = found.get("format_version") if isinstance(found, dict) else None
+        if version != FORMAT_VERSION:
+            given = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
+            raise ValueError(f"{given}; resume with the version of tftrain that has written the checkpoint")
+        converted = strict_json.convert(found, _Content)
+        placement = _placement(converted)
+        _check(placement)
+        return Manifest(converted.step, placement, converted.run)
     except ValueError as error:
         raise CheckpointError(f"{path}: not the manifest of a checkpoint: {error}") from error
-
-
-def _manifest(found: Any) -> Manifest:
-    version = found.get("format_version") if isinstance(found, dict) else None
-    if version != FORMAT_VERSION:
-        given = f"format_version is {strict_json.shown(version)}, expected {FORMAT_VERSION}"
-        raise ValueError(f"{given}; resume with the version of tftrain that has written the checkpoint")
-    content = strict_json.convert(found, _Content)
-    placement = _placement(content)
-    _check(placement)
-    return Manifest(content.step, placement, content.run)
 
 
 def _placement(content: _Content) -> Placement:

@@ -23,25 +23,17 @@ MASTER = "master"
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a named tensor.
+    """A piece of a named tensor: the stretch [start, stop) of a block's elements in row-major order."""
 
-    Attributes:
-        name: the tensor's global name, such as `master/layer_00/attention/query/kernel`.
-        whole: the shape of the whole tensor.
-        dtype: a key of `DTYPES`.
-        offset, shape: of a block of the whole; a number for each dimension.
-        start, stop: the stretch [start, stop) of the block's elements in row-major order.
-        replica_id: number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing
-            about the elements, so pieces that differ only in it are equal.
-    """
-
-    name: str
-    whole: tuple[int, ...]
-    dtype: str
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
+    name: str  # the tensor's global name, such as `master/layer_00/attention/query/kernel`
+    whole: Shape  # of the whole tensor
+    dtype: str  # a key of `DTYPES`
+    offset: Shape  # of the block in the whole
+    shape: Shape  # of the block
     start: int
     stop: int
+    # Number of this copy among the ranks that hold the same elements; copy 0 is saved. It says nothing about the
+    # elements, so pieces that differ only in it are equal.
     replica_id: int = field(default=0, compare=False)
 
     @staticmethod
@@ -98,16 +90,11 @@ class TensorData(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A part of a piece that is a block of the whole tensor and contiguous in the piece.
+    """A part of a piece that is a block of the whole tensor and contiguous in the piece."""
 
-    Attributes:
-        offset, shape: of the block.
-        position: of its first element in the piece.
-    """
-
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
-    position: int
+    offset: Shape
+    shape: Shape
+    position: int  # of its first element in the piece
 
 
 def boxes(piece: Piece) -> list[Box]:
@@ -119,7 +106,7 @@ def boxes(piece: Piece) -> list[Box]:
     return found
 
 
-def _stretch(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _stretch(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, Shape]]:
     """Yields offset and shape of the boxes of a stretch of a block of this shape."""
     if start >= stop:
         return
@@ -143,16 +130,7 @@ def _stretch(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tu
 
 
 def copy(source: Piece, values: np.ndarray, target: Piece, out: np.ndarray) -> int:
-    """Copies the common elements of two pieces of one tensor.
-
-    Args:
-        source, target: the pieces.
-        values: the elements of `source`, flat.
-        out: the elements of `target`, flat; only the common ones are written.
-
-    Returns:
-        The number of elements copied.
-    """
+    """Copies the common elements of two pieces of one tensor, flat, and returns their number."""
     copied = 0
     for source_box, target_box, lows, highs in _common(source, target):
         _view(target_box, out, lows, highs)[...] = _view(source_box, values, lows, highs)
@@ -162,7 +140,7 @@ def copy(source: Piece, values: np.ndarray, target: Piece, out: np.ndarray) -> i
 
 def overlap(first: Piece, second: Piece) -> bool:
     """Whether two pieces of one tensor have an element in common."""
-    return any(True for _ in _common(first, second))
+    return next(_common(first, second), None) is not None
 
 
 def _common(source: Piece, target: Piece) -> Iterator[tuple[Box, Box, list[int], list[int]]]:
@@ -171,9 +149,8 @@ def _common(source: Piece, target: Piece) -> Iterator[tuple[Box, Box, list[int],
     for one in boxes(source):
         for other in target_boxes:
             lows = [max(a, b) for a, b in zip(one.offset, other.offset, strict=True)]
-            highs = [
-                min(a + n, b + m) for a, n, b, m in zip(one.offset, one.shape, other.offset, other.shape, strict=True)
-            ]
+            ends = ([a + n for a, n in zip(box.offset, box.shape, strict=True)] for box in (one, other))
+            highs = list(map(min, *ends))
             if all(low < high for low, high in zip(lows, highs, strict=True)):
                 yield one, other, lows, highs
 
@@ -210,10 +187,8 @@ def coverage_error(whole: Sequence[int], blocks: Mapping[tuple[Shape, Shape], np
     return None if held == size else f"only {held} of {size} elements are there"
 
 
-def _any_overlap(blocks: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+def _any_overlap(blocks: list[tuple[Shape, Shape]]) -> bool:
     """Whether two of these blocks, none of them empty, have an element in common."""
-    if len(blocks) < 2:
-        return False
     lows = np.array([offset for offset, _ in blocks], np.int64)
     highs = lows + np.array([shape for _, shape in blocks], np.int64)
     for index in range(len(blocks) - 1):
@@ -224,13 +199,9 @@ def _any_overlap(blocks: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
 
 
 def even_parts(pieces: Sequence[Piece], ranks: int, rank: int) -> Iterator[tuple[int, int, int]]:
-    """Divides the saving of pieces among the ranks that hold all of them: equal bytes for each rank.
+    """Divides the saving of pieces among the ranks that hold all of them, in the same order: equal bytes for each rank.
 
     The pieces are concatenated, and each rank saves one contiguous range of the result.
-
-    Args:
-        pieces: in the same order on every rank.
-        ranks, rank: number of ranks, and the one that asks.
 
     Yields:
         Index of a piece, and start and stop of the part that the rank saves, for `Piece.part`.
@@ -250,10 +221,7 @@ def even_parts(pieces: Sequence[Piece], ranks: int, rank: int) -> Iterator[tuple
 def even_bounds(size: int, ranks: int, unit: int = 1) -> list[int]:
     """Divides an axis among ranks as evenly as its size permits.
 
-    Args:
-        size: elements along the axis.
-        ranks: number of ranks.
-        unit: elements that stay together, such as those of a head; a divisor of `size`.
+    `unit` elements stay together, such as those of a head; it is a divisor of `size`.
 
     Returns:
         Ascending bounds, one more than ranks; rank r holds [bounds[r], bounds[r + 1]). The numbers of units of two
@@ -269,8 +237,7 @@ def held_piece(
     """Returns the piece of a weight that a tensor parallel rank holds; a weight that all hold is saved by the first.
 
     Args:
-        name: its global name.
-        shape: of the whole weight.
+        name, shape: of the whole weight.
         axis: the axis that tensor parallel ranks divide; None: every rank has the whole.
         unit: number of neighbouring elements along the axis that stay on one rank.
         tensor_rank, tensor_ranks: of the tensor parallel ranks: this one, and their number.

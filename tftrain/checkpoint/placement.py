@@ -5,7 +5,7 @@ follow one another, and so do the numbers of their files. So one series describe
 for each file and each series, and a rank looks up only the pieces that it needs.
 """
 
-import math
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,7 +42,11 @@ class Block(NamedTuple):
 
     def expanded(self) -> np.ndarray:
         """Returns file number, start and stop of each piece, int64 [pieces, 3]."""
-        return np.concatenate([_expanded(series) for series in self.series])
+        found = []
+        for each in self.series:
+            steps = np.arange(each.count)[:, np.newaxis] * (each.file_step, each.step, each.step)
+            found.append(each[:3] + steps)
+        return np.concatenate(found)
 
     def stretches(self) -> np.ndarray:
         """Returns start and stop of each piece, int64 [pieces, 2]; of the whole block, if the pieces are a chain."""
@@ -66,13 +70,10 @@ class Tensor(NamedTuple):
 class Placement(Mapping[str, Written]):
     """The files of a checkpoint, by name; the pieces of a file are looked up when the file is accessed.
 
-    Attributes:
-        files: by name, with the size and the digests, but without pieces. A file's number is its place among the
-            sorted names.
-        tensors: by name. A file has at most one piece of a tensor.
+    A file's number is its place among the sorted names. A file has at most one piece of a tensor.
     """
 
-    files: Mapping[str, Written]
+    files: Mapping[str, Written]  # with the size and the digests, but without pieces
     tensors: Mapping[str, Tensor]
 
     @staticmethod
@@ -80,7 +81,7 @@ class Placement(Mapping[str, Written]):
         """Returns the placement of files that have their pieces."""
         rows = Rows()
         for number, name in enumerate(sorted(files)):
-            rows.add(*columns(files[name].pieces, number))
+            rows.add(number, *columns(files[name].pieces))
         return Placement({name: file._replace(pieces=()) for name, file in files.items()}, rows.tensors())
 
     def __getitem__(self, name: str) -> Written:
@@ -99,9 +100,8 @@ class Placement(Mapping[str, Written]):
             return set()
         for block in self.tensors[wanted.name].blocks:
             if (block.offset, block.shape) == (wanted.offset, wanted.shape):
-                for series in block.series:
-                    rows = _expanded(series)
-                    found.update(rows[(rows[:, 1] < wanted.stop) & (rows[:, 2] > wanted.start), 0].tolist())
+                rows = block.expanded()
+                found.update(rows[(rows[:, 1] < wanted.stop) & (rows[:, 2] > wanted.start), 0].tolist())
             else:
                 found.update(self._holders_in(block, wanted))
         return {self._names[number] for number in found}
@@ -118,7 +118,7 @@ class Placement(Mapping[str, Written]):
                 yield file
 
     def _pieces_in(self, name: str) -> Iterator[Piece]:
-        number, (rows, owners) = self._numbers[name], self._series
+        number, (rows, owners) = bisect.bisect_left(self._names, name), self._series
         distance = number - rows[:, 0]
         hits = (distance >= 0) & (distance <= (rows[:, 1] - 1) * rows[:, 2]) & (distance % rows[:, 2] == 0)
         for index in np.flatnonzero(hits).tolist():
@@ -130,10 +130,6 @@ class Placement(Mapping[str, Written]):
     @cached_property
     def _names(self) -> list[str]:
         return sorted(self.files)
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self._names)}
 
     @cached_property
     def _series(self) -> tuple[np.ndarray, list[tuple[str, Block, Series]]]:
@@ -158,21 +154,20 @@ class Place(NamedTuple):
     shape: Shape
 
 
-def columns(pieces: Sequence[Piece], file: int) -> tuple[list[Place], int, list[int], list[int]]:
-    """Returns the arguments of `Rows.add` for pieces in a file of this number."""
+def columns(pieces: Sequence[Piece]) -> tuple[list[Place], list[int], list[int]]:
+    """Returns the arguments of `Rows.add` for pieces in a file."""
     places = [Place(each.name, each.dtype, each.whole, each.offset, each.shape) for each in pieces]
-    return places, file, [each.start for each in pieces], [each.stop for each in pieces]
+    return places, [each.start for each in pieces], [each.stop for each in pieces]
 
 
 class Rows:
     """Collects pieces and makes series of them; a piece takes 32 bytes."""
 
     def __init__(self):
-        """Begins without pieces."""
         self._numbers: dict[Place, int] = {}
         self._rows: list[np.ndarray] = []
 
-    def add(self, places: Sequence[Place], file: int, starts: Sequence[int], stops: Sequence[int]) -> None:
+    def add(self, file: int, places: Sequence[Place], starts: Sequence[int], stops: Sequence[int]) -> None:
         """Adds pieces in a file of this number, of one block after the other, and start and stop of each stretch."""
         rows = np.empty((len(places), 4), np.int64)
         rows[:, 0] = [self._numbers.setdefault(place, len(self._numbers)) for place in places]
@@ -216,45 +211,31 @@ def series_of(rows: np.ndarray) -> Iterator[Series]:
     breaks = np.append(np.flatnonzero(~same), len(same))
     while index < len(rows):
         file, start, stop = rows[index].tolist()
-        count = 1
         if index < len(regular) and regular[index]:
             count = int(breaks[np.searchsorted(breaks, index)]) - index + 2
-        if count == 1:
-            yield Series(file, start, stop)
-        else:
             yield Series(file, start, stop, count, int(steps[index, 0]), int(steps[index, 1]))
+        else:
+            count = 1
+            yield Series(file, start, stop)
         index += count
-
-
-def _expanded(series: Series) -> np.ndarray:
-    shift = np.arange(series.count, dtype=np.int64)[:, np.newaxis] * (series.file_step, series.step, series.step)
-    return shift + np.array(series[:3], np.int64)
 
 
 def _flat(whole: Sequence[int], offset: Sequence[int], shape: Sequence[int], elements: np.ndarray) -> np.ndarray:
     """Returns the place in a whole tensor, row-major, of elements of a block, given their places in the block."""
     if not shape:
         return elements
-    places = np.unravel_index(elements, shape)
-    strides = [math.prod(whole[axis + 1 :]) for axis in range(len(whole))]
-    return sum((place + begin) * stride for place, begin, stride in zip(places, offset, strides, strict=True))
+    places = zip(np.unravel_index(elements, shape), offset, strict=True)
+    return np.ravel_multi_index([place + begin for place, begin in places], whole)
 
 
 def nbytes(placement: Placement) -> dict[str, int]:
-    """Returns the bytes of the pieces in each file.
-
-    Raises:
-        ValueError: a file has two pieces of a tensor.
-    """
-    names = sorted(placement.files)
-    total = np.zeros(len(names), np.int64)
+    """Returns the bytes of the pieces in each file; raises a ValueError if a file has two pieces of a tensor."""
+    total = np.zeros(len(placement.files), np.int64)
     for name, tensor in placement.tensors.items():
-        end, are_apart = 0, True
+        end, are_apart, width = 0, True, DTYPES[tensor.dtype].itemsize
         for series in sorted(series for block in tensor.blocks for series in block.series):
             last = series.file + (series.count - 1) * series.file_step
-            total[series.file : last + 1 : series.file_step] += (series.stop - series.start) * DTYPES[
-                tensor.dtype
-            ].itemsize
+            total[series.file : last + 1 : series.file_step] += (series.stop - series.start) * width
             are_apart &= series.file >= end
             end = max(end, last + 1)
         # Series of tensor parallel ranks lie between each other.
@@ -262,4 +243,4 @@ def nbytes(placement: Placement) -> dict[str, int]:
             files = np.concatenate([block.expanded()[:, 0] for block in tensor.blocks])
             if len(np.unique(files)) != len(files):
                 raise ValueError(f"a file has two pieces of {name}")
-    return dict(zip(names, total.tolist(), strict=True))
+    return dict(zip(sorted(placement.files), total.tolist(), strict=True))

@@ -6,6 +6,7 @@ must not use an element before all of them have found their files good; otherwis
 first needed.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,18 +29,13 @@ class Reader:
     """An open checkpoint.
 
     Attributes:
-        path: its folder.
-        manifest: its content.
+        path, manifest: its folder, and its content.
         digest: of the manifest; equal on ranks that see the same checkpoint.
         tensors: dtype and shape of every tensor by name.
     """
 
     def __init__(self, path: str | Path):
-        """Reads the manifest, but no shard.
-
-        Raises:
-            CheckpointError: the manifest is missing or damaged.
-        """
+        """Reads the manifest, but no shard; raises a CheckpointError if the manifest is missing or damaged."""
         self.path = Path(path)
         content = manifest.content_of(self.path)
         self.manifest = manifest.decode(content, self.path / manifest.NAME)
@@ -88,26 +84,22 @@ class Reader:
     def _fetch(
         self, wanted: Mapping[Piece, np.ndarray], checked: Collection[str] = (), digest: str = "", alone: bool = False
     ) -> dict[Piece, np.ndarray]:
-        """Reads pieces, flat, and checks a digest of some files.
+        """Reads pieces into the memory of each, flat, and checks a digest of some files.
 
-        Args:
-            wanted: the pieces, and memory for each.
-            checked: names of the files to check; files without a wanted piece are read only for that.
-            digest: a key of `shard.DIGESTS`.
-            alone: whether no other rank reads the files.
+        Files to check without a wanted piece are read only for that. `alone`: no other rank reads the files.
 
         Returns:
             The wanted pieces that are in the checkpoint, with their memory.
         """
         known = {each for each in wanted if self.tensors.get(each.name) == (each.dtype, each.whole)}
-        by_tensor: dict[str, list[Piece]] = {}
+        by_tensor: dict[str, list[Piece]] = defaultdict(list)
         for each in known:
-            by_tensor.setdefault(each.name, []).append(each)
+            by_tensor[each.name].append(each)
         files = {name: self.manifest.files[name] for name in {*checked}.union(*map(self.manifest.files.holders, known))}
         # By file and stored piece, the wanted pieces that overlap it.
         targets = {
             name: {
-                stored: [each for each in by_tensor.get(stored.name, ()) if piece.overlap(stored, each)]
+                stored: [each for each in by_tensor[stored.name] if piece.overlap(stored, each)]
                 for stored in file.pieces
             }
             for name, file in files.items()

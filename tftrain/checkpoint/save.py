@@ -11,6 +11,7 @@ Each phase is a function of this module that is looked up when it is called. Tes
 import contextlib
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,22 +33,14 @@ MAX_POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of all ranks to save a step.
+    """One attempt of all ranks to save a step."""
 
-    Attributes:
-        output_dir: the run's folder, the same one for all ranks.
-        step: updates done.
-        number: unique, so that files of an earlier attempt are never taken for files of this one.
-        rank, ranks: this process's rank, and the number of ranks; rank 0 is the chief.
-        is_good: whether a run may go on from the checkpoint without being told to, see `folder.doubtful_name`.
-    """
-
-    output_dir: Path
-    step: int
-    number: int
-    rank: int = 0
+    output_dir: Path  # the run's folder, the same one for all ranks
+    step: int  # updates done
+    number: int  # unique, so that files of an earlier attempt are never taken for files of this one
+    rank: int = 0  # of this process; rank 0 is the chief
     ranks: int = 1
-    is_good: bool = True
+    is_good: bool = True  # whether a run may go on from it without being told to, see `folder.doubtful_name`
 
     @property
     def folder(self) -> Path:
@@ -62,9 +55,7 @@ class Attempt:
 def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
     """Writes this rank's shards and announces them; announces a failure as well, if possible.
 
-    Args:
-        attempt: the save.
-        tensors: this rank's pieces and their elements; the pieces of all ranks hold each element of each tensor once.
+    The pieces of all ranks hold each element of each tensor once.
 
     Raises:
         CheckpointError: the shards can't be written.
@@ -85,7 +76,7 @@ def write(attempt: Attempt, tensors: Sequence[TensorData]) -> None:
     except OSError as error:
         message = f"rank {attempt.rank}: {error}"
         with contextlib.suppress(OSError):  # The disk may refuse this file as well.
-            durable.write(attempt.announcement(attempt.rank), announcement.failure(message))
+            durable.write(attempt.announcement(attempt.rank), announcement.encode({}, message))
         raise CheckpointError(message) from error
 
 
@@ -113,17 +104,13 @@ def complete(
     given_up: Callable[[], bool],
     keep_step: int | None = None,
 ) -> Path:
-    """Makes the shards of all ranks a checkpoint: the chief's part, after its own `write`.
+    """Makes the shards of all ranks a checkpoint and returns it: the chief's part, after its own `write`.
 
     Args:
-        attempt: the save.
-        run: description of the run for the manifest.
+        attempt, run: the save, and the description of the run for the manifest.
         keep_last, keep_every, keep_step: see `folder.remove_old`.
         seconds: time limit of the wait for the other ranks.
         given_up: returns whether another rank is known to have failed.
-
-    Returns:
-        The checkpoint.
 
     Raises:
         CheckpointError: the save has failed; older checkpoints are unchanged.
@@ -142,11 +129,7 @@ def complete(
 
 
 def gather(attempt: Attempt, seconds: float, given_up: Callable[[], bool]) -> Placement:
-    """Waits for the announcements of all ranks and returns all files.
-
-    Raises:
-        CheckpointError: a rank has failed or has exceeded the time limit.
-    """
+    """Returns all files, once all ranks have announced theirs; raises a CheckpointError if one fails or is too late."""
     announced, end, pause = Announced(), time.monotonic() + seconds, 0.005
     for rank in range(attempt.ranks):
         path = attempt.announcement(rank)
@@ -188,6 +171,54 @@ def clean_up(attempt: Attempt, keep_last: int, keep_every: int, keep_step: int |
     folder.remove_old(attempt.output_dir, keep_last, keep_every, keep_step)
 
 
-def discard(attempt: Attempt) -> None:
-    """Removes the files of a failed save where it can: on a full disk, the next save needs the space."""
-    shutil.rmtree(attempt.folder, ignore_errors=True)
+class BackgroundSave:
+    """One rank's part of one save, in a thread: training continues while the disk is busy."""
+
+    def __init__(
+        self, attempt: Attempt, tensors: Sequence[TensorData], complete: Callable[[Callable[[], bool]], Path] | None
+    ):
+        """Starts the thread; the elements must not change before `written` returns True.
+
+        The chief has `complete` above, given all but `given_up`; other ranks have None.
+        """
+        self.problem: str | None = None  # Why the save has failed, as far as this rank knows it.
+        self._attempt, self._complete = attempt, complete
+        self._written, self._abandoned = threading.Event(), threading.Event()
+        # A daemon thread: a process must be able to end although a disk does not answer.
+        self._thread = threading.Thread(target=self._run, args=(tensors,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def written(self, seconds: float) -> bool:
+        """Waits until this rank's shards are on the disk or have failed; returns False if that takes longer."""
+        return self._written.wait(seconds)
+
+    def abandon(self) -> None:
+        """Makes the chief stop waiting for other ranks, of which one has failed."""
+        self._abandoned.set()
+
+    def completed(self, seconds: float) -> bool:
+        """Waits for the end of the save, successful or not; returns False if that takes longer."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self, tensors: Sequence[TensorData]) -> None:
+        try:
+            write(self._attempt, tensors)
+            self._written.set()
+            if self._complete:
+                logger.info(f"checkpoint {self._complete(self._abandoned.is_set)}")
+        except Exception as error:
+            # After any error: training must not wait forever for a thread that has ended.
+            kind = "" if isinstance(error, CheckpointError) else f"{type(error).__name__}: "
+            self._fail(f"{kind}{error}")
+        finally:
+            self._written.set()
+
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        if self._complete:
+            logger.warning(f"the checkpoint of step {self._attempt.step} has failed: {problem}")
+            # On a full disk, the next save needs the space.
+            shutil.rmtree(self._attempt.folder, ignore_errors=True)
+        else:
+            logger.warning(f"no shards of step {self._attempt.step}: {problem}")

@@ -46,10 +46,6 @@ def checkpoint(output_dir: str | Path) -> Path | None:
 
 
 def write(output_dir: str | Path, scores: Scores) -> None:
-    """Writes the scores of a run.
-
-    Raises:
-        OSError: they can't be written.
-    """
+    """Writes the scores of a run; raises an OSError if it can't."""
     content = msgspec.json.format(msgspec.json.encode(scores), indent=1)
     durable.write(Path(output_dir) / NAME, content + b"\n")

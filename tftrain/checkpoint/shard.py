@@ -61,19 +61,18 @@ def pack(pieces: Iterable[Piece]) -> list[list[Piece]]:
 
 
 def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> Written:
-    """Writes a file and flushes it to the disk.
+    """Writes a file, which must not exist, and flushes it to the disk.
 
-    Args:
-        path: of the file, which must not exist.
-        pieces: at most one of each tensor.
-        values: the elements of each, flat; one is needed at a time.
+    There is at most one piece of each tensor. The elements of each are flat, and one piece's are needed at a time.
 
     Raises:
         OSError: the file can't be written.
     """
+    header = json.dumps(_entries(pieces), separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
     digests, size = {name: make() for name, make in DIGESTS.items()}, 0
     with open(path, "xb", buffering=0) as file:
-        for part in itertools.chain([_header(pieces)], values):
+        for part in itertools.chain([len(header).to_bytes(8, "little") + header], values):
             view = memoryview(part).cast("B")
             for begin in range(0, len(view), BLOCK_BYTES):
                 block = view[begin : begin + BLOCK_BYTES]
@@ -85,12 +84,6 @@ def write(path: Path, pieces: Sequence[Piece], values: Iterable[np.ndarray]) -> 
                 size += len(block)
         os.fsync(file.fileno())
     return Written(size, {name: digest.hexdigest() for name, digest in digests.items()}, tuple(pieces))
-
-
-def _header(pieces: Sequence[Piece]) -> bytes:
-    entries = json.dumps(_entries(pieces), separators=(",", ":")).encode()
-    entries += b" " * (-len(entries) % 8)
-    return len(entries).to_bytes(8, "little") + entries
 
 
 def _entries(pieces: Sequence[Piece]) -> dict[str, dict]:
@@ -109,8 +102,7 @@ def load(
     """Reads a file once from its beginning to its end.
 
     Args:
-        source: the file, whose size is that of the manifest.
-        expected: the file's description in the manifest.
+        source, expected: the file, and its description in the manifest, with the same size.
         allocate: returns flat memory for the elements of a piece, or None to skip the piece; by default new memory.
         check: the key of `DIGESTS` to compare after the last piece, which needs the skipped pieces as well; "": none.
 

@@ -27,11 +27,7 @@ NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
 def open_file(path: Path) -> int:
-    """Opens a regular file for reading and returns its descriptor.
-
-    Raises:
-        CheckpointError: it is missing, a symbolic link or not a regular file, or can't be read.
-    """
+    """Returns a descriptor to read a file; raises a CheckpointError if it can't be read or is no regular file."""
     try:
         # Opening a pipe would wait for its other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -45,21 +41,12 @@ def open_file(path: Path) -> int:
 
 
 class Source:
-    """An open file of a known size; close it, or use it as a context.
-
-    Attributes:
-        path: of the file.
-        direct: whether reads bypass the page cache.
-    """
+    """An open file of a known size; close it, or use it as a context. `direct` reads bypass the page cache."""
 
     def __init__(self, path: Path, size: int, block: np.ndarray, alone: bool):
-        """Opens the file.
+        """Opens the file to read it into a block, uint8, which for direct reads consists of whole pages.
 
-        Args:
-            path: of the file.
-            size: its bytes.
-            block: uint8 memory to read into; for direct reads it consists of whole pages.
-            alone: no other process on this host reads the file, so the page cache is of no use.
+        If no other process on this host reads the file (`alone`), the page cache is of no use.
 
         Raises:
             CheckpointError: the file can't be opened, or has another size.

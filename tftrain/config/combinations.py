@@ -108,7 +108,7 @@ def _of_data(config) -> Iterator[Problem]:
     sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
     if model.task in TASKS:
         yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family)
-    if model.is_fine_tuned:
+    if model.reads_examples:
         expected = "remove this flag: fine-tuning reads train_file and eval_file"
         yield from (Problem(name, getattr(data, name), expected) for name in sources)
     elif len(sources) != 1:
@@ -132,6 +132,10 @@ def _of_schedule(config) -> Iterator[Problem]:
         yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)
     if (optimizer.warmup_steps or 0) > max(max_steps, 0):
         yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={max_steps}")
+    elif optimizer.decay_steps and optimizer.schedule != "wsd":
+        yield Problem("decay_steps", optimizer.decay_steps, "remove this flag, or add schedule=wsd")
+    elif (optimizer.decay_steps or 0) > (stable := max_steps - (optimizer.warmup_steps or 0)) and max_steps > 0:
+        yield Problem("decay_steps", optimizer.decay_steps, f"expected at most {stable}, the steps after the warm-up")
 
 
 def _of_ranks(config, ranks: int) -> Iterator[Problem]:
@@ -173,7 +177,7 @@ def _of_buckets(config) -> list[Problem]:
         return []
     reasons = {
         f"--model_family={model.model_family} has sequences of full length": model.is_decoder,
-        "fine-tuning makes batches of one length": model.is_fine_tuned,
+        "fine-tuning makes batches of one length": model.reads_examples,
         "--synthetic_data has rows of full length": config.data.synthetic_data,
         "--batch_rampup changes the size of the batches that are arranged by length": config.batch.batch_rampup
         != "none",

@@ -75,6 +75,8 @@ class ConvertConfig:
     largest class whose heads the model has."""
     tokenizer_dir: str | None = flag(None)
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
+    max_shard_gb: float = flag(5.0, above=0)
+    """Most GB (1e9 bytes) of weights in one file of hf; a larger model has several, and an index."""
     allow_pickle: bool = flag(False)
     """Read pytorch_model.bin if hf has no model.safetensors. A pickle can name code to run when it is loaded; this
     reader runs none of it, but other programs that load the same file may."""

@@ -18,7 +18,6 @@ class Family(NamedTuple):
             place of BERT's pooler or of the token itself.
         token_types: whether the embedding has a table of token types.
         scales_residual: whether projections into the residual stream begin with smaller weights, as in GPT-2.
-        fine_tuned: whether it has the tasks on labelled examples.
         values: by flag, the values that the family takes; of other flags it takes all.
         defaults: by flag, the value where the command line gives none, if it is another one than the flag's default.
     """
@@ -28,7 +27,6 @@ class Family(NamedTuple):
     norm: str
     token_types: bool
     scales_residual: bool
-    fine_tuned: bool
     values: Mapping[str, tuple]
     defaults: Mapping[str, Any] = {}
     norm_shift: bool = True
@@ -49,15 +47,14 @@ _CLASSIC = {
     **_EVEN_HEADS,
 }
 FAMILIES = {
-    "bert": Family("masked", False, "layer", True, False, True, {"position_embedding": ("learned",), **_CLASSIC}),
-    "gpt": Family("causal", True, "layer", False, True, False, {**_CLASSIC, **_ONE_LOSS}),
+    "bert": Family("masked", False, "layer", True, False, {"position_embedding": ("learned",), **_CLASSIC}),
+    "gpt": Family("causal", True, "layer", False, True, {**_CLASSIC, **_ONE_LOSS}),
     "llama": Family(
         objective="causal",
         pre_norm=True,
         norm="rms",
         token_types=False,
         scales_residual=False,
-        fine_tuned=False,
         values={
             "activation": ("swiglu",),
             "gelu_form": ("tanh",),
@@ -84,7 +81,6 @@ FAMILIES = {
         norm="layer",
         token_types=False,
         scales_residual=True,
-        fine_tuned=True,
         values={
             "activation": ("geglu",),
             "bias": ("none",),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tftrain.config.families import FAMILIES
+from tftrain.config.families import FAMILIES, listed
 from tftrain.config.fields import Problem, flag
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli_mismatched", "qnli", "rte", "wnli")
@@ -15,13 +15,17 @@ class FineTuningConfig:
     ON_RESUME = "named"
 
     train_file: str | None = flag(None, path=True)
-    """Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering."""
+    """Labelled examples: TSV, CSV, JSONL; CoNLL for token_classification; SQuAD's JSON for question_answering; for
+    completion, prompts with completions, or JSONL with lists of messages."""
     eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
     text_column: str | None = flag(None)
-    """Name or number (from 0) of the column of the text; by default text or sentence."""
+    """Name or number (from 0) of the column of the text; by default text or sentence, for completion prompt."""
     text_pair_column: str | None = flag(None, "Column of the second text of a pair; by default there is none.")
-    label_column: str | None = flag(None, "Column of the label; by default label.")
+    label_column: str | None = flag(None, "Column of the label; by default label, for completion completion.")
     header: bool = flag(True, "Whether the first line of a TSV or CSV has the names of the columns.")
+    chat_template: str | None = flag(None, path=True)
+    """For task=completion and examples with messages: a file with a Jinja template, as transformers has them; by
+    default the tokenizer's own."""
     label_separator: str = flag("|", "Separates the labels of an example of task=multi_label; JSONL may have lists.")
     glue_task: str | None = flag(None, choices=GLUE_TASKS)
     """Files in the layout of a task of GLUE, instead of train_file and the columns; sets task and best_metric."""
@@ -61,10 +65,12 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
             if value != getattr(defaults, name)
         ]
     found = []
-    if family in FAMILIES and not FAMILIES[family].fine_tuned:
-        able = " and ".join(name for name, each in FAMILIES.items() if each.fine_tuned)
-        expected = f"expected pretraining with --model_family={family}: only {able} is fine-tuned"
-        found.append(Problem("task", task, expected))
+    if family in FAMILIES and (objective := FAMILIES[family].objective) != (
+        "causal" if task == "completion" else "masked"
+    ):
+        others = "pretraining or completion" if objective == "causal" else "another task"
+        other = listed("causal" if task == "completion" else "masked")
+        found.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
     if settings.glue_task and not settings.glue_dir:
         found.append(Problem("glue_dir", None, f"expected the folder with the files of glue_task={settings.glue_task}"))
     if settings.glue_dir and not settings.glue_task:

@@ -16,6 +16,7 @@ TASKS = (
     "token_classification",
     "question_answering",
     "embedding",
+    "completion",
 )
 IMPLEMENTATIONS = ("auto", "fused", "reference")
 # The head sizes that attn_impl takes: multiples of the first number up to the second. For cudnn, those that every GPU
@@ -34,8 +35,8 @@ class ModelConfig:
     llama: the same, with RMSNorm, SwiGLU and rotary positions; modernbert: an encoder with rotary positions and local
     attention, which learns masked words. docs/families.md has their flags."""
     task: str = flag("pretraining", choices=TASKS)
-    """What the output heads learn. pretraining: as model_family says; the others fine-tune an encoder on labelled
-    examples, see docs/finetuning.md."""
+    """What the output heads learn. pretraining: as model_family says; completion: a decoder continues prompts; the
+    others fine-tune an encoder on labelled examples, see docs/finetuning.md."""
     labels: tuple[str, ...] = flag(())
     """A class; repeat the flag for each class, in the order of the outputs. By default the labels in train_file,
     sorted."""
@@ -127,9 +128,14 @@ class ModelConfig:
         return self.family.objective == "causal"
 
     @property
-    def is_fine_tuned(self) -> bool:
-        """Whether the task learns from labelled examples."""
+    def reads_examples(self) -> bool:
+        """Whether the task learns from labelled examples, those of the flags of fine-tuning."""
         return self.task != "pretraining"
+
+    @property
+    def is_fine_tuned(self) -> bool:
+        """Whether the model has the head of a task in the place of those of its pre-training."""
+        return self.task not in ("pretraining", "completion")
 
     @property
     def has_pooler(self) -> bool:

@@ -36,6 +36,9 @@ class PredictFlags:
     seed: int = flag(0, "Of the draws; those of a text depend on this and on its number among the texts.", minimum=0)
     stop: tuple[str, ...] = flag(())
     """A string that ends what a decoder appends and is left out of it; repeat the flag for several."""
+    chat: bool = flag(False)
+    """Each text is a user's message, of which the model's chat template makes the prompt; what a decoder appends ends
+    where the template ends an answer."""
     max_seq_length: int | None = flag(None, minimum=8)
     """Most tokens of a text for a fine-tuned model; by default as in its run, or as the model allows."""
     null_score_threshold: float | None = flag(None)
@@ -55,7 +58,7 @@ class PredictFlags:
         """
         found = field_problems(self)
         path = self.input_file
-        for name in () if self.max_new_tokens else ("temperature", "stop"):
+        for name in () if self.max_new_tokens else ("temperature", "stop", "chat"):
             if value := getattr(self, name):
                 found.append(Problem(name, value, "expected together with max_new_tokens"))
         for name, without in () if self.temperature else (("top_p", 1.0), ("seed", 0)):

@@ -7,6 +7,7 @@ ModernBertModel, and the three of fine-tuned tasks.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from tftrain.formats import safetensors_file, tokenizer, torch_file
 from tftrain.formats.errors import FormatError, MissingFileError
 from tftrain.formats.hugging_face_config import ARCHITECTURES, config_json, kind, model_config, require, special_ids
 from tftrain.formats.links import Link, Names, same, transposed
-from tftrain.formats.safetensors_file import SafetensorsFile
+from tftrain.formats.safetensors_file import INDEX, WEIGHTS, SafetensorsFile
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.formats.torch_file import TorchFile
 from tftrain.formats.weights import LinkedWeights, Weights, check_tensors, part_of
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG = "config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 _HEADS = {
@@ -252,13 +253,16 @@ def links_of(model: ModelConfig) -> list[Link]:
     return names.links(describe(model).variables())
 
 
-def write(folder: Path, weights: Weights, architecture: str | None = None) -> list[str]:
+def write(
+    folder: Path, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
+) -> list[str]:
     """Writes a model.
 
     Args:
         folder: an empty one.
         weights: of the model.
         architecture: a name of transformers; by default the largest whose heads are all there.
+        max_shard_bytes: most bytes of tensors in a file.
 
     Returns:
         The variables that the architecture does not have, which are left out.
@@ -278,7 +282,7 @@ def write(folder: Path, weights: Weights, architecture: str | None = None) -> li
         for link in links:
             yield link.theirs.removeprefix(prefix), link.join([weights.read(each) for each in link.ours])
 
-    safetensors_file.write(folder / WEIGHTS, shapes, tensors())
+    safetensors_file.write_sharded(folder, shapes, tensors(), max_shard_bytes)
     ids = special_ids(model, weights.tokenizer.vocabulary if weights.tokenizer else None)
     text = json.dumps(config_json(model, name) | ids, indent=2)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")

@@ -1,5 +1,6 @@
 """The formats by name: what reads and what writes each of them. A format's libraries are loaded when it is used."""
 
+import math
 from importlib import import_module
 from pathlib import Path
 
@@ -49,13 +50,16 @@ def tokenizer_folders(place: Place) -> list[str]:
     return _module("tftrain").tokenizer_folders(Path(place.path)) if place.format == "tftrain" else [place.path]
 
 
-def write_weights(place: Place, weights: Weights, architecture: str | None = None) -> list[str]:
+def write_weights(
+    place: Place, weights: Weights, architecture: str | None = None, max_shard_bytes: float = math.inf
+) -> list[str]:
     """Writes a model into an empty folder.
 
     Args:
         place: format and folder.
         weights: of the model.
         architecture: a class of the format's library; None: its default.
+        max_shard_bytes: most bytes of tensors in a file of hf.
 
     Returns:
         The names of the variables that the format has no place for, which are left out.
@@ -68,7 +72,8 @@ def write_weights(place: Place, weights: Weights, architecture: str | None = Non
             f"{weights.path}: --task={weights.model.task}: {place.format} has no fine-tuned models; expected --to with "
             f"{' or '.join(WITH_TASKS)}"
         )
-    return _module(place.format).write(Path(place.path), weights, architecture)
+    options = {"max_shard_bytes": max_shard_bytes} if place.format == "hf" else {}
+    return _module(place.format).write(Path(place.path), weights, architecture, **options)
 
 
 def _module(name: str):

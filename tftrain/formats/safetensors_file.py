@@ -7,6 +7,7 @@ https://huggingface.co/docs/safetensors: eight bytes with the length of the head
 import json
 import math
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from tftrain.formats.errors import FormatError
 
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64": np.float64, "I64": np.int64}
 
 
@@ -51,6 +53,31 @@ class SafetensorsFile:
         if dtype not in DTYPES:
             raise FormatError(f"{self.path}: {name} is {dtype}; expected one of {', '.join(DTYPES)}")
         return np.asarray(self._file.get_tensor(name)).view(DTYPES[dtype])
+
+
+def write_sharded(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]], tensors: Iterable[tuple[str, np.ndarray]], most: float
+) -> None:
+    """Writes `WEIGHTS`, or as many files as keep each at `most` bytes of fp32 tensors, and their `INDEX`.
+
+    A larger tensor has a file of its own. For `shapes` and `tensors`, see `write`.
+    """
+    parts, sizes = [[]], [0]
+    for name, shape in shapes.items():
+        size = 4 * math.prod(shape)
+        if parts[-1] and sizes[-1] + size > most:
+            parts.append([])
+            sizes.append(0)
+        parts[-1].append(name)
+        sizes[-1] += size
+    tensors, count = iter(tensors), len(parts)
+    files = [WEIGHTS] if count == 1 else [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+    for file, names in zip(files, parts, strict=True):
+        write(folder / file, {name: shapes[name] for name in names}, islice(tensors, len(names)))
+    if count > 1:
+        names = {name: file for file, part in zip(files, parts, strict=True) for name in part}
+        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": names}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def write(path: Path, shapes: Mapping[str, tuple[int, ...]], tensors: Iterable[tuple[str, np.ndarray]]) -> None:

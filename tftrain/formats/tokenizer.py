@@ -12,6 +12,7 @@ from tftrain.input.tokenizer_model import MODEL_FILES, SETTINGS, Tokenizer
 from tftrain.input.vocabulary import MAX_BYTES, SPECIAL_TOKENS, Vocabulary, check_tokens, read_vocabulary
 
 VOCAB = "vocab.txt"
+CHAT_TEMPLATE = "chat_template.jinja"
 
 
 def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
@@ -33,6 +34,8 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
     elif kind == "bpe":
         end = tokenizer.vocabulary.tokens[tokenizer.vocabulary.end_id]
         settings = {"tokenizer_class": "GPT2TokenizerFast", "bos_token": end, "eos_token": end, "unk_token": end}
+    if tokenizer.chat_template is not None:
+        settings["chat_template"] = tokenizer.chat_template
     settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
     files = {SETTINGS: (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
     if kind != "bpe":
@@ -65,7 +68,7 @@ def read(folder: Path) -> Tokenizer | None:
 
             file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
             vocabulary, model = read_byte_pairs(str(file))
-            return Tokenizer(vocabulary, False, "none", model)
+            return Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
         if (folder / VOCAB).is_file():
             vocabulary = read_vocabulary(str(folder / VOCAB), kind)
         else:
@@ -83,7 +86,28 @@ def read(folder: Path) -> Tokenizer | None:
         )
     model = _bytes(folder / MODEL_FILES[kind]) if kind in MODEL_FILES else None
     normalization = settings.get("normalization", "nfkc" if kind == "sentencepiece" else "bert")
-    return Tokenizer(vocabulary, bool(lower_case), normalization, model, strip_accents)
+    template = _chat_template(folder, settings)
+    return Tokenizer(vocabulary, bool(lower_case), normalization, model, strip_accents, template)
+
+
+def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
+    """Returns the template in a file of its own, as newer versions of transformers write it, or in the settings.
+
+    The names of special tokens that it uses are set at its beginning.
+    """
+    found = settings.get("chat_template")
+    if (folder / CHAT_TEMPLATE).is_file():
+        found = _bytes(folder / CHAT_TEMPLATE).decode("utf-8", "replace")
+    if isinstance(found, list):  # of names with templates
+        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
+    if not isinstance(found, str):
+        return None
+    values = {name: settings.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    for name, value in values.items():
+        token = value.get("content") if isinstance(value, dict) else value
+        if isinstance(token, str) and name in found and f"set {name}" not in found:
+            found = f"{{%- set {name} = {json.dumps(token)} -%}}{found}"
+    return found
 
 
 def is_uncased(vocabulary: Vocabulary) -> bool:

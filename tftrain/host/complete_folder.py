@@ -10,10 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
-    """Gives a folder to write into, and moves it to its place at the end; an exception deletes it.
+    """Gives a folder to write into, and moves it at the end to its place, which does not exist or is empty.
 
-    Args:
-        path: of a folder that does not exist or is empty.
+    An exception deletes it.
 
     Raises:
         OSError: it can't be written.
@@ -22,15 +21,11 @@ def complete_folder(path: Path) -> Iterator[Path]:
     partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}_"))
     try:
         yield partial
-        partial.chmod(0o777 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        partial.chmod(0o777 & ~mask)
         if path.exists():
             path.rmdir()
         partial.rename(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

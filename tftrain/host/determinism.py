@@ -48,14 +48,12 @@ def enable() -> None:
 def error_of_op(error: BaseException) -> RunError | None:
     """Returns an error that says what to do if an op has no deterministic form; None if `error` has another reason.
 
-    Args:
-        error: of TensorFlow or XLA, in a run with `--deterministic`.
+    `error` is of TensorFlow or XLA, in a run with `--deterministic`.
     """
-    lines = str(error).splitlines()
-    reason = next((line.strip() for line in lines if "eterminis" in line), None)
-    if reason is None:
-        return None
-    return RunError(
-        f"--deterministic: an op has no deterministic form on this device: {reason[:500]}; leave out the flag that "
-        f"brings this op in, or --deterministic"
-    )
+    for line in str(error).splitlines():
+        if "eterminis" in line:
+            return RunError(
+                f"--deterministic: an op has no deterministic form on this device: {line.strip()[:500]}; leave out the "
+                "flag that brings this op in, or --deterministic"
+            )
+    return None

@@ -23,26 +23,23 @@ def has_driver() -> bool:
 def unused_gpu(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     """Returns a line for the log if this host has an NVIDIA GPU that TensorFlow does not find, else "".
 
-    Args:
-        environ: of this process; CUDA_VISIBLE_DEVICES may hide the GPUs on purpose.
-        root: the folder of /dev and /proc.
+    CUDA_VISIBLE_DEVICES may hide the GPUs on purpose. `root` is the folder of /dev and /proc.
     """
     if environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or gpus():
         return ""
-    for pattern in ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*"):
-        for path in sorted(root.glob(pattern)):
-            return (
-                f"this host has an NVIDIA GPU ({path}) that TensorFlow does not find: the run is on the CPU; "
-                "`make setup GPU=1` installs what the GPU needs, CUDA_VISIBLE_DEVICES=-1 hides it"
-            )
-    return ""
+    found = [*sorted(root.glob("dev/nvidia[0-9]*")), *sorted(root.glob("proc/driver/nvidia/gpus/*"))]
+    if not found:
+        return ""
+    return (
+        f"this host has an NVIDIA GPU ({found[0]}) that TensorFlow does not find: the run is on the CPU; "
+        "`make setup GPU=1` installs what the GPU needs, CUDA_VISIBLE_DEVICES=-1 hides it"
+    )
 
 
 def gpu_memory_gb(kind: Literal["free", "total"]) -> list[float]:
-    """Returns the free or the whole memory of each GPU of the host; needs no TensorFlow.
+    """Returns GB of 1e9 bytes of each GPU of the host, as nvidia-smi reports them; nothing if that is not there.
 
-    Returns:
-        GB of 1e9 bytes as nvidia-smi reports them; empty if there is no nvidia-smi.
+    It needs no TensorFlow.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -85,22 +82,18 @@ def device_name() -> str:
 
     if visible := tf.config.get_visible_devices("GPU"):
         return tf.config.experimental.get_device_details(visible[0]).get("device_name", "GPU")
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def peak_memory_gb() -> float:
-    """Returns the largest memory use of this process so far.
+    """Returns the largest memory use of this process so far, in GB of 1e9 bytes.
 
     On a GPU it is the peak of TensorFlow's allocator, else the peak resident set from /proc/self/status. `getrusage`
     would start with the peak of the parent process.
-
-    Returns:
-        GB of 1e9 bytes.
     """
     if has_gpu():
         import tensorflow as tf

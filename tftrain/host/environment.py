@@ -1,4 +1,4 @@
-"""What this process runs on: the versions of the packages that decide about a run's numbers, and the host's name."""
+"""What this process runs on: versions of packages that decide about a run's numbers, the host's name and network."""
 
 import hashlib
 import os
@@ -23,11 +23,7 @@ def versions() -> dict[str, str | None]:
 
 
 def project(package: Path = Path(__file__).parents[1]) -> str:
-    """Returns the version of tftrain, with a digest of its sources: two checkouts may have the same version.
-
-    Args:
-        package: the folder of the sources.
-    """
+    """Returns the version of tftrain, with a digest of its sources: two checkouts may have the same version."""
     sources = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         sources.update(f"{path.relative_to(package)}\0".encode())
@@ -42,3 +38,20 @@ def project(package: Path = Path(__file__).parents[1]) -> str:
 def host_name(environ: Mapping[str, str] = os.environ) -> str:
     """Returns this host's name, as it was given to the launcher if that passes it on."""
     return environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+
+
+def route_to(address: str, port: int, seconds: float) -> tuple[str, dict[str, list[str]]]:
+    """Returns this host's IPv4 address on the route to a server, and those of each of its interfaces that has one.
+
+    Raises:
+        OSError: the server does not answer within so many seconds.
+    """
+    import psutil
+
+    with socket.create_connection((address, port), seconds) as connection:
+        source = connection.getsockname()[0]
+    found = {
+        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in psutil.net_if_addrs().items()
+    }
+    return source, {name: addresses for name, addresses in found.items() if addresses}

@@ -19,15 +19,10 @@ class ExitCode(IntEnum):
 
 
 class RunError(RuntimeError):
-    """An error that ends a run; its message is the one line that the user sees.
+    """An error that ends a run; its message is the one line that the user sees."""
 
-    Attributes:
-        exit_code: of the process, set by each subclass.
-        on_all_ranks: whether every rank raises it with the same message, so that only the chief prints it.
-    """
-
-    exit_code = ExitCode.FAILED
-    on_all_ranks = False
+    exit_code = ExitCode.FAILED  # of the process
+    on_all_ranks = False  # whether every rank raises it with the same message, so that only the chief prints it
 
 
 class NotFiniteError(RunError):

@@ -1,4 +1,4 @@
-"""Reads small files whole, and refuses large files and files that are not regular.
+"""Reads small files whole, and refuses large files and files that are not regular; words for messages about them.
 
 Manifests, vocabularies, indexes and flagfiles are read by this module, so that no path can block a program (a pipe, a
 device) or fill its memory.
@@ -7,6 +7,7 @@ device) or fill its memory.
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from typing import BinaryIO
 
 _PART_BYTES = 1 << 20
@@ -19,17 +20,18 @@ def one_line(text: str, max_length: int = 2000) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def listed(items: Sequence, most: int, separator: str = ", ") -> str:
+    """Returns the first items for a message, and how many more there are."""
+    return separator.join(map(str, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
+
+
 def reason(error: Exception) -> str:
     """Returns why a file can't be used, without the error number and the path that an OSError has in front."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def read_small(path: str, limit: int) -> bytes:
-    """Returns the content of a file.
-
-    Args:
-        path: of a regular file.
-        limit: the maximum size in bytes.
+    """Returns the content of a file of at most `limit` bytes.
 
     Raises:
         OSError: the file can't be read, is not regular, or is too large; `strerror` gives the reason.

@@ -31,25 +31,20 @@ class _Handler(logging.Handler):
     def __init__(self, stream: str, line: str):
         super().__init__()
         self._stream = stream
-        self._unwritable: int | None = None
+        self.unwritable: int | None = None  # What the stream was directed to when a line could not be written.
         self.setFormatter(logging.Formatter(line))
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a line could not be written."""
-        return self._unwritable is not None
 
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO = getattr(sys, self._stream)
         try:
-            if self._unwritable is not None:
-                os.write(self._unwritable, f"{self.format(record)}\n".encode())  # The disk may have space again.
+            if self.unwritable is not None:
+                os.write(self.unwritable, f"{self.format(record)}\n".encode())  # The disk may have space again.
                 return
             self.write(self.format(record), stream)
             stream.flush()
         except (OSError, ValueError) as error:  # ValueError: the stream object is closed.
-            if self._unwritable is None:
-                self._unwritable = detach(self._stream)
+            if self.unwritable is None:
+                self.unwritable = detach(self._stream)
                 if self._stream == "stdout":
                     logger.warning(f"standard output can't be written to ({error}); its lines are lost")
 
@@ -96,17 +91,15 @@ def configure(
 
 def lines_are_lost() -> bool:
     """Whether a line below WARNING could not be written since `configure`."""
-    return any(isinstance(handler, _Lines) and handler.has_failed for handler in logging.getLogger("tftrain").handlers)
+    handlers = logging.getLogger("tftrain").handlers
+    return any(isinstance(handler, _Lines) and handler.unwritable is not None for handler in handlers)
 
 
 def replace_closed_streams() -> list[str]:
     """Gives standard streams that were closed when the process started to the null device.
 
     Python has None in the place of such a stream, and the next file that is opened gets its number: then libraries that
-    print would write into that file.
-
-    Returns:
-        The names of the streams that were closed.
+    print would write into that file. Returns the names of these streams.
     """
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     if closed:
@@ -119,15 +112,10 @@ def replace_closed_streams() -> list[str]:
 
 
 def detach(name: str) -> int:
-    """Directs a standard stream that can't be written to to the null device.
+    """Directs a standard stream that can't be written to, stdout or stderr, to the null device.
 
-    What is left in its buffer would fail again at the end of the process, and so would a library that prints.
-
-    Args:
-        name: stdout or stderr.
-
-    Returns:
-        A descriptor of what the stream was directed to before; of the null device if it is not a file.
+    What is left in its buffer would fail again at the end of the process, and so would a library that prints. Returns a
+    descriptor of what the stream was directed to before; of the null device if it is not a file.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:

@@ -32,12 +32,9 @@ def parse(text: bytes | str) -> Any:
 
 
 def convert(value: Any, kind: type[T], name: str = "") -> T:
-    """Converts parsed JSON to a type, without coercion: `true` and `1.0` are no integers.
+    """Converts parsed JSON to a type that msgspec knows, without coercion: `true` and `1.0` are no integers.
 
-    Args:
-        value: what `parse` has returned, or a part of it.
-        kind: a `msgspec.Struct`, or any other type that msgspec knows.
-        name: of the value in its file, for the message; "" for the whole.
+    `name` is that of the value in its file, for the message; "" for the whole.
 
     Raises:
         ValueError: the value is of another type or out of bounds. The message names the field and shows its value.
@@ -73,12 +70,11 @@ def _constant(word: str):
 
 def _message(reason: str, value: Any, name: str) -> str:
     """Returns msgspec's message with the name of the field and its value in front."""
-    place = _PLACE.search(reason)
-    reason = reason[: place.start()] if place else reason
-    steps = re.findall(r"\.(\w+)|\[(\d+)\]", place[1]) if place else []
-    for key, index in steps:
+    found = _PLACE.search(reason)
+    place, reason = (found[1], reason[: found.start()]) if found else ("", reason)
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", place):
         value = value[key] if key else value[int(index)]
-    field = one_line((name + (place[1] if place else "")).removeprefix("."), 2 * MAX_SHOWN)
+    field, reason = one_line((name + place).removeprefix("."), 2 * MAX_SHOWN), one_line(reason, 4 * MAX_SHOWN)
     if reason.startswith("Object "):  # A field is missing or unknown: the object itself says nothing.
-        return f"{field}: {one_line(reason, 4 * MAX_SHOWN)}" if field else one_line(reason, 4 * MAX_SHOWN)
-    return f"{field or 'it'} is {shown(value)}: {one_line(reason, 4 * MAX_SHOWN)}"
+        return f"{field}: {reason}" if field else reason
+    return f"{field or 'it'} is {shown(value)}: {reason}"

@@ -128,12 +128,12 @@ class Sample(NamedTuple):
 class TextEncoder:
     """Turns texts into samples: [CLS] text [SEP] for an encoder, the text alone for a decoder."""
 
-    def __init__(self, model: TrainedModel):
-        """Builds the tokenizer of a model that has one."""
+    def __init__(self, model: TrainedModel, with_special_tokens: bool = False):
+        """Builds the tokenizer of a model that has one; see `Tokenizer.build`."""
         tokenizer = model.tokenizer
         self._vocabulary, self._longest = tokenizer.vocabulary, model.longest
         self._is_decoder = model.config.is_decoder
-        self._tokenize = tokenizer.build()
+        self._tokenize = tokenizer.build(with_special_tokens)
         if not self._is_decoder:
             self._cls, self._sep, self._mask = (self._vocabulary.id(token) for token in ("[CLS]", "[SEP]", MASK))
 

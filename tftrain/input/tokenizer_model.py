@@ -27,13 +27,18 @@ class Tokenizer(NamedTuple):
     normalization: str  # "bert", "nfkc" or "none", as in the manifest of a preparation
     model: bytes | None = None  # the file of a sentencepiece model or of byte-level BPE; None for WordPiece
     strip_accents: bool | None = None  # whether WordPiece strips accents; None: if it lower-cases
+    chat_template: str | None = None  # a Jinja template that makes a text of messages
 
-    def build(self) -> Tokenize:
-        """Loads the library, and returns what turns texts into ids."""
+    def build(self, with_special_tokens: bool = False) -> Tokenize:
+        """Loads the library, and returns what turns texts into ids.
+
+        Args:
+            with_special_tokens: whether a special token of byte-level BPE that a text spells is that token.
+        """
         if self.vocabulary.tokenizer_type == "bpe":
             from tftrain.input.byte_pairs import BytePairTokenizer
 
-            return BytePairTokenizer(self.model)
+            return BytePairTokenizer(self.model, with_special_tokens)
         from tftrain.input.tokenization import TextTokenizer
 
         return TextTokenizer(self.vocabulary, self.lower_case, self.model, self.normalization, self.strip_accents)

@@ -10,11 +10,11 @@ from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.input.errors import DataError
 from tftrain.input.preflight import identity as identity_of_data
-from tftrain.labelled import conll, examples, glue, squad
+from tftrain.labelled import completions, conll, examples, glue, squad
 from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tokenizers import tokenizer_of
 
-DEFAULT_LENGTHS = {"question_answering": 384}
+DEFAULT_LENGTHS = {"question_answering": 384, "completion": 1024}
 DEFAULT_LENGTH = 128
 WITH_CLASSES = ("classification", "multi_label", "token_classification")
 
@@ -30,6 +30,9 @@ def read_split(config: TrainConfig, split: str) -> list:
         return conll.read_sentences(examples.path_of(settings, split))
     if task == "question_answering":
         return squad.read_questions(examples.path_of(settings, split))
+    if task == "completion":
+        template = tokenizer_of(config).chat_template
+        return completions.read_examples(examples.path_of(settings, split), settings, template)
     return examples.read_examples(settings, task, split)
 
 
@@ -137,7 +140,7 @@ def identity(config: TrainConfig) -> dict[str, str]:
     Raises:
         DataError: the data can't be read.
     """
-    if not config.model.is_fine_tuned:
+    if not config.model.reads_examples:
         return identity_of_data(config.data)
     settings, vocabulary = config.fine_tuning, tokenizer_of(config).vocabulary
     digest = hashlib.sha256("\n".join(vocabulary.tokens).encode()).hexdigest()

@@ -15,6 +15,7 @@ METRICS = {
     "token_classification": ("f1", "precision", "recall"),
     "question_answering": ("f1", "exact_match"),
     "embedding": ("recall_at_1", "mrr", "spearman"),
+    "completion": ("negative_perplexity", "exact_match"),
 }
 _ROWS_AT_ONCE = 1024
 
@@ -195,6 +196,40 @@ class PairScorer(Scorer):
 
     def _predicted(self, output: np.ndarray) -> dict[str, Any]:
         return {"prediction": _rounded(output[0] @ output[1])}
+
+
+class CompletionScorer(Scorer):
+    """Scores of completions. The examples are rows of a batch, each with those that are packed in it."""
+
+    metrics = METRICS["completion"]
+
+    def scores(self, outputs: np.ndarray) -> dict[str, float]:
+        """Returns the scores of the cross-entropy of each token, and 1 where the best one is right: [rows, S, 2].
+
+        negative_perplexity: -exp of the mean cross-entropy of the completions' tokens; exact_match: the share of
+        completions of which every token is the best one, so that greedy generation gives just them.
+        """
+        found = [tokens for _, tokens in self._completions(outputs)]
+        entropy = np.concatenate(found)[:, 0].astype(np.float64)
+        return {
+            "negative_perplexity": -math.exp(min(entropy.mean(), 700.0)),
+            "exact_match": float(np.mean([tokens[:, 1].all() for tokens in found])),
+        }
+
+    def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
+        """Yields the texts, the perplexity and whether all tokens are the best ones, in the order of the file."""
+        for example, tokens in sorted(self._completions(outputs), key=lambda each: each[0].number):
+            perplexity = math.exp(min(float(tokens[:, 0].astype(np.float64).mean()), 700.0))
+            yield {
+                "prompt": example.prompt,
+                "completion": example.completion,
+                "perplexity": _rounded(perplexity),
+                "exact_match": bool(tokens[:, 1].all()),
+            }
+
+    def _completions(self, outputs: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
+        for row, output in zip(self._examples, outputs, strict=False):
+            yield from ((example, output[places]) for example, places in row)
 
 
 def _correlation(name: str, first: np.ndarray, second: np.ndarray) -> float:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
 from tftrain.input.example_source import Batch, ExampleSource, Order
-from tftrain.labelled import conll, squad
+from tftrain.labelled import completions, conll, squad
 from tftrain.labelled.encoding import Encoder, Sequences
 from tftrain.labelled.preflight import check_labels, read_split
 from tftrain.labelled.tokenizers import tokenizer_of
@@ -19,25 +19,16 @@ _NAMES = ("input_ids", "input_mask", "segment_ids")
 Labels = Callable[[np.ndarray], np.ndarray]
 
 
-class LabelledSource(ExampleSource):
-    """Labelled examples in memory: sequences, side by side if an example has two, and labels, if there are any.
+class MemorySource(ExampleSource):
+    """Rows in memory.
 
     Attributes:
-        examples: what the features come from, for a scorer.
+        examples: what the rows come from, for a scorer.
     """
 
-    def __init__(
-        self,
-        examples: list,
-        sides: Sequence[Sequences],
-        max_seq_length: int,
-        labels: Labels | None = None,
-        label_width: int | None = None,
-    ):
-        """Takes the examples; `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n]."""
-        widths = dict.fromkeys(_NAMES, max_seq_length * len(sides)) | ({"labels": label_width} if labels else {})
-        super().__init__(len(examples), max_seq_length, widths)
-        self.examples, self._sides, self._labels = examples, sides, labels
+    def __init__(self, examples: list, rows: int, max_seq_length: int, widths: Mapping[str, int | None]):
+        super().__init__(rows, max_seq_length, widths)
+        self.examples = examples
         self._dtypes = [values.dtype for values in self._rows(np.zeros([1], np.int64)).values()]
 
     def batch(self, first_sample: tf.Tensor, count: int, order: Order) -> Batch:
@@ -50,19 +41,52 @@ class LabelledSource(ExampleSource):
 
     def _rows(self, numbers: np.ndarray) -> Mapping[str, np.ndarray]:
         """Returns the features of `widths` in their order."""
+        raise NotImplementedError
+
+
+class CompletionSource(MemorySource):
+    """Rows of prompts with their completions."""
+
+    def __init__(self, packed: completions.Rows, length: int):
+        self._features = packed.features
+        super().__init__(packed.examples, len(packed.examples), length, dict.fromkeys(packed.features, length))
+        self.real_examples = sum(map(len, packed.examples))
+
+    def _rows(self, numbers: np.ndarray) -> Mapping[str, np.ndarray]:
+        return {name: values[numbers] for name, values in self._features.items()}
+
+
+class LabelledSource(MemorySource):
+    """Labelled examples in memory: sequences, side by side if an example has two, and labels, if there are any."""
+
+    def __init__(
+        self,
+        examples: list,
+        sides: Sequence[Sequences],
+        max_seq_length: int,
+        labels: Labels | None = None,
+        label_width: int | None = None,
+    ):
+        """Takes the examples; `labels` maps int64 [n] example numbers to labels, [n, label_width] or [n]."""
+        widths = dict.fromkeys(_NAMES, max_seq_length * len(sides)) | ({"labels": label_width} if labels else {})
+        self._sides, self._labels = sides, labels
+        super().__init__(examples, len(examples), max_seq_length, widths)
+
+    def _rows(self, numbers: np.ndarray) -> Mapping[str, np.ndarray]:
         sides = zip(*(side.rows(numbers, self.max_seq_length) for side in self._sides), strict=True)
         features = {name: np.concatenate(parts, axis=1) for name, parts in zip(_NAMES, sides, strict=True)}
         return features | ({"labels": self._labels(numbers)} if self._labels else {})
 
 
-def open_source(config: TrainConfig, split: str) -> LabelledSource:
+def open_source(config: TrainConfig, split: str) -> MemorySource:
     """Opens a split, "train" or "eval".
 
     Args:
         config: resolved, with the labels and the sizes that the data gives.
 
     Returns:
-        The source. Its features are input_ids, input_mask and segment_ids, int32 [n, S], and labels, see the tasks.
+        The source. Its features are input_ids, input_mask and segment_ids, int32 [n, S], and labels, see the tasks; for
+        completion those of `completions.Rows`.
 
     Raises:
         DataError: see `read_split`; a label is not one of the model's.
@@ -71,6 +95,8 @@ def open_source(config: TrainConfig, split: str) -> LabelledSource:
     found = read_split(config, split)
     check_labels(found, task, labels)
     tokenizer = tokenizer_of(config)
+    if task == "completion":
+        return _of_completions(found, tokenizer, length, split)
     encoder = Encoder(tokenizer, length)
     if task == "token_classification":
         made = _of_sentences(found, encoder, labels, tokenizer.vocabulary.unknown_id)
@@ -89,6 +115,17 @@ def open_source(config: TrainConfig, split: str) -> LabelledSource:
         words = f"{encoder.cut} of {len(found)} examples"
         logger.info(f"{split}: {words} are longer than --max_seq_length={length} and were cut")
     return made
+
+
+def _of_completions(found, tokenizer, length, split) -> CompletionSource:
+    packed = completions.Rows(found, completions.encode(found, tokenizer), length)
+    if packed.cut or packed.left_out:
+        logger.info(
+            f"{split}: of {len(found)} examples {packed.cut} are cut at --max_seq_length={length}, and "
+            f"{packed.left_out} are left out, since nothing of their completion fits"
+        )
+    logger.info(f"{split}: {len(found) - packed.left_out} examples are packed into {len(packed.examples)} rows")
+    return CompletionSource(packed, length)
 
 
 def _of_texts(found, encoder, task, labels) -> LabelledSource:

@@ -11,6 +11,7 @@ from tftrain.formats.errors import FormatError
 from tftrain.formats.tokenizer import Tokenizer
 from tftrain.host.complete_folder import complete_folder
 from tftrain.input.errors import DataError
+from tftrain.labelled.tables import read_text
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ def write_tokenizer(config: TrainConfig, resumed: bool) -> None:
     folder = written_folder(config)
     if resumed and folder.is_dir():
         return
-    if config.model.is_fine_tuned:
+    if config.model.reads_examples:
         own_tokenizer = tokenizer_of(config)
     elif config.data.data_dir:
         own_tokenizer = own.of_data(config.data.data_dir)
@@ -68,6 +69,7 @@ def tokenizer_of(config: TrainConfig) -> Tokenizer:
         raise DataError(str(error)) from error
     if found is None:
         raise DataError(f"{origin}: there is no vocab.txt; name a folder with --tokenizer_dir")
-    if not found.vocabulary.is_for_encoders:
+    if not (config.model.is_decoder or found.vocabulary.is_for_encoders):
         raise DataError(f"{origin}: the vocabulary has no [CLS]; expected one of an encoder")
-    return found
+    path = config.fine_tuning.chat_template
+    return found._replace(chat_template=read_text(path)) if path else found

@@ -8,14 +8,15 @@ the launcher and behind ssh:
    them (`forking.py`).
 3. The launcher sends signals. The agent sends what the ranks print, and the exit code of each rank that ends.
 
-The end of the input means that the launcher has ended. The agent then ends the ranks with SIGTERM, which lets them
-save, and later with SIGKILL. It does the same if the launcher's host has not answered for a minute. Each rank has a
-session of its own, so that a terminal's Ctrl-C reaches only the launcher; and it gets SIGTERM from the kernel if the
-agent is killed.
+At the end of the input, the launcher has ended: the agent ends the ranks with SIGTERM, which lets them save, and later
+with SIGKILL. It does the same if the launcher's host has not answered for a minute. Each rank has a session of its own,
+so that a terminal's Ctrl-C reaches only the launcher; and it gets SIGTERM from the kernel if the agent is killed.
 """
 
 import contextlib
 import errno
+import functools
+import itertools
 import os
 import signal
 import socket
@@ -26,8 +27,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from tftrain.host.environment import route_to
 from tftrain.launching import forking, messages
-from tftrain.launching.lines import Lines, Stream
+from tftrain.launching.lines import Stream, forward
+from tftrain.supervise.signals import end_with
 
 CONNECT_SECONDS = 10
 # After a rank has ended, a process that it has left behind may still hold its output open.
@@ -41,41 +44,33 @@ class Agent:
     """The ranks of one host, and the connection to the launcher."""
 
     def __init__(self, commands: BinaryIO, output: int):
-        """Prepares to serve.
-
-        Args:
-            commands: the launcher's messages.
-            output: the file descriptor for messages to the launcher.
-        """
-        self._commands, self._output = commands, output
+        self._commands, self._output = commands, output  # The launcher's messages, and a descriptor for answers.
         self._writing = threading.Lock()
         self._ranks: list[Rank] = []
 
     def serve(self) -> None:
         """Serves the launcher until every rank has ended."""
-        hello = self._receive()
-        if hello is None:
+        if (hello := self._receive()) is None:
             return
         try:
             if hello["is_parallel"]:
                 check_host_name()
-            self.send({"ready": interface(hello["address"], hello["port"], hello["interfaces"])})
+            self.send(ready=interface(hello["address"], hello["port"], hello["interfaces"]))
             on_silence(hello["address"], hello["keepalive_port"], lambda: self._abandon(hello["save_seconds"]))
-            job = self._receive()
-            if job is None:
+            if (job := self._receive()) is None:
                 return
             self._start(job)
             for rank in self._ranks:
                 rank.watch()
         except (OSError, LookupError, forking.ForkError) as error:
-            self.send({"failed": str(error)})
+            self.send(failed=str(error))
         else:
             while command := self._receive():
                 for rank in self._ranks:
                     rank.send_signal(command["signal"])
         self._end(hello["save_seconds"])
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, **message: Any) -> None:
         """Sends a message to the launcher; if the launcher is gone, drops it."""
         line = messages.encode(message)
         with self._writing, contextlib.suppress(OSError):
@@ -93,23 +88,20 @@ class Agent:
         return messages.decode(line)[1] if line.endswith(b"\n") else None
 
     def _start(self, job: Mapping[str, Any]) -> None:
-        environ, own = {**os.environ, **job["environ"]}, job["ranks"].values()
+        environ, own = {**os.environ, **job["environ"]}, list(job["ranks"].values())
         streams = [{name: Stream(job["terminals"][name]) for name in ("stdout", "stderr")} for _ in own]
         outputs = [tuple(stream.writer for stream in of_rank.values()) for of_rank in streams]
         try:
             if job["fork_server"]:
-                processes = forking.start(job["fork_server"], environ, list(own), outputs, self._commands.fileno())
+                processes = forking.start(job["fork_server"], environ, own, outputs, self._commands.fileno())
             else:
-                processes = (
-                    spawn(job["command"], {**environ, **place}, *files)
-                    for place, files in zip(own, outputs, strict=True)
-                )
+                pairs = zip(own, outputs, strict=True)
+                processes = (spawn(job["command"], {**environ, **place}, *files) for place, files in pairs)
             for number, process, of_rank in zip(job["ranks"], processes, streams, strict=True):
                 self._ranks.append(Rank(int(number), process, of_rank, self))
         finally:
-            for files in outputs:
-                for file in files:
-                    os.close(file)
+            for file in itertools.chain(*outputs):
+                os.close(file)
 
     def _abandon(self, save_seconds: float) -> None:
         """Ends the ranks and the agent: the network to the launcher is down, so its input may never end."""
@@ -129,23 +121,11 @@ class Agent:
 
 
 class Rank:
-    """The process of one rank.
-
-    Attributes:
-        has_ended: whether it has ended and its exit code is sent.
-    """
+    """The process of one rank, a child that leads a session; `has_ended`: it has ended and its exit code is sent."""
 
     def __init__(
         self, number: int, process: subprocess.Popen | forking.ForkedRank, streams: Mapping[str, Stream], agent: Agent
     ):
-        """Takes a process that has been started.
-
-        Args:
-            number: its rank.
-            process: a child of this process, which leads a session.
-            streams: its stdout and stderr.
-            agent: sends the output and the exit code.
-        """
         self._number, self._process, self._streams, self._agent = number, process, streams, agent
         self._lock, self._is_reaped, self.has_ended = threading.Lock(), False, False
         self._waiter = threading.Thread(target=self._wait, daemon=True)
@@ -165,16 +145,14 @@ class Rank:
         if self._waiter.is_alive():
             self._waiter.join(None if seconds is None else max(0, seconds))
 
-    def _pump(self, name: str, stream: Stream) -> threading.Thread:
-        def emit(data: bytes) -> None:
-            self._agent.send({"rank": self._number, "stream": name, "data": messages.text(data)})
-
-        pump = threading.Thread(target=Lines(stream, emit).forward, daemon=True)
-        pump.start()
-        return pump
+    def _emit(self, name: str, data: bytes) -> None:
+        self._agent.send(rank=self._number, stream=name, data=data)
 
     def _wait(self) -> None:
-        pumps = [self._pump(name, stream) for name, stream in self._streams.items()]
+        outputs = [(stream, functools.partial(self._emit, name)) for name, stream in self._streams.items()]
+        pumps = [threading.Thread(target=forward, args=each, daemon=True) for each in outputs]
+        for pump in pumps:
+            pump.start()
         # Until the process is reaped, its number and its group's can't be given to another process.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
@@ -184,39 +162,20 @@ class Rank:
             code = self._process.wait()
         for pump in pumps:
             pump.join(OUTPUT_SECONDS)
-        self._agent.send({"rank": self._number, "code": code if code >= 0 else 128 - code})
+        self._agent.send(rank=self._number, code=code if code >= 0 else 128 - code)
         self.has_ended = True
         self._agent.rank_ended()
 
 
 def spawn(command: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int) -> subprocess.Popen:
-    """Starts a rank as a program of its own.
-
-    Args:
-        command: the program and its arguments.
-        environ: all its variables.
-        stdout, stderr: file descriptors for its output.
-
-    Raises:
-        OSError: it can't be started.
-    """
-    return subprocess.Popen(
-        command,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-        preexec_fn=forking.end_with(os.getpid()),
-    )
+    """Starts a rank as a program of its own, with these variables alone; `stdout` and `stderr` are descriptors."""
+    files = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+    in_child = end_with(os.getpid())
+    return subprocess.Popen(command, env=environ, start_new_session=True, preexec_fn=in_child, **files)
 
 
 def check_host_name() -> None:
-    """Checks that the host's own name has an address.
-
-    Raises:
-        LookupError: it has none. Gloo would end the process by SIGABRT or SIGSEGV.
-    """
+    """Raises a LookupError if the host's own name has no address: Gloo would end the process by SIGABRT or SIGSEGV."""
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)
@@ -229,11 +188,8 @@ def check_host_name() -> None:
 def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
     """Calls a function, in another thread, if a host stops to answer.
 
-    The kernels of both hosts send and answer keepalives, so a launcher that is stopped (SIGSTOP) still answers.
-
-    Args:
-        address, port: a socket there that listens.
-        act: is not called if the host closes the connection.
+    The kernels of both hosts send and answer keepalives, so a launcher that is stopped (SIGSTOP) still answers. The
+    function is not called if the host closes the connection.
 
     Raises:
         OSError: no connection.
@@ -255,38 +211,28 @@ def on_silence(address: str, port: int, act: Callable[[], None]) -> None:
 
 
 def interface(address: str, port: int, allowed: Sequence[str]) -> str:
-    """Returns the network interface for the ranks of this host.
+    """Returns the network interface for the ranks of this host: the first of the allowed ones that it has.
 
-    Args:
-        address, port: where the launcher listens.
-        allowed: the interfaces given by the user; the first one that this host has is taken. Empty: the interface by
-            which this host reaches the launcher.
+    If none is given, it is the interface by which this host reaches the launcher, which listens at this address.
 
     Raises:
         OSError: the launcher can't be reached.
         LookupError: the host has none of the interfaces.
     """
-    import psutil
-
-    present = {
-        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
-        for name, entries in psutil.net_if_addrs().items()
-    }
     try:
-        with socket.create_connection((address, port), CONNECT_SECONDS) as connection:
-            source = connection.getsockname()[0]
+        source, present = route_to(address, port, CONNECT_SECONDS)
     except OSError as error:
         raise OSError(
             f"can't connect to the launcher at {address}:{port}: {error.strerror or error}; expected a network without "
             "a firewall between the hosts; --network-interfaces chooses another one"
         ) from error
-    found = [name for name in allowed if present.get(name)] if allowed else []
-    if allowed and not found:
+    found = [name for name, addresses in present.items() if source in addresses]
+    if allowed and not (found := [name for name in allowed if name in present]):
         raise LookupError(
             f"no interface of --network-interfaces={','.join(allowed)} has an IPv4 address here; this host has "
-            f"{', '.join(name for name, addresses in present.items() if addresses)}"
+            f"{', '.join(present)}"
         )
-    return found[0] if found else next(name for name, addresses in present.items() if source in addresses)
+    return found[0]
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tftrain.config.fields import Problem, field_problems, flag
 
@@ -45,27 +45,16 @@ class LaunchConfig:
         return found
 
 
-_SPELLINGS = {
-    "num_proc": ("-np", "--np", "--num-proc"),
-    "hosts": ("-H",),
-    "hostfile": ("-hostfile",),
-    "network_interfaces": ("--network-interfaces", "--network-interface", "--network_interface"),
-    "ssh_port": ("-p", "--ssh-port"),
-    "ssh_identity_file": ("-i", "--ssh-identity-file"),
-    "start_timeout": ("--start-timeout",),
-    "fork_ranks": ("--fork-ranks",),
-    "verbose": (),
-}
-_FIELDS = {spelling: name for name, others in _SPELLINGS.items() for spelling in (f"--{name}", *others)}
+_SHORT = {"-np": "num_proc", "-H": "hosts", "-hostfile": "hostfile", "-p": "ssh_port", "-i": "ssh_identity_file"}
+_OTHERS = {"np": "num_proc", "network_interface": "network_interfaces"}
+_LONG = {**{each.name: each.name for each in fields(LaunchConfig)}, **_OTHERS}
+_FIELDS = _SHORT | {f"--{each}": name for long, name in _LONG.items() for each in (long, long.replace("_", "-"))}
 _SWITCHES = ("fork_ranks", "verbose")
 _ELASTIC = ("--min-np", "--max-np", "--host-discovery-script", "--blacklist-cooldown-range", "--reset-limit")
 
 
 def split(args: Sequence[str]) -> tuple[list[str], list[str], list[Problem]]:
-    """Divides a command line.
-
-    Args:
-        args: the arguments of `tftrain.launch`, its own options and the flags of `tftrain.run` in any order.
+    """Divides the arguments of `tftrain.launch`: its own options and the flags of `tftrain.run` in any order.
 
     Returns:
         The options as `--field=value`; the flags of `tftrain.run`; and the problems of the command line's form.

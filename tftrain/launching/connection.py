@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from horovod.runner.util.remote import get_remote_command
@@ -34,14 +33,10 @@ class Event(NamedTuple):
 
 
 class Output:
-    """The launcher's standard output and error.
+    """The launcher's standard output and error; one that is closed or full takes nothing, and the ranks go on."""
 
-    A stream that is closed or full takes nothing, and the ranks go on.
-    """
-
-    def __init__(self, stdout: int = 1, stderr: int = 2):
-        """Prepares to write to these file descriptors."""
-        self._files = {"stdout": stdout, "stderr": stderr}
+    def __init__(self):
+        self._files = {"stdout": 1, "stderr": 2}
         self._lock = threading.Lock()
 
     def write(self, stream: str, data: bytes) -> None:
@@ -56,44 +51,32 @@ class Output:
 
     def terminals(self) -> dict[str, tuple[int, int] | None]:
         """Returns rows and columns of each stream's terminal; None if it is none."""
-        return {name: _terminal(file) for name, file in self._files.items()}
+        sizes = dict.fromkeys(self._files)
+        for name, file in self._files.items():
+            with contextlib.suppress(OSError):
+                columns, rows = os.get_terminal_size(file)
+                sizes[name] = rows, columns
+        return sizes
 
 
 class Connection:
-    """An agent.
-
-    Attributes:
-        host: where it runs.
-        command: of the process.
-        interface: the network interface for the ranks, once the agent has sent it.
-        returncode: of the process, once the connection has ended.
-        last_error: the last line that the process has printed on standard error; "" if there is none.
-    """
+    """An agent and its process; `interface` is the network interface for the ranks, once the agent has sent it."""
 
     def __init__(self, host: Host, config: LaunchConfig, events: "queue.Queue[Event]", output: Output):
-        """Starts the agent.
-
-        Args:
-            host: where.
-            config: how to reach other hosts.
-            events: gets the agent's messages, except output.
-            output: gets the output of the ranks, and what ssh prints.
-        """
-        self.host, self.interface, self.returncode, self.last_error = host, "", None, ""
+        """Starts the agent; `output` gets the output of the ranks and of ssh, `events` all other messages."""
+        self.host, self.interface = host, ""
+        self.returncode: int | None = None  # Of the process, once the connection has ended.
+        self.last_error = ""  # The last line that the process has printed on standard error.
         self._events, self._output = events, output
         self.command = [sys.executable, *AGENT] if host.is_local else over_ssh(host.name, config)
-        self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # The terminal's Ctrl-C is not for it.
-        )
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        # In a session of its own, because the terminal's Ctrl-C is not for it.
+        self._process = subprocess.Popen(self.command, start_new_session=True, **pipes)
         errors = threading.Thread(target=self._pass_on, args=(self._process.stderr,), daemon=True)
         errors.start()
         threading.Thread(target=self._receive, args=(errors,), daemon=True).start()
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, **message: Any) -> None:
         """Sends a message to the agent; the end of the connection is reported as an event."""
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(messages.encode(message))
@@ -142,11 +125,3 @@ def over_ssh(host: str, config: LaunchConfig) -> list[str]:
     identity = config.ssh_identity_file and shlex.quote(config.ssh_identity_file)
     command = shlex.split(get_remote_command(shlex.quote(there), host, config.ssh_port, identity, CONNECT_SECONDS))
     return [command[0], *KEEPALIVE, *command[1:]] if command[0] == "ssh" else command
-
-
-def _terminal(file: int) -> tuple[int, int] | None:
-    try:
-        columns, rows = os.get_terminal_size(file)
-    except OSError:
-        return None
-    return rows, columns

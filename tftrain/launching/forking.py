@@ -12,6 +12,7 @@ A forked rank differs from a fresh process in three ways. Environment variables 
 value on all ranks of a host. NumPy's libraries use one thread. The hashes of strings have the same seed.
 """
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -24,12 +25,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tftrain.supervise.signals import end_with
+
 # NumPy's libraries start threads while they are imported, unless these variables limit them to one thread.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 GPU_FILES = "/dev/nvidia"
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
 POLL_SECONDS = 0.001
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_CHILD_SUBREAPER = 36  # of <sys/prctl.h>
 
 
 class ForkError(Exception):
@@ -37,11 +40,7 @@ class ForkError(Exception):
 
 
 class ForkedRank:
-    """A forked rank that this process has adopted, with what the agent uses of `subprocess.Popen`.
-
-    Attributes:
-        pid: the id of its process.
-    """
+    """A forked rank that this process has adopted, with what the agent uses of `subprocess.Popen`."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -58,17 +57,10 @@ def start(
     outputs: Sequence[tuple[int, int]],
     launcher: int,
 ) -> list[ForkedRank]:
-    """Starts a server, lets it fork the ranks, and adopts them; call it in the main thread.
+    """Starts a server, a program that calls `fork_ranks`, and adopts the ranks; call it in the main thread.
 
-    Args:
-        server: the command of a program that calls `fork_ranks`.
-        environ: the variables of all ranks.
-        own_environs: the further variables of each rank.
-        outputs: file descriptors for standard output and error of each rank.
-        launcher: a file descriptor; when its other end is closed, the server is ended.
-
-    Returns:
-        The ranks, which are children of this process.
+    All ranks have the variables `environ`, and each its own. `outputs` are file descriptors for standard output and
+    error of each. When the other end of the descriptor `launcher` is closed, the server is ended.
 
     Raises:
         OSError: the server can't be started.
@@ -121,10 +113,9 @@ def _answer(process: subprocess.Popen, launcher: int) -> bytes:
 
 
 def fork_ranks(run: Callable[[], int]) -> None:
-    """Forks the ranks that `start` requests, and ends this process; call it when all imports are done.
+    """Forks the ranks that `start` requests, each of which ends with what `run` returns, and ends this process.
 
-    Args:
-        run: the program of a rank; returns its exit code.
+    Call it when all imports are done.
     """
     request = json.loads(sys.stdin.buffer.read())
     check_can_fork()
@@ -137,7 +128,9 @@ def fork_ranks(run: Callable[[], int]) -> None:
             between = os.getpid()
             if os.fork():
                 os._exit(0)
-            _await_adoption(between, request["parent"])
+            while os.getppid() == between:
+                time.sleep(POLL_SECONDS)
+            end_with(request["parent"])()
             # In one write: the pipe also gets the answers of the other ranks.
             os.write(answers, json.dumps([index, os.getpid()]).encode() + b"\n")
             os.setsid()
@@ -150,11 +143,7 @@ def fork_ranks(run: Callable[[], int]) -> None:
 
 
 def check_can_fork() -> None:
-    """Checks that this process has one thread and no GPU.
-
-    Raises:
-        SystemExit: it can't be forked; with the reason.
-    """
+    """Raises a SystemExit with the reason unless this process has one thread and no GPU."""
     if threads := extra_threads():
         sys.exit(f"tftrain.launch: an import has started threads ({', '.join(threads)}); start without --fork_ranks")
     if devices := _open_gpus():
@@ -168,12 +157,7 @@ def extra_threads() -> list[str]:
 
 
 def become(environ: Mapping[str, str], stdout: int, stderr: int) -> None:
-    """Gives a forked process its environment, its standard streams, and its own random numbers.
-
-    Args:
-        environ: all its variables.
-        stdout, stderr: open file descriptors for its output; standard input is empty.
-    """
+    """Gives a forked process its environment, its standard streams (no input), and its own random numbers."""
     empty = os.open(os.devnull, os.O_RDONLY)
     for number, file in enumerate((empty, stdout, stderr)):
         os.dup2(file, number)
@@ -184,29 +168,9 @@ def become(environ: Mapping[str, str], stdout: int, stderr: int) -> None:
         numpy.random.seed()  # Python seeds its own generator after a fork.
 
 
-def end_with(parent: int) -> Callable[[], None]:
-    """Returns a function for a child of a process, after which the kernel sends it SIGTERM when that has ended."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def in_child() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGTERM)
-
-    return in_child
-
-
-def _await_adoption(between: int, parent: int) -> None:
-    while os.getppid() == between:
-        time.sleep(POLL_SECONDS)
-    end_with(parent)()
-
-
 def _open_gpus() -> list[str]:
     found = set()
     for file in Path("/proc/self/fd").iterdir():
-        try:
+        with contextlib.suppress(FileNotFoundError):  # That of this very listing.
             found.add(os.readlink(file))
-        except FileNotFoundError:
-            continue  # That of this very listing.
     return sorted(name for name in found if name.startswith(GPU_FILES))

@@ -1,9 +1,11 @@
-"""The hosts of a job and the ranks on each, from `--hosts` or `--hostfile`; Horovod assigns the ranks."""
+"""The hosts of a job from `--hosts` or `--hostfile`, their ranks, which Horovod assigns, and the ranks' environment."""
 
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from horovod.runner.common.util.env import is_exportable
 from horovod.runner.common.util.hosts import HostInfo, SlotInfo, get_host_assignments
 from horovod.runner.util import network
 
@@ -20,27 +22,16 @@ _ELSEWHERE = "192.0.2.1"  # An address that stands for any in documentation (RFC
 
 @dataclass(frozen=True)
 class Host:
-    """A host that runs ranks.
+    """A host that runs ranks."""
 
-    Attributes:
-        name: as given by the user.
-        slots: its ranks.
-        is_local: whether it is this machine.
-        launcher_address: this machine's IPv4 address for connections from that host.
-    """
-
-    name: str
-    slots: tuple[SlotInfo, ...]
-    is_local: bool
-    launcher_address: str
+    name: str  # as given by the user
+    slots: tuple[SlotInfo, ...]  # its ranks
+    is_local: bool  # whether it is this machine
+    launcher_address: str  # this machine's IPv4 address for connections from that host
 
 
 def assign(config: LaunchConfig) -> list[Host]:
-    """Returns the hosts that get ranks; the ranks are numbered in the order of the hosts.
-
-    Raises:
-        ConfigError: the hosts can't be read, or have too few slots.
-    """
+    """Returns the hosts that get ranks, numbered in their order; raises a ConfigError if they are wrong or too few."""
     given = _given(config)
     slots = sum(host.slots for host in given)
     size = config.num_proc or slots
@@ -55,6 +46,24 @@ def assign(config: LaunchConfig) -> list[Host]:
     addresses = {name: _address_towards(name) for name in remote}
     own = next(iter(addresses.values()), "127.0.0.1")
     return [Host(name, tuple(slots), name not in remote, addresses.get(name, own)) for name, slots in by_host.items()]
+
+
+def variables(
+    host: Host, environ: Mapping[str, str], network: Mapping[str, object], chosen_interfaces: str | None
+) -> dict[str, str]:
+    """Returns the environment variables for the ranks of a host, beside those of each rank's place.
+
+    They are the launcher's and Horovod's for the network. Other hosts do not get what only this one has, such as
+    CUDA_VISIBLE_DEVICES. The user may have chosen interfaces, with commas between.
+    """
+    passed = {name: value for name, value in environ.items() if host.is_local or is_exportable(name)}
+    network = {name: str(value) for name, value in network.items()}
+    if chosen_interfaces:
+        network["NCCL_SOCKET_IFNAME"] = chosen_interfaces
+    elif "NCCL_SOCKET_IFNAME" in environ:
+        network.pop("NCCL_SOCKET_IFNAME", None)
+    # A rank's lines come out at once, also those of libraries that print.
+    return {**passed, "PYTHONUNBUFFERED": "1", **network}
 
 
 def _given(config: LaunchConfig) -> list[HostInfo]:

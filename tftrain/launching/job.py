@@ -21,8 +21,7 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousServer
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.launching.config import LaunchConfig
 from tftrain.launching.connection import Connection, Event, Output
-from tftrain.launching.environment import for_ranks
-from tftrain.launching.hosts import Host
+from tftrain.launching.hosts import Host, variables
 from tftrain.launching.outcome import Ended, exit_code, last_line, named
 from tftrain.parallel.rendezvous import STORE_ERRORS, Store
 from tftrain.supervise.signals import REQUESTS, Signals
@@ -41,21 +40,13 @@ SSH_FAILED = 255
 
 
 class Limits(NamedTuple):
-    """Seconds for the ranks to end by themselves.
+    """Seconds for the ranks to end by themselves."""
 
-    Attributes:
-        save: after a signal, from its arrival to the end.
-        connected: after a rank has failed, if all ranks were connected.
-        starting: the same, if they were not: ranks that wait for the failed one do not learn of its end.
-        terminate: from SIGTERM to SIGKILL.
-        kill: from SIGKILL to the end of the job.
-    """
-
-    save: float
-    connected: float = 45
-    starting: float = 10
-    terminate: float = 10
-    kill: float = 5
+    save: float  # after a signal, from its arrival to the end
+    connected: float = 45  # after a rank has failed, if all ranks were connected
+    starting: float = 10  # the same, if they were not: ranks that wait for the failed one do not learn of its end
+    terminate: float = 10  # from SIGTERM to SIGKILL
+    kill: float = 5  # from SIGKILL to the end of the job
 
 
 class _Handler(RendezvousHandler):
@@ -69,40 +60,12 @@ class LaunchError(RunError):
     """The ranks can't be started."""
 
 
-class _Requested(NamedTuple):
-    """The launcher has received a first signal."""
-
-    number: int
-
-
-class _Forced(NamedTuple):
-    """The launcher has received a second signal and ends with this code."""
-
-    code: int
-
-
-class _Step(NamedTuple):
-    """What is done to the ranks at a time: a signal; None to give them up."""
-
-    at: float
-    number: int | None
-
-
 def run(
-    hosts: Sequence[Host],
-    command: Sequence[str],
-    config: LaunchConfig,
-    limits: Limits,
-    fork_server: Sequence[str] | None = None,
+    hosts: Sequence[Host], command: list[str], config: LaunchConfig, limits: Limits, fork_server: list[str] | None
 ) -> int:
     """Runs a command as ranks on the hosts and returns the exit code of the job; call it in the main thread.
 
-    Args:
-        hosts: with the ranks of each.
-        command: the program and its arguments, the same for all ranks.
-        config: how to reach the hosts.
-        limits: how long ranks may take to end.
-        fork_server: a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
+    `fork_server` is a program that forks the ranks of a host, each as `command` (see `forking`); None to start each.
 
     Raises:
         LaunchError: a host does not answer, or its agent can't start.
@@ -128,12 +91,14 @@ class _Job:
 
     def __init__(self, hosts: Sequence[Host], config: LaunchConfig, limits: Limits):
         self._hosts, self._config, self._limits = hosts, config, limits
-        self._events: queue.Queue[Event | _Requested | _Forced] = queue.Queue()
+        # Of an agent; a first signal; or the exit code after a second one.
+        self._events: queue.Queue[Event | signal.Signals | int] = queue.Queue()
         self._output = Output()
         self._connections: list[Connection] = []
         self._host_names = {slot.rank: host.name for host in hosts for slot in host.slots}
         self._ended: dict[int, Ended] = {}
-        self._steps: list[_Step] = []
+        # What is done to the ranks at a time: a signal; None to give them up.
+        self._steps: list[tuple[float, int | None]] = []
         self._stop_requested = self._by_launcher = False
         self._forced: int | None = None
         # The agents connect to it. The kernel accepts the connections and answers keepalives.
@@ -141,13 +106,13 @@ class _Job:
 
     def request(self, name: str) -> None:
         """Takes a first signal, from any thread."""
-        self._events.put(_Requested(signal.Signals[name]))
+        self._events.put(signal.Signals[name])
 
     def force(self, code: int) -> None:
         """Takes a second signal, from any thread: kills the ranks, and ends the launcher even if it is blocked."""
         self._forced = code  # First, because the ends of all ranks may be in the queue before the event.
         self._send(signal.SIGKILL)
-        self._events.put(_Forced(code))
+        self._events.put(code)
         timer = threading.Timer(self._limits.kill, os._exit, [code])
         timer.daemon = True
         timer.start()
@@ -162,24 +127,22 @@ class _Job:
             self._connections.append(connection)
             logger.debug(f"{host.name}: ranks {[slot.rank for slot in host.slots]}: {' '.join(connection.command)}")
             connection.send(
-                {
-                    "address": host.launcher_address,
-                    "port": port,
-                    "keepalive_port": self._keepalive.getsockname()[1],
-                    "interfaces": interfaces,
-                    "is_parallel": len(self._host_names) > 1,
-                    "save_seconds": self._limits.save,
-                }
+                address=host.launcher_address,
+                port=port,
+                keepalive_port=self._keepalive.getsockname()[1],
+                interfaces=interfaces,
+                is_parallel=len(self._host_names) > 1,
+                save_seconds=self._limits.save,
             )
         while waiting := [connection for connection in self._connections if not connection.interface]:
             event = self._next(last)
             if event is None:
                 names = ", ".join(connection.host.name for connection in waiting)
                 raise LaunchError(f"{names}: no answer within --start_timeout={config.start_timeout:g} seconds")
-            if isinstance(event, _Requested):
-                return ExitCode.SIGNALLED + event.number
-            if isinstance(event, _Forced):
-                return event.code
+            if isinstance(event, signal.Signals):
+                return ExitCode.SIGNALLED + event
+            if isinstance(event, int):
+                return event
             if event.message is None:
                 raise LaunchError(_not_started(event.connection))
             if "failed" in event.message:
@@ -187,31 +150,29 @@ class _Job:
             event.connection.interface, event.connection.last_error = event.message["ready"], ""
         return 0
 
-    def supervise(self, command: Sequence[str], fork_server: Sequence[str] | None) -> int:
+    def supervise(self, command: list[str], fork_server: list[str] | None) -> int:
         """Starts the ranks, waits until all have ended, and returns the exit code of the job."""
         for connection in self._connections:
             host = connection.host
             network = create_run_env_vars(host.launcher_address, [connection.interface], self._port)
             logger.debug(f"{host.name}: network interface {connection.interface}")
             connection.send(
-                {
-                    "command": list(command),
-                    "fork_server": fork_server and list(fork_server),
-                    "environ": for_ranks(os.environ, network, self._config.network_interfaces, host.is_local),
-                    "ranks": {slot.rank: create_slot_env_vars(slot) for slot in host.slots},
-                    "terminals": self._output.terminals(),
-                }
+                command=command,
+                fork_server=fork_server,
+                environ=variables(host, os.environ, network, self._config.network_interfaces),
+                ranks={slot.rank: create_slot_env_vars(slot) for slot in host.slots},
+                terminals=self._output.terminals(),
             )
         while len(self._ended) < len(self._host_names):
-            event = self._next(self._steps[0].at if self._steps else None)
+            event = self._next(self._steps[0][0] if self._steps else None)
             if event is None:
-                self._take(self._steps.pop(0))
-            elif isinstance(event, _Requested):
+                self._take_step(self._steps.pop(0)[1])
+            elif isinstance(event, signal.Signals):
                 self._stop_requested = True
-                self._send(event.number)
+                self._send(event)
                 self._plan(self._limits.save, None)
-            elif isinstance(event, _Forced):
-                return event.code
+            elif isinstance(event, int):
+                return event
             elif event.message is None:
                 self._lose(event.connection)
             elif "failed" in event.message:
@@ -226,15 +187,14 @@ class _Job:
         return code
 
     def close(self) -> None:
-        """Ends the connections."""
         self._keepalive.close()
+        last = time.monotonic() + CLOSE_SECONDS
         for connection in self._connections:
             connection.close()
-        last = time.monotonic() + CLOSE_SECONDS
         for connection in self._connections:
             connection.end(last - time.monotonic())
 
-    def _next(self, last: float | None) -> Event | _Requested | _Forced | None:
+    def _next(self, last: float | None) -> Event | signal.Signals | int | None:
         """Returns the next event; None if there is none until a time of the monotonic clock."""
         try:
             return self._events.get(timeout=None if last is None else max(0, last - time.monotonic()))
@@ -243,7 +203,7 @@ class _Job:
 
     def _send(self, number: int) -> None:
         for connection in self._connections:
-            connection.send({"signal": number})
+            connection.send(signal=number)
 
     def _record(self, rank: int, code: int, is_lost: bool = False) -> None:
         """Records the end of a rank, after which the others may take only so long."""
@@ -282,21 +242,20 @@ class _Job:
         if self._steps:
             return
         if number is not None:
-            self._steps.append(_Step(at, number))
+            self._steps.append((at, number))
             at += self._limits.terminate
-        self._steps += [_Step(at, signal.SIGKILL), _Step(at + self._limits.kill, None)]
+        self._steps += [(at, signal.SIGKILL), (at + self._limits.kill, None)]
 
-    def _take(self, step: _Step) -> None:
-        """Does what was planned."""
+    def _take_step(self, number: int | None) -> None:
         running = [rank for rank in self._host_names if rank not in self._ended]
         shown = named(running, self._host_names)
         self._by_launcher = True
-        if step.number is None:
+        if number is None:
             self._ended.update((rank, Ended(ExitCode.SIGNALLED + signal.SIGKILL, True)) for rank in running)
             logger.error(f"{shown}: no answer; look for processes there")
             return
-        logger.warning(f"{shown} still running: sending {signal.Signals(step.number).name}")
-        self._send(step.number)
+        logger.warning(f"{shown} still running: sending {signal.Signals(number).name}")
+        self._send(number)
 
     def _are_connected(self) -> bool:
         """Returns whether every rank has reached the start of Horovod; ranks put a note into the store there."""

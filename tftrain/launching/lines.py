@@ -19,12 +19,7 @@ CHUNK_BYTES = 1 << 16
 
 
 class Stream:
-    """A pipe, or a terminal, for the output of a process.
-
-    Attributes:
-        reader, writer: file descriptors of both ends.
-        is_terminal: which of the two it is.
-    """
+    """A pipe, or a terminal, for the output of a process; `reader` and `writer` are file descriptors of its ends."""
 
     def __init__(self, size: Sequence[int] | None):
         """Opens it; `size` are the rows and columns of a terminal, None for a pipe."""
@@ -37,34 +32,23 @@ class Stream:
         fcntl.ioctl(self.writer, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
 
-class Lines:
-    """Reads a stream and passes on whole lines."""
-
-    def __init__(self, stream: Stream, emit: Callable[[bytes], None]):
-        """Prepares to read the stream; `emit` takes one or more whole lines."""
-        self._stream, self._emit = stream, emit
-
-    def forward(self) -> None:
-        """Passes on everything until the end of the stream, then closes it."""
-        rest = b""
-        while True:
-            if rest and self._stream.is_terminal and not select.select([self._stream.reader], [], [], QUIET_SECONDS)[0]:
-                self._emit(rest)
-                rest = b""
-            chunk = self._read()
-            if not chunk:
-                break
-            rest += chunk
-            end = len(rest) if len(rest) > MAX_LINE_BYTES else rest.rfind(b"\n") + 1
-            if end:
-                self._emit(rest[:end])
-                rest = rest[end:]
-        if rest:
-            self._emit(rest if self._stream.is_terminal else rest + b"\n")
-        os.close(self._stream.reader)
-
-    def _read(self) -> bytes:
+def forward(stream: Stream, emit: Callable[[bytes], None]) -> None:
+    """Passes on a stream until its end, one or more whole lines at a time, then closes it."""
+    rest = b""
+    while True:
+        if rest and stream.is_terminal and not select.select([stream.reader], [], [], QUIET_SECONDS)[0]:
+            emit(rest)
+            rest = b""
         try:
-            return os.read(self._stream.reader, CHUNK_BYTES)
+            chunk = os.read(stream.reader, CHUNK_BYTES)
         except OSError:
-            return b""  # A terminal whose other end is closed.
+            chunk = b""  # A terminal whose other end is closed.
+        if not chunk:
+            break
+        rest += chunk
+        if end := len(rest) if len(rest) > MAX_LINE_BYTES else rest.rfind(b"\n") + 1:
+            emit(rest[:end])
+            rest = rest[end:]
+    if rest:
+        emit(rest if stream.is_terminal else rest + b"\n")
+    os.close(stream.reader)

@@ -12,25 +12,16 @@ SEPARATOR = b"\x1e"
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Returns the line of a message."""
-    return SEPARATOR + json.dumps(message).encode() + b"\n"
+    """Returns the line of a message; bytes in it become a string, of which `data` returns the bytes."""
+    return SEPARATOR + json.dumps(message, default=lambda data: data.decode("latin-1")).encode() + b"\n"
 
 
 def decode(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
-    """Returns the text before the message in a line, and the message; None if the line has none.
-
-    Raises:
-        ValueError: the line ends within a message.
-    """
+    """Returns the text before the message in a line, and the message or None; raises a ValueError if it ends early."""
     noise, separator, text = line.partition(SEPARATOR)
     return noise, json.loads(text) if separator else None
 
 
-def text(data: bytes) -> str:
-    """Returns bytes of any encoding as a string for a message."""
-    return data.decode("latin-1")
-
-
 def data(text: str) -> bytes:
-    """Returns the bytes of a string that `text` returned."""
+    """Returns the bytes that a string in a message stands for."""
     return text.encode("latin-1")

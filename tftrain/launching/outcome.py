@@ -21,29 +21,18 @@ KILLED = ExitCode.SIGNALLED + signal.SIGKILL
 
 
 class Ended(NamedTuple):
-    """A rank that has ended.
+    """A rank that has ended."""
 
-    Attributes:
-        code: its exit code; 128 plus the number of the signal that has ended it.
-        by_launcher: whether it ended after the launcher had begun to end the ranks for good.
-        is_lost: whether the connection to its host has ended, so that its own exit code is not known.
-    """
-
-    code: int
-    by_launcher: bool
-    is_lost: bool = False
+    code: int  # its exit code; 128 plus the number of the signal that has ended it
+    by_launcher: bool  # whether it ended after the launcher had begun to end the ranks for good
+    is_lost: bool = False  # whether the connection to its host has ended, so that its own exit code is not known
 
 
 def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
-    """Returns the exit code of a job.
+    """Returns the exit code of a job, given all ranks in the order in which they ended.
 
-    Args:
-        ended: all ranks, in the order in which they ended.
-        stop_requested: whether the launcher has passed on a signal.
-
-    Returns:
-        The code of the first rank that failed for a reason of its own. If no rank has one: PEER_ENDED if a host is
-        lost; if the launcher had to end some ranks, NOT_SAVED after a signal and STALLED otherwise.
+    It is that of the first rank that failed for a reason of its own. If no rank has one: PEER_ENDED if a host is lost;
+    if the launcher had to end some ranks, NOT_SAVED after a signal that it has passed on, and STALLED otherwise.
     """
     ended = list(ended)
     own = [rank.code for rank in ended if not rank.by_launcher and rank.code != ExitCode.DONE]
@@ -60,10 +49,7 @@ def exit_code(ended: Iterable[Ended], stop_requested: bool) -> int:
 def last_line(code: int, ended: Mapping[int, Ended], hosts: Mapping[int, str]) -> str:
     """Returns the line that says why a job has ended, where, and what to do; "" if it is done or was stopped.
 
-    Args:
-        code: the exit code of the job.
-        ended: all ranks by number, in the order in which they ended.
-        hosts: the name of each rank's host.
+    Given are its exit code, all ranks by number, in the order in which they ended, and the name of each one's host.
     """
     if code in (ExitCode.DONE, ExitCode.STOPPED):
         return ""

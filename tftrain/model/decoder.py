@@ -20,8 +20,12 @@ class Decoder(Transformer):
     """The decoder, or a part of it."""
 
     def attention_mask(self, batch: Mapping[str, tf.Tensor]) -> AttentionMask:
-        """Every token attends to itself and to those before it, with `sequence_ids` of its document alone."""
-        keys = tf.ones_like(batch["input_ids"], tf.int32)
+        """Every token attends to itself and to those before it, with `sequence_ids` of its document alone.
+
+        A row has padding only where a batch has an `input_mask`.
+        """
+        keys = batch.get("input_mask")
+        keys = tf.ones_like(batch["input_ids"], tf.int32) if keys is None else keys
         return AttentionMask(keys, causal=True, sequences=batch.get("sequence_ids"))
 
     def _make_heads(self, parameters: Parameters, config: ModelConfig) -> None:

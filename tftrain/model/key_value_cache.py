@@ -3,6 +3,8 @@
 Memory: 2 x layers x texts x tokens x key and value heads x head size elements.
 """
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 from tftrain.model.attention_cores import AttentionMask
@@ -38,11 +40,33 @@ class LayerCache:
             for held, new in ((self._key, key), (self._value, value)):
                 held[:, : tf.shape(new)[1]].assign(new)
             return key, value
-        texts = tf.range(tf.shape(positions)[0])[:, tf.newaxis]
-        places = tf.stack([tf.broadcast_to(texts, tf.shape(positions)), positions], axis=-1)
         for held, new in ((self._key, key), (self._value, value)):
-            held.scatter_nd_update(places, new)
+            held.scatter_nd_update(_places(positions), new)
         return self._key.read_value(), self._value.read_value()
+
+
+class LoopCache:
+    """A `LayerCache` of tensors, which a loop hands on: calls of a graph that run at once share nothing."""
+
+    def __init__(self, room: tf.Tensor, held: tuple[tf.Tensor, tf.Tensor] | None = None):
+        """Has room for so many tokens of each text, and the keys and values of those before, if there are any."""
+        self._room, self.held = room, held
+
+    def extended(self, key: tf.Tensor, value: tf.Tensor, positions: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `LayerCache.extended`."""
+        if positions is None:
+            paddings = [[0, 0], [0, self._room - tf.shape(key)[1]], [0, 0], [0, 0]]
+            self.held = tf.pad(key, paddings), tf.pad(value, paddings)
+            return key, value
+        pairs, places = zip(self.held, (key, value), strict=True), _places(positions)
+        self.held = tuple(tf.tensor_scatter_nd_update(held, places, new) for held, new in pairs)
+        return self.held
+
+
+def _places(positions):
+    """Returns the text and the position of each token, int32 [texts, S, 2]."""
+    texts = tf.range(tf.shape(positions)[0])[:, tf.newaxis]
+    return tf.stack([tf.broadcast_to(texts, tf.shape(positions)), positions], axis=-1)
 
 
 class CachedDecoder:
@@ -70,8 +94,7 @@ class CachedDecoder:
         """
         for layer in self._layers:
             layer.reserve(tf.shape(ids)[0], room)
-        mask = AttentionMask(keys=tf.ones_like(ids), causal=True)
-        return self._logits({"input_ids": ids}, mask, lengths - 1)
+        return _read(self._network, self._layers, ids, lengths)
 
     @tf.function(input_signature=[_NUMBERS, _NUMBERS, _NUMBER], autograph=False)
     def read_more(self, ids: tf.Tensor, positions: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
@@ -85,14 +108,61 @@ class CachedDecoder:
         Returns:
             The logits of the token after it, [texts, vocabulary], fp32.
         """
-        keys = tf.sequence_mask(positions + 1, room, tf.int32)
-        ids, positions = ids[:, tf.newaxis], positions[:, tf.newaxis]
-        mask = AttentionMask(keys=keys, positions=positions)
-        return self._logits({"input_ids": ids, "position_ids": positions}, mask, tf.zeros_like(ids[:, 0]))
+        return _read_more(self._network, self._layers, ids, positions, room)
 
-    def _logits(self, batch, mask, places):
-        x = self._network.embedding(batch, None)
-        for block, layer in zip(self._network.blocks, self._layers, strict=True):
-            x = block(x, mask._replace(cache=layer), None)
-        x = tf.gather(x, places, batch_dims=1)[:, tf.newaxis]
-        return tf.cast(self._network.logits(x)[:, 0], tf.float32)
+
+# Chooses a token of each row of logits, [texts, vocabulary]: int32 [texts]; the second argument counts the tokens.
+Choose = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def generate(
+    network: Decoder, ids: tf.Tensor, lengths: tf.Tensor, most: tf.Tensor, choose: Choose, end_id: int
+) -> tf.Tensor:
+    """Returns the tokens that follow texts, int32 [texts, most], with `end_id` from the first one on.
+
+    It is a graph without variables of its own, for servers.
+
+    Args:
+        network: whole, with plain TensorFlow ops.
+        ids, lengths: see `CachedDecoder.read`.
+        most: how many tokens, int32 scalar; fewer if every text has ended.
+        choose: the next token of each text.
+        end_id: of the end token; negative: there is none.
+    """
+    room = tf.shape(ids)[1] + most
+    layers = [LoopCache(room) for _ in network.blocks]
+    logits = _read(network, layers, ids, lengths)
+    tokens = tf.fill([tf.shape(ids)[0], most], end_id)
+
+    def goes_on(step, _logits, _held, _tokens, ended):
+        return (step < most) & ~tf.reduce_all(ended)
+
+    def append(step, logits, held, tokens, ended):
+        chosen = tf.where(ended, end_id, choose(logits, step))
+        tokens = tf.where(tf.range(most) == step, chosen[:, tf.newaxis], tokens)
+        layers = [LoopCache(room, pair) for pair in held]
+        logits = _read_more(network, layers, tf.maximum(chosen, 0), lengths + step, room)
+        return step + 1, logits, [layer.held for layer in layers], tokens, ended | (chosen == end_id)
+
+    start = (tf.constant(0), logits, [layer.held for layer in layers], tokens, tf.zeros_like(lengths, tf.bool))
+    return tf.while_loop(goes_on, append, start)[3]
+
+
+def _read(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, lengths):
+    mask = AttentionMask(keys=tf.ones_like(ids), causal=True)
+    return _logits(network, layers, {"input_ids": ids}, mask, lengths - 1)
+
+
+def _read_more(network: Decoder, layers: Sequence[LayerCache | LoopCache], ids, positions, room):
+    keys = tf.sequence_mask(positions + 1, room, tf.int32)
+    ids, positions = ids[:, tf.newaxis], positions[:, tf.newaxis]
+    mask = AttentionMask(keys=keys, positions=positions)
+    return _logits(network, layers, {"input_ids": ids, "position_ids": positions}, mask, tf.zeros_like(ids[:, 0]))
+
+
+def _logits(network, layers, batch, mask, places):
+    x = network.embedding(batch, None)
+    for block, layer in zip(network.blocks, layers, strict=True):
+        x = block(x, mask._replace(cache=layer), None)
+    x = tf.gather(x, places, batch_dims=1)[:, tf.newaxis]
+    return tf.cast(network.logits(x)[:, 0], tf.float32)

@@ -11,11 +11,7 @@ from tftrain.config.train import TrainConfig
 
 
 class FixedLossScale(tf.Module):
-    """A scale of 1: fp32 and bf16 gradients need none.
-
-    Attributes:
-        smallest: lower bound of the scale.
-    """
+    """A scale of 1: fp32 and bf16 gradients need none; for the methods, see `DynamicLossScale`."""
 
     smallest = 1.0
 
@@ -25,14 +21,10 @@ class FixedLossScale(tf.Module):
         return tf.constant(1.0, tf.float32)
 
     def update(self, found_inf: tf.Tensor) -> None:
-        """Does nothing: a fixed scale does not change.
-
-        Args:
-            found_inf: bool scalar, whether the gradients held an inf or a NaN.
-        """
+        """Does nothing."""
 
     def state(self) -> dict[str, tf.Variable]:
-        """Returns the variables that a checkpoint must hold, by name: none."""
+        """Returns nothing: a fixed scale has no variables."""
         return {}
 
 
@@ -42,13 +34,9 @@ class DynamicLossScale(tf.Module):
     def __init__(
         self, initial: float = 2.0**15, growth_interval: int = 2000, smallest: float = 1.0, largest: float = 2.0**24
     ):
-        """Creates the scale.
+        """Creates the scale of the first step, which doubles after `growth_interval` finite steps in a row.
 
-        Args:
-            initial: scale of the first step.
-            growth_interval: finite steps in a row after which the scale doubles.
-            smallest, largest: bounds of the scale. Without the upper bound, the scale would become infinite if all
-                gradients were zero.
+        Without the upper bound, the scale would become infinite if all gradients were zero.
         """
         super().__init__(name="loss_scale")
         self.growth_interval, self.smallest, self.largest = growth_interval, smallest, largest
@@ -61,11 +49,7 @@ class DynamicLossScale(tf.Module):
         return self._scale.read_value()
 
     def update(self, found_inf: tf.Tensor) -> None:
-        """Moves to the next step's scale.
-
-        Args:
-            found_inf: bool scalar, whether the gradients held an inf or a NaN.
-        """
+        """Moves to the next step's scale; `found_inf` says whether the gradients held an inf or a NaN, bool scalar."""
         scale = self._scale.read_value()
         good_steps = tf.where(found_inf, tf.constant(0, tf.int64), self._good_steps + 1)
         grow = good_steps >= self.growth_interval
@@ -82,11 +66,7 @@ LossScale = FixedLossScale | DynamicLossScale
 
 
 def make_loss_scale(config: TrainConfig) -> LossScale:
-    """Returns a dynamic scale if gradients are fp16 in the model, in buffers, or between ranks; else a fixed one.
-
-    Args:
-        config: resolved.
-    """
+    """Returns a dynamic scale if gradients are fp16 in the model, in buffers, or between ranks; else a fixed one."""
     compute = config.compute
     buffers = config.batch.grad_accum_dtype if config.batch.grad_accum_steps > 1 else "fp32"
     if compute.precision == "fp16" or compute.hvd_fp16_compression or buffers == "fp16":

@@ -10,17 +10,13 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tftrain.optim.state_buckets import Slice
+from tftrain.optim.state_layout import Slice
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 
 
 class Norms:
-    """Adds squares over the ranks that hold parts.
-
-    Attributes:
-        communicates: whether other ranks hold parts.
-    """
+    """Adds squares over the ranks that hold parts; `communicates` says whether other ranks do."""
 
     def __init__(
         self,
@@ -34,12 +30,10 @@ class Norms:
         """Determines which tensors count on this rank.
 
         Args:
-            mesh: the ranks.
-            split: whether the data parallel ranks hold parts.
+            mesh, split: the ranks, and whether the data parallel ones hold parts.
             slices: of each store of the optimizer's state; the tensors of a store are all sliced or all whole.
             sliced: by tensor, whether the tensor parallel ranks hold slices.
-            places: by tensor, its index among the tensors of all stages.
-            total: number of the tensors of all stages.
+            places, total: by tensor, its index among the tensors of all stages; and their number.
         """
         # The ranks that together hold every tensor of the model once, and every tensor of this stage once.
         self._model = mesh.group(_kind(mesh, split, "model", "world"))
@@ -48,15 +42,12 @@ class Norms:
         self._places, self._total = list(places), total
         # A tensor that is whole on every tensor parallel rank counts on the first one.
         self._counts = [1.0 if is_sliced or mesh.tensor.rank == 0 else 0.0 for is_sliced in sliced]
-        self._store_counts = [self._counts[self._first_tensor(store)] for store in slices]
+        firsts = (next((item.tensor for item in store if item.tensor is not None), 0) for store in slices)
+        self._store_counts = [self._counts[first] for first in firsts]
         self._split, self._slices = split, slices
 
     def total(self, squares: tf.Tensor, marks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Adds over the ranks in one vector.
-
-        Args:
-            squares: fp32 [n], of this rank's stores.
-            marks: fp32 [m], further values of this rank to add.
+        """Adds squares of this rank's stores, fp32 [n], and further values, the marks, fp32 [m], in one vector.
 
         Returns:
             The sum of squares over all stores and ranks, fp32 scalar, and that of each mark over the ranks, fp32 [m].
@@ -70,9 +61,7 @@ class Norms:
     def not_finite(self, gradients: Sequence[tf.Tensor], squares: tf.Tensor) -> tf.Tensor:
         """Returns 1 for each tensor whose part on this rank is not finite, else 0; fp32 [tensors of all stages].
 
-        Args:
-            gradients: of any floating dtype, one for each store.
-            squares: fp32 [stores], their sums of squares.
+        Gradients are of any floating dtype, one for each store; `squares` are their sums of squares, fp32 [stores].
         """
         marks = self._marks(gradients, squares)
         if self._places == list(range(self._total)):
@@ -99,14 +88,9 @@ class Norms:
     def of_tensors(
         self, tensors: Sequence[int | None], weights: tf.Tensor, updates: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns, for each slice, the sum of the squares of all slices of its tensor on all ranks.
+        """Returns, for each slice, the sum of the squares of all slices of its tensor on all ranks, both fp32 [n].
 
-        Args:
-            tensors: [n], the tensor of each slice, None for padding.
-            weights, updates: fp32 [n], squares of this rank's slices.
-
-        Returns:
-            Both sums over the whole tensor of each slice, fp32 [n].
+        `tensors` has the tensor of each slice, None for padding. The squares given are of this rank's, fp32 [n].
         """
         if not self._adds_parts and len(set(tensors)) == len(tensors):
             return weights, updates
@@ -126,10 +110,6 @@ class Norms:
             return collectives.sum_in_rank_order(group, squares, name)
         # A rank that owns only padding does not use the result.
         return collectives.prevent_pruning(collectives.all_reduce(group, squares, name))
-
-    @staticmethod
-    def _first_tensor(slices):
-        return next((item.tensor for item in slices if item.tensor is not None), 0)
 
 
 def _kind(mesh: Mesh, split: bool, whole: str, divided: str) -> str:

@@ -41,8 +41,7 @@ class Optimizer(tf.Module):
     """An update rule over named variables, with fp32 state.
 
     Attributes:
-        state: master weights and slots.
-        step: int64, applied updates.
+        state, step: master weights and slots; and int64, applied updates.
         is_fused: whether fused ops run the update.
         can_compile: whether XLA can compile an update: not if fused ops or collectives are in it.
     """
@@ -63,8 +62,7 @@ class Optimizer(tf.Module):
         """Creates the rule's fp32 slots, and an fp32 master weight for each variable that is not fp32 itself.
 
         Args:
-            config: rule and hyperparameters, with `warmup_steps` resolved.
-            length: of the whole run, for the schedule, see `learning_rate`.
+            config, length: with `warmup_steps` resolved; and of the whole run, for the schedule, see `learning_rate`.
             variables: the model's, of any floating dtype, by global name, such as `layer_00/attention/query/kernel`.
             mesh: the ranks; by default this one alone.
             split_strategy: how the state is divided among the data parallel ranks, see `ParallelConfig`; None: not.
@@ -76,7 +74,7 @@ class Optimizer(tf.Module):
             undecayed: names of the variables with neither weight decay nor layer adaptation.
         """
         super().__init__(name="optimizer")
-        mesh = mesh or Mesh()
+        mesh, gpu = mesh or Mesh(), devices.has_gpu()
         self.config, self._length = config, length
         self.step = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="optimizer/step")
         pieces = pieces or whole_pieces(variables)
@@ -88,14 +86,12 @@ class Optimizer(tf.Module):
             shapes = [variable.shape for variable in targets]
             loads = bucket_loads(held, mesh.tensor.size)
             split = StateSplit(mesh.data, list(variables), shapes, split_strategy, kinds, loads)
-        gpu = devices.has_gpu()
         if gpu and config.optimizer.startswith("fused_"):
             require_gpu_kernels(f"--optimizer={config.optimizer}")
         rule, self.is_fused = rules.choose(config, is_available(gpu))
         self.state = OptimizerState(list(variables), targets, split, mesh, pieces, rule.slots, initial, summed)
         self._names = list(names_of_model or variables)
-        place_of = {name: place for place, name in enumerate(self._names)}
-        places = [place_of[name] for name in variables]
+        places = list(map(self._names.index, variables))
         self._norms = Norms(mesh, bool(split), self.state.slices, is_sliced, places, len(self._names))
         self._update = Update(rule, self.is_fused, self.state, self._norms, undecayed)
         self.can_compile = not (self.is_fused or split or self._norms.communicates)
@@ -113,9 +109,6 @@ class Optimizer(tf.Module):
                 reduced over ranks and still multiplied by the loss scale.
             loss_scale: the scale that the loss was multiplied by; None: 1.
             losses: fp32 of any shape, which must be finite too.
-
-        Returns:
-            Learning rate, gradient norm, loss scale, whether the update was skipped and why.
 
         Raises:
             ValueError: the gradients do not match the stores.
@@ -135,7 +128,11 @@ class Optimizer(tf.Module):
         total, marks = self._norms.total(squares, marks)
         grad_norm, has_bad_loss = tf.sqrt(total) / scale, marks[-1] > 0
         found_inf = has_bad_loss | ~tf.math.is_finite(grad_norm)
-        rate = self._apply(gradients, scale, grad_norm, found_inf)
+        clip = self.config.clip_global_norm
+        factor = (clip / tf.maximum(grad_norm, clip) if clip else 1.0) / scale
+        rate = learning_rate(self.config, self._length, self.step)
+        self._update.apply(gradients, rules.scalars(self.config, rate, self.step, factor, found_inf))
+        self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
         is_nan = found_inf & (has_bad_loss | (scale <= loss_scale.smallest))
         # On a GPU, a maximum of int32 would wait on the host for all gradients.
         culprit = tf.reduce_max(tf.where(marks > 0, tf.range(len(self._names) + 1.0), -1.0))
@@ -150,12 +147,3 @@ class Optimizer(tf.Module):
         if culprit == len(self._names):
             return "the loss"
         return f"the gradient of {self._names[culprit]}" if culprit >= 0 else "the norm of all gradients together"
-
-    def _apply(self, gradients, scale, grad_norm, found_inf) -> tf.Tensor:
-        """Applies gradients, or nothing where `found_inf`, and returns the learning rate."""
-        clip = self.config.clip_global_norm
-        factor = (clip / tf.maximum(grad_norm, clip) if clip else 1.0) / scale
-        rate = learning_rate(self.config, self._length, self.step)
-        self._update.apply(gradients, rules.scalars(self.config, rate, self.step, factor, found_inf))
-        self.step.assign_add(tf.cast(tf.logical_not(found_inf), tf.int64))
-        return rate

@@ -35,7 +35,6 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
     """
 
     def __init__(self, pieces: Iterable[VariablePiece]):
-        """Allocates memory for the pieces of variables whose own memory can't be used."""
         by_host = {True: {}, False: {}}
         for each in pieces:
             by_host[_on_host(each.variable)][each.piece] = each
@@ -62,17 +61,13 @@ class RestoreBuffers(Mapping[Piece, np.ndarray]):
 
 
 def assign_parts(variable: tf.Variable, parts: Sequence[tuple[slice, np.ndarray]]) -> None:
-    """Assigns all elements of a variable, unless they were read into its memory.
+    """Assigns all elements of a variable, rounded to its dtype, unless they were read into its memory.
 
-    Args:
-        variable: of any shape and floating dtype, to which the elements are rounded.
-        parts: stretches of the variable's elements in row-major order, and the elements of each, flat, fp32. Elements
-            in no stretch become zero.
+    `parts` are stretches of the variable's elements in row-major order, and the elements of each, flat, fp32. Elements
+    in no stretch become zero.
     """
-    if _on_host(variable):
-        elements = _elements(variable)
-        if all(np.shares_memory(elements, values) for _, values in parts):
-            return
+    if _on_host(variable) and all(np.shares_memory(_elements(variable), values) for _, values in parts):
+        return
     if len(parts) == 1 and not _on_host(variable):
         flat = parts[0][1]
     else:

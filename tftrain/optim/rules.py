@@ -21,19 +21,12 @@ from tftrain.ops.lamb import UpdateScalars
 
 
 class FusedCall(NamedTuple):
-    """The arguments of a fused op for one set of stores.
-
-    Attributes:
-        gradients: by the op's argument name.
-        stores: the slots and the weights, by the op's argument names.
-        options: the arguments that every pass takes.
-        copies: by the number of a store, the 16-bit variable that receives its rounded weights.
-    """
+    """The arguments of a fused op for one set of stores, by their names."""
 
     gradients: dict[str, list[tf.Tensor]]
-    stores: dict[str, list[tf.Variable]]
-    options: dict[str, Any]
-    copies: dict[int, tf.Variable]
+    stores: dict[str, list[tf.Variable]]  # the slots and the weights
+    options: dict[str, Any]  # the arguments that every pass takes
+    copies: dict[int, tf.Variable]  # by the number of a store, the 16-bit variable that receives its rounded weights
 
 
 # From the squared norms of the weights and of the updates, fp32 [n] for each call, to the learning rates of each call.
@@ -41,36 +34,22 @@ Rates = Callable[[Sequence[lamb.Squares]], Sequence[tf.Tensor]]
 
 
 class UpdateRule(abc.ABC):
-    """One optimizer. A subclass is registered under its `name`, which `--optimizer` gives.
+    """One optimizer; `RULES` has the subclasses."""
 
-    Attributes:
-        slots: names of the fp32 state tensors of each weight, in the order in which methods take them.
-        adapts_layers: whether the learning rate of each tensor is scaled by its trust ratio. Then `direction` must
-            follow from the weight and the new slots alone, because it is computed once more after all norms are known.
-        fused_update: runs fused ops over calls; None if the rule has none.
-    """
-
-    slots: ClassVar[tuple[str, ...]]
+    slots: ClassVar[tuple[str, ...]]  # names of the fp32 state tensors of each weight, as the methods take them
+    # Whether the learning rate of each tensor gets its trust ratio. Then `direction` must follow from the weight
+    # and the new slots alone: it is computed once more after all norms are known.
     adapts_layers: ClassVar[bool] = False
-    fused_update: ClassVar[Callable[[Sequence[FusedCall], Rates], None] | None] = None
-    registered: ClassVar[dict[str, type["UpdateRule"]]] = {}
-
-    def __init_subclass__(cls, name: str):
-        """Registers the rule."""
-        cls.registered[name] = cls
+    fused_update: ClassVar[Callable[[Sequence[FusedCall], Rates], None] | None] = None  # over calls; None: no fused ops
 
     def __init__(self, config: OptimizerConfig):
-        """Takes the hyperparameters."""
         self.config = config
 
     @abc.abstractmethod
     def next_slots(self, gradient: tf.Tensor, slots: Sequence[tf.Tensor], at: UpdateScalars) -> list[tf.Tensor]:
-        """Returns the new slots.
+        """Returns the new slots, fp32 tensors of the gradient's shape.
 
-        Args:
-            gradient: fp32, already multiplied by the gradient factor.
-            slots: fp32 tensors of the same shape, before the update.
-            at: the update's scalars.
+        The gradient is fp32, already multiplied by the gradient factor.
         """
 
     @abc.abstractmethod
@@ -82,17 +61,13 @@ class UpdateRule(abc.ABC):
         after: Sequence[tf.Tensor],
         at: UpdateScalars,
     ) -> tf.Tensor:
-        """Returns the update that is subtracted from a weight, before learning rate and weight decay.
+        """Returns the update that is subtracted from a weight, fp32, before learning rate and weight decay.
 
-        Args:
-            weight: fp32 tensor.
-            gradient, before: as for `next_slots`; None where `adapts_layers`.
-            after: the new slots.
-            at: the update's scalars.
+        Gradient and slots before are as for `next_slots`; None where `adapts_layers`.
         """
 
 
-class AdamW(UpdateRule, name="adamw"):
+class AdamW(UpdateRule):
     """AdamW (arXiv 1711.05101): m_hat / (sqrt(v_hat) + epsilon)."""
 
     slots = ("adam_m", "adam_v")
@@ -117,7 +92,7 @@ class AdamW(UpdateRule, name="adamw"):
             lamb.adamw(**call.gradients, **call.stores, **call.options, copies=call.copies)
 
 
-class Lamb(AdamW, name="lamb"):
+class Lamb(AdamW):
     """LAMB (arXiv 1904.00962): AdamW's direction, scaled in each tensor by its trust ratio |w| / |u|.
 
     Queries, keys and values are three tensors, each with a ratio of its own.
@@ -133,7 +108,7 @@ class Lamb(AdamW, name="lamb"):
             lamb.lamb_weights(rates=own, **call.stores, **call.options, copies=call.copies)
 
 
-class Lion(UpdateRule, name="lion"):
+class Lion(UpdateRule):
     """Lion (arXiv 2302.06675): the sign of an interpolation between momentum and gradient; one slot, no epsilon.
 
     Each of its steps is as long as AdamW's longest. So the paper uses a learning rate that is 3 to 10 times smaller, a
@@ -154,16 +129,17 @@ class Lion(UpdateRule, name="lion"):
         return tf.sign(m * at.beta1 - gradient * at.minus_one_minus_beta1)
 
 
+RULES: dict[str, type[UpdateRule]] = {"adamw": AdamW, "lamb": Lamb, "lion": Lion}
+
+
 def choose(config: OptimizerConfig, fused_available: bool) -> tuple[UpdateRule, bool]:
     """Returns the rule that `--optimizer` names, and whether fused ops run it.
 
-    Args:
-        config: `optimizer` is the name of a rule, with the prefix "fused_" or "reference_" to force an implementation.
-            Without a prefix, fused ops run if they are available and the rule has them.
-        fused_available: whether the library of fused ops is built for this run's device.
+    The prefix "fused_" or "reference_" forces an implementation. Without a prefix, fused ops run if the rule has them
+    and their library is built for this run's device.
     """
     forced, _, name = config.optimizer.rpartition("_")
-    rule = UpdateRule.registered[name](config)
+    rule = RULES[name](config)
     return rule, forced == "fused" or (not forced and fused_available and rule.fused_update is not None)
 
 
@@ -175,17 +151,13 @@ def squared_norm(tensor: tf.Tensor) -> tf.Tensor:
 def scalars(
     config: OptimizerConfig, learning_rate: tf.Tensor, step: tf.Tensor, gradient_factor: tf.Tensor, skip: tf.Tensor
 ) -> UpdateScalars:
-    """Returns the scalars of one update, which all tensors share.
+    """Returns the scalars of one update, which all tensors share; those of an identity where `skip`, a bool scalar.
 
     Args:
-        config: the betas.
-        learning_rate: fp32 scalar.
+        config, learning_rate: the betas, and an fp32 scalar.
         step: int64 scalar, updates applied before this one.
         gradient_factor: fp32 scalar that every gradient is multiplied by.
-        skip: bool scalar; if true, the update leaves weights and moments as they are.
-
-    Returns:
-        The scalars, those of an identity where `skip`.
+        skip: whether the update leaves weights and moments as they are.
     """
     time = tf.cast(step + 1, tf.float32)
 
@@ -212,11 +184,7 @@ def scalars(
 def trust_ratio(weight_square: tf.Tensor, update_square: tf.Tensor) -> tf.Tensor:
     """Returns LAMB's |w| / |u|, and 1 where either norm is zero.
 
-    Args:
-        weight_square, update_square: squared norms over the whole tensor; fp32 scalars, or vectors over tensors.
-
-    Returns:
-        fp32, of the same shape.
+    The squared norms are over the whole tensor; fp32 scalars, or vectors over tensors, as is the result.
     """
     both = tf.logical_and(weight_square > 0, update_square > 0)
     weight_norm, update_norm = tf.sqrt(weight_square), tf.sqrt(tf.where(both, update_square, 1.0))
@@ -224,13 +192,8 @@ def trust_ratio(weight_square: tf.Tensor, update_square: tf.Tensor) -> tf.Tensor
 
 
 def next_weight(weight: tf.Tensor, update: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-    """Returns w - rate * u, and exactly w where the rate is 0.
+    """Returns w - rate * u, and exactly w where the rate is 0; fp32 tensors of one shape, and an fp32 scalar.
 
-    Args:
-        weight, update: fp32 tensors of one shape.
-        rate: fp32 scalar, the learning rate, times the trust ratio for LAMB.
-
-    Returns:
-        fp32, of the same shape.
+    The rate is the learning rate, times the trust ratio for LAMB.
     """
     return weight - tf.math.multiply_no_nan(update, rate)

@@ -15,8 +15,7 @@ import tensorflow as tf
 from tftrain.checkpoint.piece import MASTER, Piece, TensorData, renamed
 from tftrain.checkpoint.reader import Reader
 from tftrain.optim.restore_buffers import RestoreBuffers, VariablePiece, assign_parts
-from tftrain.optim.state_buckets import Slice
-from tftrain.optim.state_layout import Held, StateLayout
+from tftrain.optim.state_layout import Held, Slice, StateLayout
 from tftrain.optim.state_split import StateSplit
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.tensor import own_copy
@@ -53,8 +52,7 @@ class OptimizerState(tf.Module):
         """Creates the state, with slots of zero.
 
         Args:
-            names, split: see above.
-            variables: the targets.
+            names, variables, split: see above; the variables are the targets.
             mesh: the ranks; those of `mesh.data` hold the same variables.
             pieces: by name, the piece of the whole tensor that a variable holds; by default the whole tensor.
             slots: names of the update rule's slots; a checkpoint has a tensor `SLOT/NAME` for each.
@@ -62,13 +60,8 @@ class OptimizerState(tf.Module):
                 default the variable's value, which is rounded. It is called for one master weight after another, and
                 with a split only for those that this rank owns elements of.
             summed: see `Optimizer`.
-
-        Raises:
-            ValueError: the names of two slots are equal, or one is `master`.
         """
         super().__init__(name="optimizer_state")
-        if MASTER in slots or len(set(slots)) != len(slots):
-            raise ValueError(f"slots {list(slots)}: expected names that differ from each other and from {MASTER}")
         self.names, self.targets, self.split = list(names), list(variables), split
         self._pieces = pieces or whole_pieces(dict(zip(names, variables, strict=True)))
         firsts = [bucket.tensors[0] for bucket in split.buckets] if split else range(len(self.names))
@@ -107,42 +100,29 @@ class OptimizerState(tf.Module):
         for number, variable in self.copies().items():
             variable.assign(tf.cast(self.masters[number], variable.dtype), read_value=False)
 
-    def shapes(self) -> dict[str, list[int]]:
-        """Returns the shapes of the whole tensors, by name: `master/NAME`, and `SLOT/NAME` of each slot."""
-        return {
-            f"{kind}/{name}": list(self._pieces[name].whole) for kind in (MASTER, *self.slots) for name in self.names
-        }
-
     def tensors_to_save(self) -> Iterator[TensorData]:
         """Yields the pieces that this rank saves, eagerly; all ranks together save each element of each tensor once.
 
-        Yields:
-            Pieces of `master/NAME` and `SLOT/NAME`, and their elements. If the state is in the host's memory, the
-            elements are a view of it, which is valid until the next update.
+        They are pieces of `master/NAME` and `SLOT/NAME`, with their elements. If the state is in the host's memory, the
+        elements are a view of it, which is valid until the next update.
         """
-        for _, group in itertools.groupby(self._parts_to_save(), lambda part: id(part.variable)):
-            parts = list(group)
-            flat = np.asarray(memoryview(parts[0].variable.read_value())).reshape(-1)
-            for part in parts:
+        parts = map(self._in_variable, self._layout.saved())
+        for _, group in itertools.groupby(parts, lambda part: id(part.variable)):
+            of_variable = list(group)
+            flat = np.asarray(memoryview(of_variable[0].variable.read_value())).reshape(-1)
+            for part in of_variable:
                 yield TensorData(part.piece, flat[part.stretch])
 
     def pieces_to_save(self) -> Iterator[Piece]:
         """Yields the pieces of `tensors_to_save` without their elements, which costs nothing."""
-        return (part.piece for part in self._parts_to_save())
-
-    def _parts_to_save(self) -> Iterator[VariablePiece]:
-        return map(self._in_variable, self._layout.saved())
+        return (held.piece for held in self._layout.saved())
 
     def restore_buffers(self) -> RestoreBuffers:
         """Returns the pieces that `load` reads, and flat memory for them."""
         return RestoreBuffers(self._held())
 
     def load(self, reader: Reader) -> None:
-        """Reads this rank's pieces from a checkpoint, and publishes the weights; every rank must call it.
-
-        Raises:
-            CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.
-        """
+        """Reads this rank's pieces and publishes the weights, on all ranks together; raises what `Reader.read` does."""
         for _, group in itertools.groupby(self._held(), lambda held: id(held.variable)):
             pieces = list(group)
             parts = [(each.stretch, reader.read(each.piece).reshape(-1)) for each in pieces]
@@ -183,15 +163,9 @@ def whole_pieces(variables: Mapping[str, tf.Variable]) -> dict[str, Piece]:
 
 
 def load_weights(variables: Mapping[str, tf.Variable], pieces: Mapping[str, Piece], reader: Reader) -> None:
-    """Assigns the master weights of a checkpoint to variables, rounded to their dtype.
+    """Assigns the master weights of a checkpoint to variables, rounded to their dtype; raises what `Reader.read` does.
 
-    Args:
-        variables: of the model, by global name.
-        pieces: by name, the piece of the whole tensor that a variable holds.
-        reader: the checkpoint.
-
-    Raises:
-        CheckpointError: a tensor is missing, has another shape or dtype, or can't be read.
+    `pieces` has, by name, the piece of the whole tensor that a variable holds.
     """
     for piece, variable, stretch in _weights(variables, pieces):
         assign_parts(variable, [(stretch, reader.read(piece).reshape(-1))])

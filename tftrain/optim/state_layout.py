@@ -1,30 +1,145 @@
-"""Which pieces of the training state a rank holds, and which of them it saves.
+"""How ranks divide the optimizer's state: flat buckets of tensors, of which each rank owns one part, and its pieces.
+
+A bucket is a concatenation of whole, flattened tensors. Each rank owns one contiguous part of it. If a bucket is
+divided evenly, all parts have the same length and several ranks may share a tensor. If it is divided by owners, a part
+holds whole tensors. Every part has at least one element, which may be padding: so every rank is in each collective.
 
 The optimizer's state and the simulation of large runs both ask this module, which loads no TensorFlow.
 """
 
+import heapq
+import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tftrain.checkpoint.piece import MASTER, Piece, even_parts, renamed
-from tftrain.optim.state_buckets import Bucket
+from tftrain.parallel.buckets import pack
 
 
-class Held(NamedTuple):
-    """A piece that a rank holds.
+class Slice(NamedTuple):
+    """A range of the elements of one tensor."""
 
-    Attributes:
-        piece: of the tensor `KIND/NAME`.
-        kind: `master`, or the name of a slot.
-        store: index of the variable of this kind that holds it, see `OptimizerState`.
-        stretch: where the piece is among the elements of that variable.
+    tensor: int | None  # its index; None for padding
+    size: int  # elements
+
+
+class Bucket(NamedTuple):
+    """Tensors that travel together."""
+
+    tensors: tuple[int, ...]  # their indices
+    offsets: tuple[int, ...]  # where each begins in the bucket; between them lies padding, if anything
+    bounds: tuple[int, ...]  # rank r owns the elements from bounds[r] to bounds[r + 1]; the last is the bucket's size
+
+    @property
+    def part_sizes(self) -> list[int]:
+        """Elements that each rank owns."""
+        return [stop - start for start, stop in itertools.pairwise(self.bounds)]
+
+    def owned(self, rank: int, sizes: Sequence[int]) -> Iterator[tuple[int, slice, slice]]:
+        """Yields, for each tensor that a rank owns elements of: index, range in the rank's part, range in the tensor.
+
+        `sizes` are the elements of all tensors.
+        """
+        start, stop = self.bounds[rank], self.bounds[rank + 1]
+        for tensor, offset in zip(self.tensors, self.offsets, strict=True):
+            first, last = max(offset, start), min(offset + sizes[tensor], stop)
+            if first < last:
+                yield tensor, slice(first - start, last - start), slice(first - offset, last - offset)
+
+    def parts(self, tensor: int, size: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Returns how ranks divide a tensor: the first rank, and start and stop of the part of it and of each next one.
+
+        It is `owned` of all ranks at once. The tensor is one of `tensors` and has `size` elements.
+        """
+        begin = self.offsets[self.tensors.index(tensor)]
+        bounds = np.asarray(self.bounds)
+        first, last = np.searchsorted(bounds, begin, "right") - 1, np.searchsorted(bounds, begin + size)
+        cuts = np.clip(bounds[first : last + 1] - begin, 0, size)
+        return int(first), cuts[:-1], cuts[1:]
+
+    def slices(self, rank: int, sizes: Sequence[int]) -> list[Slice]:
+        """Returns the slices of a rank's part, in order; `sizes` are those of all tensors."""
+        position, found = 0, []
+        for tensor, part, _ in self.owned(rank, sizes):
+            if part.start > position:
+                found.append(Slice(None, part.start - position))
+            found.append(Slice(tensor, part.stop - part.start))
+            position = part.stop
+        left = self.part_sizes[rank] - position
+        return [*found, Slice(None, left)] if left else found
+
+
+def layout(
+    strategy: str,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    kinds: Sequence[Hashable],
+    ranks: int,
+    limit: int,
+    loads: Sequence[float] | None = None,
+) -> list[Bucket]:
+    """Divides tensors among ranks.
+
+    Args:
+        strategy: `even`, `naive` or `greedy:K`, see `ParallelConfig.state_split_strategy`.
+        names: of the tensors, such as `layer_00/attention/query/kernel`; those with the same first word form a layer.
+        sizes, kinds: elements of each tensor, all positive; and its kind: no bucket holds tensors of two kinds.
+        ranks, limit: number of ranks that share the tensors, and elements of a bucket, see `pack`.
+        loads: by tensor, what `greedy:K` balances; by default the sizes. Tensor parallel ranks give equal loads where
+            their slices differ in size, so that a tensor has the same owner in each of their layouts.
+
+    Returns:
+        The buckets, from the last tensor to the first, as backward makes their gradients.
     """
+    groups: list[list[int]] = []
+    for kind in dict.fromkeys(kinds):
+        tensors = [tensor for tensor in reversed(range(len(sizes))) if kinds[tensor] == kind]
+        packed = pack([sizes[tensor] for tensor in tensors], limit)
+        groups += [[tensors[place] for place in places] for places in packed]
+    if strategy == "even":
+        return [_even(group, sizes, ranks) for group in groups]
+    if strategy == "naive":
+        owners = _by_layer(names, ranks)
+    else:
+        owners = _largest_first(loads or sizes, int(strategy.removeprefix("greedy:")))
+    return [_by_owner(group, sizes, owners, ranks) for group in groups]
 
-    piece: Piece
-    kind: str
-    store: int
-    stretch: slice
+
+def _even(tensors, sizes, ranks):
+    *offsets, size = itertools.accumulate((sizes[tensor] for tensor in tensors), initial=0)
+    part = -(-size // ranks)
+    return Bucket(tuple(tensors), tuple(offsets), tuple(part * rank for rank in range(ranks + 1)))
+
+
+def _by_owner(tensors, sizes, owners, ranks):
+    order, offsets, bounds, position = [], [], [0], 0
+    for rank in range(ranks):
+        for tensor in tensors:
+            if owners[tensor] == rank:
+                order.append(tensor)
+                offsets.append(position)
+                position += sizes[tensor]
+        position = max(position, bounds[-1] + 1)
+        bounds.append(position)
+    return Bucket(tuple(order), tuple(offsets), tuple(bounds))
+
+
+def _by_layer(names, ranks):
+    layers = list(dict.fromkeys(name.split("/")[0] for name in names))
+    return [layers.index(name.split("/")[0]) % ranks for name in names]
+
+
+def _largest_first(sizes, owners):
+    loads = [(0, rank) for rank in range(owners)]
+    owner_of = [0] * len(sizes)
+    for tensor in sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor]):
+        load, rank = heapq.heappop(loads)
+        owner_of[tensor] = rank
+        heapq.heappush(loads, (load + sizes[tensor], rank))
+    return owner_of
 
 
 def bucket_kinds(
@@ -49,19 +164,24 @@ def bucket_loads(pieces: Sequence[Piece], tensor_ranks: int) -> list[float]:
     return [math.prod(piece.whole) / (tensor_ranks if piece.is_divided else 1) for piece in pieces]
 
 
+class Held(NamedTuple):
+    """A piece that a rank holds."""
+
+    piece: Piece  # of the tensor `KIND/NAME`
+    kind: str  # `master`, or the name of a slot
+    store: int  # index of the variable of this kind that holds it, see `OptimizerState`
+    stretch: slice  # where the piece is among the elements of that variable
+
+
 class StateLayout:
     """The pieces of one rank."""
 
     def __init__(
         self, pieces: Mapping[str, Piece], slots: Sequence[str], buckets: Sequence[Bucket] | None, rank: int, ranks: int
     ):
-        """Divides nothing yet.
+        """Takes, by name, the piece of the whole tensor that a variable of the model holds, and the rule's slots.
 
-        Args:
-            pieces: by name, the piece of the whole tensor that the model's variable holds.
-            slots: of the update rule.
-            buckets: by which the data parallel ranks divide the state; None: each of them holds all of it.
-            rank, ranks: of the data parallel ranks: this one, and their number.
+        The data parallel ranks, of which this is one, divide the state by buckets; None: each holds all of it.
         """
         self._pieces, self._kinds, self._buckets = list(pieces.values()), (MASTER, *slots), buckets
         self._rank, self._ranks = rank, ranks

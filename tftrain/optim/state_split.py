@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tftrain.optim.state_buckets import Bucket, Slice, layout
+from tftrain.optim.state_layout import Bucket, Slice, layout
 from tftrain.parallel import buckets, collectives
 from tftrain.parallel.mesh import Group
 
@@ -13,8 +13,7 @@ class StateSplit:
     """Converts between whole tensors and this rank's flat part of each bucket.
 
     Attributes:
-        group: the ranks among which tensors are divided.
-        buckets: the tensors of each bucket, and the bounds of each rank's part.
+        group, buckets: the ranks among which tensors are divided, and the buckets, see `layout`.
         slices: the slices of this rank's part of each bucket.
     """
 
@@ -27,7 +26,6 @@ class StateSplit:
         kinds: Sequence[Hashable] | None = None,
         loads: Sequence[float] | None = None,
     ):
-        """Divides tensors of these names and shapes, which are the same on all ranks of the group, see `layout`."""
         self.group, self._shapes = group, [tf.TensorShape(shape) for shape in shapes]
         self._sizes = [shape.num_elements() for shape in self._shapes]
         kinds = kinds or [None] * len(names)
@@ -35,11 +33,9 @@ class StateSplit:
         self.slices: list[list[Slice]] = [bucket.slices(group.rank, self._sizes) for bucket in self.buckets]
 
     def take(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
-        """Yields this rank's part of each bucket, flat.
+        """Yields this rank's part of each bucket, flat, of whole tensors that are equal on all ranks.
 
-        Args:
-            tensors: whole, equal on all ranks. Only those that this rank owns elements of are accessed, one bucket
-                after the other.
+        Only the tensors that this rank owns elements of are accessed, one bucket after the other.
         """
         for bucket, slices in zip(self.buckets, self.slices, strict=True):
             ranges = {tensor: range_ for tensor, _, range_ in bucket.owned(self.group.rank, self._sizes)}
@@ -68,14 +64,11 @@ class StateSplit:
         ]
 
     def gather(self, parts: Sequence[tf.Tensor], name: str) -> Iterator[tuple[int, tf.Tensor]]:
-        """Collects tensors from the parts of all ranks.
+        """Collects tensors from the parts of all ranks, and yields index and value of each, bucket by bucket.
 
         Args:
             parts: this rank's part of each bucket.
             name: of the collectives; unique in the graph and equal on every rank.
-
-        Yields:
-            Index and value of each tensor, bucket by bucket.
         """
         for number, (bucket, part) in enumerate(zip(self.buckets, parts, strict=True)):
             flat = collectives.all_gather_rows(self.group, collectives.as_sendable(part), f"{name}.{number}")
@@ -83,10 +76,9 @@ class StateSplit:
             for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
                 yield tensor, tf.reshape(flat[offset : offset + self._sizes[tensor]], self._shapes[tensor])
 
-    def _flat(self, bucket: Bucket, tensors, dtype=None) -> tf.Tensor:
+    def _flat(self, bucket: Bucket, tensors, dtype: tf.DType) -> tf.Tensor:
         """Returns a bucket of whole tensors, with zeros as padding."""
         pieces, position = [], 0
-        dtype = dtype or tensors[0].dtype
         for tensor, offset in zip(bucket.tensors, bucket.offsets, strict=True):
             if offset > position:
                 pieces.append(tf.zeros([offset - position], dtype))

@@ -23,14 +23,9 @@ class Update:
     def __init__(
         self, rule: UpdateRule, fused: bool, state: OptimizerState, norms: Norms, undecayed: Collection[str] = ()
     ):
-        """Prepares the update.
+        """Prepares the update, in place by fused ops or in plain TensorFlow.
 
-        Args:
-            rule: the mathematics.
-            fused: whether fused ops run it, in place; else plain TensorFlow.
-            state: master weights and slots.
-            norms: adds up squared norms over ranks.
-            undecayed: names of the tensors with neither weight decay nor layer adaptation.
+        The tensors of the names `undecayed` have neither weight decay nor layer adaptation.
         """
         self._rule, self._fused, self._state, self._norms = rule, fused, state, norms
         self._is_adapted = [name not in undecayed for name in state.names]
@@ -124,19 +119,14 @@ class Update:
         return self._rule.config.weight_decay if tensor is not None and self._is_adapted[tensor] else 0.0
 
     def _assign(self, master, pieces, rates):
-        new = [
-            tf.reshape(rules.next_weight(weight, update, rate), [-1])
-            for (_, weight, update), rate in zip(pieces, rates, strict=True)
-        ]
+        pairs = zip(pieces, rates, strict=True)
+        new = [tf.reshape(rules.next_weight(weight, update, rate), [-1]) for (_, weight, update), rate in pairs]
         return master.assign(tf.reshape(tf.concat(new, 0), master.shape), read_value=False)
 
     def _rates(self, tensors: Sequence[int | None], weights, updates, at: UpdateScalars) -> tf.Tensor:
         """Returns the learning rate of each slice times the trust ratio of its tensor, fp32 [n].
 
-        Args:
-            tensors: the tensor of each slice; None for padding.
-            weights, updates: fp32 [n], sums of squares of this rank's slices.
-            at: the update's scalars.
+        `tensors` has the tensor of each slice, None for padding; `weights` and `updates` are sums of squares, fp32 [n].
         """
         weights, updates = self._norms.of_tensors(tensors, weights, updates)
         is_adapted = [tensor is not None and self._is_adapted[tensor] for tensor in tensors]
@@ -167,14 +157,7 @@ class Update:
         state, copies = self._state, self._state.copies()
         for stores, tensors, sizes in self._fused_stores():
             slots = {slot.rpartition("_")[2]: variables[stores] for slot, variables in state.slots.items()}
-            yield FusedCall(
-                {"gradients": list(gradients[stores])},
-                {**slots, "weights": state.masters[stores]},
-                {
-                    "scalars": at,
-                    "weight_decays": [self._weight_decay(tensor) for tensor in tensors],
-                    "epsilon": self._rule.config.adam_epsilon,
-                    "segments": sizes,
-                },
-                copies,
-            )
+            decays, epsilon = [self._weight_decay(tensor) for tensor in tensors], self._rule.config.adam_epsilon
+            options = {"scalars": at, "weight_decays": decays, "epsilon": epsilon, "segments": sizes}
+            weights = {**slots, "weights": state.masters[stores]}
+            yield FusedCall({"gradients": list(gradients[stores])}, weights, options, copies)

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tftrain.host.environment import host_name
+
 # tftrain.launch and horovodrun over Gloo; Open MPI; Intel MPI and MPICH; Slurm's srun, whose step variables exist only
 # inside it. srun may set PMI_RANK too, but not the local rank beside it.
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
@@ -23,6 +25,10 @@ class Launch(NamedTuple):
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+
+    def host(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Returns the name of this process's host; "" if all processes share one."""
+        return host_name(environ) if self.local_size < self.size else ""
 
 
 def launch_from_environment(environ: Mapping[str, str] = os.environ) -> Launch:

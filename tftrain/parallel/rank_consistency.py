@@ -13,6 +13,7 @@ import numpy as np
 
 from tftrain.config.fields import sections
 from tftrain.config.train import TrainConfig
+from tftrain.host.files import listed
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh, MeshError
 
@@ -112,10 +113,7 @@ def differences(
 
 
 def _named(ranks: Sequence[int], hosts: Sequence[str] | None) -> str:
-    words = f"{'ranks' if len(ranks) > 1 else 'rank'} {_listed(ranks)}"
-    return words if hosts is None else f"{words} ({_listed(list(dict.fromkeys(hosts[rank] for rank in ranks)))})"
-
-
-def _listed(items: Sequence) -> str:
-    more = f" and {len(items) - MAX_SHOWN} more" if len(items) > MAX_SHOWN else ""
-    return ", ".join(map(str, items[:MAX_SHOWN])) + more
+    words = f"{'ranks' if len(ranks) > 1 else 'rank'} {listed(ranks, MAX_SHOWN)}"
+    if hosts is None:
+        return words
+    return f"{words} ({listed(list(dict.fromkeys(hosts[rank] for rank in ranks)), MAX_SHOWN)})"

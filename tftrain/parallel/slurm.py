@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Mapping
 
+from tftrain.host.environment import route_to
 from tftrain.host.exit_codes import ExitCode, RunError
 from tftrain.parallel.launcher import Launch, is_slurm_step, tasks_of_hosts
 from tftrain.parallel.rendezvous import POLL_SECONDS, STORE_ERRORS, WAIT_SECONDS, Store
@@ -138,19 +139,11 @@ def _await_server(host: str, port: int, step: str, seconds: float) -> str:
 
 def _interface(host: str, address: str, port: int, hosts: int) -> str:
     """Returns the network interface by which this host reaches rank 0."""
-    import psutil
-
-    with socket.create_connection((address, port), WAIT_SECONDS) as connection:
-        source = connection.getsockname()[0]
-    addresses = {
-        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
-        for name, entries in psutil.net_if_addrs().items()
-    }
+    source, addresses = route_to(address, port, WAIT_SECONDS)
     found = next((name for name, own in addresses.items() if source in own), None)
     if found is None or (hosts > 1 and source.startswith("127.")):
         raise SlurmError(
             f"on {socket.gethostname()} the address of {host}, the host of rank 0, is {address}, to which no network "
-            f"leads; set {INTERFACE} to the network interface of the ranks, one of "
-            f"{', '.join(name for name, own in addresses.items() if own)}"
+            f"leads; set {INTERFACE} to the network interface of the ranks, one of {', '.join(addresses)}"
         )
     return found

@@ -3,6 +3,7 @@
 Horovod is imported only if several processes were launched, so a run of one process does not need it.
 """
 
+import dataclasses
 import itertools
 import json
 import os
@@ -76,16 +77,8 @@ def _connect(launch: Launch, mesh: Mesh) -> Mesh:
             f"the launcher started {launch.size} processes, but Horovod connected {hvd.size()}; "
             f"was Horovod built with MPI where mpirun starts it?"
         )
-    return Mesh(
-        hvd.rank(),
-        hvd.size(),
-        hvd.local_rank(),
-        hvd.local_size(),
-        mesh.tensor_parallel_size,
-        mesh.pipeline_parallel_size,
-        sets,
-        PendingCollectives(),
-    )
+    place = {name: getattr(hvd, name)() for name in ("rank", "local_rank", "local_size")}
+    return dataclasses.replace(mesh, **place, process_sets=sets, pending=PendingCollectives())
 
 
 def speed_settings(environ: Mapping[str, str], launch: Launch, cores: int, gpu: bool = False) -> dict[str, str]:

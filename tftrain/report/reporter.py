@@ -145,7 +145,7 @@ class Reporter:
             plan = planned.of_run(run.config, run.mesh, self.clock.batch_size)
             row = memory.report(run, number, self._baseline, self._saves.copy_bytes, plan.memory)
             alone = None
-            if run.config.log.measure_products and not run.config.model.is_fine_tuned:
+            if run.config.log.measure_products and not run.config.model.reads_examples:
                 alone = product_time.measure(planned.workload(run.config, run.mesh, self.clock.batch_size))
             if self._writer:
                 planned_row = plan.row(number, seconds, alone)

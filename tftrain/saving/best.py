@@ -14,24 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 class Best:
-    """The scores of a run's evaluations; the same on all ranks.
-
-    Attributes:
-        metric: name of the score; higher is better.
-    """
+    """The scores of a run's evaluations by one metric, of which higher is better; the same on all ranks."""
 
     def __init__(self, output_dir: str, metric: str, patience: int, mesh: Mesh, done: int):
-        """Reads the scores of evaluations before; every rank must call it.
+        """Reads the scores of evaluations within the updates `done` so far; every rank must call it.
 
-        Args:
-            output_dir: of the run.
-            metric: name of the score.
-            patience: evaluations in a row without a better score after which the run ends; 0: it does not.
-            mesh: the ranks.
-            done: updates so far; scores of later evaluations do not count.
+        The patience is the number of evaluations in a row without a better score that ends a run; 0: none does.
         """
-        self.metric, self._patience, self._mesh = metric, patience, mesh
-        self._output_dir = output_dir
+        self.metric, self._patience, self._mesh, self._output_dir = metric, patience, mesh, output_dir
         text = ""
         if mesh.is_chief and (found := scores.read(output_dir)) and found.metric == metric:
             text = json.dumps([[each.step, each.value] for each in found.evaluations if each.step <= done])
@@ -50,24 +40,19 @@ class Best:
         return self.step == step
 
     @property
-    def best(self) -> Score | None:
-        """The evaluation with the highest score, the first one of equal ones; None if there is none."""
-        return self._scores.best
-
-    @property
     def step(self) -> int | None:
-        """Updates before the best evaluation."""
-        return self.best and self.best.step
+        """Updates before the best evaluation; None if there is none."""
+        return self._scores.best and self._scores.best.step
 
     @property
     def is_exhausted(self) -> bool:
         """Whether the last evaluations, as many as the patience, were not better than one before them."""
-        if not self._patience or self.best is None:
+        if not self._patience or self.step is None:
             return False
-        return sum(each.step > self.best.step for each in self._scores.evaluations) >= self._patience
+        return sum(each.step > self.step for each in self._scores.evaluations) >= self._patience
 
     def words(self) -> str:
         """Returns the best score for the log."""
-        if self.best is None:
+        if (best := self._scores.best) is None:
             return f"{self.metric} was never finite"
-        return f"best {self.metric} {self.best.value:.4f} after step {self.best.step}"
+        return f"best {self.metric} {best.value:.4f} after step {best.step}"

@@ -4,7 +4,7 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 `tftrain.saving.resume_compatibility` then decides whether it may differ. These flags never come from a checkpoint:
 
 - those that are declared `on_resume="local"`;
-- `warmup_steps`, if it is the default of its run, a tenth of `max_steps`;
+- `warmup_steps` and `decay_steps`, if they are the default of its run, a tenth of `max_steps`;
 - sizes of the data, if the command line names other data;
 - if a checkpoint is evaluated: all but the model, the data, the precision and the micro-batch, because the evaluation
   may run on other ranks.
@@ -31,17 +31,11 @@ _TO_EVALUATE = {"precision", "micro_batch_size"}
 
 
 class Completed(NamedTuple):
-    """A configuration whose flags come from the command line, or else from a checkpoint.
-
-    Attributes:
-        config: the configuration.
-        path: the checkpoint; None if there is none.
-        taken: the values from the checkpoint that are not defaults, by flag.
-    """
+    """A configuration whose flags come from the command line, or else from a checkpoint."""
 
     config: TrainConfig
-    path: Path | None
-    taken: dict[str, Any]
+    path: Path | None  # the checkpoint; None if there is none
+    taken: dict[str, Any]  # the values from the checkpoint that are not defaults, by flag
 
     @property
     def line(self) -> str:
@@ -57,26 +51,24 @@ class Completed(NamedTuple):
         """Returns the problems; those of flags that are not on the command line say where their values come from."""
         output_dir, resume = self.config.run.output_dir, self.config.checkpoint.resume
         has_begun = resume == "auto" and (Path(output_dir or "") / "config.json").is_file()
-        explained = []
-        for problem in problems:
+
+        def explained(problem: Problem) -> Problem:
             if problem.flag in self.taken:
-                problem = problem._replace(expected=f"{problem.expected}; this value is that of {self.path}")
+                reason = f"this value is that of {self.path}"
             elif self.path is None and problem.value is None and has_begun and problem.flag == "data_dir":
                 reason = f"{output_dir} has no checkpoint that would supply the flags; give them again"
-                problem = problem._replace(expected=f"{problem.expected}; {reason}")
-            explained.append(problem)
-        return explained
+            else:
+                return problem
+            return problem._replace(expected=f"{problem.expected}; {reason}")
+
+        return list(map(explained, problems))
 
 
 def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Completed:
     """Takes the flags that the command line does not give from the checkpoint to continue from.
 
     The micro-batch of the checkpoint is the largest to use: on other ranks a smaller one may be needed to make up the
-    global batch.
-
-    Args:
-        config: as the command line gives it.
-        given: names of the flags that the command line gives.
+    global batch. `given` has the names of the flags that the command line gives.
     """
     try:
         path, saved = _chosen(config)
@@ -88,8 +80,12 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
         left_out |= _SOURCES | _SIZES_OF_DATA
     if "grad_accum_steps" in given:
         left_out.add("global_batch_size" if "micro_batch_size" in given else "micro_batch_size")
-    if _has_default_warmup(saved):
+    max_steps = saved.get("max_steps")
+    # It then follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved.
+    if isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10:
         left_out.add("warmup_steps")
+    if isinstance(max_steps, int) and saved.get("decay_steps") == max(1, max_steps // 10):
+        left_out.add("decay_steps")
     values, taken = {}, {}
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
@@ -108,16 +104,11 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
     return Completed(changed(config, values), path, taken)
 
 
-def chosen(config: TrainConfig) -> Path | None:
-    """Returns the checkpoint that `--resume` means, without a check of its tensors; None for a fresh start."""
-    return _chosen(config)[0]
-
-
 def problems(config: TrainConfig) -> list[Problem]:
     """Returns why there is no checkpoint where the flags say that there is one."""
     settings = config.run
     try:
-        found = chosen(config)
+        found, _ = _chosen(config)
     except CheckpointError as error:
         return [Problem("output_dir", settings.output_dir, str(error))]
     resume = config.checkpoint.resume
@@ -139,7 +130,7 @@ def problems(config: TrainConfig) -> list[Problem]:
 
 
 def _chosen(config: TrainConfig) -> tuple[Path | None, dict[str, Any]]:
-    """Returns the checkpoint, see `chosen`, and the flags in its manifest, which is read once: it may be large."""
+    """Returns the checkpoint that `--resume` means, without a check of its tensors, and the flags in its manifest."""
     resume, output_dir = config.checkpoint.resume, config.run.output_dir
     if resume == "none":
         return None, {}
@@ -166,12 +157,6 @@ def _saved(path: Path) -> dict[str, Any]:
     if all(isinstance(size, int) for size in sizes):  # Older versions had eval_batches in the place of eval_examples.
         saved["eval_examples"] = math.prod(sizes)
     return saved
-
-
-def _has_default_warmup(saved: Mapping[str, Any]) -> bool:
-    """Whether the warm-up follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved."""
-    max_steps = saved.get("max_steps")
-    return isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10
 
 
 def _values(section: Any, saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,9 @@ import tensorflow as tf
 from tftrain.checkpoint import folder
 from tftrain.checkpoint.errors import AgreedCheckpointError
 from tftrain.checkpoint.reader import Reader
+from tftrain.config.fields import changed
 from tftrain.host.environment import versions
+from tftrain.host.files import listed
 from tftrain.labelled.preflight import identity
 from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.run_state import Run
@@ -23,14 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one run, in its output folder.
-
-    Attributes:
-        saves: the saves of this process; its `with` statement lets the one under way finish.
-    """
+    """The checkpoints of one run, in its output folder; the `with` statement of `saves` finishes the one under way."""
 
     def __init__(self, run: Run):
-        """Reads and writes nothing yet."""
         self._run = run
         self.saves = Saves(run.config, run.mesh)
 
@@ -82,30 +79,22 @@ class Checkpoints:
         self.saves.start(int(run.progress.step), self.manifest_metadata(), run.tensors_to_save, last, is_good)
 
     def finish(self) -> None:
-        """Waits until the last checkpoint is there; every rank must call it.
-
-        Raises:
-            CheckpointError: it could not be written, on all ranks alike.
-        """
+        """Waits until the last checkpoint is there, see `Saves.finish`; every rank must call it."""
         self.saves.finish()
 
     def manifest_metadata(self) -> dict[str, Any]:
         """Returns what a manifest says of this run, in JSON's types."""
         run, config = self._run, self._run.config
-        progress, schedule = run.progress, config.optimizer
+        counters = ("consumed_samples", "skipped_steps", "nan_steps")
+        of_schedule = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_learning_rate", "decay_power")
         return {
-            "progress": {
-                name: int(getattr(progress, name)) for name in ("consumed_samples", "skipped_steps", "nan_steps")
-            },
+            "progress": {name: int(getattr(run.progress, name)) for name in counters},
             "seed": config.run.seed,
             "loss_scale": float(run.loss_scale.value),
             "schedule": {
                 "updates": int(run.optimizer.step),
                 "max_steps": config.run.max_steps,
-                "warmup_steps": schedule.warmup_steps,
-                "learning_rate": schedule.learning_rate,
-                "end_learning_rate": schedule.end_learning_rate,
-                "decay_power": schedule.decay_power,
+                **{name: getattr(config.optimizer, name) for name in of_schedule},
                 "batch_rampup": config.batch.batch_rampup,
             },
             "layout": {
@@ -126,27 +115,27 @@ class Checkpoints:
     def _learning_rate_changes(self, saved: Any) -> list[str]:
         """Returns a line on the learning rate if this run is of another length than the one that saved the state.
 
-        Args:
-            saved: the schedule in the manifest, see `manifest_metadata`; only known to be JSON.
+        `saved` is the schedule in the manifest, see `manifest_metadata`, of which it is only known that it is JSON.
         """
-        config, run = self._run.config, self._run
+        config = self._run.config
         now = {"max_steps": config.run.max_steps, "warmup_steps": config.optimizer.warmup_steps}
-        before = {name: saved.get(name) for name in now} if isinstance(saved, dict) else now
-        if before == now or not all(isinstance(number, int) for number in before.values()):
+        if config.optimizer.decay_steps:
+            now["decay_steps"] = config.optimizer.decay_steps
+        saved = {name: saved.get(name) for name in now} if isinstance(saved, dict) else now
+        if saved == now or not all(isinstance(number, int) for number in saved.values()):
             return []
-        length, done = before["max_steps"], int(run.optimizer.step)
-        older = dataclasses.replace(
-            config,
-            run=dataclasses.replace(config.run, max_steps=length),
-            optimizer=dataclasses.replace(config.optimizer, warmup_steps=before["warmup_steps"]),
-        )
-        rates = [
+        length, done, older = saved["max_steps"], int(self._run.optimizer.step), changed(config, saved)
+        before, after = (
             float(learning_rate(each.optimizer, run_length(each), tf.constant(step, tf.int64)))
             for each, step in ((older, max(done - 1, 0)), (config, done))
-        ]
+        )
         change = "stretched" if config.run.max_steps > length else "shortened"
-        what = f"{change} to {config.run.max_steps} steps" if config.run.max_steps != length else "of another warm-up"
-        return [f"learning rate {rates[0]:.1e} at step {done} -> {rates[1]:.1e}: the schedule is {what}"]
+        what = (
+            f"{change} to {config.run.max_steps} steps"
+            if config.run.max_steps != length
+            else "of another warm-up or decay"
+        )
+        return [f"learning rate {before:.1e} at step {done} -> {after:.1e}: the schedule is {what}"]
 
     def _check_tensors(self, reader: Reader) -> None:
         """Refuses a checkpoint that holds other tensors than this run's state."""
@@ -161,5 +150,4 @@ class Checkpoints:
             if expected.get(name) != found.get(name)
         ]
         if differing:
-            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-            raise AgreedCheckpointError(f"{reader.path}: not this model's: {'; '.join(differing[:3])}{more}")
+            raise AgreedCheckpointError(f"{reader.path}: not this model's: {listed(differing, 3, '; ')}")

@@ -21,11 +21,9 @@ NEW_HEAD = "classifier"
 
 
 def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[TrainConfig, list[Problem]]:
-    """Takes the flags of the model from the weights that a run begins with.
+    """Takes the flags of the model that the command line does not give from the weights that a run begins with.
 
-    Args:
-        config: as the command line and a checkpoint give it; one that continues a run names no initial weights.
-        given: names of the flags that the command line gives.
+    A configuration that continues a run names no initial weights.
 
     Returns:
         The configuration, and its problems: weights that can't be read, flags that contradict them, and data whose
@@ -48,7 +46,9 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
     if (has_task and config.model.task != model.task) or config.model.labels:
         values = {name: value for name, value in values.items() if name not in ("task", "labels")}
     # A flag that structure leaves out, such as dropout, has the default of the weights' family.
-    config = dataclasses.replace(config, model=_of_family(config.model, model.model_family, given))
+    if "model_family" not in given:
+        of_family = dataclasses.replace(config.model, model_family=model.model_family).with_family_defaults(given)
+        config = dataclasses.replace(config, model=of_family)
     problems = []
     for name, value in values.items():
         own = getattr(config.model, name)
@@ -58,14 +58,6 @@ def with_model_of_weights(config: TrainConfig, given: Collection[str]) -> tuple[
     if tokenizer and config.data.data_dir and (problem := _vocabulary_problem(config, tokenizer)):
         problems.append(problem)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **values)), problems
-
-
-def _of_family(model: ModelConfig, family: str, given: Collection[str]) -> ModelConfig:
-    return (
-        model
-        if "model_family" in given
-        else dataclasses.replace(model, model_family=family).with_family_defaults(given)
-    )
 
 
 def _effective(model: ModelConfig, name: str):
@@ -78,7 +70,7 @@ def _effective(model: ModelConfig, name: str):
 
 
 def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | None:
-    data_dir, value = config.data.data_dir, config.run.init_checkpoint
+    data_dir = config.data.data_dir
     try:
         theirs, ours = tokenizer.vocabulary.tokens, of_data(data_dir).vocabulary.tokens
     except FormatError:
@@ -87,11 +79,8 @@ def _vocabulary_problem(config: TrainConfig, tokenizer: Tokenizer) -> Problem | 
         return None
     first = next((index for index, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]), None)
     found = f"token {first} is {theirs[first]!r}, there {ours[first]!r}" if first is not None else "one is longer"
-    return Problem(
-        "init_checkpoint",
-        value,
-        f"its vocabulary is not that of --data_dir={data_dir}: {found}; prepare the text with --vocab_file",
-    )
+    expected = f"its vocabulary is not that of --data_dir={data_dir}: {found}; prepare the text with --vocab_file"
+    return Problem("init_checkpoint", config.run.init_checkpoint, expected)
 
 
 def open_for(config: TrainConfig) -> Weights | None:

@@ -14,6 +14,7 @@ from tftrain.checkpoint.errors import AgreedCheckpointError, CheckpointError
 from tftrain.checkpoint.piece import Piece
 from tftrain.checkpoint.reader import Reader
 from tftrain.config.train import TrainConfig
+from tftrain.host.files import listed
 from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 
@@ -49,20 +50,17 @@ def require_shared(output_dir: str, mesh: Mesh) -> None:
     if mesh.is_chief:
         token.unlink(missing_ok=True)
     if blind.size:
-        ranks = ", ".join(map(str, blind[:8])) + (f" and {blind.size - 8} more" if blind.size > 8 else "")
         raise AgreedCheckpointError(
-            f"--output_dir={output_dir}: rank 0 writes files there that these ranks do not see: {ranks}; every rank "
-            "writes its part of a checkpoint: name a folder on a file system that all hosts share"
+            f"--output_dir={output_dir}: rank 0 writes files there that these ranks do not see: {listed(blind, 8)}; "
+            "every rank writes its part of a checkpoint: name a folder on a file system that all hosts share"
         )
 
 
 def choose(config: TrainConfig, mesh: Mesh, restore_buffers: Callable[[], Mapping[Piece, np.ndarray]]) -> Reader | None:
     """Opens the checkpoint that `--resume` means and checks its files; every rank must call it.
 
-    Args:
-        config: of the run.
-        mesh: the ranks, of which each checks some files.
-        restore_buffers: returns the pieces that this rank will read, and memory for them; the check reads them.
+    Each rank checks some files. `restore_buffers` returns the pieces that this rank will read, and memory for them; the
+    check reads them.
 
     Returns:
         The checkpoint, the same one on all ranks; None: a fresh start.
@@ -111,9 +109,9 @@ def _checked(path: Path, mesh: Mesh, wanted: Mapping[Piece, np.ndarray], check: 
         problem = str(error)
     texts = collectives.gather_texts(mesh.world, json.dumps([problem, digest]), "resume.checked")
     results = [json.loads(text) for text in texts]
-    for rank, (rank_problem, rank_digest) in enumerate(results):
-        if rank_problem:
-            return None, rank_problem
-        if rank_digest != results[0][1]:
+    for rank, (problem, digest) in enumerate(results):
+        if problem:
+            return None, problem
+        if digest != results[0][1]:
             return None, f"{path}: rank {rank} sees another {manifest.NAME} than rank 0"
     return reader, ""

@@ -41,8 +41,7 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     """Compares a run with the checkpoint that it resumes from.
 
     Args:
-        config: of the run, resolved, with the sizes that the data gives.
-        data: the identity of the run's data, see `tftrain.input.preflight`.
+        config, data: of the run, resolved, with the sizes of its data; and the data's identity, see `input.preflight`.
         run: the metadata of the run that wrote the checkpoint; only known to be JSON.
         path: the checkpoint, for the message.
 
@@ -53,47 +52,41 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
         CheckpointError: it is not a checkpoint of this configuration; the message lists every difference.
     """
     saved, permitted = _flags(run, path), set(filter(None, config.checkpoint.change_on_resume.split(",")))
-    of_kind = kinds(config)
-    refused, named, logged, hints = [], [], [], []
+    # Refused differences and what to give instead; differences of flags to name; lines for the log.
+    of_kind, refused, named, logged = kinds(config), {}, {}, []
     for name, now in _all(config).items():
         kind, before = of_kind.get(name), saved.get(name)
         if kind is None or _same(name, before, now):
             continue
         words = f"--{name}={now}, saved with {before}"
         if kind == "fixed":
-            refused.append(words)
-            hints.append(f"--{name}={before}")
+            refused[words] = f"--{name}={before}"
         elif kind == "named" and name not in permitted:
-            named.append((name, words))
+            named[name] = words
         else:
             logged.append(f"resuming with {words}")
     for what, now in data.items():
         before = _data(run).get(what)
-        if before != now:
-            words = f"{what}: {now}, saved with {before}"
-            if what == VOCABULARY and before is not None:
-                refused.append(words)
-                hints.append("the data with that vocabulary")
-            else:
-                logged.append(f"resuming with {words}")
-    if refused or named:
-        listed = "; ".join([*refused, *(words for _, words in named)])
-        advice = [f"give {' '.join(hints)} or choose another checkpoint with --resume"] if refused else []
-        if named:
-            names = ",".join(name for name, _ in named)
-            advice.append(f"leave out {names} to go on as before, or add --change_on_resume={names} if that is meant")
-        raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {listed}; {'; '.join(advice)}")
+        words = f"{what}: {now}, saved with {before}"
+        if before != now and what == VOCABULARY and before is not None:
+            refused[words] = "the data with that vocabulary"
+        elif before != now:
+            logged.append(f"resuming with {words}")
+    advice = [f"give {' '.join(refused.values())} or choose another checkpoint with --resume"] if refused else []
+    if named:
+        names = ",".join(named)
+        advice.append(f"leave out {names} to go on as before, or add --change_on_resume={names} if that is meant")
+    if advice:
+        reasons = "; ".join([*refused, *named.values(), *advice])
+        raise AgreedCheckpointError(f"{path}: not a checkpoint of this configuration: {reasons}")
     return logged
 
 
 def check_model(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any], path: Path) -> None:
     """Refuses to evaluate a checkpoint of another model or vocabulary: the same tensors would mean something else.
 
-    Args:
-        config, data, run, path: see `changes`.
-
     Raises:
-        CheckpointError: it is one; the message lists every difference.
+        CheckpointError: it is one; the message lists every difference. For the arguments, see `changes`.
     """
     saved, of_kind, now = _flags(run, path), kinds(config), _plain(config.model)
     differing = [

@@ -4,6 +4,7 @@ No rank acts on the result of its own disk alone. At the next save, or at the en
 the save has succeeded. So all ranks count the same failures and stop at the same step.
 """
 
+import functools
 import secrets
 import threading
 import time
@@ -13,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tftrain.checkpoint import memory
-from tftrain.checkpoint.background import Plan, Save
+from tftrain.checkpoint import memory, save
 from tftrain.checkpoint.errors import FailedSavesError
 from tftrain.checkpoint.piece import Piece, TensorData
-from tftrain.checkpoint.save import Attempt
+from tftrain.checkpoint.save import Attempt, BackgroundSave
 from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.host.exit_codes import NotFiniteError
@@ -38,21 +38,15 @@ ATTEMPT_BITS = 48
 
 
 class Saves:
-    """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish.
-
-    Attributes:
-        failed: how many have failed so far; the same on all ranks.
-        keep_step: a step whose checkpoint is not removed: the one with the best score.
-    """
+    """Saves of one run, one at a time; an error that leaves its `with` statement lets the one under way finish."""
 
     def __init__(self, config: TrainConfig, mesh: Mesh):
-        """Saves nothing yet."""
         self._config, self._output_dir, self._mesh = config.checkpoint, config.run.output_dir, mesh
         self._keeps_copy = self._config.keeps_copy(config.run.max_steps)
         self._timeout = config.limits.save_timeout_seconds
-        self.failed = self._in_a_row = 0
-        self.keep_step: int | None = None
-        self._save: Save | None = None
+        self.failed = self._in_a_row = 0  # The same on all ranks.
+        self.keep_step: int | None = None  # A step whose checkpoint is not removed: the one with the best score.
+        self._save: BackgroundSave | None = None
         self._staging: dict[Piece, np.ndarray] = {}
         self._preparing: threading.Thread | None = None
 
@@ -95,8 +89,7 @@ class Saves:
         If another save is under way, this waits for it first.
 
         Args:
-            step: updates done.
-            run: the description of the run for the manifest.
+            step, run: updates done, and the description of the run for the manifest.
             owned: makes this rank's pieces and their elements, flat.
             last: whether the elements stay unchanged until `finish`, so no copy is needed. Otherwise they may change
                 as soon as this function returns.
@@ -110,14 +103,13 @@ class Saves:
         # State on a GPU is copied to the host for any save, so training need not wait.
         copies = not last and self._config.checkpoint_async and (self._keeps_copy or devices.has_gpu())
         mine = self._copies(owned()) if copies else list(owned())
-        attempt = Attempt(
-            Path(self._output_dir), step, self._agree(step, mine), self._mesh.rank, self._mesh.size, is_good
-        )
-        plan = None
+        number = self._agree(step, mine)
+        attempt = Attempt(Path(self._output_dir), step, number, self._mesh.rank, self._mesh.size, is_good)
+        complete = None
         if self._mesh.is_chief:
-            seconds = WRITE_SHARE * self._timeout
-            plan = Plan(run, self._config.keep_last, self._config.keep_every, seconds, self.keep_step)
-        self._save = Save(attempt, mine, plan)
+            plan = run, self._config.keep_last, self._config.keep_every, WRITE_SHARE * self._timeout
+            complete = functools.partial(save.complete, attempt, *plan, keep_step=self.keep_step)
+        self._save = BackgroundSave(attempt, mine, complete)
         if not (copies or last):
             self.settle()
 
@@ -158,18 +150,15 @@ class Saves:
         """
         if self._save is None:
             return None
-        save = self._save
-        written, problem = self._await("save.written", save.written, WRITE_SHARE)
+        written, problem = self._await("save.written", self._save.written, WRITE_SHARE)
         if problem:
             self._staging = {}  # A thread that hangs may still read what is there.
         if (written == FAILED).any():
-            save.abandon()
-        completed, late = self._await("save.completed", save.completed, COMPLETE_SHARE)
-        problem = problem or late
+            self._save.abandon()
+        completed, late = self._await("save.completed", self._save.completed, COMPLETE_SHARE)
+        problem, self._save = problem or late, None
         # A rank that has written its shards knows no more; the chief knows whether there is a checkpoint.
-        has_failed = completed[0] == FAILED
-        self._save = None
-        if not has_failed:
+        if completed[0] != FAILED:
             self._in_a_row = 0
             return None
         self.failed, self._in_a_row = self.failed + 1, self._in_a_row + 1
@@ -183,13 +172,8 @@ class Saves:
     def _await(self, name: str, wait: Callable[[float], bool], share: float) -> tuple[np.ndarray, str | None]:
         """Waits until a phase of the save has ended on every rank; every rank must call it.
 
-        Args:
-            name: of the collectives.
-            wait: waits for this rank's part, at most so many seconds, and returns whether it has ended.
-            share: of `save_timeout_seconds`; a rank that takes longer has failed.
-
-        Returns:
-            DONE or FAILED for each rank, and the reason if this one has failed.
+        Returns DONE or FAILED for each rank, and the reason if this one has failed: if `wait`, which returns whether
+        this rank's part has ended within so many seconds, takes longer than this share of `save_timeout_seconds`.
         """
         limit = share * self._timeout
         end, round_seconds = time.monotonic() + limit, ROUND_SHARE * stall_shutdown_seconds()
@@ -204,11 +188,7 @@ class Saves:
                 return states, problem
 
     def finish(self) -> None:
-        """Waits for the last save; every rank must call it.
-
-        Raises:
-            FailedSavesError: it has failed, on all ranks alike.
-        """
+        """Waits for the last save; raises a FailedSavesError if it has failed. Every rank must call it."""
         before = self.failed
         problem = self.settle()
         if self.failed > before:

@@ -14,13 +14,7 @@ class SaveSchedule:
     """Decides after each step whether a checkpoint is due; equal on all ranks."""
 
     def __init__(self, config: CheckpointConfig, is_chief: bool, now: Callable[[], float] = time.monotonic):
-        """Starts the clock.
-
-        Args:
-            config: with `checkpoint_every` and `checkpoint_minutes`.
-            is_chief: whether this rank's clock counts.
-            now: returns seconds.
-        """
+        """Starts the clock, which counts on the chief alone; `now` returns seconds."""
         self._every, self._seconds = config.checkpoint_every, 60 * config.checkpoint_minutes if is_chief else 0.0
         self._now, self._is_due = now, False
         self._since = now()
@@ -30,12 +24,7 @@ class SaveSchedule:
         return float(self._seconds > 0 and self._now() - self._since >= self._seconds)
 
     def is_due(self, step: int, request: float) -> bool:
-        """Returns whether a checkpoint is due after this step; it stays due until `saved`.
-
-        Args:
-            step: updates so far.
-            request: the largest of all ranks.
-        """
+        """Returns whether a checkpoint is due after this step, given all ranks' largest request, until `saved`."""
         self._is_due |= request > 0 or (self._every > 0 and step % self._every == 0)
         return self._is_due
 

@@ -27,24 +27,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show(config: ScheduleConfig) -> None:
-    """Prints a schedule, and draws it if `--output` is given.
-
-    Raises:
-        ConfigError: a file can't be written.
-    """
-    table = make_table(config)
+    """Prints a schedule, and draws it if `--output` is given; raises a ConfigError if a file can't be written."""
+    make = orders.forward_only if config.forward_only else orders.table
+    sizes = config.pipeline_parallel_size, config.micro_batches, config.virtual_pipeline_size
+    table = make(config.pipeline_schedule, *sizes)
     check(table)
     events = simulation.simulate(table, config.durations())
     print(text(table, events), end="", flush=True)
     if config.output:
         write(table, events, config.output)
-
-
-def make_table(config: ScheduleConfig) -> Table:
-    """Returns the table that the flags describe."""
-    make = orders.forward_only if config.forward_only else orders.table
-    sizes = config.pipeline_parallel_size, config.micro_batches, config.virtual_pipeline_size
-    return make(config.pipeline_schedule, *sizes)
 
 
 def title(table: Table) -> str:
@@ -73,11 +64,7 @@ def text(table: Table, events: Sequence[Event]) -> str:
 
 
 def write(table: Table, events: Sequence[Event], output: str) -> None:
-    """Writes the picture and the trace.
-
-    Raises:
-        ConfigError: a file can't be written.
-    """
+    """Writes the picture and the trace; raises a ConfigError if it can't."""
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         picture.draw({title(table): events}, Path(f"{output}.png"))

@@ -9,35 +9,21 @@ RELEASING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHTS)
 
 
 class Peak(NamedTuple):
-    """The most activations that a stage holds at a time, each those of one micro-batch and one chunk.
-
-    Attributes:
-        total: of all chunks.
-        of_chunks: of each chunk, when the stage holds the most.
-    """
+    """The most activations that a stage holds at a time, each those of one micro-batch and one chunk."""
 
     total: int
-    of_chunks: tuple[int, ...]
+    of_chunks: tuple[int, ...]  # of each chunk, when the stage holds the most
 
 
 def peak(actions: Sequence[Action], chunks: int) -> Peak:
-    """Returns the peak of a stage.
-
-    Args:
-        actions: of the stage, in order; sends and receives may be missing.
-        chunks: of the stage.
-    """
-    held, most = [0] * chunks, Peak(0, (0,) * chunks)
-    total = 0
+    """Returns the peak of a stage with these actions, in order; sends and receives may be missing."""
+    held, total, most = [0] * chunks, 0, Peak(0, (0,) * chunks)
     for action in actions:
-        if action.kind is Kind.FORWARD:
-            held[action.chunk] += 1
-            total += 1
-            if total > most.total:
-                most = Peak(total, tuple(held))
-        elif action.kind in RELEASING:
-            held[action.chunk] -= 1
-            total -= 1
+        change = (action.kind is Kind.FORWARD) - (action.kind in RELEASING)
+        held[action.chunk] += change
+        total += change
+        if total > most.total:
+            most = Peak(total, tuple(held))
     return most
 
 

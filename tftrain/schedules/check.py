@@ -3,23 +3,20 @@
 An engine that runs a table that passes computes every micro-batch once, and no stage waits for ever.
 """
 
+import itertools
 from collections import defaultdict
 
 from tftrain.schedules import activations
-from tftrain.schedules.execution import ScheduleError, steps
+from tftrain.schedules.simulation import ScheduleError, steps
 from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of, output_of
 
-BACKWARDS = (Kind.BACKWARD, Kind.BACKWARD_INPUTS)
+BACKWARDS, HALVES = (Kind.BACKWARD, Kind.BACKWARD_INPUTS), (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)
 # What a stage computes before an action, of the same micro-batch and chunk.
 BEFORE = {Kind.BACKWARD: Kind.FORWARD, Kind.BACKWARD_INPUTS: Kind.FORWARD, Kind.BACKWARD_WEIGHTS: Kind.BACKWARD_INPUTS}
 
 
 def check(table: Table) -> None:
-    """Checks a table.
-
-    Raises:
-        ScheduleError: the first rule that is broken, with stage, tick and action.
-    """
+    """Raises a ScheduleError for the first rule that a table breaks, with stage, tick and action."""
     places = [_check_computations(table, stage) for stage in range(len(table.stages))]
     for stage in range(len(table.stages)):
         _check_transfers(table, stage, places[stage])
@@ -55,17 +52,15 @@ def _check_computations(table: Table, stage: int) -> Places:
             raise ScheduleError(stage, tick, action, f"its {other.value} has been computed; expected one backward")
         _check_local_input(table, stage, tick, places)
         places[key] = tick
-    end = len(actions)
-    for micro_batch in range(table.micro_batches):
-        for chunk in range(table.chunks):
-            kinds = {kind for kind in Kind if (kind, micro_batch, chunk) in places}
-            wanted = [Kind.FORWARD]
-            if not table.forward_only:
-                split = kinds & {Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS}
-                wanted += [Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS] if split else [Kind.BACKWARD]
-            for kind in wanted:
-                if kind not in kinds:
-                    raise ScheduleError(stage, end, Action(kind, micro_batch, chunk), "missing; expected once")
+    for micro_batch, chunk in itertools.product(range(table.micro_batches), range(table.chunks)):
+        kinds = {kind for kind in Kind if (kind, micro_batch, chunk) in places}
+        wanted = [Kind.FORWARD]
+        if not table.forward_only:
+            is_split = not kinds.isdisjoint(HALVES)
+            wanted += HALVES if is_split else [Kind.BACKWARD]
+        for kind in wanted:
+            if kind not in kinds:
+                raise ScheduleError(stage, len(actions), Action(kind, micro_batch, chunk), "missing; expected once")
     return places
 
 
@@ -73,10 +68,11 @@ def _check_local_input(table: Table, stage: int, tick: int, places: Places) -> N
     """Checks that the input of a computation is there if another chunk of the same stage makes it."""
     action = table.stages[stage][tick]
     needed = input_of(action, stage, len(table.stages), table.chunks)
-    if needed and needed.stage == stage:
-        kinds = (Kind.FORWARD,) if action.kind is Kind.FORWARD else BACKWARDS
-        if not any((kind, action.micro_batch, needed.chunk) in places for kind in kinds):
-            raise ScheduleError(stage, tick, action, f"expected after {kinds[0].value} of chunk {needed.chunk}")
+    if needed and needed.peer == stage:
+        is_forward = action.kind is Kind.FORWARD
+        kinds, chunk = ((Kind.FORWARD,), action.chunk - 1) if is_forward else (BACKWARDS, action.chunk + 1)
+        if not any((kind, action.micro_batch, chunk) in places for kind in kinds):
+            raise ScheduleError(stage, tick, action, f"expected after {kinds[0].value} of chunk {chunk}")
 
 
 def _check_transfers(table: Table, stage: int, places: Places) -> None:
@@ -84,11 +80,10 @@ def _check_transfers(table: Table, stage: int, places: Places) -> None:
     count, actions = len(table.stages), table.stages[stage]
     wanted: dict[Action, int] = {}
     for (kind, micro_batch, chunk), tick in places.items():
-        computed = Action(kind, micro_batch, chunk)
-        for way, found in ((Kind.RECEIVE, input_of), (Kind.SEND, output_of)):
-            other = found(computed, stage, count, table.chunks)
-            if other and other.stage != stage:
-                wanted[Action(way, micro_batch, chunk, other.what, other.stage, other.boundary)] = tick
+        for transfer_of in (input_of, output_of):
+            transfer = transfer_of(Action(kind, micro_batch, chunk), stage, count, table.chunks)
+            if transfer and transfer.peer != stage:
+                wanted[transfer] = tick
     seen: dict[Action, int] = {}
     for tick, action in enumerate(actions):
         if action.kind not in TRANSFERS:
@@ -112,10 +107,10 @@ def _check_pairs(table: Table) -> None:
     lists: dict[tuple[int, int, bool], list[tuple[int, Action]]] = defaultdict(list)
     for stage, actions in enumerate(table.stages):
         for tick, action in enumerate(actions):
-            if action.kind in TRANSFERS:
-                sends = action.kind is Kind.SEND
-                ends = (stage, action.peer) if sends else (action.peer, stage)
-                lists[(*ends, sends)].append((tick, action))
+            if action.kind is Kind.SEND:
+                lists[stage, action.peer, True].append((tick, action))
+            elif action.kind is Kind.RECEIVE:
+                lists[action.peer, stage, False].append((tick, action))
     for sender, receiver, _ in list(lists):
         sent, received = lists[sender, receiver, True], lists[sender, receiver, False]
         # Both have the same transfers, because each end has exactly those that its computations need.

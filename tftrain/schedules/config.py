@@ -7,6 +7,8 @@ from tftrain.config.fields import ConfigError, Problem, field_problems, flag
 from tftrain.config.parallel import PIPELINE_SCHEDULES, schedule_problems
 from tftrain.schedules.simulation import Durations, even_durations
 
+TIMES = ("forward", "backward", "backward_weights")
+
 
 @dataclass(frozen=True)
 class ScheduleConfig:
@@ -34,7 +36,7 @@ class ScheduleConfig:
         if not self.forward_only:
             found += schedule_problems(self.pipeline_schedule, *sizes)
         times = []
-        for name in ("forward", "backward", "backward_weights"):
+        for name in TIMES:
             try:
                 times.append(self._times(name))
             except ConfigError as error:
@@ -45,12 +47,8 @@ class ScheduleConfig:
         return found
 
     def durations(self) -> Durations:
-        """Returns the durations of the actions.
-
-        Raises:
-            ConfigError: a list of times is wrong.
-        """
-        forward, backward, weights = (self._times(name) for name in ("forward", "backward", "backward_weights"))
+        """Returns the durations of the actions; raises a ConfigError if a list of times is wrong."""
+        forward, backward, weights = map(self._times, TIMES)
         stages = [(f, b - w, w) for f, b, w in zip(forward, backward, weights, strict=True)]
         return even_durations(stages, self.virtual_pipeline_size, self.transfer)
 

@@ -30,12 +30,7 @@ class StepTime(NamedTuple):
 
 
 def step_time(schedule: str, stages: int, micro_batches: int, chunks: int, durations: Durations) -> StepTime:
-    """Returns the time of an update.
-
-    Args:
-        schedule, stages, micro_batches, chunks: see `tftrain.schedules.orders.table`; the schedule can run these sizes.
-        durations: of the actions.
-    """
+    """Returns the time of an update by a schedule that can run these sizes; for these, see `orders.table`."""
     flat = [seconds for kind in KINDS for stage in durations.of(kind) for seconds in stage]
     small = _small(stages, micro_batches)
     times = [_time(_computations(schedule, stages, count, chunks), stages, flat, durations.transfer) for count in small]
@@ -45,10 +40,9 @@ def step_time(schedule: str, stages: int, micro_batches: int, chunks: int, durat
 def peak(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> Peak:
     """Returns the most activations that a stage holds at a time; for the arguments, see `step_time`."""
     small = _small(stages, micro_batches)
-    found = [_peak(schedule, stage, stages, count, chunks) for count in small]
-    of_chunks = zip(*(each.of_chunks for each in found), strict=True)
-    total = _extended([each.total for each in found], small, micro_batches)
-    return Peak(total, tuple(_extended(each, small, micro_batches) for each in of_chunks))
+    totals, of_chunks = zip(*(_peak(schedule, stage, stages, count, chunks) for count in small), strict=True)
+    each_chunk = (_extended(values, small, micro_batches) for values in zip(*of_chunks, strict=True))
+    return Peak(_extended(totals, small, micro_batches), tuple(each_chunk))
 
 
 def _small(stages: int, micro_batches: int) -> list[int]:

@@ -1,15 +1,14 @@
-"""The schedules: the order in which the stages compute.
+"""The schedules: the order in which the stages compute, and their sends and receives.
 
-Each function returns the computations of one stage in order. `table` adds sends and receives. Every schedule adds the
-gradients of the micro-batches in the same order, so that all of them give the same sums.
+Every schedule adds the gradients of the micro-batches in the same order, so that all of them give the same sums.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from tftrain.config.fields import ConfigError
 from tftrain.config.parallel import schedule_problems
-from tftrain.schedules.table import Action, Kind, Table
-from tftrain.schedules.transfers import with_transfers
+from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
 
 F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS
 
@@ -17,11 +16,7 @@ F, B, BI, BW = Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUTS, Kind.BACKWARD_
 def table(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Table:
     """Returns the table of a schedule, the same on all ranks.
 
-    Args:
-        schedule: a value of --pipeline_schedule.
-        stages: number of stages; one stage accumulates the gradients of one micro-batch after the other.
-        micro_batches: of an update.
-        chunks: of a stage, the value of --virtual_pipeline_size.
+    A single stage accumulates the gradients of one micro-batch after the other.
 
     Raises:
         ConfigError: the schedule does not exist or can't run these sizes.
@@ -29,13 +24,13 @@ def table(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Ta
     if problems := schedule_problems(schedule, stages, micro_batches, chunks):
         raise ConfigError(problems)
     orders = tuple(tuple(order(schedule, stage, stages, micro_batches, chunks)) for stage in range(stages))
-    return with_transfers(Table(schedule, micro_batches, chunks, orders))
+    return _with_transfers(Table(schedule, micro_batches, chunks, orders))
 
 
 def forward_only(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Table:
     """Returns the table of an evaluation, for any number of micro-batches: as many as stages at a time, by chunks."""
     forwards = tuple(Action(F, i, chunk) for i, chunk in _by_groups(stages, micro_batches, chunks))
-    return with_transfers(Table(schedule, micro_batches, chunks, (forwards,) * stages, forward_only=True))
+    return _with_transfers(Table(schedule, micro_batches, chunks, (forwards,) * stages, forward_only=True))
 
 
 def order(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
@@ -117,3 +112,41 @@ def _alternating(forwards: list[Action], backwards: list[Action], warm: int) -> 
     steady = len(forwards) - warm
     pairs = zip(forwards[warm:], backwards[:steady], strict=True)
     return forwards[:warm] + [action for pair in pairs for action in pair] + backwards[steady:]
+
+
+def _with_transfers(table: Table) -> Table:
+    """Adds sends and receives to a table of computations.
+
+    A send comes right after the computation that makes the tensor. A receive comes before the computation that precedes
+    the one that needs the tensor, so that the transfer can hide behind that computation. Posted earlier, it would only
+    hold its buffer for longer. From one stage to another, all transfers stand in the same order on both.
+    """
+    sizes = len(table.stages), table.chunks
+    # By a transfer's name: its receive, and the place of the computation that needs it among those of its stage.
+    needs: dict[str, tuple[int, Action]] = {}
+    for stage, computations in enumerate(table.stages):
+        for place, action in enumerate(computations):
+            if (receive := input_of(action, stage, *sizes)) and receive.peer != stage:
+                needs[receive.name] = place, receive
+    posted: list[dict[int, list[tuple[int, Action]]]] = [defaultdict(list) for _ in table.stages]
+    sends: dict[tuple[int, Action], Action] = {}
+    for stage, computations in enumerate(table.stages):
+        first: dict[int, int] = {}  # the first computation of each receiver that needs this tensor or a later one
+        for action in reversed(computations):
+            if (send := output_of(action, stage, *sizes)) and send.peer != stage:
+                needed, receive = needs[send.name]
+                place = first[send.peer] = min(first.get(send.peer, needed), needed)
+                posted[send.peer][max(0, place - 1)].append((place, receive))
+                sends[stage, action] = send
+    stages = []
+    for stage, computations in enumerate(table.stages):
+        actions: list[Action] = []
+        for place, action in enumerate(computations):
+            # They were found from the last to the first; the sort keeps the order of those with equal places.
+            receives = posted[stage][place][::-1]
+            actions += [receive for _, receive in sorted(receives, key=lambda need: need[0])]
+            actions.append(action)
+            if send := sends.get((stage, action)):
+                actions.append(send)
+        stages.append(tuple(actions))
+    return table._replace(stages=tuple(stages))

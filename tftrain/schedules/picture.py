@@ -6,17 +6,12 @@ from pathlib import Path
 from tftrain.schedules.simulation import Event, computations, step_time
 from tftrain.schedules.table import Kind
 
-COLOURS = {
-    Kind.FORWARD: "#6f9fd8",
-    Kind.BACKWARD: "#7dbb7d",
-    Kind.BACKWARD_INPUTS: "#9fd08f",
-    Kind.BACKWARD_WEIGHTS: "#e3a857",
-}
-NAMES = {
-    Kind.FORWARD: "forward",
-    Kind.BACKWARD: "backward",
-    Kind.BACKWARD_INPUTS: "backward for inputs",
-    Kind.BACKWARD_WEIGHTS: "backward for weights",
+# Colour and name in the legend.
+BOXES = {
+    Kind.FORWARD: ("#6f9fd8", "forward"),
+    Kind.BACKWARD: ("#7dbb7d", "backward"),
+    Kind.BACKWARD_INPUTS: ("#9fd08f", "backward for inputs"),
+    Kind.BACKWARD_WEIGHTS: ("#e3a857", "backward for weights"),
 }
 IDLE, EDGE, TEXT = "#f1f1f1", "#ffffff", "#1a1a1a"
 WIDTH, INCHES_A_STAGE, MARGINS, BOX = 11.0, 0.36, 1.0, 0.9
@@ -51,8 +46,9 @@ def draw(panels: Mapping[str, Sequence[Event]], path: Path, unit: str = "") -> N
         _draw_panel(axes, events, stages, chunks, width)
         axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     every[-1].set_xlabel(f"time ({unit})" if unit else "time")
-    kinds = [kind for kind in COLOURS if any(event.action.kind is kind for event in shown)]
-    handles = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in kinds] + [Patch(color=IDLE, label="idle")]
+    drawn = {event.action.kind for event in shown}
+    handles = [Patch(color=colour, label=label) for kind, (colour, label) in BOXES.items() if kind in drawn]
+    handles.append(Patch(color=IDLE, label="idle"))
     place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(handles)}
     every[0].legend(handles=handles, frameon=False, fontsize=9, borderaxespad=0.2, handlelength=1.2, **place)
     # Without the version of matplotlib, equal pictures are equal files.
@@ -64,7 +60,7 @@ def _draw_panel(axes, computed: Sequence[Event], stages: int, chunks: int, total
     begin, end_of_step = min(event.start for event in computed), max(event.end for event in computed)
     axes.barh(range(stages), end_of_step - begin, BOX, color=IDLE)
     for stage, action, start, end in computed:
-        colour = _lighter(COLOURS[action.kind], action.chunk / max(chunks, 2))
+        colour = _lighter(BOXES[action.kind][0], action.chunk / max(chunks, 2))
         axes.barh(stage, end - start, BOX, left=start - begin, color=colour, edgecolor=EDGE, linewidth=0.7)
         digits = str(action.micro_batch)
         width = 0.9 * WIDTH * POINTS_AN_INCH * (end - start) / total

@@ -1,52 +1,103 @@
-"""The time of a table: every action begins once its stage is free and its input has arrived.
+"""The order in which the actions of a table can happen, by the engine's rules, and the time that they take.
 
-A transfer begins when the tensor exists, its receive is posted and the previous transfer between the two stages in the
-same direction has ended.
+Every action begins once its stage is free and its input has arrived. A transfer begins when the tensor exists, its
+receive is posted and the previous transfer between the two stages in the same direction has ended.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tftrain.schedules.execution import steps
-from tftrain.schedules.table import TRANSFERS, Action, Kind, Table
+from tftrain.schedules.table import TRANSFERS, Action, Kind, Table, input_of
 
 PerChunk = tuple[tuple[float, ...], ...]  # [stage][chunk]
 
 
-class Durations(NamedTuple):
-    """Durations of the actions, in any unit of time.
+class ScheduleError(ValueError):
+    """A table breaks a rule; the message names stage, tick and action."""
 
-    Attributes:
-        forward, backward_inputs, backward_weights: of one micro-batch, for each stage and chunk. A backward pass for
-            inputs and weights together takes the sum.
-        transfer: of an activation, or of its gradient, between two stages.
+    def __init__(self, stage: int, tick: int, action: Action, reason: str):
+        super().__init__(f"stage {stage}, tick {tick}, {action}: {reason}")
+        self.stage, self.tick, self.action = stage, tick, action
+
+
+class Step(NamedTuple):
+    """A computation, or a transfer from its send to the computation that needs it, as the receive."""
+
+    stage: int
+    action: Action
+    # Numbers of the steps that end before it begins, 0 for none. Of a computation: the stage's previous computation and
+    # its input's transfer. Of a transfer: the computation before the send, the one before the place of the receive, and
+    # the previous transfer from the same stage to the same stage.
+    after: tuple[int, int, int]
+
+
+def steps(table: Table) -> list[Step]:
+    """Returns all computations and transfers of a table, each after those that it waits for, numbered from 1.
+
+    Raises:
+        ScheduleError: some computation waits for ever.
     """
+    count, found = len(table.stages), []
+    ticks, computed = [0] * count, [0] * count
+    # By name, the transfers that one of both stages has come to: its action, and the computation before it.
+    halves: dict[str, tuple[Action, int]] = {}
+    arrived: dict[str, int] = {}
+    links: dict[tuple[int, int], int] = {}
+    ready = list(reversed(range(count)))
+    while ready:
+        stage = ready.pop()
+        actions = table.stages[stage]
+        while ticks[stage] < len(actions):
+            action = actions[ticks[stage]]
+            if action.kind in TRANSFERS:
+                sends = action.kind is Kind.SEND
+                sender, receiver = (stage, action.peer) if sends else (action.peer, stage)
+                if action.name not in halves:
+                    halves[action.name] = action, computed[stage]
+                else:
+                    other, computed_there = halves.pop(action.name)
+                    after = (computed_there, computed[stage], links.get((sender, receiver), 0))
+                    found.append(Step(receiver, other if sends else action, after))
+                    links[sender, receiver] = arrived[action.name] = len(found)
+                    if sends:
+                        ready.append(receiver)
+            else:
+                source, transfer = input_of(action, stage, count, table.chunks), 0
+                if source and source.peer != stage:
+                    if source.name not in arrived:
+                        break
+                    transfer = arrived.pop(source.name)
+                found.append(Step(stage, action, (computed[stage], transfer, 0)))
+                computed[stage] = len(found)
+            ticks[stage] += 1
+    for stage, tick in enumerate(ticks):
+        if tick < len(table.stages[stage]):
+            action = table.stages[stage][tick]
+            raise ScheduleError(stage, tick, action, "waits for ever for its input: stages wait for each other")
+    return found
+
+
+class Durations(NamedTuple):
+    """Durations of the actions of one micro-batch, in any unit of time."""
 
     forward: PerChunk
     backward_inputs: PerChunk
     backward_weights: PerChunk
-    transfer: float = 0.0
+    transfer: float = 0.0  # of an activation, or of its gradient, between two stages
 
     def of(self, kind: Kind) -> PerChunk:
-        """Returns the durations of computations of a kind."""
+        """Returns the durations of computations of a kind; backward for inputs and weights together takes the sum."""
         if kind is Kind.BACKWARD:
             both = zip(self.backward_inputs, self.backward_weights, strict=True)
             return tuple(tuple(map(sum, zip(*stage, strict=True))) for stage in both)
-        return {
-            Kind.FORWARD: self.forward,
-            Kind.BACKWARD_INPUTS: self.backward_inputs,
-            Kind.BACKWARD_WEIGHTS: self.backward_weights,
-        }[kind]
+        return getattr(self, kind.name.lower())
 
 
 def even_durations(stages: Sequence[tuple[float, float, float]], chunks: int = 1, transfer: float = 0.0) -> Durations:
     """Returns durations of stages whose chunks are equal.
 
-    Args:
-        stages: for each stage the duration of forward, of backward for inputs and of backward for weights, over all
-            its chunks.
-        chunks: of a stage.
-        transfer: of an activation.
+    `stages` has for each stage the duration of forward, of backward for inputs and of backward for weights, over all
+    its chunks.
     """
     divided = [[(seconds / chunks,) * chunks for seconds in stage] for stage in stages]
     return Durations(*map(tuple, zip(*divided, strict=True)), transfer)
@@ -71,12 +122,9 @@ def simulate(table: Table, durations: Durations) -> list[Event]:
     ends, found = [0.0], []
     for stage, action, after in steps(table):
         start = max(ends[number] for number in after)
-        if action.kind is Kind.RECEIVE:
-            end = start + durations.transfer
-        else:
-            end = start + of_kind[action.kind][stage][action.chunk]
-        ends.append(end)
-        found.append(Event(stage, action, start, end))
+        is_transfer = action.kind is Kind.RECEIVE
+        ends.append(start + (durations.transfer if is_transfer else of_kind[action.kind][stage][action.chunk]))
+        found.append(Event(stage, action, start, ends[-1]))
     return found
 
 

@@ -29,28 +29,19 @@ TRANSFERS = (Kind.SEND, Kind.RECEIVE)
 
 
 class Action(NamedTuple):
-    """One action of one stage.
-
-    Attributes:
-        kind: what it does.
-        micro_batch: of which micro-batch, from 0.
-        chunk: of which of the stage's chunks, from 0; of a transfer, the chunk that made the tensor or needs it.
-        what: of a transfer: `ACTIVATION`, or `GRADIENT` of an activation.
-        peer: of a transfer: the stage at the other end.
-        boundary: of a transfer: the boundary that the tensor crosses.
-    """
+    """One action of one stage."""
 
     kind: Kind
-    micro_batch: int
-    chunk: int = 0
-    what: str = ""
-    peer: int = -1
-    boundary: int = -1
+    micro_batch: int  # from 0
+    chunk: int = 0  # of the stage, from 0; of a transfer, the chunk that made the tensor or needs it
+    what: str = ""  # of a transfer: `ACTIVATION`, or `GRADIENT` of an activation
+    peer: int = -1  # of a transfer: the stage at the other end
+    boundary: int = -1  # of a transfer: the boundary that the tensor crosses
 
     @property
     def name(self) -> str:
-        """Name of a transfer, equal on both stages and unique in a table."""
-        return transfer_name(self.what, self.boundary, self.micro_batch)
+        """Name of a transfer, equal on both stages and unique in a table; also says to a user what a rank waits for."""
+        return f"{self.what}.of_micro_batch_{self.micro_batch}.behind_part_{self.boundary}"
 
     def __str__(self) -> str:
         if self.kind in TRANSFERS:
@@ -60,63 +51,35 @@ class Action(NamedTuple):
         return f"{self.kind.value} of micro-batch {self.micro_batch}, chunk {self.chunk}"
 
 
-def transfer_name(what: str, boundary: int, micro_batch: int) -> str:
-    """Returns the name of a transfer, which also says to a user what a rank waits for.
-
-    Args:
-        what: "activation" or "gradient".
-        boundary: number of the part before it.
-        micro_batch: number of the micro-batch.
-    """
-    return f"{what}.of_micro_batch_{micro_batch}.behind_part_{boundary}"
-
-
 class Table(NamedTuple):
-    """A schedule.
+    """A schedule."""
 
-    Attributes:
-        schedule: the value of --pipeline_schedule; the bound on memory depends on it.
-        micro_batches, chunks: numbers of micro-batches of an update, and of chunks of a stage.
-        stages: for each stage its actions in order. The tick of an action is its place in this list.
-        forward_only: whether it is for an evaluation, which has no backward.
-    """
-
-    schedule: str
-    micro_batches: int
-    chunks: int
-    stages: tuple[tuple[Action, ...], ...]
-    forward_only: bool = False
+    schedule: str  # the value of --pipeline_schedule; the bound on memory depends on it
+    micro_batches: int  # of an update
+    chunks: int  # of a stage
+    stages: tuple[tuple[Action, ...], ...]  # for each stage its actions in order; an action's place is its tick
+    forward_only: bool = False  # whether it is for an evaluation, which has no backward
 
 
-class Neighbour(NamedTuple):
-    """The transfer from or to the neighbour part: what crosses which boundary, and the stage and chunk of the part."""
-
-    what: str
-    boundary: int
-    stage: int
-    chunk: int
+def input_of(action: Action, stage: int, stages: int, chunks: int) -> Action | None:
+    """Returns the receive of a computation's input; the peer may be the stage itself. None if there is none."""
+    return _transfer(Kind.RECEIVE, action, stage, stages, chunks)
 
 
-def input_of(action: Action, stage: int, stages: int, chunks: int) -> Neighbour | None:
-    """Returns where the input of a computation comes from; None if no other part makes it."""
-    part, last = action.chunk * stages + stage, stages * chunks - 1
+def output_of(action: Action, stage: int, stages: int, chunks: int) -> Action | None:
+    """Returns the send of a computation's output; the peer may be the stage itself. None if there is none."""
+    return _transfer(Kind.SEND, action, stage, stages, chunks)
+
+
+def _transfer(kind: Kind, action: Action, stage: int, stages: int, chunks: int) -> Action | None:
     if action.kind is Kind.FORWARD:
-        return _neighbour(ACTIVATION, part - 1, part - 1, stages) if part > 0 else None
-    if action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS):
-        return _neighbour(GRADIENT, part, part + 1, stages) if part < last else None
-    return None
-
-
-def output_of(action: Action, stage: int, stages: int, chunks: int) -> Neighbour | None:
-    """Returns where the output of a computation goes; None if no other part needs it."""
-    part, last = action.chunk * stages + stage, stages * chunks - 1
-    if action.kind is Kind.FORWARD:
-        return _neighbour(ACTIVATION, part, part + 1, stages) if part < last else None
-    if action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS):
-        return _neighbour(GRADIENT, part - 1, part - 1, stages) if part > 0 else None
-    return None
-
-
-def _neighbour(what: str, boundary: int, part: int, stages: int) -> Neighbour:
-    chunk, stage = divmod(part, stages)
-    return Neighbour(what, boundary, stage, chunk)
+        what, step = ACTIVATION, 1
+    elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS):
+        what, step = GRADIENT, -1
+    else:
+        return None
+    part = action.chunk * stages + stage
+    other = part + (step if kind is Kind.SEND else -step)
+    if not 0 <= other < stages * chunks:
+        return None
+    return Action(kind, action.micro_batch, action.chunk, what, other % stages, min(part, other))

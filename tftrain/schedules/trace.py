@@ -5,19 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tftrain.schedules.simulation import Event
-from tftrain.schedules.table import TRANSFERS, Action
+from tftrain.schedules.table import TRANSFERS
 
-# Rows of computations and of transfers are two groups: a transfer runs while its stage computes.
+# Rows of computations and of transfers are two groups, 0 and 1: a transfer runs while its stage computes.
 GROUPS = ("computations", "transfers")
 
 
 def write(events: Sequence[Event], path: Path, unit_us: float) -> None:
     """Writes a trace with a row for each stage, and one for the transfers that each stage receives.
 
-    Args:
-        events: as simulated or as measured.
-        path: the JSON file to write.
-        unit_us: microseconds of a unit of the events' time; 1e6 if they are in seconds.
+    `unit_us` are the microseconds of a unit of the events' time; 1e6 if they are in seconds.
 
     Raises:
         OSError: the file can't be written.
@@ -28,21 +25,18 @@ def write(events: Sequence[Event], path: Path, unit_us: float) -> None:
 def trace_events(events: Sequence[Event], unit_us: float) -> list[dict]:
     """Returns the events of a trace; for the arguments, see `write`."""
     found = []
-    for group, stage in sorted({(_group(event.action), event.stage) for event in events}):
-        names = {"process_name": GROUPS[group], "thread_name": f"stage {stage}"}
-        found += [
-            {"name": name, "ph": "M", "pid": group, "tid": stage, "args": {"name": text}}
-            for name, text in names.items()
-        ]
+    for group, stage in sorted({(int(event.action.kind in TRANSFERS), event.stage) for event in events}):
+        for name, text in (("process_name", GROUPS[group]), ("thread_name", f"stage {stage}")):
+            found.append({"name": name, "ph": "M", "pid": group, "tid": stage, "args": {"name": text}})
     begin = min(event.start for event in events)
     for stage, action, start, end in events:
-        transfer = action.kind in TRANSFERS
+        is_transfer = action.kind in TRANSFERS
         found.append(
             {
-                "name": action.name if transfer else f"{action.kind.value}{action.micro_batch}",
+                "name": action.name if is_transfer else f"{action.kind.value}{action.micro_batch}",
                 "cat": action.kind.name.lower(),
                 "ph": "X",
-                "pid": _group(action),
+                "pid": int(is_transfer),
                 "tid": stage,
                 "ts": (start - begin) * unit_us,
                 "dur": (end - start) * unit_us,
@@ -50,7 +44,3 @@ def trace_events(events: Sequence[Event], unit_us: float) -> list[dict]:
             }
         )
     return found
-
-
-def _group(action: Action) -> int:
-    return int(action.kind in TRANSFERS)

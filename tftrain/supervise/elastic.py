@@ -19,7 +19,7 @@ and notices changes at any time. Each new child starts without the graphs, threa
 one. The cost is that TensorFlow starts again at each change.
 """
 
-import ctypes
+import contextlib
 import json
 import logging
 import os
@@ -34,16 +34,15 @@ from tftrain.checkpoint import folder
 from tftrain.config.fields import Problem
 from tftrain.config.train import TrainConfig
 from tftrain.host import log
-from tftrain.host.environment import host_name
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.membership import Membership, is_elastic
 from tftrain.parallel.rendezvous import STORE_ERRORS
+from tftrain.supervise.signals import REQUESTS, end_with
 
 logger = logging.getLogger(__name__)
 
 PARENT = "TFTRAIN_SUPERVISOR"
-PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 MAX_RANKS = 4096  # more than any job has
 HOST_SECONDS = 600  # the same as the driver waits for --min-np
 POLL_SECONDS = 0.5
@@ -55,7 +54,6 @@ MAX_FAILURES = 3
 HOSTS_CHANGED, RANK_FAILED, FINAL = "hosts_changed", "rank_failed", "final"
 STOPS = (ExitCode.STOPPED, ExitCode.NOT_SAVED)
 CAUSED_BY_PEERS = (ExitCode.PEER_ENDED, ExitCode.STALLED)
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Supervisor:
@@ -74,12 +72,10 @@ class Supervisor:
         """Prepares the first start.
 
         Args:
-            membership: this process's membership in the elastic job.
-            environ: environment of the children, with this process's first rank. PARENT is added to mark children.
-            command: the command line of the children.
+            membership: of this process in the elastic job.
+            environ, command: of the children; with this process's first rank, and PARENT is added to mark children.
             output_dir: the run's folder; all supervisors see its checkpoints.
-            problems: returns the reasons why a number of ranks can't share the work.
-            host_seconds: how long to wait for other hosts if there are such reasons.
+            problems, host_seconds: returns why a number of ranks can't share the work; the wait for others if so.
             log_level: of this process; its log is configured again when its rank changes.
         """
         self._membership, self._environ = membership, {**environ, PARENT: str(os.getpid())}
@@ -103,7 +99,9 @@ class Supervisor:
             logger.warning(f"elastic: horovodrun's driver has ended: {error}")
             return ExitCode.FAILED
         finally:
-            self._end_child()
+            if self._child is not None and self._child.poll() is None:
+                self._child.kill()
+                self._child.wait()
 
     def forward(self, number: int, _) -> None:
         """Forwards a signal to the child, which then ends the run; without a child, ends this process."""
@@ -120,8 +118,7 @@ class Supervisor:
             return False
         self._environ.update(place)
         self._launch, self._has_restarted = launch_from_environment(self._environ), True
-        host = host_name(self._environ) if self._launch.local_size < self._launch.size else ""
-        log.configure(self._launch.rank, self._log_level, host=host)
+        log.configure(self._launch.rank, self._log_level, host=self._launch.host(self._environ))
         if self._launch.rank == 0:
             where, reached = self._newest_checkpoint() or "the start", last_logged_step(self._output_dir)
             size = f"{self._launch.size} ranks, before {before.size}"
@@ -143,13 +140,18 @@ class Supervisor:
             return None
         if (code >= 0 and code not in CAUSED_BY_PEERS) or self._is_final():
             return exit_code
-        self._announce_failure(f"rank {self._launch.rank} ended with exit code {exit_code}")
+        if not self._membership.store.get(RANK_FAILED):
+            reason = f"rank {self._launch.rank} ended with exit code {exit_code}"
+            logger.warning(f"elastic: {reason}; all ranks start again")
+            self._membership.store.put(RANK_FAILED, reason)
         return self._count_failure()
 
     def _watch(self, child: subprocess.Popen) -> int:
         """Waits for a child and returns its exit code; kills it if another child failed and it does not end."""
         store, is_asked, deadline = self._membership.store, False, None
-        while (code := _wait(child)) is None:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(POLL_SECONDS)
             if self._membership.changed.is_set() and not is_asked:
                 logger.warning("elastic: hosts or slots have changed; the run saves and starts again")
                 store.put(HOSTS_CHANGED, "yes")
@@ -159,7 +161,6 @@ class Supervisor:
                 deadline = time.monotonic() + GRACE_SECONDS
             elif deadline is not None and time.monotonic() > deadline:
                 child.kill()
-        return code
 
     def _await_hosts(self, problems: list[Problem]) -> int | None:
         """Waits until hosts change and returns None, or an exit code if they do not."""
@@ -183,12 +184,6 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
         return final is not None
 
-    def _announce_failure(self, what: str) -> None:
-        """Leaves a note that makes all ranks start again."""
-        if not self._membership.store.get(RANK_FAILED):
-            logger.warning(f"elastic: {what}; all ranks start again")
-            self._membership.store.put(RANK_FAILED, what)
-
     def _count_failure(self) -> int | None:
         """Returns FAILED if ranks fail repeatedly without a new checkpoint in between, else None."""
         newest = self._newest_checkpoint()
@@ -201,13 +196,7 @@ class Supervisor:
         return ExitCode.FAILED
 
     def _newest_checkpoint(self) -> Path | None:
-        found = folder.find(self._output_dir)
-        return found[-1] if found else None
-
-    def _end_child(self) -> None:
-        if self._child is not None and self._child.poll() is None:
-            self._child.kill()
-            self._child.wait()
+        return next(reversed(folder.find(self._output_dir)), None)
 
 
 def last_logged_step(output_dir: str) -> int:
@@ -232,7 +221,7 @@ def supervises(config: TrainConfig, environ: Mapping[str, str]) -> bool:
     if not is_elastic(environ):
         return False
     if PARENT in environ:
-        _die_with(int(environ[PARENT]))
+        end_with(int(environ[PARENT]), signal.SIGKILL)()
         return False
     return any(not config.problems(ranks) for ranks in range(1, MAX_RANKS + 1))
 
@@ -243,35 +232,10 @@ def is_child(environ: Mapping[str, str]) -> bool:
 
 
 def supervise(config: TrainConfig, environ: Mapping[str, str]) -> int:
-    """Runs this process's command as a child until the run ends for good, and returns its exit code.
-
-    Args:
-        config: as given on the command line.
-        environ: the variables set by horovodrun.
-    """
-    supervisor = Supervisor(
-        Membership(environ),
-        environ,
-        [sys.executable, *sys.orig_argv[1:]],
-        config.run.output_dir,
-        config.problems,
-        float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)),
-        config.log.log_level,
-    )
-    for number in FORWARDED:
+    """Runs this process's command as a child until the run ends for good, and returns its exit code."""
+    command, output_dir = [sys.executable, *sys.orig_argv[1:]], config.run.output_dir
+    seconds, level = float(environ.get("HOROVOD_ELASTIC_TIMEOUT", HOST_SECONDS)), config.log.log_level
+    supervisor = Supervisor(Membership(environ), environ, command, output_dir, config.problems, seconds, level)
+    for number in REQUESTS:
         signal.signal(number, supervisor.forward)
     return supervisor.run()
-
-
-def _die_with(supervisor: int) -> None:
-    """Makes the kernel kill this process when its parent ends for any reason."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _wait(child: subprocess.Popen) -> int | None:
-    try:
-        return child.wait(POLL_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None

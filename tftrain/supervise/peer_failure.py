@@ -22,12 +22,9 @@ FORGOTTEN_SECONDS = 10
 
 
 def on_uncaught_gloo_error(end_process: Callable[[], None]) -> None:
-    """Calls a function when an exception of Gloo is not caught, in the thread that threw it.
+    """Calls a function, which must end the process, when an exception of Gloo is not caught; in the thread that threw.
 
     Other uncaught C++ exceptions abort the process as before.
-
-    Args:
-        end_process: must end the process; otherwise C++ aborts it.
     """
     library = ctypes.CDLL("libstdc++.so.6")
     type_of_exception = library["__cxa_current_exception_type"]
@@ -51,10 +48,6 @@ def on_forgotten_collective(is_waiting: Callable[[], bool], end_process: Callabl
 
     Call it while Horovod runs. The watchdog's thread can't do this: asking Horovod for its state blocks while it
     destroys process sets.
-
-    Args:
-        is_waiting: returns whether a collective has begun and not ended.
-        end_process: must end the process.
     """
     import horovod.tensorflow as hvd
 
@@ -64,9 +57,8 @@ def on_forgotten_collective(is_waiting: Callable[[], bool], end_process: Callabl
         # Process set 0, of all ranks, is destroyed last.
         return ranks_of_set(0, ranks) != 0
 
-    threading.Thread(
-        target=_watch, args=(has_ended, is_waiting, end_process), name="forgotten collectives", daemon=True
-    ).start()
+    watch = (has_ended, is_waiting, end_process)
+    threading.Thread(target=_watch, args=watch, name="forgotten collectives", daemon=True).start()
 
 
 def _watch(has_ended: Callable[[], bool], is_waiting: Callable[[], bool], end_process: Callable[[], None]) -> None:

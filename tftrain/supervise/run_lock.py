@@ -32,20 +32,13 @@ class RunLock:
     """
 
     def __init__(self, output_dir: str | Path):
-        """Locks nothing yet; the folder exists."""
         self.path = Path(output_dir) / NAME
         self._file: int | None = None
 
     def acquire(self, wait_seconds: float = 0.0) -> str | None:
-        """Locks the folder.
+        """Locks the folder; returns words for the process that still holds the lock after so many seconds, else None.
 
         If the file system has no locks, this warns and goes on.
-
-        Args:
-            wait_seconds: how long another process may still hold the lock.
-
-        Returns:
-            None; or, if another process holds the lock, words for that process.
         """
         end = time.monotonic() + wait_seconds
         try:

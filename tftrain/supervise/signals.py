@@ -5,6 +5,7 @@ TensorFlow's C++ for minutes, or for ever. So the number of each signal goes thr
 signal is a request: the next step shares it with all ranks. The second signal ends the process at once.
 """
 
+import ctypes
 import logging
 import os
 import signal
@@ -22,14 +23,11 @@ REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 FORCING = (signal.SIGTERM, signal.SIGINT)
 # A launcher forwards a signal that the terminal or the batch system has already sent to every process.
 SAME_SIGNAL_SECONDS = 1.0
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class Signals:
-    """Listens to signals inside a `with` statement; in the main thread.
-
-    Attributes:
-        received: the number of the first signal, 0 before.
-    """
+    """Listens to signals inside a `with` statement, in the main thread; `received` is the first one's number, or 0."""
 
     def __init__(
         self,
@@ -41,7 +39,7 @@ class Signals:
 
         Args:
             on_request: called once, possibly from another thread, with the name of the first signal.
-            end: ends the process with a code.
+            end: called with an exit code at a second one.
             plan: what the first signal leads to, for the log.
         """
         self.received = 0
@@ -99,3 +97,15 @@ class Signals:
             name = signal.Signals(number).name
             logger.warning(f"a second signal, {name}: this process ends at once and saves nothing")
             self._end(ExitCode.SIGNALLED + number)
+
+
+def end_with(parent: int, number: int = signal.SIGTERM) -> Callable[[], None]:
+    """Returns a function for a child of a process, after which the kernel sends it a signal when that has ended."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def in_child() -> None:
+        prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(ExitCode.SIGNALLED + number)
+
+    return in_child

@@ -29,53 +29,31 @@ REPORT_SECONDS = 10
 
 @dataclass(eq=False)
 class Limit:
-    """Something that must end in time.
+    """Something that must end in time."""
 
-    Attributes:
-        what: a noun for it, used in the report.
-        seconds: the longest time that it may take.
-        flag: the flag that sets the seconds.
-        code: the exit code if it takes longer.
-        left: the seconds that remain.
-    """
-
-    what: str
-    seconds: float
-    flag: str
-    code: int
-    left: float
+    what: str  # a noun for it, used in the report
+    seconds: float  # the longest time that it may take
+    flag: str  # sets the seconds
+    code: int  # the exit code if it takes longer
+    left: float  # the seconds that remain
 
     def restart(self) -> None:
         """Starts to count again, because there was progress."""
         self.left = self.seconds
 
-    def exceeded(self) -> str:
-        """Returns the report of an exceeded limit."""
-        return f"{self.what} took longer than --{self.flag}={self.seconds:g} seconds"
-
 
 class Watchdog:
-    """The limits of one process.
-
-    Attributes:
-        pending: the collectives of this process; the report names the unfinished ones. None before the start.
-        stage: of the pipeline, for the report; None without stages.
-    """
+    """The limits of one process."""
 
     def __init__(
         self, rank: int, settings: LimitsConfig, output_dir: str, end: Callable[[int], None] = os._exit, host: str = ""
     ):
-        """Starts the thread.
+        """Starts the thread, which ends the process by calling `end` with a code.
 
-        Args:
-            rank: of this process.
-            settings: the seconds of each limit.
-            output_dir: folder where the report writes stacks/rank_N.txt.
-            end: ends the process with a code.
-            host: of the rank, for the report; "" if all ranks share one.
+        The report writes OUTPUT_DIR/stacks/rank_N.txt and names the host, "" if all ranks share one.
         """
-        self.pending: PendingCollectives | None = None
-        self.stage: int | None = None
+        self.pending: PendingCollectives | None = None  # The report names the unfinished ones; None before the start.
+        self.stage: int | None = None  # Of the pipeline, for the report; None without stages.
         self._rank, self._settings, self._output_dir, self._end = rank, settings, output_dir, end
         self._program = f"tftrain.run: rank {rank}{host and f' on {host}'}"
         self._limits: list[Limit] = []
@@ -113,9 +91,8 @@ class Watchdog:
             for limit in list(self._limits):
                 limit.left -= elapsed
                 if limit.left <= 0:
-                    reporter = threading.Thread(
-                        target=self._report, args=[limit], name="watchdog's report", daemon=True
-                    )
+                    name = "watchdog's report"
+                    reporter = threading.Thread(target=self._report, args=[limit], name=name, daemon=True)
                     reporter.start()
                     reporter.join(REPORT_SECONDS)
                     self._end(limit.code)
@@ -127,7 +104,8 @@ class Watchdog:
         It writes straight to stderr, because a hung thread may hold a lock of `logging`.
         """
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
-        line = f"{self._program}: {limit.exceeded()}{self.waiting()}"
+        late = f"{limit.what} took longer than --{limit.flag}={limit.seconds:g} seconds"
+        line = f"{self._program}: {late}{self.waiting()}"
         print(line, file=sys.__stderr__, flush=True)
         stacks = Path(self._output_dir) / "stacks" / f"rank_{self._rank}.txt"
         try:

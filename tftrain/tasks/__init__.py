@@ -6,6 +6,7 @@ from tftrain.model.part import ModelPart
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks.bert_pretraining import BertPretraining, MaskedWords
 from tftrain.tasks.causal_pretraining import CausalPretraining
+from tftrain.tasks.completion import Completion
 from tftrain.tasks.fine_tuning import Classification, MultiLabel, QuestionAnswering, Regression, TokenClassification
 from tftrain.tasks.sentence_embedding import SentenceEmbedding
 from tftrain.tasks.task import Batch, Mean, Task
@@ -24,11 +25,12 @@ FINE_TUNING = {  # by --task
     "token_classification": TokenClassification,
     "question_answering": QuestionAnswering,
     "embedding": SentenceEmbedding,
+    "completion": Completion,
 }
 
 
 def make_task(config: TrainConfig, mesh: Mesh, part: ModelPart | None = None, initial: Weights | None = None) -> Task:
     """Builds the task of a filled-in configuration: this rank's part of the model, with its initial weights."""
     model = config.model
-    task = FINE_TUNING[model.task] if model.is_fine_tuned else PRETRAINING[model.objective, model.next_sentence]
+    task = FINE_TUNING[model.task] if model.reads_examples else PRETRAINING[model.objective, model.next_sentence]
     return task(config, mesh, part, initial)

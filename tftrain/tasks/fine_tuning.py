@@ -47,14 +47,17 @@ class FineTuning(Task):
     ) -> dict[str, tf.Tensor]:
         """Returns the sums and, for the scorer, the outputs; see `Task.compute`."""
         outputs = self.model.head_outputs(x, dropout, deferred)
-        loss, correct = self.loss_terms(outputs, batch)
+        return self.sums_of(*self.loss_terms(outputs, batch), batch, self.to_score(outputs, batch))
+
+    def sums_of(self, loss: tf.Tensor, correct: tf.Tensor, batch: Batch, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the sums of loss and correct predictions, which have the shape of the weights, and the outputs."""
         weights = tf.cast(self.weights(batch), loss.dtype)
         return {
             "loss_sum": tf.reduce_sum(loss * weights),
             "weight": tf.reduce_sum(weights),
             "correct": tf.reduce_sum(tf.cast(correct, loss.dtype) * weights),
             "examples": tf.reduce_sum(tf.cast(_example_weights(batch), loss.dtype)),
-            "outputs": self.to_score(outputs, batch),
+            "outputs": outputs,
         }
 
     def step_flops(self, samples: int) -> int:
@@ -137,9 +140,7 @@ class TokenClassification(FineTuning):
 
     def weights(self, batch: Batch) -> tf.Tensor:
         """Returns 1 for the first token of each word, [b, S]."""
-        words = tf.cast(batch["labels"] >= 0, tf.float32)
-        weights = batch.get("example_weights")
-        return words if weights is None else words * tf.cast(weights, tf.float32)[:, None]
+        return token_weights(batch)
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the best class of each token, fp32 [b, S]."""
@@ -179,6 +180,12 @@ class QuestionAnswering(FineTuning):
     def scorer(self, source: ExampleSource) -> Scorer:
         """Returns F1 and exact matches, as SQuAD's own script computes them."""
         return squad_answers.AnswerScorer(source.examples, self._config.fine_tuning)
+
+
+def token_weights(batch: Batch) -> tf.Tensor:
+    """Returns 1 for each token with a label, and 0 for those without, whose label is negative: fp32 [b, S]."""
+    tokens, weights = tf.cast(batch["labels"] >= 0, tf.float32), batch.get("example_weights")
+    return tokens if weights is None else tokens * tf.cast(weights, tf.float32)[:, None]
 
 
 def _example_weights(batch: Batch) -> tf.Tensor:

@@ -29,27 +29,14 @@ LARGEST_EXPONENT = 709  # of e in a float64
 
 
 def evaluate(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
-    """Prints held-out loss and accuracy of the checkpoint that `--resume` means; see `row_of_checkpoint`.
-
-    Returns:
-        DONE; or FAILED, if the result can't be printed.
-    """
+    """Does `row_of_checkpoint`; returns DONE, or FAILED if the result can't be printed."""
     row_of_checkpoint(config, mesh, watchdog)
     # The lines are all that an evaluation leaves.
     return ExitCode.FAILED if log.lines_are_lost() else ExitCode.DONE
 
 
 def row_of_checkpoint(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> EvalRow:
-    """Evaluates the checkpoint that `--resume` means, prints the result, and returns it.
-
-    Args:
-        config: resolved, with the sizes that the data gives filled in.
-        mesh: the ranks, already connected.
-        watchdog: of this process; by default a new one.
-
-    Raises:
-        DataError, CheckpointError: the message names the file.
-    """
+    """Evaluates the checkpoint that `--resume` means, prints the result, and returns it; an error names the file."""
     watchdog = watchdog or Watchdog(mesh.rank, config.limits, config.run.output_dir)
     with watchdog.limit("loading the checkpoint", "start_timeout_seconds"):
         parts = parts_of_rank(config, mesh)
@@ -86,16 +73,7 @@ def evaluation_lines(task: Task, result: Evaluation) -> dict[str, str]:
 
 
 def load_task(config: TrainConfig, parts: Sequence[ModelPart], mesh: Mesh) -> tuple[Task, Path, int]:
-    """Returns the task with the weights of the checkpoint that `--resume` means, and that one's path and step.
-
-    Args:
-        config: of the run, resolved.
-        parts: the layers of this rank.
-        mesh: the ranks.
-
-    Raises:
-        CheckpointError: the message names the file.
-    """
+    """Returns the task with the weights of the checkpoint that `--resume` means, and the checkpoint's path and step."""
     initial = initial_weights.open_for(config)
     task = make_task(config, mesh, joined(parts), initial)
     if initial:

@@ -17,61 +17,42 @@ from tftrain.tasks.task import Batch
 
 
 class Gradients(NamedTuple):
-    """The result of forward and backward over one or more micro-batches.
+    """The result of forward and backward over one or more micro-batches."""
 
-    Attributes:
-        dense: a gradient for each variable, still different on each rank; where every micro-batch is reduced at once,
-            this rank's part of each bucket, summed over ranks.
-        rows: the gradients of the token embedding's looked-up rows; None where they are part of `dense`.
-        sums: the task's sums, fp32 [len(task.sums)].
-    """
-
+    # A gradient for each variable, still different on each rank; where every micro-batch is reduced at once, this
+    # rank's part of each bucket, summed over ranks.
     dense: list[tf.Tensor]
-    rows: SparseRows | None
-    sums: tf.Tensor
+    rows: SparseRows | None  # gradients of the token embedding's looked-up rows; None where they are part of `dense`
+    sums: tf.Tensor  # the task's, fp32 [len(task.sums)]
 
 
 class Position(NamedTuple):
-    """The step, loss weights and loss scale of a global batch.
+    """The step, loss weights and loss scale of a global batch."""
 
-    Attributes:
-        step: int64 scalar tensor, the number of the update.
-        loss_weights: fp32 [losses], of the global batch.
-        scale: fp32 scalar, the loss scale.
-    """
-
-    step: tf.Tensor
-    loss_weights: tf.Tensor
-    scale: tf.Tensor
+    step: tf.Tensor  # int64 scalar, the number of the update
+    loss_weights: tf.Tensor  # fp32 [losses], of the global batch
+    scale: tf.Tensor  # fp32 scalar, the loss scale
 
 
 class Accumulation:
     """Adds up the gradients of micro-batches in one loop on the device, which may be an XLA cluster."""
 
     def __init__(self, run: Run, reduction: GradientReduction):
-        """Prepares the computation; nothing is traced before the first call.
-
-        Args:
-            run: its task, its micro-batch size, its seed, and whether XLA compiles.
-            reduction: sums the gradients of each micro-batch where it says so.
-        """
+        """Traces nothing yet; `reduction` sums the gradients of each micro-batch where it says so."""
         self._run, self._reduction = run, reduction
         # With a split, looked-up rows can't be sent as rows, because not every rank owns the rows' gradients.
         self._sparse = not run.config.compute.sparse_as_dense and run.optimizer.state.split is None
         self._variables = list(run.task.model.named_variables().values())
         self._buffer_dtype = tf.as_dtype(DTYPES[run.config.batch.grad_accum_dtype])
         # If each micro-batch is reduced, the loop contains collectives. Then XLA compiles only the loop's body.
-        self._compiled = tf.function(
-            self._accumulate, jit_compile=run.jit and not reduction.each_micro_batch, autograph=False
-        )
+        jit = run.jit and not reduction.each_micro_batch
+        self._compiled = tf.function(self._accumulate, jit_compile=jit, autograph=False)
         self._compiled_micro_batch = tf.function(self._micro_batch, jit_compile=run.jit, autograph=False)
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
-        """Computes the gradients of a batch, times the loss scale.
+        """Computes the gradients of this rank's share of a global batch, times the loss scale.
 
-        Args:
-            batch: this rank's share of the global batch: some times micro_batch_size samples, in order.
-            position: of the batch in the run.
+        The share is some times micro_batch_size samples, in order.
         """
         return self._compiled(batch, position)
 
@@ -83,9 +64,7 @@ class Accumulation:
             return self._reduced_micro_batch(batch, tf.constant(start, tf.int64), position)
 
         def body(index, dense, rows, sums):
-            micro = {
-                name: tf.reshape(tensor, [steps, size, *tensor.shape[1:]])[index] for name, tensor in batch.items()
-            }
+            micro = {name: tf.reshape(each, [steps, size, *each.shape[1:]])[index] for name, each in batch.items()}
             first_sample = start + tf.cast(index, tf.int64) * size
             new = self._reduced_micro_batch(micro, first_sample, position)
             dense = [total + tf.cast(each, total.dtype) for total, each in zip(dense, new.dense, strict=True)]

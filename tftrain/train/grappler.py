@@ -39,13 +39,7 @@ def configure(compute: ComputeConfig) -> None:
 
 
 def without_effect(compute: ComputeConfig, jit: bool, gpu: bool) -> str | None:
-    """Returns a line on the settings that do nothing in this run, or None.
-
-    Args:
-        compute: the flags.
-        jit: whether the step is compiled by XLA.
-        gpu: whether it runs on a GPU.
-    """
+    """Returns a line on the settings that do nothing in a run that XLA compiles (`jit`) or on this device, or None."""
     given = [] if compute.memory_optimization == "default" else [f"--memory_optimization={compute.memory_optimization}"]
     if jit:
         given += ["--suppress_grappler"] if compute.suppress_grappler else []

@@ -26,22 +26,10 @@ from tftrain.train.pipeline import PipelineEvaluation
 
 
 class HeldOut:
-    """The held-out split of a run's data, and the compiled forward pass over it.
-
-    Attributes:
-        scorer: judges the predictions; None if the task's means say all.
-    """
+    """The held-out split, and the compiled forward pass over it; `scorer` is None if the task's means say all."""
 
     def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        """Opens the split; nothing is read before the first call.
-
-        Args:
-            config: of the run, resolved.
-            task: whose model is evaluated as it is at each call.
-            parts: the layers of this rank.
-            mesh: the ranks.
-            jit: whether XLA compiles the forward pass.
-        """
+        """Opens the split; nothing is read before the first call, and each call evaluates the task's model as it is."""
         self._config, self._task, self._mesh = config, task, mesh
         self._source = task.open_source(config.data, "eval", config.run.seed)
         self.scorer = task.scorer(self._source)
@@ -50,11 +38,7 @@ class HeldOut:
             self._forward = PipelineEvaluation(config, task, parts, mesh, jit)
 
     def __call__(self, before_batch: Callable[[], None] = lambda: None) -> Evaluation:
-        """Evaluates the model; every rank must call it.
-
-        Args:
-            before_batch: called before each batch.
-        """
+        """Evaluates the model; every rank must call it. `before_batch` is called before each batch."""
         # One forward pass takes a micro-batch: evaluation needs no more memory than training. Each of several pipeline
         # stages takes one at a time.
         mesh = self._mesh
@@ -80,7 +64,8 @@ class HeldOut:
         result = Evaluation(self._task.mean_values(total), unigram, examples, self._source.real_examples)
         if self.scorer is None:
             return result
-        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[:examples]
+        rows = min(self._rows() or self._source.num_examples, self._source.num_examples)
+        gathered = self._gathered(outputs, batch_size=samples // mesh.data.size)[:rows]
         return result._replace(scores=self.scorer.scores(gathered), outputs=gathered)
 
     def _rows(self) -> int:
@@ -95,9 +80,7 @@ class HeldOut:
     def _gathered(self, outputs: list[np.ndarray], batch_size: int) -> np.ndarray:
         """Returns what all data parallel ranks predict, in the order of the examples; every rank must call it.
 
-        Args:
-            outputs: of this rank's samples of each batch, on the last pipeline stage.
-            batch_size: number of these samples.
+        `outputs` are those of this rank's `batch_size` samples of each batch, on the last pipeline stage.
         """
         mesh, shape = self._mesh, self._task.output_shape
         batches = int(collectives.gather_numbers(mesh.world, len(outputs), "evaluation/batches").max())

@@ -3,17 +3,20 @@
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from tftrain.config.train import TrainConfig
+from tftrain.host import devices
 from tftrain.host.exit_codes import ExitCode, NotFiniteError
 from tftrain.input import pipeline
+from tftrain.input.source import ExampleSource
 from tftrain.labelled.tokenizers import write_tokenizer
 from tftrain.parallel.mesh import Mesh
 from tftrain.report import memory
 from tftrain.report.health import Health
-from tftrain.report.reporter import Clock, Reporter
+from tftrain.report.reporter import Clock, Reporter, describe
 from tftrain.run_state import Run
 from tftrain.saving import initial_weights
 from tftrain.saving.best import Best
@@ -22,11 +25,9 @@ from tftrain.saving.schedule import SaveSchedule
 from tftrain.supervise.signals import Signals
 from tftrain.supervise.watchdog import Watchdog
 from tftrain.tasks import Batch
-from tftrain.train import grappler, rank_checks
+from tftrain.train import grappler, pipeline_trace, rank_checks
 from tftrain.train.held_out import HeldOut
-from tftrain.train.introduce import introduce
 from tftrain.train.observers import CheckHealth, DrawPipeline, Evaluate, Observer, Outcome, Report, Save, Watch
-from tftrain.train.pipeline_trace import PipelineTrace
 from tftrain.train.step import TrainStep
 
 logger = logging.getLogger(__name__)
@@ -35,10 +36,7 @@ logger = logging.getLogger(__name__)
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
     """Trains to `max_steps`, from the state that `--resume` selects; writes a checkpoint, metrics and the loss curve.
 
-    Args:
-        config: resolved, with the sizes that the data gives filled in.
-        mesh: the ranks, already connected.
-        watchdog: of this process; by default a new one.
+    The configuration is resolved, with the sizes that the data gives, and the ranks are connected.
 
     Returns:
         DONE; or STOPPED, if a signal asked for the end and the state is saved.
@@ -85,10 +83,11 @@ def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> 
     checkpoints.prepare()
     with contextlib.ExitStack() as until_end, Signals(stopping) as signals, checkpoints.saves:
         schedule = SaveSchedule(config.checkpoint, mesh.is_chief)
+        drawn = min(done + pipeline_trace.STEP, max_steps)
         observers = [
             Watch(signals),
             CheckHealth(health),
-            *([DrawPipeline(PipelineTrace(run, step.clock), done + 1, max_steps)] if step.clock else []),
+            *([DrawPipeline(run, step.clock, drawn)] if step.clock else []),
             Report(reporter, config.log.log_every),
             *([Evaluate(held_out, best, reporter, health, watchdog, config.evaluation.eval_every)] if held_out else []),
             Save(checkpoints, schedule, health, best, watchdog),
@@ -113,13 +112,8 @@ def take_steps(
 ) -> Outcome:
     """Takes steps until one is the last; returns that one's outcome.
 
-    Args:
-        run: what is trained; its progress says which step is the next.
-        step: the update.
-        batches: this rank's share of the global batch of each step.
-        observers: what happens around a step, in this order.
-        clock: counts the seconds of the steps.
-        watchdog: limits them.
+    `batches` are this rank's shares of the global batches. `clock` counts the seconds of the steps, and `watchdog`
+    limits them.
     """
     done, max_steps = int(run.progress.step), run.config.run.max_steps
     for number in range(done + 1, max_steps + 1):
@@ -158,3 +152,29 @@ def best_of(config: TrainConfig, held_out: HeldOut | None, mesh: Mesh, done: int
     settings = config.fine_tuning
     metric = settings.best_metric or held_out.scorer.metrics[0]
     return Best(config.run.output_dir, metric, settings.early_stopping, mesh, done)
+
+
+def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) -> None:
+    """Says what a run is, which of its flags have no effect, and where it begins; the chief knows the checkpoint."""
+    config, split = run.config, run.optimizer.state.split
+    logger.info(describe(run, source))
+    logger.info(run.task.implementations())
+    if note := grappler.without_effect(config.compute, run.jit, devices.has_gpu()):
+        logger.info(note)
+    if not config.compute.sparse_as_dense and (split or run.mesh.pipeline.size > 1):
+        reason = "with split state, gradients travel dense to their owners" if split else "not with pipeline stages"
+        logger.info(f"--sparse_as_dense=false has no effect: {reason}")
+    if config.log.trace_pipeline and run.mesh.pipeline.size == 1:
+        logger.info("--trace_pipeline has no effect: there is one pipeline stage")
+    if (dtype := config.batch.grad_accum_dtype) != "fp32" and config.batch.grad_accum_steps == 1:
+        logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
+    if config.parallel.splits_state and not split:
+        logger.info("--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
+    checkpoint = config.checkpoint
+    if not checkpoint.saves_before(config.run.max_steps):
+        logger.info(
+            f"--checkpoint_every={checkpoint.checkpoint_every} and --checkpoint_minutes=0: there is no checkpoint "
+            "before the end; a run that is killed loses all its steps"
+        )
+    initial = config.run.init_checkpoint or "random weights"
+    logger.info(f"continuing after step {done} of {resumed}" if resumed else f"starting from {initial}")

@@ -6,7 +6,7 @@ tensor, and a receive for the computation before it, so transfers run while the 
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -17,7 +17,7 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.run_state import Run
 from tftrain.schedules import orders
-from tftrain.schedules.table import Action, Kind, Table, input_of, output_of, transfer_name
+from tftrain.schedules.table import Action, Kind, Table, input_of, output_of
 from tftrain.tasks.task import Batch, Task
 from tftrain.train.gradients import Gradients, Position
 from tftrain.train.stage import Backward, Forward, Stage
@@ -28,7 +28,6 @@ class PipelineEvaluation:
     """The task's sums of a batch, and what it predicts, without dropout and gradients."""
 
     def __init__(self, config: TrainConfig, task: Task, parts: Sequence[ModelPart], mesh: Mesh, jit: bool):
-        """Traces nothing yet; for the other arguments, see `Stage`."""
         self._config, self._mesh = config, mesh
         self._stage = Stage(task, parts, jit, config.run.seed)
 
@@ -37,37 +36,28 @@ class PipelineEvaluation:
         """Evaluates a batch of whole micro-batches.
 
         Returns:
-            The sums, fp32 [len(task.sums)]; zeros but on the last stage. And there, what the task predicts for each
+            The sums, fp32 [len(task.sums)], zeros but on the last stage; and there, what the task predicts for each
             sample, if it has a scorer.
         """
         count = self._stage.task.batch_size(batch) // self._config.batch.micro_batch_size
-        parallel = self._config.parallel
-        sizes = parallel.pipeline_parallel_size, count, parallel.virtual_pipeline_size
-        table = orders.forward_only(parallel.pipeline_schedule, *sizes)
+        table = schedule_of(self._config, count, orders.forward_only)
         graph = StageGraph(self._stage, self._mesh, table, batch, None)
         sums = graph.run().sums
         return sums, tf.concat(graph.outputs, axis=0) if graph.outputs else None
 
 
 class PipelineGradients:
-    """The gradients of this rank's stage over all micro-batches of a global batch.
-
-    Attributes:
-        clock: when this stage computed what in the last step; None unless --trace_pipeline.
-    """
+    """The gradients of this rank's stage over all micro-batches of a global batch; for `clock`, see `TrainStep`."""
 
     def __init__(self, run: Run):
-        """Prepares the computation; nothing is traced before the first call."""
         self._run = run
         self._stage = Stage(run.task, run.parts, run.jit, run.config.run.seed)
         self.clock = StageClock() if run.config.log.trace_pipeline else None
 
     def __call__(self, batch: Batch, position: Position) -> Gradients:
-        """Computes the gradients of a batch, times the loss scale.
+        """Computes the gradients of this rank's share of a global batch, times the loss scale.
 
-        Args:
-            batch: this rank's share of the global batch, the same on all stages: some times micro_batch_size samples.
-            position: of the batch in the run.
+        The share is the same on all stages: some times micro_batch_size samples.
         """
         run, config = self._run, self._run.config
         count = run.task.batch_size(batch) // config.batch.micro_batch_size
@@ -78,19 +68,15 @@ class PipelineGradients:
         return found._replace(dense=dense)
 
 
-def schedule_of(config: TrainConfig, micro_batches: int) -> Table:
+def schedule_of(config: TrainConfig, micro_batches: int, make: Callable[..., Table] = orders.table) -> Table:
     """Returns the table of the schedule that a run's flags ask for."""
     parallel = config.parallel
     sizes = parallel.pipeline_parallel_size, micro_batches, parallel.virtual_pipeline_size
-    return orders.table(parallel.pipeline_schedule, *sizes)
+    return make(parallel.pipeline_schedule, *sizes)
 
 
 class StageGraph:
-    """The graph of one batch, made from the actions of this rank's stage.
-
-    Attributes:
-        outputs: what the task predicts for each micro-batch, in order, in an evaluation on the last stage.
-    """
+    """The graph of one batch, made from the actions of this rank's stage."""
 
     def __init__(
         self,
@@ -102,16 +88,12 @@ class StageGraph:
         dtype: tf.DType = tf.float32,
         clock: StageClock | None = None,
     ):
-        """Starts an empty graph.
+        """Starts an empty graph for a batch of `table.micro_batches` micro-batches.
 
         Args:
-            stage: computes.
-            mesh: the ranks.
-            table: the schedule.
-            batch: of `table.micro_batches` micro-batches.
-            position: of the batch in the run; None in an evaluation.
+            stage, mesh, table, clock: what computes, on which of the ranks, by which schedule, and is measured how.
+            batch, position: the batch, and its position in the run; None in an evaluation.
             dtype: in which the gradients of micro-batches are added.
-            clock: measures the computations.
         """
         self._stage, self._mesh, self._table = stage, mesh, table
         self._batch, self._position, self._dtype, self._clock = batch, position, dtype, clock
@@ -125,7 +107,7 @@ class StageGraph:
         self._order: list[tf.Tensor] = []  # what the next computation waits for
         self._gradients: dict[int, tf.Tensor] = {}
         self._sums = tf.zeros([len(stage.task.sums)])
-        self.outputs: list[tf.Tensor] = []
+        self.outputs: list[tf.Tensor] = []  # predictions of each micro-batch, in an evaluation on the last stage
 
     def run(self) -> Gradients:
         """Adds all actions; returns the gradients of all variables and the task's sums, after everything was sent."""
@@ -203,12 +185,12 @@ class StageGraph:
         return self._clock.measure(action, given) if self._clock else contextlib.nullcontext(lambda results: None)
 
     def _input(self, action: Action) -> tf.Tensor | None:
-        source = input_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
-        return source and self._tensors.pop(transfer_name(source.what, source.boundary, action.micro_batch))
+        receive = input_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
+        return receive and self._tensors.pop(receive.name)
 
     def _output(self, action: Action, tensor: tf.Tensor) -> None:
-        target = output_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
-        self._tensors[transfer_name(target.what, target.boundary, action.micro_batch)] = tensor
+        send = output_of(action, self._mesh.stage, self._mesh.pipeline_parallel_size, self._table.chunks)
+        self._tensors[send.name] = tensor
 
     def _add(self, gradients):
         for place, gradient in gradients.items():

@@ -19,47 +19,33 @@ SECONDS_US = 1e6
 MEASURED, PLANNED = "pipeline", "pipeline_planned"
 
 
-class PipelineTrace:
-    """Writes pipeline.png with both schedules, pipeline.json and pipeline_planned.json, once in a run."""
+def write(run: Run, clock: StageClock) -> None:
+    """Writes pipeline.png with both schedules of the last step, pipeline.json and pipeline_planned.json on the chief.
 
-    def __init__(self, run: Run, clock: StageClock):
-        """Writes nothing yet.
-
-        Args:
-            run: its ranks and its folder.
-            clock: of this rank's stage.
-        """
-        self._run, self._clock = run, clock
-
-    def write(self) -> None:
-        """Collects the last step's times and writes the files on the chief; every rank must call it."""
-        events = self._clock.events(self._run.mesh.pipeline)
-        if not self._run.mesh.is_chief:
-            return
-        table = schedule_of(self._run.config, 1 + max(event.action.micro_batch for event in events))
-        planned = simulation.simulate(table, durations(events, table))
-        folder, words = Path(self._run.config.run.output_dir), []
-        schedules = {"as measured": events, "as planned": planned}
-        panels = {f"{table.schedule}, {title}": found for title, found in schedules.items()}
-        try:
-            picture.draw(panels, folder / f"{MEASURED}.png", "s")
-            trace.write(events, folder / f"{MEASURED}.json", SECONDS_US)
-            trace.write(planned, folder / f"{PLANNED}.json", SECONDS_US)
-        except OSError as error:
-            logger.warning(f"can't write {folder / MEASURED}: {error.strerror or error}")
-        for title, found in schedules.items():
-            seconds, bubble = simulation.step_time(found), simulation.bubble_share(found)
-            words.append(f"{1e3 * seconds:.1f} ms with a bubble of {100 * bubble:.1f}% {title}")
-        logger.info(f"pipeline: {', '.join(words)}; see {folder / MEASURED}.png")
+    Every rank must call it, with the clock of its stage.
+    """
+    events = clock.events(run.mesh.pipeline)
+    if not run.mesh.is_chief:
+        return
+    table = schedule_of(run.config, 1 + max(event.action.micro_batch for event in events))
+    planned = simulation.simulate(table, durations(events, table))
+    folder, words = Path(run.config.run.output_dir), []
+    schedules = {"as measured": events, "as planned": planned}
+    panels = {f"{table.schedule}, {title}": found for title, found in schedules.items()}
+    try:
+        picture.draw(panels, folder / f"{MEASURED}.png", "s")
+        trace.write(events, folder / f"{MEASURED}.json", SECONDS_US)
+        trace.write(planned, folder / f"{PLANNED}.json", SECONDS_US)
+    except OSError as error:
+        logger.warning(f"can't write {folder / MEASURED}: {error.strerror or error}")
+    for title, found in schedules.items():
+        seconds, bubble = simulation.step_time(found), simulation.bubble_share(found)
+        words.append(f"{1e3 * seconds:.1f} ms with a bubble of {100 * bubble:.1f}% {title}")
+    logger.info(f"pipeline: {', '.join(words)}; see {folder / MEASURED}.png")
 
 
 def durations(events: list[Event], table: Table) -> Durations:
-    """Returns the median durations of the computations of each stage and chunk, seconds; transfers take none.
-
-    Args:
-        events: the computations of a step, as measured.
-        table: the schedule.
-    """
+    """Returns the median durations, in seconds, of the computations of a step as measured; transfers take none."""
     found = defaultdict(list)
     for stage, action, begin, end in events:
         kind = Kind.BACKWARD_INPUTS if action.kind is Kind.BACKWARD else action.kind

@@ -15,10 +15,6 @@ from tftrain.train.step import TrainStep
 def before_start(config: TrainConfig, mesh: Mesh) -> None:
     """Compares configuration, packages, device and data of all ranks; before any other collective.
 
-    Args:
-        config: resolved, with the sizes that the data gives.
-        mesh: the ranks, already connected.
-
     Raises:
         MeshError: they differ, or are on GPUs and Horovod has no NCCL; on every rank.
         DataError: the data can't be read.
@@ -46,13 +42,11 @@ def before_start(config: TrainConfig, mesh: Mesh) -> None:
 
 
 def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: Mesh) -> None:
-    """Traces the step, and compares the collectives that each process set is about to do.
+    """Traces the step, which was not called yet, and compares the collectives that each process set is about to do.
 
     Args:
-        step: not called yet.
         batch: this rank's share of the first global batch.
         requests: with the shape and dtype of all later calls; another shape would cause a second trace, unchecked.
-        mesh: the ranks.
 
     Raises:
         MeshError: they differ in order, name, dtype or shape; on every rank, with the first that does.
@@ -68,13 +62,7 @@ def before_first_step(step: TrainStep, batch: dict, requests: np.ndarray, mesh: 
     for kind in kinds.values():
         group = mesh.group(kind)
         number = 0 if group.size == mesh.size else getattr(group.process_set, "process_set_id", None)
-        facts[kind] = {
-            f"collective {index} of the {kind} group": words
-            for index, words in enumerate(sorted(found.get(number, []), key=_order))
-        }
+        # Transfers after the rest, and sorted: two stages add them to their graphs in different orders.
+        ordered = sorted(found.get(number, []), key=lambda words: words if " link." in words else "")
+        facts[kind] = {f"collective {index} of the {kind} group": words for index, words in enumerate(ordered)}
     rank_consistency.require_same(mesh, facts, "step", host_name(), most=1)
-
-
-def _order(words: str) -> str:
-    """Returns the key that sorts transfers after the rest: two stages add them to their graphs in different orders."""
-    return words if " link." in words else ""

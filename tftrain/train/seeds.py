@@ -4,7 +4,6 @@ The score of a fine-tuned model depends much on the seed when examples are few (
 run says little.
 """
 
-import dataclasses
 import gc
 import json
 import logging
@@ -12,6 +11,7 @@ import statistics
 from pathlib import Path
 
 from tftrain.checkpoint import scores as scores_file
+from tftrain.config.fields import changed
 from tftrain.config.train import TrainConfig
 from tftrain.host.exit_codes import ExitCode
 from tftrain.parallel.mesh import Mesh
@@ -23,30 +23,17 @@ logger = logging.getLogger(__name__)
 NAME = "seeds.json"
 
 
-def of_seed(config: TrainConfig, number: int) -> TrainConfig:
-    """Returns the configuration of the run with the seed that is `number` above the first."""
-    seed = config.run.seed + number
-    output_dir = str(Path(config.run.output_dir) / f"seed_{seed}")
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, seed=seed, output_dir=output_dir))
-
-
 def train(config: TrainConfig, mesh: Mesh, watchdog: Watchdog | None = None) -> ExitCode:
-    """Trains; with several seeds once for each, in OUTPUT_DIR/seed_N. Runs that are done are not done again.
-
-    Args:
-        config: resolved, with the sizes that the data gives.
-        mesh: the ranks, already connected.
-        watchdog: of this process.
+    """Does `loop.train`; with several seeds once for each, in OUTPUT_DIR/seed_N, unless that run is done already.
 
     Returns:
         DONE; or what the first run that did not end so returned.
-
-    Raises:
-        What `loop.train` raises.
     """
     if config.fine_tuning.seeds == 1:
         return loop.train(config, mesh, watchdog)
-    runs = [of_seed(config, number) for number in range(config.fine_tuning.seeds)]
+    first, folder = config.run.seed, Path(config.run.output_dir)
+    seeds = range(first, first + config.fine_tuning.seeds)
+    runs = [changed(config, {"seed": seed, "output_dir": str(folder / f"seed_{seed}")}) for seed in seeds]
     for each in runs:
         logger.info(f"seed {each.run.seed}: {each.run.output_dir}")
         code = loop.train(each, mesh, watchdog)

@@ -21,39 +21,23 @@ AS_CALL = {"_noinline": True}
 
 
 class Forward(NamedTuple):
-    """The forward pass of one part over one micro-batch.
+    """The forward pass of one part over one micro-batch."""
 
-    Attributes:
-        output: activations, [b, S, H]; of the part with the heads, the loss times the loss scale.
-        sums: the task's sums, of the part with the heads; else None.
-        outputs: what the task predicts for each sample, in an evaluation of the part with the heads; None if the task
-            has no scorer.
-        tape: of the pass; None in an evaluation.
-        inputs: activations of the part before, [b, S, H]; None for the part with the embedding.
-        taps: see `weight_gradients`; empty unless backward is in two halves.
-        kernel_inputs: for each tap, what its kernel is multiplied with.
-    """
-
-    output: tf.Tensor
-    sums: tf.Tensor | None
-    outputs: tf.Tensor | None
-    tape: tf.GradientTape | None
-    inputs: tf.Tensor | None
-    taps: list[tf.Tensor]
-    kernel_inputs: list[tf.Tensor]
+    output: tf.Tensor  # activations, [b, S, H]; of the part with the heads, the loss times the loss scale
+    sums: tf.Tensor | None  # the task's sums, of the part with the heads; else None
+    outputs: tf.Tensor | None  # predictions, in an evaluation of the part with the heads, if the task has a scorer
+    tape: tf.GradientTape | None  # of the pass; None in an evaluation
+    inputs: tf.Tensor | None  # activations of the part before, [b, S, H]; None for the part with the embedding
+    taps: list[tf.Tensor]  # see `weight_gradients`; empty unless backward is in two halves
+    kernel_inputs: list[tf.Tensor]  # for each tap, what its kernel is multiplied with
 
 
 class Backward(NamedTuple):
-    """The backward pass of one part over one micro-batch, or the first half of it.
+    """The backward pass of one part over one micro-batch, or the first half of it."""
 
-    Attributes:
-        of_inputs: gradient of the activations of the part before; None for the part with the embedding.
-        of_variables: index in `Stage.variables` -> gradient.
-        kernel_inputs, upstream: what `Stage.backward_weights` needs for the kernels' gradients.
-    """
-
-    of_inputs: tf.Tensor | None
-    of_variables: dict[int, tf.Tensor]
+    of_inputs: tf.Tensor | None  # gradient of the activations of the part before; None for the part with the embedding
+    of_variables: dict[int, tf.Tensor]  # index in `Stage.variables` -> gradient
+    # What `Stage.backward_weights` needs for the kernels' gradients.
     kernel_inputs: list[tf.Tensor]
     upstream: list[tf.Tensor]
 
@@ -68,20 +52,12 @@ class Stage:
     """
 
     def __init__(self, task: Task, parts: Sequence[ModelPart], jit: bool, seed: int):
-        """Traces nothing yet.
-
-        Args:
-            task, parts: see the attributes.
-            jit: whether XLA compiles the parts.
-            seed: of the run, for dropout.
-        """
+        """Traces nothing yet; `jit` says whether XLA compiles the parts, and dropout depends on the run's seed."""
         self.parts, self.task, self.variables = list(parts), task, list(task.model.held_variables().values())
         self._seed, self._kernels = seed, [task.model.kernels(part) for part in self.parts]
         places = {variable.ref(): place for place, variable in enumerate(self.variables)}
         self._places_of_kernels = [[places[kernel.ref()] for kernel in kernels] for kernels in self._kernels]
-        compiled = functools.partial(
-            tf.function, jit_compile=jit, autograph=False, experimental_attributes=AS_CALL, reduce_retracing=False
-        )
+        compiled = functools.partial(tf.function, jit_compile=jit, autograph=False, experimental_attributes=AS_CALL)
         self._functions = [compiled(functools.partial(self._run, chunk)) for chunk in range(len(self.parts))]
         self._kernel_gradients = compiled(kernel_gradients)
 
@@ -97,9 +73,8 @@ class Stage:
         """Runs a part.
 
         Args:
-            chunk: index of the part.
+            chunk, batch: index of the part, and the micro-batch.
             inputs: activations of the part before, [b, S, H]; None for the part with the embedding.
-            batch: the micro-batch.
             first_sample: int64 scalar, index of the micro-batch's first sample in the global batch.
             position: of the global batch in the run; None in an evaluation, which has no dropout and no backward.
             in_halves: whether backward will be in two halves.
@@ -118,9 +93,7 @@ class Stage:
     def backward(self, made: Forward, upstream: tf.Tensor | None) -> Backward:
         """Runs a part backward, or the first half of it if the forward pass was made for halves.
 
-        Args:
-            made: the forward pass.
-            upstream: the gradient of its output; None for the part with the heads.
+        `upstream` is the gradient of the part's output; None for the part with the heads.
         """
         sources = [*([] if made.inputs is None else [made.inputs]), *self.variables, *made.taps]
         found = made.tape.gradient(made.output, sources, output_gradients=upstream)

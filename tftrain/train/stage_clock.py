@@ -16,27 +16,19 @@ class StageClock:
     """Measures the computations of a stage on the host.
 
     A computation begins when the stage is free and its input has arrived, and ends when all its results are there.
-
-    Attributes:
-        actions: the computations, in order, of the graph that was traced last.
-        times: fp64 [actions, 2], seconds since 1970 at the begin and the end of each in the last step.
     """
 
     def __init__(self):
-        """Has measured nothing yet."""
-        self.actions: list[Action] = []
+        self.actions: list[Action] = []  # The computations, in order, of the graph that was traced last.
         with tf.device("CPU:0"):
+            # fp64 [actions, 2], seconds since 1970 at the begin and the end of each in the last step.
             shape = tf.TensorShape([None, 2])
             self.times = tf.Variable(tf.zeros([0, 2], tf.float64), trainable=False, shape=shape, name="stage_times")
         self._found: list[tf.Tensor] = []
 
     @contextlib.contextmanager
     def measure(self, action: Action, given: tf.Tensor | None) -> Iterator[Callable[[Iterable[tf.Tensor]], None]]:
-        """Measures a computation that is traced within it.
-
-        Args:
-            action: the computation.
-            given: its input from another stage, if it has one.
+        """Measures a computation, with this input from another stage, if any, that is traced within it.
 
         Yields:
             A function to call with the results.
@@ -56,8 +48,7 @@ class StageClock:
     def events(self, line: Group) -> list[Event]:
         """Returns the computations of all stages in the last step, in seconds since 1970; every rank must call it.
 
-        Args:
-            line: the ranks at this place in all stages.
+        `line` has the ranks at this place in all stages.
         """
         times = self.times.numpy().tolist()
         own = [(a.kind.name, a.micro_batch, a.chunk, *at) for a, at in zip(self.actions, times, strict=True)]

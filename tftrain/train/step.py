@@ -13,28 +13,19 @@ from tftrain.train.pipeline import PipelineGradients
 
 
 class TrainStep:
-    """The compiled update of a run.
-
-    Attributes:
-        clock: when this rank's pipeline stage computed what in the last step; None without --trace_pipeline.
-    """
+    """The compiled update of a run; `clock` has the times of this pipeline stage's last step with --trace_pipeline."""
 
     def __init__(self, run: Run):
-        """Prepares the update; nothing is traced before the first call."""
-        self._run, stages = run, run.mesh.pipeline_parallel_size
+        self._run, mesh, state = run, run.mesh, run.optimizer.state
         wire = tf.float16 if run.config.compute.hvd_fp16_compression else tf.float32
+        each_micro_batch = run.config.parallel.split_grad_accum
         self._reduction = GradientReduction(
-            run.mesh.data,
-            wire,
-            run.optimizer.state.split,
-            run.config.parallel.split_grad_accum,
-            run.mesh.tensor,
-            run.optimizer.state.replicated,
-            run.optimizer.state.summed,
+            mesh.data, wire, state.split, each_micro_batch, mesh.tensor, state.replicated, state.summed
         )
-        self._compute = PipelineGradients(run) if stages > 1 else Accumulation(run, self._reduction)
-        self.clock = self._compute.clock if stages > 1 else None
-        self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), run.mesh.data.size)])
+        has_stages = mesh.pipeline_parallel_size > 1
+        self._compute = PipelineGradients(run) if has_stages else Accumulation(run, self._reduction)
+        self.clock = self._compute.clock if has_stages else None
+        self._last = tf.zeros([StepInfo.packed_size(len(run.task.sums), mesh.data.size)])
         self._update = tf.function(
             lambda gradients, sums: run.optimizer.apply(gradients, run.loss_scale, sums),
             jit_compile=run.jit and run.optimizer.can_compile,
@@ -52,9 +43,7 @@ class TrainStep:
         self._last = info.packed
         return info
 
-    def traced(
-        self, batch: dict[str, tf.Tensor], requests: tf.Tensor | tuple
-    ) -> tf.types.experimental.ConcreteFunction:
+    def traced(self, batch: dict[str, tf.Tensor], requests: tf.Tensor) -> tf.types.experimental.ConcreteFunction:
         """Returns the traced function that `__call__` runs with such arguments."""
         return self._step.get_concrete_function(batch, requests, self._last)
 
@@ -69,19 +58,15 @@ class TrainStep:
             weights = collectives.all_reduce(data, run.task.loss_weights(batch), "loss_weights")
         scale, step = run.loss_scale.value, run.progress.step.read_value()
         local = self._compute(batch, Position(step, tf.maximum(weights, 1.0), scale))
-        gradients = self._reduce(local)
+        gradients = local.dense if self._reduction.each_micro_batch else self._reduction.sum(local.dense)
+        if local.rows:  # Of the token embedding, which is the first variable.
+            gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
+        gradients = self._reduction.make_replicas_equal(gradients)
         sums, bad_ranks = self._sum_losses(local.sums)
         info = self._update(gradients, sums)
         run.task.model.token_embedding.update_copy(run.mesh, "updated")
         run.progress.count(run.task.batch_size(batch) * data.size, sums, info.found_inf, info.is_nan)
         return StepInfo(sums, *info, bad_ranks, requests, before=before).with_packed()
-
-    def _reduce(self, local) -> list[tf.Tensor]:
-        """Returns the gradients summed over the ranks, in the dtype in which they were summed, one for each store."""
-        gradients = local.dense if self._reduction.each_micro_batch else self._reduction.sum(local.dense)
-        if local.rows:  # Of the token embedding, which is the first variable.
-            gradients[0] = self._reduction.add_rows(tf.cast(gradients[0], tf.float32), local.rows)
-        return self._reduction.make_replicas_equal(gradients)
 
     def _sum_losses(self, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the task's sums over all ranks, and 1 for each data parallel rank whose own are not finite."""

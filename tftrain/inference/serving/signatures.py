@@ -10,15 +10,24 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tftrain.inference.generation import drawn
 from tftrain.inference.serving.answer_graph import AnswerGraph
 from tftrain.inference.serving.text_graph import TextGraph
 from tftrain.inference.trained_model import MASK, TrainedModel, encoder_batch, most_probable
-from tftrain.model import bert
+from tftrain.model import bert, key_value_cache
 
 Outputs = dict[str, tf.Tensor]
 TEXT = (tf.TensorSpec([None], tf.string, "text"),)
 PAIR = (*TEXT, tf.TensorSpec([None], tf.string, "text_pair"))
 QUESTION = (tf.TensorSpec([None], tf.string, "question"), tf.TensorSpec([None], tf.string, "context"))
+GENERATED = (
+    tf.TensorSpec([None, None], tf.int32, "input_ids"),
+    tf.TensorSpec([None], tf.int32, "lengths"),
+    tf.TensorSpec([], tf.int32, "max_new_tokens"),
+    tf.TensorSpec([], tf.float32, "temperature"),
+    tf.TensorSpec([], tf.float32, "top_p"),
+    tf.TensorSpec([], tf.int32, "seed"),
+)
 IDS = tuple(tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "token_type_ids"))
 
 
@@ -59,6 +68,11 @@ class Signature:
 
     function: Callable[..., Outputs]
     inputs: tuple[tf.TensorSpec, ...]
+
+    @property
+    def is_of_ids(self) -> bool:
+        """Whether it maps token ids to numbers in one pass: what an ONNX file can hold, and comparisons compare."""
+        return not self.takes_text and self.inputs != GENERATED
 
     @property
     def takes_text(self) -> bool:
@@ -116,6 +130,35 @@ def next_token(source: Source) -> Signature | None:
         return {"logits": fp32(network.logits(network.hidden_states({"input_ids": input_ids})))}
 
     return Signature(run, source.ids)
+
+
+def generate(source: Source) -> Signature | None:
+    """Token ids to the tokens that follow, as `tftrain.predict --max_new_tokens` draws them but for the random numbers.
+
+    input_ids are those of texts, each with any tokens after its first `lengths`; temperature 0 takes the most probable
+    token. The outputs are output_ids, [n, max_new_tokens], and how many of them are before the end token.
+    """
+    network, model = source.model.network, source.model
+    if not model.config.is_decoder:
+        return None
+    vocabulary = model.tokenizer.vocabulary if model.tokenizer else None
+    words = len(vocabulary) if vocabulary else model.config.vocab_size
+    end_id = vocabulary.end_id if vocabulary else -1
+
+    def run(input_ids, lengths, max_new_tokens, temperature, top_p, seed):
+        def choose(logits, step):
+            logits = logits[:, :words]
+            uniform = tf.random.stateless_uniform([tf.shape(logits)[0]], tf.stack([seed, step]))
+            return tf.cond(
+                temperature > 0,
+                lambda: drawn(logits, uniform, temperature, top_p=top_p),
+                lambda: tf.argmax(logits, axis=1, output_type=tf.int32),
+            )
+
+        found = key_value_cache.generate(network, input_ids, lengths, max_new_tokens, choose, end_id)
+        return {"output_ids": found, "lengths": tf.reduce_sum(tf.cast(found != end_id, tf.int32), axis=1)}
+
+    return Signature(run, GENERATED)
 
 
 def embeddings(source: Source) -> Signature | None:
@@ -243,6 +286,7 @@ BUILDERS: dict[str, Builder] = {
     "encode": encode,
     "masked_lm": masked_lm,
     "next_token": next_token,
+    "generate": generate,
     "embeddings": embeddings,
     "masked_tokens": masked_tokens,
     "next_tokens": next_tokens,

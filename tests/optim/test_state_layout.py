@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tftrain.optim.state_buckets import layout
+from tftrain.optim.state_layout import layout
 from tftrain.parallel.buckets import pack
 
 STRATEGIES = some.sampled_from(["even", "naive", "greedy:1", "greedy:2"])

@@ -1,0 +1,198 @@
+"""Prompts with their completions, and chats: what a decoder reads and learns of them, packed into rows.
+
+A chat is a list of messages, which a Jinja template makes one text of, as in transformers. The model learns what the
+assistant says: what a message of its adds to the text of the messages before it.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tftrain.config.fine_tuning import FineTuningConfig
+from tftrain.input.errors import DataError
+from tftrain.input.tokenizer_model import Tokenizer
+from tftrain.labelled.tables import Row, column_of, read_table
+from tftrain.prepare.packing import pack
+
+_PROMPT, _COMPLETION, _MESSAGES = ("prompt", "instruction", "text"), ("completion", "response", "output"), "messages"
+_MOST_IN_A_ROW = 64
+
+# Makes one text of messages; the second argument says whether it ends where the assistant's next message begins.
+Template = Callable[[Sequence[Mapping[str, str]], bool], str]
+
+
+class Example(NamedTuple):
+    """A prompt with its completion, or a chat."""
+
+    number: int  # in its file, from 0
+    place: str  # file and line, for messages
+    parts: tuple[tuple[str, bool], ...]  # texts that follow each other, each with whether the model learns it
+    is_chat: bool  # whether special tokens that the texts spell are tokens, and nothing ends the last text
+
+    @property
+    def completion(self) -> str:
+        """The last text that the model learns."""
+        return next(text for text, is_learned in reversed(self.parts) if is_learned)
+
+    @property
+    def prompt(self) -> str:
+        """The texts before it."""
+        last = max(place for place, (_, is_learned) in enumerate(self.parts) if is_learned)
+        return "".join(text for text, _ in self.parts[:last])
+
+
+class Encoded(NamedTuple):
+    """An example in tokens."""
+
+    ids: np.ndarray  # int32 [n + 1]
+    is_learned: np.ndarray  # bool [n + 1], which of them the model learns
+
+
+def read_examples(path: str, settings: FineTuningConfig, template: str | None) -> list[Example]:
+    """Reads a table with prompts and completions, or JSONL with messages, for which there must be a template.
+
+    Raises:
+        DataError: the file can't be read, or an example is damaged; the message names the line.
+    """
+    rows = read_table(path, settings.header)
+    if _MESSAGES in rows[0].values:
+        if not template:
+            raise DataError(f"{rows[0].place}: the tokenizer has no chat template; name a file with --chat_template")
+        compiled = compiled_template(template)
+        return [Example(number, row.place, _turns(row, compiled), True) for number, row in enumerate(rows)]
+    prompt = column_of(rows[0], settings.text_column, _PROMPT, "text_column")
+    completion = column_of(rows[0], settings.label_column, _COMPLETION, "label_column")
+    return [
+        Example(number, row.place, ((_text(row, prompt), False), (_text(row, completion), True)), False)
+        for number, row in enumerate(rows)
+    ]
+
+
+def compiled_template(text: str) -> Template:
+    """Compiles a Jinja template, in the sandbox and with the settings of transformers.
+
+    Raises:
+        DataError: it is no template, or, when it is called, can't make a text of the messages.
+    """
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    try:
+        found = environment.from_string(text)
+    except TemplateError as error:
+        raise DataError(f"the chat template is not one of Jinja: {error}") from error
+
+    def render(messages: Sequence[Mapping[str, str]], begins_answer: bool) -> str:
+        try:
+            return found.render(messages=messages, add_generation_prompt=begins_answer, raise_exception=refuse)
+        except Exception as error:  # A template can fail in any way.
+            raise DataError(f"the chat template can't make a text of the messages: {error}") from error
+
+    return render
+
+
+def question(text: str, template: Template) -> str:
+    """Returns a user's message as a text that ends where the assistant's answer begins."""
+    return template([{"role": "user", "content": text}], True)
+
+
+def end_of_answer(template: Template) -> str:
+    """Returns what a template writes after the assistant's message, without spaces around; maybe nothing."""
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    return template(messages, False).removeprefix(template(messages[:1], True)).removeprefix("b").strip()
+
+
+def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
+    messages = row.values.get(_MESSAGES)
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        raise DataError(f"{row.place}: messages is no list of objects with the texts role and content")
+    parts, written = [], ""
+    try:
+        for end, message in enumerate(messages, start=1):
+            if message["role"] != "assistant":
+                continue
+            before, after = template(messages[: end - 1], True), template(messages[:end], False)
+            if not (before.startswith(written) and after.startswith(before)):
+                raise DataError(
+                    "the template changes the text of earlier messages when another one follows; give each answer of "
+                    "the assistant a line of its own, with the messages before it"
+                )
+            parts += [(before[len(written) :], False), (after[len(before) :], True)]
+            written = after
+    except DataError as error:
+        raise DataError(f"{row.place}: {error}") from error
+    if not parts:
+        raise DataError(f"{row.place}: no message of the assistant, so there is nothing to learn")
+    return tuple(parts)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("role", "content"))
+
+
+def _text(row: Row, column: str) -> str:
+    value = row.values.get(column)
+    if not isinstance(value, str):
+        raise DataError(f"{row.place}: {column} is {value!r}; expected a text")
+    return value
+
+
+def encode(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
+    """Returns the tokens of examples; an end token, which is learned, follows a completion."""
+    tokenize = tokenizer.build(with_special_tokens=bool(examples) and examples[0].is_chat)
+    pieces = iter(tokenize([text for example in examples for text, _ in example.parts]))
+    end, found = np.array([tokenizer.vocabulary.end_id], np.int32), []
+    for example in examples:
+        parts = [(next(pieces), is_learned) for _, is_learned in example.parts]
+        if not example.is_chat:
+            parts.append((end, True))
+            if not len(parts[0][0]):  # A prompt without tokens begins as a document does.
+                parts[0] = (end, False)
+        ids = np.concatenate([part for part, _ in parts])
+        found.append(Encoded(ids, np.repeat([learned for _, learned in parts], [len(part) for part, _ in parts])))
+    return found
+
+
+class Rows:
+    """Examples of at most `length` inputs, several in a row.
+
+    Attributes:
+        examples: of each row, with the places of its completion's labels, int64 [n].
+        features: input_ids, input_mask, sequence_ids, position_ids and labels, int32 [rows, S] each.
+        cut, left_out: numbers of examples whose end did not fit, and of those of whose completion nothing fits.
+    """
+
+    def __init__(self, examples: Sequence[Example], encoded: Sequence[Encoded], length: int):
+        """Packs the examples."""
+        kept = [number for number, each in enumerate(encoded) if each.is_learned[1 : length + 1].any()]
+        self.left_out = len(encoded) - len(kept)
+        self.cut = sum(len(encoded[number].ids) > length + 1 for number in kept)
+        if not kept:
+            raise DataError(f"no completion begins in the first {length} tokens (--max_seq_length) of its example")
+        sizes = np.array([min(len(encoded[number].ids) - 1, length) for number in kept])
+        rows = pack(sizes, length, _MOST_IN_A_ROW)
+        names = ("input_ids", "input_mask", "sequence_ids", "position_ids", "labels")
+        self.features = {name: np.zeros([len(rows), length], np.int32) for name in names}
+        self.features["labels"] -= 1
+        self.examples: list[list[tuple[Example, np.ndarray]]] = []
+        for number, row in enumerate(rows):
+            self.examples.append([])
+            begin = 0
+            for place, chosen in enumerate(row[row >= 0].tolist()):
+                example, (ids, is_learned) = kept[chosen], encoded[kept[chosen]]
+                part = slice(begin, begin + sizes[chosen])
+                labels = np.where(is_learned[1:], ids[1:], -1)[: sizes[chosen]]
+                values = (ids[: sizes[chosen]], 1, place + 1, np.arange(sizes[chosen]), labels)
+                for name, value in zip(names, values, strict=True):
+                    self.features[name][number, part] = value
+                self.examples[-1].append((examples[example], begin + np.flatnonzero(labels >= 0)))
+                begin += sizes[chosen]

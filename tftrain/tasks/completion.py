@@ -1,0 +1,57 @@
+"""The fine-tuning of a decoder on prompts and their completions: it predicts the tokens of the completions alone."""
+
+import numpy as np
+import tensorflow as tf
+
+from tftrain.architecture import flops
+from tftrain.architecture.describe import describe
+from tftrain.input.source import ExampleSource
+from tftrain.labelled.scorers import CompletionScorer
+from tftrain.model.weight_gradients import Deferred
+from tftrain.ops.dropout import DropoutKey
+from tftrain.tasks.fine_tuning import FineTuning, token_weights
+from tftrain.tasks.task import Batch, Contents
+
+
+class Completion(FineTuning):
+    """The next-token loss of completions, in nats; several examples, which do not see each other, share a row.
+
+    A batch has input_ids, input_mask, sequence_ids, position_ids and labels, int32 [b, S]; a label is -1 where the next
+    token is not one of a completion.
+    """
+
+    def loss_sums(
+        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns the sums over tokens of completions, and what the scorer needs, fp32 [b, S, 2]."""
+        entropy, correct = self.model.cross_entropy(x, tf.maximum(batch["labels"], 0))
+        outputs = tf.cast(tf.stack([entropy, correct], axis=-1), tf.float32)
+        in_rows = tf.cast(tf.reduce_max(batch["sequence_ids"], axis=1), entropy.dtype)
+        weights = batch.get("example_weights")
+        examples = in_rows if weights is None else in_rows * tf.cast(weights, in_rows.dtype)
+        return self.sums_of(entropy, correct, batch, outputs) | {"examples": tf.reduce_sum(examples)}
+
+    def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """There is no head whose outputs could have a loss."""
+        raise NotImplementedError("the loss of a decoder is computed with its logits")
+
+    def weights(self, batch: Batch) -> tf.Tensor:
+        """Returns 1 for each token whose next one is of a completion, [b, S]."""
+        return token_weights(batch)
+
+    def contents(self, batch: Batch) -> Contents:
+        """Returns what is in the rows of a batch: examples, several in a row."""
+        return super().contents(batch)._replace(samples=int(np.sum(np.max(batch["sequence_ids"], axis=1))))
+
+    def step_flops(self, samples: int) -> int:
+        """Returns the operations of forward and backward over so many rows."""
+        return flops.step(describe(self._config.model), self._config.data.max_seq_length, 0, samples)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The cross-entropy of each token, and whether the best one is right."""
+        return (self._config.data.max_seq_length, 2)
+
+    def scorer(self, source: ExampleSource) -> CompletionScorer:
+        """Returns perplexity and the share of exact matches."""
+        return CompletionScorer(source.examples)
