@@ -34,7 +34,8 @@ class Workload(NamedTuple):
         zero_stage: 0 to 3 (arXiv 1910.02054).
         split_strategy: even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`.
         checkpointing: none, selective or full.
-        fused: the fused ops, among ln, softmax, flash (the whole attention core), gelu, dropout_add, optimizer.
+        fused: the fused ops, among ln, softmax, flash (the whole attention core), cudnn (if it is
+            cuDNN's), gelu, dropout_add, optimizer.
         hidden_dropout, attention_dropout: whether there is dropout.
         accumulation: number format of gradients summed over micro-batches; "" without a buffer for them.
         wire: number format of gradients between ranks.
@@ -142,7 +143,7 @@ def fused_ops(config: TrainConfig) -> frozenset[str]:
     }
     plain = config.optimizer.optimizer in (f"reference_{rule}", reference_optimizer(rule))
     if config.model.attn_impl != "softmax":
-        fused.add("flash")  # cuDNN keeps the same tensors
+        fused |= {"flash", config.model.attn_impl}  # cuDNN keeps the same tensors, but of as many keys as queries
     return frozenset(fused if plain else {*fused, "optimizer"})
 
 

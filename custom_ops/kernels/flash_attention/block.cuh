@@ -35,7 +35,7 @@ struct FlashBlock {
       : shape(args.shape),
         place(shape, RowHeads<kPass>(shape), Form::kRows, kColumnsAreKeys && shape.causal),
         tokens(shape, args.mask, place.sample),
-        rule(shape, args.mask, args.scale, HeadOfQueries(0)),
+        rule(shape, args.mask, args.scale, FirstHead()),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp),
         length(tokens.length),
@@ -55,19 +55,17 @@ struct FlashBlock {
   __device__ __forceinline__ int first_row() const { return place.first_row + warp * Form::kWarpRows; }
 
   // The offset of the head where a query has one number.
-  __device__ __forceinline__ int64_t numbers(int head = 0) const {
-    return shape.LseOffset(place.sample, HeadOfQueries(head));
+  __device__ __forceinline__ int64_t numbers(int head) const { return shape.LseOffset(place.sample, head); }
+
+  // The first head of queries that the block computes with; where rows are keys, the others that share them follow.
+  __device__ __forceinline__ int FirstHead() const {
+    return static_cast<int>(kColumnsAreKeys ? place.head : place.head * shape.group);
   }
 
-  // Where rows are keys, the heads of queries are counted among those that share them.
-  __device__ __forceinline__ int64_t HeadOfQueries(int head) const {
-    return kColumnsAreKeys ? place.head : place.head * shape.group + head;
-  }
-
+  // Where the columns are that belong to a head of queries.
   __device__ __forceinline__ HeadAddress Columns(int head) const {
-    if (!kColumnsAreKeys) return {shape.Offset(place.sample, HeadOfQueries(head), 0), shape.row_stride()};
-    const unsigned shared = static_cast<unsigned>(place.head) / static_cast<unsigned>(shape.group);
-    return {shape.KvOffset(place.sample, shared, 0), shape.kv_stride()};
+    if (!kColumnsAreKeys) return {shape.Offset(place.sample, head, 0), shape.row_stride()};
+    return {shape.KvOffset(place.sample, head / static_cast<int>(shape.group), 0), shape.kv_stride()};
   }
 
   // Begins to copy the block's rows of a tensor.
@@ -76,9 +74,8 @@ struct FlashBlock {
                                           own.stride, length - place.first_row, head_size, Shared::rows(set));
   }
 
-  // Begins to copy the columns of a tile of two tensors, from `column` on, of one of the walk's heads.
-  __device__ __forceinline__ void CopyTile(int column, const void* first, const void* second, int stage,
-                                           int head = 0) const {
+  // Begins to copy the columns of a tile of two tensors, from `column` on, that belong to a head of queries.
+  __device__ __forceinline__ void CopyTile(int column, const void* first, const void* second, int stage, int head) const {
     const auto [offset, stride] = Columns(head);
     const int64_t at = offset + column * stride;
     CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(first) + at, stride, length - column, head_size,

@@ -56,7 +56,7 @@ struct FlashColumns {
   float log_sum_exp[kTile];  // to base 2; this and the others are there only where columns are queries
   float dot[kTile];
   int64_t element;  // of the first query among those that dropout draws
-  int head;         // of these queries, counted among those that share the keys
+  int head;         // of these queries
   float slope;
   int first;  // this and the next are the tile's
   bool is_full;

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
   // once, because the products need almost all registers.
   const auto next_tile = [&](int turn, int head, bool copies) {
     FlashTile<kTile> tile;
-    if (!walk.Next(&tile, static_cast<int>(shape.group), &head)) return false;
+    if (!walk.Next(&tile, block.FirstHead() + static_cast<int>(shape.group) - 1, &head)) return false;
     if (copies) block.CopyTile(tile.first, args.query, args.dcontext, turn, head);
     FlashColumns<kTile>& columns = Shared::columns(turn);
     if (block.warp == 0) {
@@ -70,22 +70,24 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
       columns.log_sum_exp[i * kWarp + block.lane] = log_sum_exp[i];
       columns.dot[i * kWarp + block.lane] = dot[i];
     }
-    const int64_t head = block.HeadOfQueries(columns.head);
-    columns.slope = ScoreRule::SlopeOf(args.mask, args.scale, head);
-    if (kDropout) columns.element = shape.ElementOf(head, columns.first);
+    columns.slope = ScoreRule::SlopeOf(args.mask, args.scale, columns.head);
+    if (kDropout) columns.element = shape.ElementOf(columns.head, columns.first);
   };
 
   block.CopyOwnRows(args.key, 0);
   block.CopyOwnRows(args.value, 1);
   CommitCopies();
-  bool has_tile = next_tile(0, 0, true);
+  bool has_tile = next_tile(0, block.FirstHead(), true);
   if (has_tile) {
     read_columns(Shared::columns(0));
     store_columns(Shared::columns(0));
   }
   WaitForCopies();
   __syncthreads();
-  const RowOperand<T, kHead, kRowTiles, Form::kHoldsRows> keys(Shared::warp_rows(0)), values(Shared::warp_rows(1));
+  // With three blocks, a thread has no registers for both.
+  constexpr bool kHoldsValues = Form::kHoldsRows && FlashBlocks<FlashPass::kKeyGradient, T, kHead, kDropout> < 3;
+  const RowOperand<T, kHead, kRowTiles, Form::kHoldsRows> keys(Shared::warp_rows(0));
+  const RowOperand<T, kHead, kRowTiles, kHoldsValues> values(Shared::warp_rows(1));
 
   const int first_row = block.first_row();
   const int first_key = first_row + LaneGroup();

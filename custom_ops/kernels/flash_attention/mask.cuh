@@ -100,10 +100,10 @@ class TileWalk {
     codes_.Read(tokens, next_);
   }
 
-  // The next tile; false if there is none. The same tiles come again for each of the heads: `head` is the last tile's, and
-  // becomes this one's.
-  __device__ bool Next(FlashTile<kTile>* tile, int heads, int* head) {
-    while (next_ < end_ || *head + 1 < heads) {
+  // The next tile; false if there is none. The same tiles come again for each head up to `last`: `head` is that of the tile
+  // before, and becomes this one's.
+  __device__ bool Next(FlashTile<kTile>* tile, int last, int* head) {
+    while (next_ < end_ || *head < last) {
       if (next_ >= end_) {
         ++*head;
         next_ = Begin();
@@ -130,7 +130,7 @@ class TileWalk {
 
   __device__ bool Next(FlashTile<kTile>* tile) {
     int head = 0;
-    return Next(tile, 1, &head);
+    return Next(tile, 0, &head);
   }
 
  private:
