@@ -29,11 +29,15 @@ def convert(config: ConvertConfig) -> None:
     from tqdm import tqdm
 
     from tftrain.formats import registry
-    from tftrain.formats.own import tokenizer_of
+    from tftrain.formats.own import AveragedWeights, tokenizer_of
     from tftrain.formats.weights import CompletedWeights, WatchedWeights, Weights, heads_of, listed
 
     source, target = parse_place(config.from_), parse_place(config.to)
-    weights: Weights = registry.open_weights(source, config.allow_pickle)
+    weights: Weights
+    if config.average_last > 1:
+        weights = AveragedWeights(Path(source.path), config.average_last)
+    else:
+        weights = registry.open_weights(source, config.allow_pickle)
     if config.tokenizer_dir:
         weights.tokenizer = tokenizer_of(config.tokenizer_dir)
     logger.info(f"{config.from_}: {described(weights)}")

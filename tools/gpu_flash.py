@@ -78,8 +78,8 @@ def _inputs(dtype, form):
 def _tftrain(fused, median_time, dtype, form):
     tensor, numbers = (form[:4], dtype), ((form.batch, form.heads, form.length), jnp.float32)
     attributes = {"scale": form.head_size**-0.5, "causal": form.causal, "drop_below": round(form.rate * 65536)}
-    attributes |= {"seed": 1, "site": 2, "first_head": 0, "total_heads": form.heads}
-    attributes |= {"segment_lists": 0, "slope_lists": 0}
+    attributes |= {"window": -1, "seed": 1, "site": 2, "first_head": 0, "total_heads": form.heads}
+    attributes |= {"sequence_id_lists": 0, "slope_lists": 0}
     forward = jax.jit(fused("TftrainFlashAttention", [tensor, numbers], attributes))
     backward = jax.jit(fused("TftrainFlashAttentionGrad", [tensor] * 3, attributes))
     rest = [jnp.ones(form[:2], jnp.int32), jnp.array([3, 64], jnp.int64)]

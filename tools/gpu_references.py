@@ -36,10 +36,11 @@ class FlashForm(NamedTuple):
     heads: int
     head_size: int
     causal: bool = False
-    segments: bool = False
+    sequence_ids: bool = False
     slopes: bool = False
     padding: bool = True
     drop_below: int = 6554
+    window: int = -1
 
 
 # Every head size of the kernels and some between them, lengths that are multiples of tiles, of 8 or of nothing.
@@ -49,15 +50,17 @@ FLASH_FORMS = [
     FlashForm(2, 128, 2, 64),
     FlashForm(1, 512, 2, 64, padding=False, drop_below=0),
     FlashForm(1, 512, 2, 64, causal=True, padding=False),
-    FlashForm(2, 257, 2, 64, causal=True, segments=True),
-    FlashForm(1, 1032, 1, 64, segments=True),
+    FlashForm(2, 257, 2, 64, causal=True, sequence_ids=True),
+    FlashForm(1, 1032, 1, 64, sequence_ids=True),
     FlashForm(1, 1032, 1, 128, causal=True, padding=False),
     FlashForm(2, 257, 1, 80, slopes=True),
-    FlashForm(2, 128, 2, 96, causal=True, segments=True, slopes=True),
+    FlashForm(2, 128, 2, 96, causal=True, sequence_ids=True, slopes=True),
     FlashForm(2, 257, 1, 128, drop_below=0),
     FlashForm(1, 200, 2, 8),
     FlashForm(1, 72, 1, 136, causal=True),
     FlashForm(2, 130, 1, 256),
+    FlashForm(1, 1032, 2, 64, padding=False, window=64),
+    FlashForm(2, 257, 1, 64, causal=True, sequence_ids=True, window=40),
 ]
 # Weights are rounded before the products, so an error is relative to the sum of magnitudes.
 FLASH_UNIT = {"float32": 4e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -218,12 +221,13 @@ def _softmax(random, name, dtype, shape, drop_below, causal=False):
 
 def _flash(random, name, dtype, form):
     batch, length, heads, size = form.batch, form.length, form.heads, form.head_size
-    masks = [mask for mask in ("causal", "segments", "slopes", "padding") if getattr(form, mask)]
+    masks = [mask for mask in ("causal", "sequence_ids", "slopes", "padding") if getattr(form, mask)]
     what = f"flash_attention {name} {batch}x{length}x{heads}x{size} {' '.join(masks)} drop_below {form.drop_below}"
+    what += f" window {form.window}" if form.window >= 0 else ""
     scale, position = 1 / math.sqrt(size), np.array([7, 40], np.int64)
     dropout = {"drop_below": form.drop_below, "seed": 1234567890123, "site": 77}
     attributes = {"scale": scale, "causal": form.causal, **dropout, "first_head": 1, "total_heads": heads + 2}
-    attributes |= {"segment_lists": int(form.segments), "slope_lists": int(form.slopes)}
+    attributes |= {"window": form.window, "sequence_id_lists": int(form.sequence_ids), "slope_lists": int(form.slopes)}
     tensors = [_normal(random, dtype, batch, length, heads, size) for _ in range(4)]
     q, k, v, dcontext = (array.transpose(0, 2, 1, 3) for array in _wide(*tensors))  # [b, heads, S, size]
     key_mask = np.ones((batch, length), np.int32)
@@ -231,14 +235,16 @@ def _flash(random, name, dtype, form):
         key_mask = (random.random((batch, length)) < 0.8).astype(np.int32)
         key_mask[:, 3 * length // 4 :] = 0
         key_mask[-1] = 0 if batch > 1 else key_mask[-1]
-    segments = np.sort(random.integers(-1, 5, (batch, length))).astype(np.int32)
+    sequence_ids = np.sort(random.integers(-1, 5, (batch, length))).astype(np.int32)
     slopes = (0.5 ** np.arange(5, heads + 5)).astype(np.float32)
     places = np.arange(length)
     attended = np.broadcast_to(key_mask[:, None, None] > 0, (batch, 1, length, length))
     if form.causal:
         attended = attended & (places <= places[:, None])
-    if form.segments:
-        attended = attended & (segments[:, None, :, None] == segments[:, None, None])
+    if form.window >= 0:
+        attended = attended & (abs(places - places[:, None]) <= form.window)
+    if form.sequence_ids:
+        attended = attended & (sequence_ids[:, None, :, None] == sequence_ids[:, None, None])
     s = np.float64(np.float32(scale)) * (q @ k.transpose(0, 1, 3, 2))
     if form.slopes:
         s = s + slopes.astype(np.float64)[:, None, None] * (places - places[:, None])
@@ -252,7 +258,7 @@ def _flash(random, name, dtype, form):
     context = (p * factors) @ v
     with np.errstate(divide="ignore"):
         log_sum_exp = (top + np.log(sums))[..., 0]
-    unit, lists = FLASH_UNIT[name], [*[segments] * form.segments, *[slopes] * form.slopes]
+    unit, lists = FLASH_UNIT[name], [*[sequence_ids] * form.sequence_ids, *[slopes] * form.slopes]
 
     def as_stored(array):
         return array.transpose(0, 2, 1, 3)

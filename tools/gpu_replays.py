@@ -48,8 +48,8 @@ def make_step(fused: Callable) -> Callable:
     attention = op("TftrainAttentionSoftmax", [scores_spec, scores_spec], softmax)
     attention_grad = op("TftrainAttentionSoftmaxGrad", [scores_spec, scores_spec], softmax)
     head_spec, numbers = ((BATCH, SEQUENCE, HEADS, HIDDEN // HEADS), f32), ((BATCH, HEADS, SEQUENCE), f32)
-    flash_attributes = {"scale": 0.1, "causal": False, **DROPOUT, "first_head": 0, "total_heads": HEADS}
-    flash_attributes |= {"segment_lists": 0, "slope_lists": 0}
+    flash_attributes = {"scale": 0.1, "causal": False, "window": -1, **DROPOUT, "first_head": 0, "total_heads": HEADS}
+    flash_attributes |= {"sequence_id_lists": 0, "slope_lists": 0}
     flash = op("TftrainFlashAttention", [head_spec, numbers], flash_attributes)
     flash_grad = op("TftrainFlashAttentionGrad", [head_spec] * 3, flash_attributes)
 

@@ -319,7 +319,7 @@ TEST(CudaHandlers, ReplayFlashAttention) {
     Element element;
     int64_t length, head_size;
     bool causal;
-    int64_t lists;  // whether there are segments and slopes
+    int64_t lists;  // whether there are sequence ids and slopes
   };
   for (const Form& form : {Form{kF32, 24, 32, false, 0}, {kF32, 37, 40, true, 1}, {kBf16, 70, 64, true, 1}}) {
     for (FlashAttentionAttributes* attributes : {static_cast<FlashAttentionAttributes*>(&op),
@@ -329,7 +329,7 @@ TEST(CudaHandlers, ReplayFlashAttention) {
       attributes->dropout = {6554, 12, 3};
       attributes->first_head = 1;
       attributes->total_heads = 4;
-      attributes->segment_lists = attributes->slope_lists = form.lists;
+      attributes->sequence_id_lists = attributes->slope_lists = form.lists;
     }
     const std::vector<int64_t> shape = {2, form.length, 2, form.head_size};
     const auto add_rest = [&](Inputs& in, std::vector<Argument> arguments) {

@@ -10,12 +10,13 @@ REGISTER_OP("TftrainFlashAttention")
     .Input("value: T")
     .Input("key_mask: int32")
     .Input("position: int64")
-    .Input("segments: segment_lists * int32")
+    .Input("sequence_ids: sequence_id_lists * int32")
     .Input("slopes: slope_lists * float")
     .Output("context: T")
     .Output("log_sum_exp: float")
     .TFTRAIN_ATTENTION_ATTRIBUTES
-    .Attr("segment_lists: int >= 0")
+    .Attr("window: int")
+    .Attr("sequence_id_lists: int >= 0")
     .Attr("slope_lists: int >= 0")
     .SetShapeFn(InferShapes<FlashAttentionOp>);
 
@@ -28,13 +29,14 @@ REGISTER_OP("TftrainFlashAttentionGrad")
     .Input("log_sum_exp: float")
     .Input("key_mask: int32")
     .Input("position: int64")
-    .Input("segments: segment_lists * int32")
+    .Input("sequence_ids: sequence_id_lists * int32")
     .Input("slopes: slope_lists * float")
     .Output("dquery: T")
     .Output("dkey: T")
     .Output("dvalue: T")
     .TFTRAIN_ATTENTION_ATTRIBUTES
-    .Attr("segment_lists: int >= 0")
+    .Attr("window: int")
+    .Attr("sequence_id_lists: int >= 0")
     .Attr("slope_lists: int >= 0")
     .SetShapeFn(InferShapes<FlashAttentionGradOp>);
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tftrain.bench import page
 from tftrain.bench.kernels import table as kernels
-from tftrain.bench.levers.rows import FLAGS
+from tftrain.bench.levers import FLAGS
 from tftrain.bench.published import rows, table
 from tftrain.bench.table import Outcome, Table
 from tftrain.bench.tables import TABLES

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from tftrain.bench.accumulation import table
-from tftrain.bench.accumulation.curve import Buffer, errors
+from tftrain.bench import accumulation as table
+from tftrain.bench.accumulation import Buffer, errors
 from tftrain.bench.config import BenchConfig
 
 FP32, BF16, FP16 = (Buffer(dtype, 1.0) for dtype in ("float32", "bfloat16", "float16"))
@@ -45,7 +45,7 @@ def test_a_loss_scale_that_is_too_large_leaves_no_sum():
 @pytest.mark.slow
 def test_every_buffer_adds_up_the_gradients_of_a_small_model(monkeypatch):
     monkeypatch.setattr(table, "COUNTS", (1, 4))
-    outcomes = list(table.measure(list(table.rows()), BenchConfig(), lambda _: None))
+    outcomes = list(table.measure(list(table.ACCUMULATION.rows), BenchConfig(), lambda _: None))
     assert [outcome.error for outcome in outcomes] == [None] * len(table.BUFFERS)
     found = {outcome.row: [record["relative_error"] for record in outcome.records] for outcome in outcomes}
     assert found["fp32"][0] == 0

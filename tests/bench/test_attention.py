@@ -2,7 +2,7 @@
 
 import pytest
 
-from tftrain.bench.attention import chart, table
+from tftrain.bench import attention as table
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.table import Row
 from tftrain.bench.tables import TABLES
@@ -55,11 +55,11 @@ def test_a_line_has_both_passes_of_every_length():
     records = [record("flash", length / 1000, name, length, mb) for length in (256, 128)
                for name, mb in (("forward", 1.0), ("backward", 2.0))]  # fmt: skip
     records.append(record("plain", 1.0))
-    assert chart.lines(records) == {("flash", "fp32"): [(128, 256.0, 2.0), (256, 512.0, 2.0)]}
+    assert table.lines(records) == {("flash", "fp32"): [(128, 256.0, 2.0), (256, 512.0, 2.0)]}
 
 
 def test_the_picture_is_a_png(tmp_path):
-    chart.draw(
+    table.draw(
         [record("flash", 1.0, name, length) for length in (128, 256) for name in table.PASSES], tmp_path / "a.png"
     )
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,6 @@
 """Table checkpoint: what its figures are made of."""
 
-from tftrain.bench.checkpoint.table import CHECKPOINT, ROWS, record
+from tftrain.bench.checkpoint import CHECKPOINT, ROWS, record
 
 
 def measured(*seconds, size=2e9):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tftrain.bench.collectives import trace
+from tftrain.bench import collectives
+from tftrain.bench.worker import MeasureError
 
 
 def line(second, rank, words):
@@ -27,16 +28,16 @@ def lines_of_steps(steps, rank):
 
 
 def test_a_step_is_divided_without_counting_a_moment_twice():
-    found = trace.divide((0, 10), [(-1, 1), (2, 4), (3, 6)], [(1, 2), (3.5, 5), (9, 12)])
+    found = collectives.divide((0, 10), [(-1, 1), (2, 4), (3, 6)], [(1, 2), (3.5, 5), (9, 12)])
     # Under way: 1 to 2, 3.5 to 5, 9 to 10. Waiting beside that: 0 to 1, 2 to 3.5, 5 to 6.
-    assert found == trace.Division(compute=3, waiting=3.5, transfer=3.5)
+    assert found == collectives.Division(compute=3, waiting=3.5, transfer=3.5)
     assert sum(found) == 10
 
 
 def test_a_line_behind_the_beginning_of_another_counts():
     whole = line(3.25, 1, "Performing tensor.sum")
-    assert trace.parse(whole) is not None
-    assert trace.parse("[202" + whole[1:]) == trace.parse(whole)
+    assert collectives.parse(whole) is not None
+    assert collectives.parse("[202" + whole[1:]) == collectives.parse(whole)
 
 
 def test_the_figures_are_those_of_the_log():
@@ -46,16 +47,16 @@ def test_the_figures_are_those_of_the_log():
         line(3.2, 0, "Sent 2 messages to coordinator."),
         line(0.2, 0, "Sent 9 messages to coordinator."),
     ]
-    found = trace.summary(lines, steps=6, warm_up=2)
-    assert found.seconds == pytest.approx(1)
-    assert found.division == pytest.approx((0.5, 0.2, 0.3), abs=1e-5)
-    assert found.collectives == 3
+    found = collectives.summary(lines, steps=6, warm_up=2)
+    assert found["traced_ms"] == pytest.approx(1000)
+    assert [found[f"{part}_ms"] for part in collectives.Division._fields] == pytest.approx([500, 200, 300], abs=1e-2)
+    assert found["collectives"] == 3
     # Steps 3 to 5 of two ranks count.
-    assert found.negotiated == pytest.approx(2 / 6)
+    assert found["negotiated"] == pytest.approx(2 / 6)
 
 
 def test_a_log_with_other_steps_is_refused():
-    with pytest.raises(trace.TraceError, match="rank 0 logged no collective 7 times"):
-        trace.summary(lines_of_steps(6, 0), steps=7, warm_up=2)
-    with pytest.raises(trace.TraceError, match="the ranks logged no collective"):
-        trace.summary(["epoch 1"], steps=1, warm_up=1)
+    with pytest.raises(MeasureError, match="rank 0 logged no collective 7 times"):
+        collectives.summary(lines_of_steps(6, 0), steps=7, warm_up=2)
+    with pytest.raises(MeasureError, match="the ranks logged no collective"):
+        collectives.summary(["epoch 1"], steps=1, warm_up=1)

@@ -4,12 +4,12 @@ import pytest
 
 from tftrain.bench import __main__ as program
 from tftrain.bench import host
+from tftrain.bench import levers as table
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.levers import chart, table
-from tftrain.bench.levers.rows import BASE, BERT_BASE, MODELS, ROWS, model_name
+from tftrain.bench.levers import BASE, BERT_BASE, MODELS, ROWS, model_name
 from tftrain.bench.training import run
-from tftrain.bench.training.run import Figures, RunError
-from tftrain.bench.worker import ROOT
+from tftrain.bench.training.run import Figures
+from tftrain.bench.worker import ROOT, MeasureError
 from tftrain.config import flags
 from tftrain.config.train import TrainConfig
 
@@ -57,7 +57,7 @@ def measured(monkeypatch):
     def fake(given, count, steps):
         ranks.append(count)
         if "--precision=fp16" in given:
-            raise RunError("no such luck")
+            raise MeasureError("no such luck")
         part = 2 if "--precision=bf16" in given else 1
         return Figures((2.0 / part,) * steps, 8.0 * part, 3.0 / part, 1, 10**9 // part, 0, memory, 0)
 
@@ -86,11 +86,11 @@ def test_the_base_is_measured_and_not_shown_where_it_is_not_chosen(measured):
 
 def test_a_bar_of_memory_has_four_parts_that_are_the_peak_together():
     kinds = {f"memory_{kind}_bytes": number for kind, number in MEMORY.items()}
-    assert chart.parts({"peak_gb": 2.7, **kinds}) == pytest.approx([1.0, 0.4, 0.7, 0.6])
+    assert table.parts({"peak_gb": 2.7, **kinds}) == pytest.approx([1.0, 0.4, 0.7, 0.6])
 
 
 def test_bars_say_how_they_differ_from_the_base():
     record = {"peak_gb": 1.25, "peak_gb_change": -0.5, "samples_per_sec": 9.06, "samples_per_sec_change": 12.4}
-    assert chart.label(record, "peak_gb", 2) == "1.25 (-0.50)"
-    assert chart.label(record, "samples_per_sec", 1) == "9.1 (+12%)"
-    assert chart.label({"row": BASE, "peak_gb": 1.25, "peak_gb_change": None}, "peak_gb", 2) == "1.25"
+    assert table.label(record, "peak_gb", 2) == "1.25 (-0.50)"
+    assert table.label(record, "samples_per_sec", 1) == "9.1 (+12%)"
+    assert table.label({"row": BASE, "peak_gb": 1.25, "peak_gb_change": None}, "peak_gb", 2) == "1.25"

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tftrain.bench import packing as table
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.packing import chart, table
 from tftrain.bench.tables import TABLES
 
 
@@ -57,10 +57,10 @@ def test_a_change_is_against_the_median_run_of_the_base():
 
 def test_the_curve_counts_examples(tmp_path):
     record = table.record(list(metrics(80, 0.5, 0.75)), "greedy", 8)
-    examples, losses = chart.curve(record, points=10)
+    examples, losses = table.curve(record, points=10)
     assert examples[0] == pytest.approx(8 * 8 / 2)
     assert losses.tolist() == pytest.approx([np.mean(part) for part in np.array_split(record["losses"], 10)])
-    chart.draw([record], tmp_path / "packing.png")
+    table.draw([record], tmp_path / "packing.png")
     assert (tmp_path / "packing.png").stat().st_size > 1000
 
 

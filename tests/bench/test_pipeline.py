@@ -6,7 +6,7 @@ import pytest
 
 from tests.distributed import run_ranks
 from tftrain.bench.pipeline import table
-from tftrain.bench.pipeline.held import most_held
+from tftrain.bench.pipeline.waiting import most_held
 from tftrain.schedules import activations, orders, simulation
 from tftrain.schedules.simulation import even_durations
 

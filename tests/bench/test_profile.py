@@ -2,8 +2,8 @@
 
 import pytest
 
+from tftrain.bench import profile
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.profile import kinds, table, worker
 
 MODEL = "StatefulPartitionedCall/block_1"
 BACK = "StatefulPartitionedCall/gradient_tape/block_1"
@@ -40,17 +40,17 @@ UPDATE = "StatefulPartitionedCall_1"
     ],
 )
 def test_kinds(event, kind):
-    assert kinds.kind_of(kinds.parse(event), {UPDATE}) == kind
+    assert profile.kind_of(profile.parse(event), {UPDATE}) == kind
 
 
 @pytest.mark.parametrize("event", ["ExecutorState::Process", "__call__", f"{UPDATE}:StatefulPartitionedCall"])
 def test_events_that_only_call_operations_are_left_out(event):
-    assert kinds.parse(event) is None
+    assert profile.parse(event) is None
 
 
 def test_the_update_is_the_call_without_the_model():
-    ops = [kinds.parse(event) for event in (f"{MODEL}/add:AddV2", "StatefulPartitionedCall/x:Mul", f"{UPDATE}/y:Mul")]
-    assert kinds.update_scopes(ops) == {UPDATE}
+    ops = [profile.parse(event) for event in (f"{MODEL}/add:AddV2", "StatefulPartitionedCall/x:Mul", f"{UPDATE}/y:Mul")]
+    assert profile.update_scopes(ops) == {UPDATE}
 
 
 def test_an_operation_takes_the_least_of_its_times():
@@ -60,7 +60,7 @@ def test_an_operation_takes_the_least_of_its_times():
         (f"{UPDATE}/m:Mul", 4.0),
         (f"{UPDATE}/m:Mul", 3),
     ]
-    first, second, total = worker.summary(events, steps=2)
+    first, second, total = profile.summary(events, steps=2)
     assert (first["kind"], first["thread_ms"], first["share"], first["ops"]) == ("optimizer", 3.0, 0.75, 1)
     assert (second["kind"], second["thread_ms"]) == ("residual adds and gradient sums", 1.0)
     assert (total["kind"], total["thread_ms"], total["ops"]) == ("total", 4.0, 2)
@@ -69,7 +69,9 @@ def test_an_operation_takes_the_least_of_its_times():
 @pytest.mark.slow
 def test_a_small_step_is_profiled_and_nearly_all_of_it_is_known():
     small = "--num_hidden_layers=2 --hidden_size=64 --num_attention_heads=2 --vocab_size=101"
-    (outcome,) = table.measure([table.PROFILE.rows[0]], BenchConfig(steps=2, extra_flags=small), lambda _: None)
+    (outcome,) = profile.PROFILE.measure(
+        [profile.PROFILE.rows[0]], BenchConfig(steps=2, extra_flags=small), lambda _: None
+    )
     assert outcome.error is None
     share = {record["kind"]: record["share"] for record in outcome.records}
     assert {"matrix products", "optimizer"} <= set(share)

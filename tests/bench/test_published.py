@@ -9,7 +9,7 @@ import pytest
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.published import rows, scale
 from tftrain.bench.published.case import prepare, resolved
-from tftrain.bench.published.local_machine import LocalMachine
+from tftrain.bench.published.scale import LocalMachine
 from tftrain.bench.tables import TABLES
 from tftrain.bench.worker import ROOT
 from tftrain.config.fields import sections
@@ -201,13 +201,13 @@ def machine(gb=1e3, flops=1e15):
 
 def test_auto_is_the_largest_power_that_fits_memory_and_time():
     works = [each.row.workload for each in PUBLISHED["large_precision"]]
-    assert scale.choose("auto", works, machine(), 4).factor == 1
+    assert scale.choose("auto", works, machine()).factor == 1
     for short in (machine(gb=6), machine(flops=1e10)):
-        found = scale.choose("auto", works, short, 4).factor
+        found = scale.choose("auto", works, short).factor
         assert 1 / 64 < found < 1
         larger = [scale.scaled(work, scale.of_table(2 * found, works, 4), 4) for work in works]
         fits = [scale.work_fits(work, short) for work in larger]
         quick = [3 * 2 * work.model.layers * 12 * work.model.width**2 * work.seq * work.global_batch for work in larger]
         assert not all(fits) or max(quick) > 0.3 * scale.budget(short)
-    assert scale.choose("full", works, machine(gb=1), 4).factor == 1
-    assert scale.choose("0.5", works, machine(gb=1), 4).factor == 0.5
+    assert scale.choose("full", works, machine(gb=1)).factor == 1
+    assert scale.choose("0.5", works, machine(gb=1)).factor == 0.5

@@ -9,14 +9,15 @@ import pytest
 
 from tftrain.bench import __main__ as program
 from tftrain.bench import host
-from tftrain.bench.published import chart, local_machine, rows, table
-from tftrain.bench.published.local_machine import LocalMachine
+from tftrain.bench.published import chart, rows, scale, table
+from tftrain.bench.published.scale import LocalMachine
 from tftrain.bench.report import render
 from tftrain.bench.table import Outcome, Row
 from tftrain.bench.tables import TABLES
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import Compared
-from tftrain.bench.training.run import Figures, RunError
+from tftrain.bench.training.run import Figures
+from tftrain.bench.worker import MeasureError
 from tftrain.plan.system import Constants
 
 PUBLISHED = rows.read()
@@ -75,13 +76,13 @@ def bench(monkeypatch, tmp_path, capsys):
         runs.append(given)
         assert ranks <= 2
         if "--precision=fp16" in given and "--jit_compile=false" in given:
-            raise RunError("no such luck")
+            raise MeasureError("no such luck")
         part = 2 if "--precision=fp16" in given else 1
         return Figures((2.0 / part, 4.0 / part, 3.0 / part), 8.0 * part, 3.0 / part, 1, 10**9, 0, {}, 0)
 
     def start(name, *given, gb=8.0, np=2):
         machine = LocalMachine(np, gb, 40e9, Constants(reserve_gb=0.6), False)
-        monkeypatch.setattr(local_machine, "inspect", lambda ranks, stages: machine)
+        monkeypatch.setattr(scale, "inspect", lambda ranks, stages: machine)
         runs.clear()
         code = program.main(["bench", f"--table={name}", f"--np={np}", f"--output_dir={tmp_path}", *given])
         said = capsys.readouterr()
@@ -299,12 +300,12 @@ def test_a_scale_that_is_none_is_refused(given, capsys):
 def test_ranks_share_the_memory_that_is_free(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(host, "available_memory_gb", lambda: 20.0)
-    bare = local_machine.inspect(None)
+    bare = scale.inspect(None)
     assert (bare.ranks, bare.gpu) == (4, False)
     assert bare.gb == pytest.approx(0.9 * 20 / 4)
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 81000\necho 80000\n")
     tool.chmod(0o755)
-    assert (local_machine.inspect(None).ranks, local_machine.inspect(None).gpu) == (2, True)
-    assert local_machine.inspect(2).gb == pytest.approx(80000 * 2**20 / 1e9)
-    assert local_machine.inspect(4).gb == pytest.approx(80000 * 2**20 / 1e9 / 2)
+    assert (scale.inspect(None).ranks, scale.inspect(None).gpu) == (2, True)
+    assert scale.inspect(2).gb == pytest.approx(80000 * 2**20 / 1e9)
+    assert scale.inspect(4).gb == pytest.approx(80000 * 2**20 / 1e9 / 2)

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from tftrain.bench import ranks
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.ranks import job
-from tftrain.bench.ranks.table import RANKS, command
-from tftrain.bench.training.run import RunError
+from tftrain.bench.ranks import RANKS, command
+from tftrain.bench.worker import MeasureError
 
 # A child that holds 40 MB, and beside it one that has the same 40 MB from its parent.
 SHARES = """
@@ -27,29 +27,29 @@ os.wait(), os.wait()
 
 
 def measure(program, awaited, limit=20):
-    return job.measure([sys.executable, "-c", program], dict(os.environ), awaited, limit)
+    return ranks.measure([sys.executable, "-c", program], dict(os.environ), awaited, limit)
 
 
 def test_shared_pages_count_once():
-    found = measure(SHARES, ["one", "two"])
-    assert found.seconds[1] - found.seconds[0] == pytest.approx(0.6, abs=0.3)
+    (first, second), memory = measure(SHARES, ["one", "two"])
+    assert second - first == pytest.approx(0.6, abs=0.3)
     # The parent has its third of the pages, and is not a rank.
-    assert 20e6 < found.memory.total < 55e6
-    assert found.memory.total == pytest.approx(2 * found.memory.largest, rel=0.2)
+    assert 20e6 < memory.total < 55e6
+    assert memory.total == pytest.approx(2 * memory.largest, rel=0.2)
 
 
 def test_a_line_that_does_not_come_is_an_error_as_is_a_code():
-    with pytest.raises(RunError, match="did not print 'two'"):
+    with pytest.raises(MeasureError, match="did not print 'two'"):
         measure("print('one')", ["one", "two"])
-    with pytest.raises(RunError, match="exit code 3"):
+    with pytest.raises(MeasureError, match="exit code 3"):
         measure("raise SystemExit(3)", [])
 
 
 def test_a_process_that_has_ended_has_no_memory():
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    assert job.memory_of([process.pid]) == (0, 0, 0)
-    assert job.memory_of([os.getpid()]).total > 1e6
+    assert ranks.memory_of([process.pid]) == (0, 0, 0)
+    assert ranks.memory_of([os.getpid()]).total > 1e6
 
 
 def test_forked_ranks_differ_from_programs_in_one_option():

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tftrain.bench import __main__ as program
-from tftrain.bench.errors import MeasureError
 from tftrain.bench.report import Store, render, spread
 from tftrain.bench.table import Outcome, Row, Table, columns, each_row
 from tftrain.bench.tables import TABLES
+from tftrain.bench.worker import MeasureError
 
 
 def measure(group, _config, _say):

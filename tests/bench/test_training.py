@@ -5,7 +5,8 @@ import pytest
 from tftrain.bench.table import Row
 from tftrain.bench.training import run
 from tftrain.bench.training.alternation import in_alternation, record
-from tftrain.bench.training.run import Figures, RunError
+from tftrain.bench.training.run import Figures
+from tftrain.bench.worker import MeasureError
 
 TINY = (
     "--synthetic_data",
@@ -57,7 +58,7 @@ def test_state_of_equal_ranks_is_one_number():
 
 
 def test_without_a_step_that_counts_there_are_no_figures():
-    with pytest.raises(RunError, match="of 5 steps, 5 of them to warm up, 1 were skipped"):
+    with pytest.raises(MeasureError, match="of 5 steps, 5 of them to warm up, 1 were skipped"):
         run.figures(ROWS[:6], SAID, warm_up=5)
 
 
@@ -94,12 +95,12 @@ def test_the_reason_is_the_programs_own_words_or_the_last_that_there_are(said, w
 
 
 def test_a_wrong_flag_is_the_reason():
-    with pytest.raises(RunError, match="exit code 2: --precision=fp8: expected one of fp32, fp16, bf16"):
+    with pytest.raises(MeasureError, match="exit code 2: --precision=fp8: expected one of fp32, fp16, bf16"):
         run.measure([*TINY, "--precision=fp8"], ranks=1, steps=1)
 
 
 def test_a_run_that_takes_too_long_is_ended():
-    with pytest.raises(RunError, match="not done after 1 s"):
+    with pytest.raises(MeasureError, match="not done after 1 s"):
         run.measure(TINY, ranks=1, steps=1, seconds=1)
 
 
@@ -117,7 +118,7 @@ def alternated(measured, every=3, rounds=1):
     def measure(row):
         order.append(row.name)
         found = measured[row.name].pop(0)
-        if isinstance(found, RunError):
+        if isinstance(found, MeasureError):
             raise found
         return found
 
@@ -153,14 +154,14 @@ def test_rows_take_turns_as_often_as_asked_and_the_median_counts():
 
 
 def test_of_the_runs_of_a_row_those_that_do_not_fail_count():
-    measured = {name: [figures(6.0)] * 2 for name in "acd"} | {"b": [figures(5.0), RunError("it broke")]}
+    measured = {name: [figures(6.0)] * 2 for name in "acd"} | {"b": [figures(5.0), MeasureError("it broke")]}
     measured["base"] = [figures(6.0)] * 5
     found, _ = alternated(measured, rounds=2)
     assert (record(found["b"])["samples_per_sec"], found["b"].error) == (5.0, "it broke")
 
 
 def test_a_row_that_fails_says_why_and_the_rest_go_on():
-    measured = {name: [figures(6.0)] for name in "acd"} | {"b": [RunError("it broke")]}
+    measured = {name: [figures(6.0)] for name in "acd"} | {"b": [MeasureError("it broke")]}
     measured["base"] = [figures(6.0)] * 3
     found, _ = alternated(measured)
     assert (found["b"].figures, found["b"].error) == (None, "it broke")
@@ -169,7 +170,7 @@ def test_a_row_that_fails_says_why_and_the_rest_go_on():
 
 def test_where_the_base_fails_on_one_side_the_other_counts():
     measured = {name: [figures(6.0)] for name in "abcd"}
-    measured["base"] = [figures(4.0), RunError("once"), RunError("twice")]
+    measured["base"] = [figures(4.0), MeasureError("once"), MeasureError("twice")]
     found, _ = alternated(measured)
     assert record(found["a"])["samples_per_sec_change"] == pytest.approx(50.0)
     assert "samples_per_sec_change" not in record(found["d"])
@@ -177,7 +178,7 @@ def test_where_the_base_fails_on_one_side_the_other_counts():
 
 
 def test_a_base_that_always_fails_says_why():
-    measured = {name: [figures(6.0)] for name in "abcd"} | {"base": [RunError("no")] * 3}
+    measured = {name: [figures(6.0)] for name in "abcd"} | {"base": [MeasureError("no")] * 3}
     assert alternated(measured)[0]["base"].error == "no"
 
 

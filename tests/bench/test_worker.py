@@ -2,7 +2,7 @@
 
 import pytest
 
-from tftrain.bench.worker import Worker, WorkerError
+from tftrain.bench.worker import MeasureError, Worker
 
 MODULE = """
 import sys
@@ -46,20 +46,20 @@ def test_workers_take_turns(start):
 
 
 def test_an_exception_is_the_answer(start):
-    with pytest.raises(WorkerError, match="ValueError: not today"):
+    with pytest.raises(MeasureError, match="ValueError: not today"):
         start(refuse=True).ask(1)
 
 
 def test_a_process_that_ends_is_reported_with_its_last_words(start):
     worker = start()
-    with pytest.raises(WorkerError, match=r"exit code 3: .*last words"):
+    with pytest.raises(MeasureError, match=r"exit code 3: .*last words"):
         worker.ask("die")
-    with pytest.raises(WorkerError, match="exit code 3"):
+    with pytest.raises(MeasureError, match="exit code 3"):
         worker.ask(1)
 
 
 def test_an_interpreter_that_does_not_exist_is_named():
-    with pytest.raises(WorkerError, match="/no/python"):
+    with pytest.raises(MeasureError, match="/no/python"):
         Worker("echo_worker", {}, python="/no/python")
 
 

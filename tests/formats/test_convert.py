@@ -9,8 +9,10 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
+from tests.bad_inputs import programs
 from tests.formats.models import DATA, outputs
 from tftrain import convert
+from tftrain.checkpoint import folder
 from tftrain.config.convert import Place
 from tftrain.config.train import ModelConfig
 from tftrain.formats import hugging_face_config, registry, tf1, tf_checkpoint
@@ -463,3 +465,25 @@ def test_a_format_without_fine_tuned_models_refuses_them(capsys, tmp_path, forma
     assert code == 1
     assert f"--task=classification: {format} has no fine-tuned models; expected --to with tftrain or hf" in text
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+def test_the_newest_checkpoints_of_a_run_have_a_mean(capsys, tmp_path):
+    sizes = "--num_hidden_layers=1 --hidden_size=16 --num_attention_heads=2 --vocab_size=60 --max_seq_length=16"
+    options = f"--synthetic_data {sizes} --micro_batch_size=2 --max_steps=4 --checkpoint_every=1 --eval_every=-1"
+    code, lines = programs.outcome("started", f"{options} --keep_last=9 --output_dir={tmp_path / 'run'}", 0, {})
+    assert code == 0, lines
+    found = []
+    for number, path in enumerate(folder.find(tmp_path / "run")[-3:]):
+        converted(capsys, f"tftrain:{path}", f"hf:{tmp_path / str(number)}")
+        found.append(load_file(tmp_path / str(number) / "model.safetensors"))
+    text = converted(capsys, f"tftrain:{tmp_path / 'run'}", f"hf:{tmp_path / 'mean'}", "--average_last=3")
+    assert "the mean of the checkpoints step_00000002, step_00000003, step_00000004" in text
+    mean = load_file(tmp_path / "mean/model.safetensors")
+    for name, value in mean.items():
+        expected = np.mean([each[name].astype(np.float64) for each in found], axis=0).astype(np.float32)
+        np.testing.assert_array_equal(value, expected, err_msg=name)
+    assert any(not np.array_equal(value, found[-1][name]) for name, value in mean.items())
+    asked = "--average_last=9"
+    code, text = run(capsys, f"--from=tftrain:{tmp_path / 'run'}", f"--to=hf:{tmp_path / 'none'}", asked)
+    assert (code, "it has 4 checkpoints; expected 9" in text) == (1, True)

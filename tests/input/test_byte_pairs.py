@@ -8,6 +8,7 @@ import sys
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests import corpora
 from tftrain.input.byte_pairs import ALPHABET, BytePairTokenizer, learn_byte_pairs, read_byte_pairs
@@ -172,6 +173,51 @@ def test_damaged_files_of_gpt2_are_named(files, name, text, match):
         (folder / name).write_text(text)
     with pytest.raises(DataError, match=match):
         read_byte_pairs(str(folder / "gpt2-vocab.json"))
+
+
+# The words of Llama 3 and Qwen: contractions, letters, few digits, signs, line breaks, spaces.
+WORDS_OF_TODAY = "|".join(
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+
+
+@pytest.mark.parametrize("end", ["<|endoftext|>", "<|end_of_text|>", "</s>"])
+@pytest.mark.parametrize("composes", [False, True])
+def test_tokenizers_of_todays_kind_give_the_tokens_of_the_library(tmp_path, end, composes):
+    theirs = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(WORDS_OF_TODAY), "isolated")
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    theirs.decoder = decoders.ByteLevel()
+    theirs.normalizer = normalizers.NFC() if composes else None
+    special = ["<|begin_of_text|>", end, "<|im_start|>"]
+    text = "the model of 12345 weights isn't\n\n  caf\u00e9 cafe\u0301, \u4e00!\n" * 3
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    theirs.train_from_iterator([text], trainer)
+    theirs.post_processor = processors.TemplateProcessing(
+        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)]
+    )
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    vocabulary, model = read_byte_pairs(str(tmp_path / "tokenizer.json"))
+    assert vocabulary.tokens[vocabulary.end_id] == end
+    plain, special = BytePairTokenizer(model), BytePairTokenizer(model, with_special_tokens=True)
+    assert plain([text])[0].tolist() == theirs.encode(text, add_special_tokens=False).ids
+    spelled = f"<|im_start|>a{end}"
+    assert special([spelled])[0].tolist() == theirs.encode(spelled, add_special_tokens=False).ids
+    assert plain.decode(plain([spelled])[0]) == spelled
+    assert not {0, 1, 2} & set(plain([spelled])[0].tolist())
 
 
 def test_a_vocabulary_without_all_bytes_or_an_end_token_is_named(tmp_path):

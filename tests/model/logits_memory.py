@@ -17,7 +17,7 @@ def grown_bytes(words: int, way: str) -> int:
     """Returns the growth of this process's resident memory."""
     import tensorflow as tf
 
-    from tftrain.bench.attention.worker import reset_peak, resident_bytes
+    from tftrain.bench.attention import reset_peak, resident_bytes
     from tftrain.model.output_layer import output_cross_entropy, output_logits
     from tftrain.parallel.mesh import Group
 

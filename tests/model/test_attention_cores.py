@@ -58,8 +58,6 @@ def test_the_context_is_that_of_numpy(core, rate, heads, causal):
 @pytest.mark.parametrize("window", [0, 2, 8, 100])
 def test_a_query_attends_to_the_keys_in_its_window(core, window, is_packed):
     """Context and gradients are those of NumPy's probabilities, and hidden keys change no bit of either."""
-    if core is CORES["flash"]:
-        pytest.skip("flash has no windows")
     sequences = np.array([[0] * 2 + [1] * 3 + [2] * 4, [1] * 5 + [0] * 4, [0] * 9], np.int32)
     mask = AttentionMask(tf.constant(KEYS), False, None, tf.constant(sequences) if is_packed else None, window=window)
     factors = (np.abs(np.arange(9) - np.arange(9)[:, None]) <= window) * np.ones([*SHAPE[:1], SHAPE[2], 1, 1])

@@ -25,7 +25,7 @@ def key_mask(batch, length):
     return tf.constant(mask)
 
 
-def segment_numbers(batch, length):
+def random_sequence_ids(batch, length):
     """Random lengths, other ones in each sample."""
     return tf.constant(np.cumsum(np.random.default_rng(7).random([batch, length]) < 5 / length, axis=1), tf.int32)
 
@@ -38,7 +38,9 @@ def everything(function, query, key, value, dy, mask, **arguments):
     return y, *tape.gradient(y, [query, key, value], output_gradients=dy)
 
 
-def softmax_in_fp64(query, key, value, dy, mask, scale, keep, causal=False, segments=None, slopes=None):
+def softmax_in_fp64(
+    query, key, value, dy, mask, scale, keep, causal=False, sequence_ids=None, slopes=None, window=None
+):
     """Context and gradients by NumPy in fp64; `keep` is the factor of each probability, [b, heads, S, S]."""
     query, key, value, dy = (exact(tensor).swapaxes(1, 2) for tensor in (query, key, value, dy))
     length = query.shape[2]
@@ -49,8 +51,10 @@ def softmax_in_fp64(query, key, value, dy, mask, scale, keep, causal=False, segm
     attended = (mask.numpy() > 0)[:, None, None, :]
     if causal:
         attended = attended & (distance <= 0)
-    if segments is not None:
-        attended = attended & (segments.numpy()[:, None, :, None] == segments.numpy()[:, None, None, :])
+    if window is not None:
+        attended = attended & (abs(distance) <= window)
+    if sequence_ids is not None:
+        attended = attended & (sequence_ids.numpy()[:, None, :, None] == sequence_ids.numpy()[:, None, None, :])
     powers = np.where(attended, np.exp(scores - scores.max(-1, keepdims=True)), 0)
     sums = powers.sum(-1, keepdims=True)
     p = powers / np.where(sums == 0, 1, sums)
@@ -65,11 +69,15 @@ CASES = [
     (2, 1, 2, 64, {}),
     (2, 17, 3, 32, {"causal": True}),
     (3, 64, 2, 64, {"dropout": dropout(0.1)}),
-    (2, 131, 2, 80, {"dropout": dropout(0.5), "segments": segment_numbers(2, 131)}),
+    (2, 131, 2, 80, {"dropout": dropout(0.5), "sequence_ids": random_sequence_ids(2, 131)}),
     (1, 200, 1, 96, {"causal": True, "slopes": [0.0625], "dropout": dropout(0.1)}),
-    (1, 257, 1, 128, {"causal": True, "segments": segment_numbers(1, 257)}),
+    (1, 257, 1, 128, {"causal": True, "sequence_ids": random_sequence_ids(1, 257)}),
     (1, 65, 2, 8, {"slopes": [0.0625, 0.01]}),
     (1, 33, 1, 256, {}),
+    (2, 700, 1, 64, {"window": 64, "dropout": dropout(0.1)}),
+    (2, 300, 2, 24, {"window": 37, "causal": True, "sequence_ids": random_sequence_ids(2, 300), "slopes": [0.1, 0.01]}),
+    (1, 517, 1, 16, {"window": 130, "sequence_ids": random_sequence_ids(1, 517), "dropout": dropout(0.3)}),
+    (2, 50, 2, 32, {"window": 60}),
 ]
 
 
@@ -115,16 +123,80 @@ def test_a_query_without_keys_gives_zeros_and_zero_gradients():
         assert not gradient[1].numpy().any()
 
 
-def test_segments_do_not_touch_each_other():
-    """A pack gives bitwise what its first segment gives alone, and what other tokens hold does not matter."""
+def test_sequences_do_not_touch_each_other():
+    """A pack gives bitwise what its first sequence gives alone, and what other tokens hold does not matter."""
     tensors = [normal(seed, [1, 300, 2, 64], "bfloat16") for seed in range(4)]
     other = [tf.concat([x[:, :170], normal(9, [1, 130, 2, 64], "bfloat16")], axis=1) for x in tensors]
-    segments, mask = tf.constant([[4] * 170 + [2] * 130]), tf.ones([1, 300], tf.int32)
-    first, second = (everything(flash_attention, *x, mask, scale=SCALE, segments=segments) for x in (tensors, other))
+    sequence_ids, mask = tf.constant([[4] * 170 + [2] * 130]), tf.ones([1, 300], tf.int32)
+    first, second = (
+        everything(flash_attention, *x, mask, scale=SCALE, sequence_ids=sequence_ids) for x in (tensors, other)
+    )
     alone = everything(flash_attention, *(x[:, :170] for x in tensors), mask[:, :170], scale=SCALE)
     for one, two, three in zip(first, second, alone, strict=True):
         np.testing.assert_array_equal(exact(one[:, :170]), exact(two[:, :170]))
         np.testing.assert_array_equal(exact(one[:, :170]), exact(three))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_query_sees_nothing_outside_of_its_window(dtype, causal):
+    """What other tokens hold changes no bit, and what they are does not either."""
+    tensors = [normal(seed, [2, 400, 2, 32], dtype) for seed in range(4)]
+    other = [tf.concat([x[:, :300], normal(9, [2, 100, 2, 32], dtype)], axis=1) for x in tensors]
+    mask, more = tf.ones([2, 400], tf.int32), {"scale": SCALE, "causal": causal, "window": 50, "dropout": dropout(0.1)}
+    hidden = tf.cast(tf.range(400) < 300, tf.int32) * mask
+    first = everything(flash_attention, *tensors, mask, **more)
+    for results in (
+        everything(flash_attention, *other, mask, **more),
+        everything(flash_attention, *other, hidden, **more),
+    ):
+        for one, two in zip(first, results, strict=True):
+            np.testing.assert_array_equal(exact(one[:, :200]), exact(two[:, :200]))
+        np.testing.assert_array_equal(exact(first[0][:, :250]), exact(results[0][:, :250]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_a_window_of_no_distance_a_query_sees_itself(dtype):
+    query, key, value, dy = (normal(seed, [2, 150, 2, 16], dtype) for seed in range(4))
+    made = everything(flash_attention, query, key, value, dy, tf.ones([2, 150], tf.int32), scale=SCALE, window=0)
+    unit = {"float32": 1e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+    np.testing.assert_allclose(exact(made[0]), exact(value), rtol=unit)
+    np.testing.assert_allclose(exact(made[3]), exact(dy), rtol=unit)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "more", [{}, {"causal": True}, {"sequence_ids": random_sequence_ids(2, 200)}, {"slopes": [0.5, 0.1]}]
+)
+def test_a_window_as_long_as_the_row_is_none(more, dtype):
+    tensors, mask = [normal(seed, [2, 200, 2, 40], dtype) for seed in range(4)], key_mask(2, 200)
+    expected = everything(flash_attention, *tensors, mask, scale=SCALE, **more)
+    for window in (199, 200, 10**12):
+        actual = everything(flash_attention, *tensors, mask, scale=SCALE, window=window, **more)
+        for one, two in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(exact(one), exact(two))
+
+
+@pytest.mark.parametrize("more", [{}, {"causal": True, "window": 40, "slopes": [0.5, 0.2, 0.1, 0.05, 0.02, 0.01]}])
+@pytest.mark.parametrize("shared", [1, 2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shared_keys_and_values_are_repeated_ones(dtype, shared, more):
+    """The context is bitwise that of repeated keys and values; their gradients are the sums over the heads."""
+    query, dy = (normal(seed, [2, 150, 6, 24], dtype) for seed in (0, 3))
+    key, value = (normal(seed, [2, 150, shared, 24], dtype) for seed in (1, 2))
+    mask, more = key_mask(2, 150), {"scale": SCALE, "dropout": dropout(0.2)} | more
+    many = [tf.repeat(x, 6 // shared, axis=2) for x in (key, value)]
+    keep = keep_mask([2, 6, 150, 150], dropout(0.2)).numpy() * dropout(0.2).keep_scale
+    numbers = {name: number for name, number in more.items() if name != "dropout"}
+    expected = softmax_in_fp64(query, *many, dy, mask, keep=keep, **numbers)
+    repeated = everything(flash_attention, query, *many, dy, mask, **more)
+    made = everything(flash_attention, query, key, value, dy, mask, **more)
+    for one, two in zip(made[:2], repeated[:2], strict=True):
+        np.testing.assert_array_equal(exact(one), exact(two))
+    unit = {"float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}[dtype]
+    for one, all_heads in zip(made[2:], expected[2:], strict=True):
+        sums = all_heads.reshape(2, 150, shared, 6 // shared, 24).sum(3)
+        assert np.linalg.norm(exact(one) - sums) <= unit * np.linalg.norm(sums)
 
 
 def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
@@ -141,10 +213,10 @@ def test_masks_do_not_depend_on_how_samples_and_heads_are_split():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_graph_and_xla_give_the_same_as_eager(dtype):
     tensors = [normal(seed, [2, 70, 3, 24], dtype) for seed in range(4)]
-    mask, segments = key_mask(2, 70), segment_numbers(2, 70)
+    mask, sequence_ids = key_mask(2, 70), random_sequence_ids(2, 70)
 
     def run(query, key, value, dy, step):
-        more = {"scale": SCALE, "dropout": dropout(0.2, step=step), "causal": True, "segments": segments}
+        more = {"scale": SCALE, "dropout": dropout(0.2, step=step), "causal": True, "sequence_ids": sequence_ids}
         return everything(flash_attention, query, key, value, dy, mask, **more)
 
     results = {way: function(*tensors, tf.constant(8, tf.int64)) for way, function in ways(run).items()}
@@ -174,7 +246,7 @@ def test_shapes_are_inferred_from_what_is_known(shape):
 
 GOOD = dict.fromkeys(("query", "key", "value"), ([2, 5, 3, 16], "float32")) | {
     "key_mask": ([2, 5], "int32"),
-    "segments": ([2, 5], "int32"),
+    "sequence_ids": ([2, 5], "int32"),
 }
 BAD = [
     ("query", [2, 5, 3, 16], "float64"),
@@ -182,11 +254,12 @@ BAD = [
     ("value", [2, 5, 3, 16], "float16"),
     ("key", [2, 5, 48], "float32"),
     ("value", [2, 4, 3, 16], "float32"),
-    ("key", [2, 5, 1, 16], "float32"),
+    ("key", [2, 5, 2, 16], "float32"),
+    ("value", [2, 5, 1, 16], "float32"),
     ("key_mask", [2, 5], "int64"),
     ("key_mask", [1, 5], "int32"),
-    ("segments", [2, 5], "int64"),
-    ("segments", [2, 4], "int32"),
+    ("sequence_ids", [2, 5], "int64"),
+    ("sequence_ids", [2, 4], "int32"),
 ]
 
 
@@ -205,6 +278,7 @@ def test_a_wrong_tensor_is_refused_by_name(name, shape, dtype, way):
         ("rate is", {"dropout": dropout(1.0)}),
         ("site is", {"dropout": dropout(0.1, site=1 << 16)}),
         ("scale is", {"scale": math.inf}),
+        ("window is -2, expected", {"window": -2}),
         ("first_head is", {"dropout": dropout(0.1, heads=AxisRange(1, 3))}),
         ("slopes has shape", {"slopes": [0.5, 0.25]}),
         ("the head size is 12, expected a multiple of 8 up to 256", dict.fromkeys(("query", "key", "value"), 12)),

@@ -34,6 +34,48 @@ def test_equals_the_schedule_of_tf_models(warmup, power, end):
     )
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "constant", "wsd", "inverse_sqrt"])
+@pytest.mark.parametrize(("warmup", "end"), [(10, 0.0), (0, 1e-5), (37, 2e-4)])
+def test_a_shape_equals_its_formula_in_double_precision(schedule, warmup, end):
+    config = OptimizerConfig(
+        schedule=schedule,
+        learning_rate=2e-3,
+        end_learning_rate=end,
+        warmup_steps=warmup,
+        decay_steps=25 if schedule == "wsd" else None,
+        decay_power=0.5,
+    )
+    step = np.arange(104)
+    now = np.minimum(step, 100)
+    left = np.minimum((100 - now) / (100 - warmup), 1)
+    shape = {
+        "cosine": (1 + np.cos(np.pi * (1 - left))) / 2,
+        "constant": np.ones(104),
+        "wsd": np.sqrt(np.minimum((100 - now) / 25, 1)),
+        "inverse_sqrt": np.sqrt(max(warmup, 1) / np.maximum(now, 1)),
+    }[schedule]
+    expected = np.where(now < warmup, 2e-3 * np.maximum(now, 1) / max(warmup, 1), (2e-3 - end) * shape + end)
+    np.testing.assert_allclose(rates(config, 100, step), expected, rtol=8 * EPSILON, atol=4 * EPSILON * 2e-3)
+
+
+def test_a_decay_of_wsd_can_begin_from_any_checkpoint_of_the_stable_part():
+    """Runs of different lengths have the same rates up to their decays, so that one run is the trunk of many."""
+    long, short = (OptimizerConfig(schedule="wsd", warmup_steps=5, decay_steps=length) for length in (40, 10))
+    np.testing.assert_array_equal(rates(long, 200, range(60)), rates(short, 70, range(60)))
+    assert rates(short, 70, [70])[0] == 0
+
+
+def test_with_a_ramp_the_decay_of_wsd_counts_samples():
+    sizes = [4, 4, 4, 8, 8, 12, 12, 12, 12, 12]
+    consumed = np.concatenate([[0], np.cumsum(sizes)])
+    config = OptimizerConfig(schedule="wsd", learning_rate=1e-3, warmup_steps=2, decay_steps=6)
+    left = np.minimum((consumed[10] - consumed) / (consumed[10] - consumed[4]), 1)
+    expected = np.where(consumed < consumed[2], 1e-3 * np.maximum(consumed, 4) / consumed[2], 1e-3 * left)
+    np.testing.assert_allclose(
+        rates(config, RampedSteps(10, Ramp(4, 4, 24, 12)), range(11)), expected, rtol=8 * EPSILON
+    )
+
+
 def test_equals_the_formula_to_the_last_steps_of_a_long_run():
     config = OptimizerConfig(learning_rate=1e-3, end_learning_rate=0.0, warmup_steps=10_000, decay_power=0.5)
     total = 1_000_000

@@ -80,6 +80,14 @@ def test_equals_what_backward_reads_of_a_block_with_shared_keys(core, fused, dty
     assert 0 <= found - own.block(work).saved_bytes() <= 16 * SAMPLES * LENGTH * 4
 
 
+def test_cudnn_keeps_as_many_keys_and_values_as_queries():
+    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 1, "vocab_size": 64}
+    config = ModelConfig("llama", **{**FAMILIES["llama"].defaults, **sizes})
+    work = BERT.replaced(model=describe(config), seq=LENGTH, micro_batch=SAMPLES, precision="bf16")
+    flash, cudnn = (own.block(work.replaced(fused=frozenset(ops))) for ops in (["flash"], ["flash", "cudnn"]))
+    assert cudnn.saved_bytes() - flash.saved_bytes() == 2 * 2 * SAMPLES * LENGTH * WIDTH * (HEADS - 1) / HEADS
+
+
 def saved_bytes(config, dtype):
     """Bytes of the forward pass's tensors, but for the weights, that the ops behind the gradients have as inputs."""
     import tensorflow as tf

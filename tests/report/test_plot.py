@@ -7,7 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tftrain.report.plot import TRAIN, confusion_matrix, loss_curve, smoothed
+from tftrain.config import flags
+from tftrain.config.train import TrainConfig
+from tftrain.report.plot import TRAIN, confusion_matrix, loss_curve, schedule_curve, smoothed
 from tftrain.tasks.bert_pretraining import BertPretraining
 
 LOSS = BertPretraining.means[0]
@@ -54,6 +56,21 @@ def test_nothing_to_draw_is_an_error_that_names_the_file(tmp_path, data):
     with pytest.raises(ValueError, match=r"metrics\.jsonl: no masked-LM loss"):
         loss_curve(path, tmp_path / "curve.png", LOSS)
     assert not (tmp_path / "curve.png").exists()
+
+
+def test_a_schedule_is_drawn_up_to_its_end_with_the_growing_batch(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    flags_of_run = ("--schedule=wsd", "--max_steps=50", "--global_batch_size=8", "--micro_batch_size=2")
+    flags_of_data = ("--batch_rampup=2:2:100", "--synthetic_data", "--vocab_size=90", "--output_dir=x")
+    config = flags.parse(TrainConfig, ["run", *flags_of_run, *flags_of_data])
+    schedule_curve(config.resolve(1), tmp_path / "schedule.png")
+    rate, batch = figures[0].axes
+    (line,), (sizes,) = rate.lines, batch.lines
+    assert (line.get_xdata()[0], line.get_xdata()[-1]) == (0, 50)
+    assert max(line.get_ydata()) == pytest.approx(1e-3)
+    assert line.get_ydata()[-1] == 0
+    assert set(sizes.get_ydata()) == {2, 4, 6, 8}
 
 
 def test_smoothing_does_not_lag_behind_a_falling_loss_and_damps_noise():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tftrain.report.spikes import WARMUP, Series, SpikeMonitor
+from tftrain.report.health import WARMUP, Series, SpikeMonitor
 
 
 def falling(steps, seed, noise=0.1):

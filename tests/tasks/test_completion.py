@@ -1,6 +1,7 @@
 """Completions of prompts: what is learned, how it is packed, and that a run's scores are what generation gives."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -132,6 +133,24 @@ def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
     assert own.build(with_special_tokens=True)(["".join(text for text, _ in example.parts)])[0].tolist() == ids.tolist()
     assert is_learned.sum() == sum(len(part) for part in own.build(True)([f"b c{end}", f"e{end}"]))
     assert completions.end_of_answer(completions.compiled_template(TEMPLATE)) == "<|endoftext|>"
+
+
+def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp_path):
+    text = "{{ bos_token }}{% for m in messages %}{% if m.role == 'x' %}{% continue %}{% endif %}{{ m | tojson }}"
+    text += "{% endfor %}"
+    shutil.copytree(LLAMA, tmp_path / "model")
+    settings = {"bos_token": {"content": "<|endoftext|>"}, "eos_token": "</s>", "tokenizer_type": "bpe"}
+    (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "model/chat_template.jinja").write_text(text)
+    own = tokenizer.read(tmp_path / "model")
+    template = completions.compiled_template(own.chat_template)
+    assert (
+        template([say("x", "1"), say("user", "<\u00e9>")], False)
+        == '<|endoftext|>{"role": "user", "content": "<\u00e9>"}'
+    )
+    (tmp_path / "again").mkdir()
+    tokenizer.write(tmp_path / "again", own)
+    assert tokenizer.read(tmp_path / "again").chat_template == own.chat_template
 
 
 @pytest.mark.parametrize(

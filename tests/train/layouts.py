@@ -117,7 +117,7 @@ FACTORS = {
         "gpt-alibi": {"model": {**GPT, "position_embedding": "alibi"}},
         "llama": {"model": LLAMA},
         "modernbert": {"model": MODERN},
-        "modernbert-packed": {"model": MODERN, "packed": True},
+        "modernbert-packed": {"model": MODERN | {"attn_impl": "flash", "hidden_size": 32}, "packed": True},
     },
     "ops": {"": {}, "fused": {"model": FUSED}},
     "rule": {"lamb": {}, "adamw": {"rule": "adamw"}},

@@ -29,23 +29,13 @@ EVERY = "all"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the program.
+    """Runs the program with its name and its flags; returns the exit status."""
+    args = [f"--list={EVERY}" if arg == "--list" else arg for arg in argv]
 
-    Args:
-        argv: the program's name and its flags.
+    def target(config: BenchConfig) -> str:
+        return f"--output_dir={config.output_dir}"
 
-    Returns:
-        The exit status.
-    """
-    args = [f"--list={EVERY}" if arg == "--list" else arg for arg in argv[1:]]
-    return program.main(
-        "bench",
-        BenchConfig,
-        measure,
-        [argv[0], *args],
-        target=lambda config: f"--output_dir={config.output_dir}",
-        stream="stderr",
-    )
+    return program.main("bench", BenchConfig, measure, args, target=target, stream="stderr")
 
 
 def measure(config: BenchConfig) -> int:
@@ -75,9 +65,9 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
     Raises:
         ConfigError: the rows to resume from were measured with other flags.
     """
-    settled = table.settle(config) if table.settle else config
-    under = f"--scale={settled.scale} --np={settled.np}" if settled is not config else ""
-    config = settled
+    under = ""
+    if table.settle and (settled := table.settle(config)) is not config:
+        config, under = settled, f"--scale={settled.scale} --np={settled.np}"
     store = Store(table, config.output_dir, config.resume, under)
     logger.info(f"{table.name}: {len(rows)} rows; {host.load()}")
     try:
@@ -85,19 +75,20 @@ def measure_table(table: Table, rows: list[Row], config: BenchConfig) -> int:
     except KeyboardInterrupt:
         logger.info(f"interrupted; --resume continues from {store.path}")
         return INTERRUPTED
-    report = render(table, store.outcomes(), config.format)
+    outcomes = store.outcomes()
+    report = render(table, outcomes, config.format)
     path = Path(config.output_dir) / f"{table.name}.{config.format}"
     path.write_text(report)
     print(report, end="", flush=True)
     logger.info(f"{path}; {host.load()}")
-    records = [record for outcome in store.outcomes() for record in outcome.records]
+    records = [record for outcome in outcomes for record in outcome.records]
     for line in table.remarks(records) if table.remarks else ():
         logger.info(line)
     if table.draw and records:
         table.draw(records, path.with_suffix(".png"))
         logger.info(str(path.with_suffix(".png")))
-    if store.outcomes():
-        (table.page or page.write)(table, store.outcomes(), path.with_suffix(".html"))
+    if outcomes:
+        (table.page or page.write)(table, outcomes, path.with_suffix(".html"))
         logger.info(str(path.with_suffix(".html")))
     return ExitCode.FAILED if failed else 0
 
@@ -111,13 +102,13 @@ def chosen(config: BenchConfig) -> list[tuple[Table, list[Row]]]:
     tables, globs = named(config.table), [glob.strip() for glob in config.rows.split(",")]
     if unmatched := [glob for glob in globs if not any(table.matching(glob) for table in tables)]:
         names = [row.name for table in tables for row in table.rows]
-        alike = difflib.get_close_matches(unmatched[0], names, n=5, cutoff=0.3) if len(names) > 20 else names
-        some = f"such as {', '.join(alike or names[:5])} (--list prints all)"
-        listed = some if len(names) > 20 else f"among {', '.join(names)}"
+        listed = f"among {', '.join(names)}"
+        if len(names) > 20:
+            alike = difflib.get_close_matches(unmatched[0], names, n=5, cutoff=0.3) or names[:5]
+            listed = f"such as {', '.join(alike)} (--list prints all)"
         expected = f"no row matches {', '.join(map(repr, unmatched))}; expected names or globs {listed}"
         raise ConfigError([Problem("rows", config.rows, expected)])
-    found = [(table, rows) for table in tables if (rows := table.matching(config.rows))]
-    return found
+    return [(table, rows) for table in tables if (rows := table.matching(config.rows))]
 
 
 def named(name: str | None, flag: str = "table") -> list[Table]:
@@ -146,13 +137,10 @@ def listing(tables: list[Table]) -> str:
 
 
 def run(table: Table, rows: list[Row], config: BenchConfig, store: Store) -> bool:
-    """Measures the rows group by group and stores every outcome.
+    """Measures the rows group by group and stores every outcome; returns whether a row failed.
 
     A group is measured as a whole, or skipped if the store has all of its rows: figures that are compared with each
     other come from one run. Only a table that is `row_by_row` resumes within a group.
-
-    Returns:
-        Whether a row failed.
     """
     failed = False
     for number, group in enumerate(parts := groups(rows), start=1):

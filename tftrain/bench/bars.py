@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Record = Mapping[str, Any]
+Place = Callable[[float], float]  # of a value, in percent of the axis
 MEANING = (
     "A bar is a change against {base}, and its label is the same number. The grey band is the spread of the base: "
     "{spread}. A change inside the band may be chance: its bar is pale and its label has no colour. Outside it, green "
@@ -23,8 +24,7 @@ class Series:
     """The bars of one column.
 
     Attributes:
-        column: entry of a record: the length of the bar and its label.
-        name: in the legend, for a panel with several series.
+        column, name: entry of a record, for the length of the bar and its label; name in the legend, if there is one.
         spread: entry of a record with the spread of the base, in the column's unit, or that spread itself; None: the
             spread is unknown, so no change is called better or worse.
         kind: measured, planned or published, which chooses the colour.
@@ -53,8 +53,7 @@ class Panel:
     Attributes:
         title: the figure and its unit.
         series: a bar of each record for each of them.
-        form: format of a number, such as "+.1f".
-        unit: follows the number.
+        form, unit: the format of a number, such as "+.1f", and what follows it.
         better: the sign of a better change, 1 or -1; 0: the numbers are no changes.
     """
 
@@ -92,20 +91,15 @@ def speed_panel(title: str, column: str = "speed_change_pct") -> Panel:
 def chart(
     panels: Sequence[Panel], records: Sequence[Record], name: Callable[[Record], tuple[str, str]], base: str = ""
 ) -> str:
-    """Returns the chart, without series that no record has.
+    """Returns the chart, without series that no record has: panels next to each other, records from top to bottom.
 
-    Args:
-        panels: next to each other, or one below the other on a narrow page.
-        records: from top to bottom.
-        name: returns a record's name and its settings.
-        base: name of the record that the others are compared with; "" for none.
+    `name` returns a record's name and its settings; `base` is the name of the record that the others are compared with.
     """
-    parts = []
+    parts = ""
     for panel in panels:
-        series = [each for each in panel.series if any(each.value(record) is not None for record in records)]
-        if series:
-            parts.append(_panel(panel, series, records, name, base))
-    return f'<div class="panels">{"".join(parts)}</div>' if parts else ""
+        if series := [each for each in panel.series if any(each.value(record) is not None for record in records)]:
+            parts += _panel(panel, series, records, name, base)
+    return parts and f'<div class="panels">{parts}</div>'
 
 
 def _panel(panel: Panel, series: Sequence[Series], records, name, base: str) -> str:
@@ -113,45 +107,33 @@ def _panel(panel: Panel, series: Sequence[Series], records, name, base: str) -> 
     values = [value for value, _ in numbers if value is not None]
     bands = [spread for value, spread in numbers if panel.better and value is not None and spread is not None]
     low, high = min(0.0, *values, *(-spread for spread in bands)), max(0.0, *values, *bands)
-    scale = _Scale(low, high if high > low else low + 1.0)
-    rows = "".join(_row(panel, series, record, name(record), base, scale) for record in records)
+    span = high - low if high > low else 1.0
+
+    def at(value: float) -> float:
+        return 100 * (value - low + 0.0) / span  # + 0.0: never minus zero
+
+    rows = "".join(_row(panel, series, record, name(record), base, at) for record in records)
     signed = " signed" if low < 0 else ""
-    head = f"<h3>{html.escape(panel.title)}</h3>{_legend(series)}"
+    keys = "".join(f'<span><i class="key {each.kind}"></i>{html.escape(each.name)}</span>' for each in series)
+    head = f"<h3>{html.escape(panel.title)}</h3>" + (f'<p class="legend">{keys}</p>' if len(series) > 1 else "")
     return f'<section class="panel">{head}<div class="rows{signed}">{rows}</div></section>\n'
 
 
-@dataclass(frozen=True)
-class _Scale:
-    low: float
-    high: float
-
-    def at(self, value: float) -> float:
-        """Returns the place of a value in percent of the axis."""
-        return 100 * (value - self.low + 0.0) / (self.high - self.low)  # + 0.0: never minus zero
-
-
-def _legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
-        return ""
-    keys = "".join(f'<span><i class="key {each.kind}"></i>{html.escape(each.name)}</span>' for each in series)
-    return f'<p class="legend">{keys}</p>'
-
-
-def _row(panel: Panel, series: Sequence[Series], record: Record, named: tuple[str, str], base: str, scale) -> str:
+def _row(panel: Panel, series: Sequence[Series], record: Record, named: tuple[str, str], base: str, at: Place) -> str:
     name, settings = map(words, named)
-    is_base = bool(base) and named[0] == base
-    zero = f"left:{scale.at(0):.3f}%"
-    lines = f'<div class="line"><span class="label" style="{zero}">base</span></div>'
-    if not is_base:
-        lines = "".join(_line(panel, each, record, scale) for each in series)
-    shown = "" if is_base else f' <span class="settings">{settings}</span>'
-    text = f'<div class="name"><b>{name}</b>{shown}</div>'
-    zero = f'<i class="zero" style="{zero}"></i>'
-    return f'<div class="row{" base" if is_base else ""}">{text}<div class="lines">{zero}{lines}</div></div>\n'
+    zero = f"left:{at(0):.3f}%"
+    if base and named[0] == base:
+        kind, shown = " base", ""
+        lines = f'<div class="line"><span class="label" style="{zero}">base</span></div>'
+    else:
+        kind, shown = "", f' <span class="settings">{settings}</span>'
+        lines = "".join(_line(panel, each, record, at) for each in series)
+    text, zero = f'<div class="name"><b>{name}</b>{shown}</div>', f'<i class="zero" style="{zero}"></i>'
+    return f'<div class="row{kind}">{text}<div class="lines">{zero}{lines}</div></div>\n'
 
 
-def _line(panel: Panel, series: Series, record: Record, scale: _Scale) -> str:
-    value, spread, zero = series.value(record), series.spread_of(record), scale.at(0)
+def _line(panel: Panel, series: Series, record: Record, at: Place) -> str:
+    value, spread, zero = series.value(record), series.spread_of(record), at(0)
     if value is None:
         figure = record.get(series.figure)
         word = html.escape(figure) if isinstance(figure, str) else "\N{EN DASH}"
@@ -159,9 +141,9 @@ def _line(panel: Panel, series: Series, record: Record, scale: _Scale) -> str:
     verdict = panel.verdict(series, record)
     band = ""
     if panel.better and isinstance(series.spread, str) and spread is not None:
-        left = scale.at(-spread)
-        band = f'<i class="band" style="left:{left:.3f}%;width:{scale.at(spread) - left:.3f}%"></i>'
-    start, end = sorted((zero, scale.at(value)))
+        left = at(-spread)
+        band = f'<i class="band" style="left:{left:.3f}%;width:{at(spread) - left:.3f}%"></i>'
+    start, end = sorted((zero, at(value)))
     bar = f'<i class="bar" style="left:{start:.3f}%;width:{end - start:.3f}%"></i>'
     side = f"left:{end:.3f}%" if value >= 0 else f"right:{100 - start:.3f}%"
     label = f'<span class="label" style="{side}" data-value="{value:.6g}">{panel.text(value)}</span>'

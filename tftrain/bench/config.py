@@ -65,11 +65,7 @@ class BenchConfig:
 
 
 def run_config(given: Sequence[str]) -> TrainConfig:
-    """Returns the resolved configuration of flags of tftrain.run, for one rank.
-
-    Raises:
-        ConfigError: a flag is wrong.
-    """
+    """Returns the resolved configuration of flags of tftrain.run, for one rank; ConfigError: a flag is wrong."""
     config = flags.parse(TrainConfig, ["tftrain.run", *given])
     if problems := config.problems(1):
         raise ConfigError(problems)

@@ -4,8 +4,10 @@ import os
 import re
 from pathlib import Path
 
+import psutil
+
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def threads(cpu_threads: int) -> int:
@@ -13,22 +15,15 @@ def threads(cpu_threads: int) -> int:
     return cpu_threads or len(os.sched_getaffinity(0))
 
 
-def last_level_cache(folder: Path = CACHES) -> int:
+def last_level_cache() -> int:
     """Returns the bytes of the largest cache of the first core, 32 MiB if the system does not report it."""
-    sizes = []
-    for path in folder.glob("index*/size"):
-        if found := re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip()):
-            sizes.append(int(found[1]) * UNITS.get(found[2], 1))
-    return max(sizes, default=32 * 2**20)
+    sizes = [re.fullmatch(r"(\d+)([KMG]?)\n", path.read_text()) for path in CACHES.glob("index*/size")]
+    return max((int(size[1]) * UNITS[size[2]] for size in sizes if size), default=32 * 2**20)
 
 
-def available_memory_gb() -> float | None:
-    """Returns the memory available without swapping in GB of 1e9 bytes; None if the system does not report it."""
-    try:
-        found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) * 1024 / 1e9 if found else None
+def available_memory_gb() -> float:
+    """Returns the memory available without swapping in GB of 1e9 bytes."""
+    return psutil.virtual_memory().available / 1e9
 
 
 def load() -> str:

@@ -1,5 +1,6 @@
 """Finished rows on disk, one line of json each, and the report made of them."""
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -7,7 +8,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftrain.bench.table import Column, Outcome, Record, Table
+import numpy as np
+
+from tftrain.bench.table import Outcome, Record, Table
 from tftrain.config.fields import ConfigError, Problem
 
 
@@ -15,16 +18,10 @@ class Store:
     """The finished rows of one table in OUTPUT_DIR/TABLE.jsonl; a row counts as soon as its line is written."""
 
     def __init__(self, table: Table, output_dir: str, resume: bool, under: str = ""):
-        """Opens the file.
-
-        Args:
-            table: the table of these rows.
-            output_dir: created if it does not exist.
-            resume: whether to keep the rows of an earlier run; else the file starts empty.
-            under: flags that all rows must have been measured with; "" for any.
+        """Opens the file; it starts empty unless `resume` keeps the rows of an earlier run.
 
         Raises:
-            ConfigError: a row of the earlier run was measured with other flags.
+            ConfigError: a row of the earlier run was measured with other flags than `under`, unless that is "".
         """
         self.path = Path(output_dir) / f"{table.name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +30,8 @@ class Store:
         self._outcomes: dict[str, Outcome] = {}
         if resume and self.path.exists():
             for line in self.path.read_text().splitlines():
-                if (outcome := _parse(line)) is not None:
+                with contextlib.suppress(TypeError, ValueError):
+                    outcome = Outcome(**json.loads(line))
                     self._outcomes[outcome.row] = outcome
         others = {found.under for row, found in self._outcomes.items() if self.has(row)} - {under, ""}
         if under and others:
@@ -63,58 +61,24 @@ def _line(outcome: Outcome) -> str:
     return json.dumps(dataclasses.asdict(outcome)) + "\n"
 
 
-def _parse(line: str) -> Outcome | None:
-    try:
-        return Outcome(**json.loads(line))
-    except (TypeError, ValueError):
-        return None
-
-
 def render(table: Table, outcomes: Sequence[Outcome], form: str) -> str:
-    """Returns the report.
-
-    Args:
-        table: its columns are those of the report.
-        outcomes: the rows, in order. csv shows those that were measured, md and json also why others failed.
-        form: csv, md or json.
-
-    Returns:
-        The text, with a newline at its end.
-    """
+    """Returns the report of rows in order, as csv, md or json; md and json also say why rows failed."""
     records = [record for outcome in outcomes for record in outcome.records]
     failures = {outcome.row: outcome.error for outcome in outcomes if outcome.error}
     if form == "json":
         return json.dumps({"table": table.name, "records": records, "failures": failures}, indent=1) + "\n"
+    names = [column.name for column in table.columns]
     lines = [[column.show(record) for column in table.columns] for record in records]
     if form == "csv":
         out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([[column.name for column in table.columns], *lines])
+        csv.writer(out, lineterminator="\n").writerows([names, *lines])
         return out.getvalue()
-    return _markdown(table.columns, lines) + "".join(f"\n{row}: {error}\n" for row, error in failures.items())
-
-
-def _markdown(columns: Sequence[Column], lines: list[list[str]]) -> str:
-    rule = ["---" if column.digits is None else "---:" for column in columns]
-    cells = [[column.name for column in columns], rule, *lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    rule = ["---" if column.digits is None else "---:" for column in table.columns]
+    markdown = "".join(f"| {' | '.join(line)} |\n" for line in (names, rule, *lines))
+    return markdown + "".join(f"\n{row}: {error}\n" for row, error in failures.items())
 
 
 def spread(samples: Sequence[float]) -> Record:
-    """Returns the median of some measurements and how far they lie apart.
-
-    Args:
-        samples: at least one.
-
-    Returns:
-        median, low, high, min and max; low and high are the quartiles, so that half of the samples lie between them.
-    """
-    ordered = sorted(samples)
-    quartiles = {"low": _quantile(ordered, 0.25), "median": _quantile(ordered, 0.5), "high": _quantile(ordered, 0.75)}
-    return {"min": ordered[0], **quartiles, "max": ordered[-1]}
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    """Returns median, low, high, min and max of at least one measurement; half of them lie between low and high."""
+    values = np.quantile(samples, (0, 0.25, 0.5, 0.75, 1)).tolist()
+    return dict(zip(("min", "low", "median", "high", "max"), values, strict=True))

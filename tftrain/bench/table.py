@@ -4,24 +4,23 @@ import fnmatch
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tftrain.bench import host
 from tftrain.bench.bars import Panel
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.errors import MeasureError
+from tftrain.bench.worker import MeasureError
 
 Record = dict[str, Any]
 Say = Callable[[str], None]  # prints a line of progress
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the report.
+    """A column of the report: its name, which is that of an entry in a record, and the decimals of its numbers.
 
-    Attributes:
-        name: of the column, and of the entry in a record.
-        digits: decimals of its numbers in csv and md; text is printed as it is. None: the column has no numbers.
+    Text is printed as it is. `digits` is None if the column has no numbers.
     """
 
     name: str
@@ -43,17 +42,11 @@ def columns(words: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class Row:
-    """One row's data.
-
-    Attributes:
-        name: unique in its table.
-        group: rows of one group are measured together, in alternation.
-        settings: arguments of the table's `measure`.
-    """
+    """One row's data; names are unique in a table, rows of one group are measured together, in alternation."""
 
     name: str
     group: str
-    settings: Record = field(default_factory=dict)
+    settings: Record = field(default_factory=dict)  # arguments of the table's `measure`
 
 
 @dataclass(frozen=True)
@@ -75,11 +68,7 @@ Measure = Callable[[list[Row], BenchConfig, Say], Iterator[Outcome]]
 
 
 def each_row(records: Callable[[Row, BenchConfig, Say], list[Record]]) -> Measure:
-    """Returns the `measure` of a table whose rows are measured one after the other.
-
-    Args:
-        records: measures a row; a MeasureError is the row's outcome.
-    """
+    """Returns the `measure` of a table whose rows are measured one after the other, by `records`."""
 
     def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
         for row in group:
@@ -92,6 +81,21 @@ def each_row(records: Callable[[Row, BenchConfig, Say], list[Record]]) -> Measur
     return measure
 
 
+def in_turns(
+    rows: list[Row], rounds: int, measure: Callable[[Row], Answer], errors: dict[str, str]
+) -> dict[str, list[Answer]]:
+    """Measures rows in turns and returns the answers of each; leaves out rows in `errors`, and adds those that fail."""
+    found: dict[str, list[Answer]] = {row.name: [] for row in rows}
+    for _ in range(rounds):
+        for row in rows:
+            if row.name not in errors:
+                try:
+                    found[row.name].append(measure(row))
+                except MeasureError as error:
+                    errors[row.name] = str(error)
+    return found
+
+
 @dataclass(frozen=True)
 class Table:
     """A table: data, and the function that measures a group of its rows.
@@ -99,19 +103,17 @@ class Table:
     Attributes:
         name: as in `--table`.
         about: one line for `--list`.
-        columns: columns of the report from left to right.
-        rows: all rows; rows of one group are adjacent.
+        rows: those of one group are adjacent.
         measure: takes the chosen rows of one group, the program's configuration and a function that prints a line of
             progress; yields an Outcome for each row. A MeasureError is the outcome of the rows that are left.
-        draw: writes a picture of the records as png; None: the table has no picture.
-        remarks: returns lines on all records together for stderr; None: no remarks.
+        draw: writes a picture of the records as png.
+        remarks: returns lines on all records together for stderr.
         page: writes an html report of the table and its outcomes; None: that of `tftrain.bench.page`.
         panels: the bars of that report.
         chart_note: what these bars and the spread of their base mean.
         labels: columns that name a bar; (): all columns of text.
         base: name of the row that the others are compared with; "" if a record has its own, or there is none.
-        settle: fills in the settings that depend on the machine, the scale and the number of ranks; None: no such
-            settings.
+        settle: fills in the settings that depend on the machine: the scale and the number of ranks.
         row_by_row: whether rows are independent, so that an interrupted group resumes at the next row.
     """
 
@@ -143,11 +145,8 @@ class Table:
     def matching(self, globs: str) -> list[Row]:
         """Returns the rows whose name matches one of the globs, with or without the table's name before it."""
         patterns = [glob.strip() for glob in globs.split(",")]
-        return [row for row in self.rows if any(self._matches(row, pattern) for pattern in patterns)]
-
-    def _matches(self, row: Row, pattern: str) -> bool:
-        names = (row.name, row.name.removeprefix(f"{self.name}/"))
-        return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+        names = {row.name: (row.name, row.name.removeprefix(f"{self.name}/")) for row in self.rows}
+        return [row for row in self.rows if any(fnmatch.filter(names[row.name], pattern) for pattern in patterns)]
 
 
 def groups(rows: list[Row]) -> list[list[Row]]:

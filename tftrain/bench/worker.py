@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tftrain.bench.errors import MeasureError
 from tftrain.host.huge_pages import with_huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,30 +25,27 @@ SHOWN_LINES = 3
 STOP_SECONDS = 30
 
 
+class MeasureError(RuntimeError):
+    """There are no figures; the message is the row's error, in one line."""
+
+
 def with_package(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment in which Python imports this tftrain from any folder, and TensorFlow is quiet."""
     path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
     return {"TF_CPP_MIN_LOG_LEVEL": "3", **environ, "PYTHONPATH": path}
 
 
-class WorkerError(MeasureError):
-    """The process failed; the message is its exception, or the end of its stderr."""
-
-
 class Worker:
     """A measuring process, from the side of its parent."""
 
     def __init__(self, module: str, settings: dict[str, Any], python: str = sys.executable, environ=None):
-        """Starts the process; `ask` waits until it is ready.
+        """Starts an interpreter, which sees no GPU; `ask` waits until it is ready; MeasureError: it cannot be started.
 
         Args:
             module: a module that calls `serve`, such as `tftrain.bench.kernels.worker`.
             settings: argument of its `build`.
             python: the interpreter.
-            environ: the environment; by default this process's, with huge pages. The process sees no GPU.
-
-        Raises:
-            WorkerError: the interpreter cannot be started.
+            environ: by default this process's, with huge pages.
         """
         try:
             self._process = subprocess.Popen(
@@ -62,17 +58,13 @@ class Worker:
                 env={**with_package(environ or with_huge_pages(os.environ)), **ON_CPU},
             )
         except OSError as error:
-            raise WorkerError(f"cannot start {python}: {error}") from error
+            raise MeasureError(f"cannot start {python}: {error}") from error
         self._stderr_tail: deque[str] = deque(maxlen=STDERR_LINES)
         self._reader = threading.Thread(target=self._read_stderr, daemon=True)
         self._reader.start()
 
     def ask(self, request: Any) -> Any:
-        """Sends a request and returns its answer.
-
-        Raises:
-            WorkerError: the process answered with an exception, or has ended.
-        """
+        """Sends a request, returns its answer; MeasureError: the process answered with an exception, or has ended."""
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
             line = self._process.stdout.readline()
@@ -82,10 +74,10 @@ class Worker:
             code = self._process.wait()
             self._reader.join()
             words = " / ".join(list(self._stderr_tail)[-SHOWN_LINES:]) or "nothing on stderr"
-            raise WorkerError(f"the process ended with exit code {code}: {words}")
+            raise MeasureError(f"the process ended with exit code {code}: {words}")
         answer = json.loads(line)
         if "error" in answer:
-            raise WorkerError(answer["error"])
+            raise MeasureError(answer["error"])
         return answer["result"]
 
     def stop(self) -> None:
@@ -114,9 +106,7 @@ class Worker:
 def serve(build: Callable[[dict[str, Any]], Callable[[Any], Any]]) -> None:
     """Answers requests until the input ends: the main function of a worker.
 
-    Args:
-        build: makes, from the settings, the function that answers a request. An exception of either is sent as the
-            answer.
+    `build` makes, from the settings, the function that answers a request. An exception of either is sent as the answer.
     """
     # Keep the output of libraries out of the answers: it goes to stderr.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -128,10 +118,5 @@ def serve(build: Callable[[dict[str, Any]], Callable[[Any], Any]]) -> None:
                 answer = build(json.loads(sys.argv[1]))
             said = {"result": answer(json.loads(line))}
         except Exception as error:
-            said = {"error": _one_line(error)}
+            said = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"}
         print(json.dumps(said), file=answers, flush=True)
-
-
-def _one_line(error: Exception) -> str:
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words[:600]}"

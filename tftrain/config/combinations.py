@@ -64,8 +64,6 @@ def _of_model(config) -> Iterator[Problem]:
     if size % multiple or size > largest:
         takes = f"{model.attn_impl} takes multiples of {multiple} up to {largest}"
         yield Problem("attn_impl", model.attn_impl, f"expected softmax with heads of {size} elements: {takes}")
-    if model.attn_impl == "flash" and model.local_attention > 0:
-        yield Problem("attn_impl", "flash", "expected softmax with local_attention: flash computes no windows")
     if model.attn_impl == "cudnn" and (reason := _no_cudnn(config)):
         yield Problem("attn_impl", "cudnn", f"expected flash or softmax with {reason}")
 
@@ -132,6 +130,10 @@ def _of_schedule(config) -> Iterator[Problem]:
         yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)
     if (optimizer.warmup_steps or 0) > max(max_steps, 0):
         yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={max_steps}")
+    elif optimizer.decay_steps and optimizer.schedule != "wsd":
+        yield Problem("decay_steps", optimizer.decay_steps, "remove this flag, or add schedule=wsd")
+    elif (optimizer.decay_steps or 0) > (stable := max_steps - (optimizer.warmup_steps or 0)) and max_steps > 0:
+        yield Problem("decay_steps", optimizer.decay_steps, f"expected at most {stable}, the steps after the warm-up")
 
 
 def _of_ranks(config, ranks: int) -> Iterator[Problem]:

@@ -79,10 +79,15 @@ class ConvertConfig:
     allow_pickle: bool = flag(False)
     """Read pytorch_model.bin if hf has no model.safetensors. A pickle can name code to run when it is loaded; this
     reader runs none of it, but other programs that load the same file may."""
+    average_last: int = flag(1, minimum=1, maximum=1000)
+    """Convert the mean of the weights in so many of the newest checkpoints of a run, --from=tftrain:OUTPUT_DIR."""
     init_missing: bool = flag(False, "If the source lacks heads, give them initial values instead of refusing it.")
     seed: int = flag(1, "Seed of these initial values.", minimum=0, maximum=2**31 - 1)
 
     def problems(self) -> list[Problem]:
         """Returns every reason to refuse this configuration."""
         ends = place_problems("from", self.from_, exists=True) + place_problems("to", self.to, exists=False)
-        return field_problems(self) + ends + tokenizer_problems(self.tokenizer_dir)
+        source, found = parse_place(self.from_ or ""), field_problems(self)
+        if self.average_last > 1 and source and source.format != "tftrain":
+            found.append(Problem("average_last", self.average_last, "expected 1: only runs have several checkpoints"))
+        return found + ends + tokenizer_problems(self.tokenizer_dir)

@@ -64,10 +64,17 @@ class OptimizerConfig:
     are built, else by plain TensorFlow; the prefixes fused_ and reference_ force one."""
     learning_rate: float = flag(1e-3, above=0)
     """Peak learning rate for the global batch; the number of ranks does not scale it."""
-    end_learning_rate: float = flag(0.0, "Learning rate at max_steps.", minimum=0)
+    schedule: str = flag("polynomial", choices=("polynomial", "cosine", "constant", "wsd", "inverse_sqrt"))
+    """How the learning rate falls after the warm-up. polynomial and cosine: until max_steps; constant: not; wsd: it is
+    constant, and falls as a polynomial in the last decay_steps; inverse_sqrt: as 1 / sqrt(step)."""
+    end_learning_rate: float = flag(0.0, minimum=0)
+    """Learning rate at max_steps; with inverse_sqrt, what it falls towards."""
     warmup_steps: int | None = flag(None, minimum=0, on_resume="logged")
     """Steps of linear warm-up from 0; by default one tenth of max_steps."""
-    decay_power: float = flag(1.0, "Exponent of the polynomial decay after the warm-up.", above=0)
+    decay_power: float = flag(1.0, "Exponent of the decay of polynomial and wsd.", above=0)
+    decay_steps: int | None = flag(
+        None, "Length of the decay of wsd; by default one tenth of max_steps.", minimum=1, on_resume="logged"
+    )
     weight_decay: float = flag(0.01, "Decoupled weight decay; biases and norm parameters have none.", minimum=0)
     adam_beta1: float = flag(0.9, "Decay of the first moment.", minimum=0, below=1)
     adam_beta2: float = flag(0.999, "Decay of the second moment.", minimum=0, below=1)
@@ -171,10 +178,13 @@ class TrainConfig:
             raise ConfigError(found)
         warmup = self.optimizer.warmup_steps
         warmup = self.run.max_steps // 10 if warmup is None else warmup
+        decay = self.optimizer.decay_steps
+        if decay is None and self.optimizer.schedule == "wsd":
+            decay = max(1, self.run.max_steps // 10)
         return dataclasses.replace(
             self,
             data=with_absolute_paths(self.data),
             fine_tuning=with_absolute_paths(self.fine_tuning),
             batch=self.batch.resolve(self.parallel.data_parallel_size(ranks)),
-            optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup),
+            optimizer=dataclasses.replace(self.optimizer, warmup_steps=warmup, decay_steps=decay),
         )

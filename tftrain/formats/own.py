@@ -59,6 +59,29 @@ class OwnWeights(Weights):
         return self._reader.read(Piece.block(f"{MASTER}/{name}", self.shapes[name], "F32"))
 
 
+class AveragedWeights(OwnWeights):
+    """The mean of the master weights of a run's newest checkpoints (Izmailov et al., arXiv 1803.05407)."""
+
+    def __init__(self, output_dir: Path, count: int):
+        """Opens `count` checkpoints of a run; raises what `OwnWeights` does, and FormatError if there are fewer."""
+        paths = folder.find(output_dir)[-count:]
+        if len(paths) < count:
+            raise FormatError(f"{output_dir}: it has {len(paths)} checkpoints; expected {count} (--average_last)")
+        super().__init__(paths[-1])
+        self._others = [OwnWeights(path) for path in paths[:-1]]
+        self.notes = (f"the mean of the checkpoints {', '.join(path.name for path in paths)}",)
+        for other in self._others:
+            if (other.model, other.shapes) != (self.model, self.shapes):
+                raise FormatError(f"{other.path}: another model than that of {self.path}, so they have no mean")
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns the mean of a variable, computed in fp64, as fp32."""
+        total = super().read(name).astype(np.float64)
+        for other in self._others:
+            total += other.read(name)
+        return (total / (1 + len(self._others))).astype(np.float32)
+
+
 def read(path: Path) -> Weights:
     """Opens a checkpoint, see `OwnWeights`."""
     return OwnWeights(path)

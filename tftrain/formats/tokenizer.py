@@ -84,13 +84,23 @@ def read(folder: Path) -> Tokenizer | None:
 
 
 def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
-    """Returns the template in a file of its own, as newer versions of transformers write it, or in the settings."""
-    if (folder / CHAT_TEMPLATE).is_file():
-        return _bytes(folder / CHAT_TEMPLATE).decode("utf-8", "replace")
+    """Returns the template in a file of its own, as newer versions of transformers write it, or in the settings.
+
+    The names of special tokens that it uses are set at its beginning.
+    """
     found = settings.get("chat_template")
+    if (folder / CHAT_TEMPLATE).is_file():
+        found = _bytes(folder / CHAT_TEMPLATE).decode("utf-8", "replace")
     if isinstance(found, list):  # of names with templates
         found = next((each.get("template") for each in found if each.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
+    if not isinstance(found, str):
+        return None
+    values = {name: settings.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    for name, value in values.items():
+        token = value.get("content") if isinstance(value, dict) else value
+        if isinstance(token, str) and name in found and f"set {name}" not in found:
+            found = f"{{%- set {name} = {json.dumps(token)} -%}}{found}"
+    return found
 
 
 def is_uncased(vocabulary: Vocabulary) -> bool:

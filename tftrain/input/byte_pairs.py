@@ -5,11 +5,12 @@ exactly. GPT-2's expression cuts a text into words first, and no token reaches o
 """
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tftrain.host import strict_json
 from tftrain.input.errors import DataError
@@ -68,7 +69,7 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
             something in front, such as gpt2-vocab.json and gpt2-merges.txt.
 
     Raises:
-        DataError: a file cannot be read, or is not a byte-level BPE that gives every text back exactly.
+        DataError: a file cannot be read, or is not a byte-level BPE that gives every text back exactly, or in NFC.
     """
     data = read_file(path, _EXPECTED)
     try:
@@ -81,7 +82,9 @@ def read_byte_pairs(path: str) -> tuple[Vocabulary, bytes]:
     vocabulary = _vocabulary(tokenizer, path)
     if missing := set(ALPHABET) - set(vocabulary.tokens):
         raise DataError(f"{path}: {len(missing)} of the 256 bytes are not tokens; {_EXPECTED}")
-    if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != _SAMPLE:
+    # Qwen's tokenizers compose accents first.
+    expected = unicodedata.normalize("NFC", _SAMPLE) if isinstance(tokenizer.normalizer, normalizers.NFC) else _SAMPLE
+    if tokenizer.decode(_ids(tokenizer, [_SAMPLE])[0], skip_special_tokens=False) != expected:
         raise DataError(f"{path}: decoding its tokens does not give the original text; {_EXPECTED}")
     return vocabulary, tokenizer.to_str().encode()
 

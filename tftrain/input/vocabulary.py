@@ -13,6 +13,8 @@ from tftrain.input.errors import DataError, MissingFileError
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The one special token of a byte-level BPE vocabulary for a decoder; one for an encoder has SPECIAL_TOKENS.
 END_OF_TEXT = "<|endoftext|>"
+# What ends a document in vocabularies that others made: GPT-2's and Qwen's, Llama 3's, Mistral's.
+END_TOKENS = (END_OF_TEXT, "<|end_of_text|>", "</s>")
 SENTENCEPIECE_SPACE = "\u2581"
 BYTE_OF_SPACE = "\u0120"  # a space in a token of bytes
 MAX_BYTES = 32 << 20
@@ -39,10 +41,10 @@ class Vocabulary:
         """Returns a token's id."""
         return self.tokens.index(token)
 
-    @property
+    @cached_property
     def end_id(self) -> int:
-        """Id of the token after each document of a causal data set: END_OF_TEXT, or [SEP] where there is none."""
-        return self.id(END_OF_TEXT if END_OF_TEXT in self.tokens else "[SEP]")
+        """Id of the token after each document of a causal data set: one of END_TOKENS, or [SEP] where there is none."""
+        return self.id(end_token(self.tokens) or "[SEP]")
 
     @property
     def is_for_encoders(self) -> bool:
@@ -114,6 +116,11 @@ def read_vocabulary(path: str, tokenizer_type: str) -> Vocabulary:
     return Vocabulary(tokens, tokenizer_type)
 
 
+def end_token(tokens: tuple[str, ...]) -> str | None:
+    """Returns the one of END_TOKENS that a vocabulary has."""
+    return next((token for token in END_TOKENS if token in tokens), None)
+
+
 def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str) -> None:
     """Checks that tokens are a valid vocabulary. Token n is on line n + 1 of the file `path`, for the error message.
 
@@ -131,7 +138,12 @@ def check_tokens(tokens: tuple[str, ...], path: str, tokenizer_type: str) -> Non
                 f"most {LONGEST_TOKEN}, and no line break or NUL among them"
             )
     is_for_decoders = tokenizer_type == "bpe" and not set(SPECIAL_TOKENS) <= set(tokens)
-    special = (END_OF_TEXT,) if is_for_decoders else SPECIAL_TOKENS
+    if is_for_decoders and not end_token(tokens):
+        raise DataError(
+            f"{path}: the vocabulary lacks {END_OF_TEXT}; expected one of {' '.join(END_TOKENS)} among its "
+            f"{len(tokens)} tokens"
+        )
+    special = () if is_for_decoders else SPECIAL_TOKENS
     if missing := [token for token in special if token not in tokens]:
         raise DataError(
             f"{path}: the vocabulary lacks {' '.join(missing)}; expected {' '.join(special)} among "

@@ -4,6 +4,7 @@ A chat is a list of messages, which a Jinja template makes one text of, as in tr
 assistant says: what a message of its adds to the text of the messages before it.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -81,8 +82,12 @@ def compiled_template(text: str) -> Template:
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
     try:
-        found = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(text)
+        found = environment.from_string(text)
     except TemplateError as error:
         raise DataError(f"the chat template is not one of Jinja: {error}") from error
 
@@ -117,7 +122,10 @@ def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
                 continue
             before, after = template(messages[: end - 1], True), template(messages[:end], False)
             if not (before.startswith(written) and after.startswith(before)):
-                raise DataError("the template changes the text of earlier messages when another one follows")
+                raise DataError(
+                    "the template changes the text of earlier messages when another one follows; give each answer of "
+                    "the assistant a line of its own, with the messages before it"
+                )
             parts += [(before[len(written) :], False), (after[len(before) :], True)]
             written = after
     except DataError as error:

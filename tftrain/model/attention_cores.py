@@ -1,10 +1,9 @@
 """Attention cores: the computation between the query, key and value projections and the output projection.
 
 A core computes softmax(query key' / sqrt(head_size)) value for each head. Several heads of queries may share a head of
-keys and values. The products of the softmax cores copy none of them; the ops of `flash` and `cudnn` take as many keys
-and values as queries, so those are repeated for them. A core takes an `AttentionMask`, not a tensor of
-heads x S x S elements, so a core need not have any such tensor. To add a core, write a function of the type
-`AttentionCore` and choose it in `core_of`.
+keys and values. Only `cudnn`, whose op takes as many keys and values as queries, copies them. A core takes an
+`AttentionMask`, not a tensor of heads x S x S elements, so a core need not have any such tensor. To add a core, write
+a function of the type `AttentionCore` and choose it in `core_of`.
 """
 
 import math
@@ -95,12 +94,8 @@ def fused_softmax(query, key, value, mask, dropout):
 
 def flash(query, key, value, mask, dropout):
     """The core that is one op, without any tensor of S x S elements."""
-    if mask.window is not None:
-        raise ValueError("attn_impl=flash takes no window")
-    key, value = repeated(key, query.shape[2]), repeated(value, query.shape[2])
-    return flash_attention(
-        query, key, value, mask.keys, _scale(query), dropout, mask.causal, mask.sequences, mask.slopes or None
-    )
+    limits = mask.causal, mask.sequences, mask.slopes or None, mask.window
+    return flash_attention(query, key, value, mask.keys, _scale(query), dropout, *limits)
 
 
 def cudnn(query, key, value, mask, dropout):

@@ -1,4 +1,4 @@
-"""The learning rate of an update: linear warm-up to the peak, then polynomial decay to the end.
+"""The learning rate of an update: linear warm-up to the peak, then decay to the end, polynomial or another.
 
 The decay starts where the warm-up ends, so `learning_rate` is reached exactly once, at step `warmup_steps`, and
 `end_learning_rate` exactly at `max_steps`. The first update does not have a learning rate of zero: it uses that of the
@@ -10,6 +10,7 @@ converted to the numbers of samples that those updates consume.
 """
 
 import itertools
+import math
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -36,14 +37,20 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
     """Returns the learning rate of the update that follows `step` applied updates, fp32 scalar.
 
     With W = warmup_steps, N = max_steps and s = min(step, N):
-    peak * max(s, 1) / W while s < W, then (peak - end) * ((N - s) / (N - W)) ** decay_power + end.
+    peak * max(s, 1) / W while s < W, then (peak - end) * shape + end, where the shape is
 
-    With a ramp, W, N, s and the 1 are numbers of samples: those that so many updates consume from the start of the run.
+    - polynomial: r ** decay_power with r = (N - s) / (N - W);
+    - cosine: (1 + cos(pi (1 - r))) / 2 (Loshchilov and Hutter, arXiv 1608.03983, without restarts);
+    - constant: 1;
+    - wsd, "warm-up, stable, decay" (Hu et al., arXiv 2404.06395): min((N - s) / D, 1) ** decay_power, D = decay_steps;
+    - inverse_sqrt (Vaswani et al., arXiv 1706.03762): sqrt(max(W, 1) / max(s, 1)).
+
+    With a ramp, W, N, D, s and the 1 are numbers of samples, those that so many updates consume from the start.
     Skipped updates do not count, with or without a ramp. So with a ramp, s equals consumed_samples only if no update
     was skipped.
 
     Args:
-        config: peak, end, decay power and `warmup_steps`, which must be resolved (not None).
+        config: resolved, so that `warmup_steps` and, for wsd, `decay_steps` are not None.
         max_steps: updates of the whole run, with the ramp if there is one.
         step: int64 scalar, the number of updates applied so far.
 
@@ -54,14 +61,23 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
     max_steps, ramp = max_steps if isinstance(max_steps, RampedSteps) else (max_steps, None)
     if warmup is None or warmup > max_steps:
         raise ValueError(f"--warmup_steps={warmup}: expected a number from 0 to max_steps={max_steps}")
-    peak, end = config.learning_rate, config.end_learning_rate
+    peak, end, stable = config.learning_rate, config.end_learning_rate, max_steps - (config.decay_steps or 0)
     step = tf.minimum(tf.cast(step, tf.int64), max_steps)
     if ramp:
-        first, warmup, max_steps = map(ramp.samples_after, (first, warmup, max_steps))
+        first, warmup, stable, max_steps = map(ramp.samples_after, (first, warmup, stable, max_steps))
         step = _samples_after(ramp, step)
+    begin = stable if config.schedule == "wsd" else warmup
     # Subtract integers: in fp32, 1 - step / max_steps loses its digits at the end of a long run.
-    remaining = tf.cast(max_steps - step, tf.float32) / max(max_steps - warmup, 1)
-    decayed = (peak - end) * tf.pow(tf.minimum(remaining, 1.0), config.decay_power) + end
+    remaining = tf.minimum(tf.cast(max_steps - step, tf.float32) / max(max_steps - begin, 1), 1.0)
+    if config.schedule == "cosine":
+        shape = 0.5 - 0.5 * tf.cos(math.pi * remaining)
+    elif config.schedule == "constant":
+        shape = 1.0
+    elif config.schedule == "inverse_sqrt":
+        shape = tf.sqrt(max(warmup, first) / tf.cast(tf.maximum(step, first), tf.float32))
+    else:
+        shape = tf.pow(remaining, config.decay_power)
+    decayed = (peak - end) * shape + end
     warming = peak * tf.cast(tf.maximum(step, first), tf.float32) / max(warmup, 1)
     return tf.where(step < warmup, warming, decayed)
 

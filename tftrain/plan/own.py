@@ -81,7 +81,7 @@ def _saved(work: Workload) -> list[SavedTensor]:
     query, key = query_key_value_bytes(work)
     saved = [
         SavedTensor("block's input", v),
-        SavedTensor("queries, keys and values", 3 * query if "flash" in work.fused else query + 2 * key),
+        SavedTensor("queries, keys and values", query + 2 * (query if "cudnn" in work.fused else key)),
         SavedTensor("context", query),
         SavedTensor("input of the wide layer", v),
         SavedTensor("inputs of norms", 2 * v if "ln" in work.fused else 4 * PLAIN_BYTES * numbers_of_rank),

@@ -37,7 +37,8 @@ class Workload(NamedTuple):
     zero_stage: int = 0  # 0 to 3 (arXiv 1910.02054)
     split_strategy: str = "even"  # even, naive or greedy:K, see `tftrain.config.parallel.ParallelConfig`
     checkpointing: str = "none"  # none, selective or full
-    # The fused ops, among ln, softmax, flash (the whole attention core), gelu, dropout_add, optimizer.
+    # The fused ops, among ln, softmax, flash (the whole attention core), cudnn (if it is cuDNN's), gelu, dropout_add,
+    # optimizer.
     fused: frozenset[str] = frozenset()
     hidden_dropout: bool = False  # whether there is dropout
     attention_dropout: bool = False  # likewise
@@ -114,7 +115,7 @@ def fused_ops(config: TrainConfig) -> frozenset[str]:
     able = {op: lever for op, lever in FUSED_OPS.items() if lever not in model.without_fused_op}
     fused = {op for op, lever in able.items() if getattr(model, lever) != "reference"}
     if model.attn_impl != "softmax":
-        fused.add("flash")  # cuDNN keeps the same tensors
+        fused |= {"flash", model.attn_impl}  # cuDNN keeps the same tensors, but of as many keys as queries
     rule = update_rule(optimizer)
     plain = optimizer in (f"reference_{rule}", reference_optimizer(rule))
     return frozenset(fused if plain else {*fused, "optimizer"})

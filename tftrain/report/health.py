@@ -1,29 +1,85 @@
 """Watches loss and gradient norm of every step: non-finite values end the run, unusual values are spikes.
 
 It checks each step one step later, so the device is already running the next step while the host waits for the values.
+
+Spikes are steps whose loss or gradient norm lies far above its recent values. A z-score is the number of standard
+deviations between a value and the mean; both are exponentially weighted towards recent steps. Only values above the
+mean count, because a falling loss lies below it. A gradient norm varies by factors, so its logarithm is used. The
+statistics are not saved: a resumed run collects them anew.
 """
 
 import logging
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tftrain.config.train import LimitsConfig
 from tftrain.host.exit_codes import NotFiniteError
 from tftrain.parallel.mesh import Mesh
-from tftrain.report.spikes import Spike, SpikeMonitor
 from tftrain.run_state import Evaluation, StepInfo
 
 logger = logging.getLogger(__name__)
+
+DECAY = 0.99  # weight of the past in each step's mean: about the last hundred steps count
+WARMUP = 50  # with fewer values, their spread is unknown
+MIN_DEVIATION = 1e-3  # as a fraction of the mean: a series without noise has a standard deviation of 0
+
+
+class Series:
+    """A series of values, with the z-score of each among the values before it."""
+
+    def __init__(self, limit: float):
+        """Begins empty; a value with a z-score above `limit` is clipped before it enters the statistics."""
+        self._limit, self._count, self._mean, self._variance = limit, 0, 0.0, 0.0
+
+    def zscore(self, value: float) -> float:
+        """Adds a finite value and returns its z-score among the values before it; 0 during the first WARMUP values."""
+        mean, deviation = self._mean, math.sqrt(self._variance)
+        deviation = max(deviation, MIN_DEVIATION * max(abs(mean), 1.0))
+        known = self._count >= WARMUP
+        score = (value - mean) / deviation if known else 0.0
+        # One spike must not hide the next one; but many consecutive spikes become the new level.
+        value = min(value, mean + self._limit * deviation) if known else value
+        self._count += 1
+        rate = max(1 - DECAY, 1 / self._count)
+        change = value - mean
+        self._mean += rate * change
+        self._variance = (1 - rate) * (self._variance + rate * change * change)
+        return score
+
+
+class Spike(NamedTuple):
+    """An unusual step: its loss and gradient norm, each with its z-score."""
+
+    loss: float
+    loss_zscore: float
+    grad_norm: float
+    grad_norm_zscore: float
+
+
+class SpikeMonitor:
+    """Watches the loss and the gradient norm of every step."""
+
+    def __init__(self, zscore: float):
+        """Reports steps from this z-score on; 0: none."""
+        self._zscore = zscore or math.inf
+        self._loss, self._log_norm = Series(self._zscore), Series(self._zscore)
+
+    def observe(self, loss: float, grad_norm: float) -> Spike | None:
+        """Adds the values of the next step; returns a spike if one is unusual. Non-finite values are ignored."""
+        if not math.isfinite(loss) or not math.isfinite(grad_norm):
+            return None
+        spike = Spike(loss, self._loss.zscore(loss), grad_norm, self._log_norm.zscore(math.log(max(grad_norm, 1e-30))))
+        return spike if max(spike.loss_zscore, spike.grad_norm_zscore) >= self._zscore else None
 
 
 class Health:
     """Watches the steps of a run.
 
-    Attributes:
-        problem: what was not finite in the last step that was checked, in words; None if all was. Weights that gave
-            such a loss may be spoiled although they are finite, so they are no checkpoint to go on from.
+    `problem` says what was not finite in the last step that was checked; None if all was. Weights that gave such a loss
+    may be spoiled although they are finite, so they are no checkpoint to go on from.
     """
 
     def __init__(
@@ -37,10 +93,8 @@ class Health:
         """Begins before the first step.
 
         Args:
-            settings: with max_nan_steps and spike_zscore.
-            mesh: the ranks.
-            mean_values: of the task, from its sums.
-            culprit_name: returns the name of what was not finite, from a step's `culprit`.
+            settings, mesh: with max_nan_steps and spike_zscore, and with the ranks.
+            mean_values, culprit_name: means of the task from its sums, and what was not finite from a step's `culprit`.
             on_spike: called with each unusual step and its spike.
         """
         self._settings, self._mean_values = settings, mean_values
@@ -61,20 +115,17 @@ class Health:
             before, waiting = self._waiting.pop()
             self._waiting.append((before, waiting.read(info.before.numpy())))
         self._waiting.append((step, info))
-        self._check_all_but(0 if at_once else 1)
+        self.settle(0 if at_once else 1)
 
-    def settle(self) -> None:
-        """Checks every step that waits, so that `problem` is that of the last one; raises what `observe` does."""
-        self._check_all_but(0)
+    def settle(self, left: int = 0) -> None:
+        """Checks all but `left` of the waiting steps; `problem` is that of the last one; raises what `observe` does."""
+        while len(self._waiting) > left:
+            self._check(*self._waiting.pop(0))
 
     def observe_evaluation(self, step: int, result: Evaluation) -> None:
         """Checks the held-out loss after a step, which the training loss of that step says nothing about."""
         if result.examples and not math.isfinite(result.means["loss"]):
             self.problem = f"the held-out loss after step {step} is not"
-
-    def _check_all_but(self, count: int) -> None:
-        while len(self._waiting) > count:
-            self._check(*self._waiting.pop(0))
 
     def _check(self, step: int, info: StepInfo) -> None:
         if not info.is_nan:
@@ -90,6 +141,5 @@ class Health:
         if self._in_a_row == 1:
             logger.info(f"{self.problem} finite: the update is skipped; no checkpoint until a step is finite")
         if self._in_a_row >= self._settings.max_nan_steps:
-            raise NotFiniteError(
-                f"--max_nan_steps={self._settings.max_nan_steps} steps in a row were not finite; {self.problem}"
-            )
+            limit = f"--max_nan_steps={self._settings.max_nan_steps}"
+            raise NotFiniteError(f"{limit} steps in a row were not finite; {self.problem}")

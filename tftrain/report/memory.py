@@ -16,7 +16,7 @@ import tensorflow as tf
 from tftrain.host import devices
 from tftrain.optim.state import OptimizerState
 from tftrain.parallel import collectives
-from tftrain.parallel.mesh import Mesh
+from tftrain.report import rows
 from tftrain.report.rows import MemoryRow, PlannedRow
 from tftrain.run_state import Run
 
@@ -44,49 +44,27 @@ def measure() -> Measured:
     return Measured(now, max(now, peak))  # The system brings the peak up to date a little later.
 
 
-def bytes_by_kind(held: Iterable[tuple[str, Iterable[tf.Variable] | int]]) -> dict[str, int]:
-    """Adds the bytes of each kind.
-
-    Args:
-        held: pairs of a kind and its variables or its bytes; a kind may occur several times. A variable that occurs
-            several times counts for the first kind only.
-
-    Returns:
-        Bytes of every kind that occurs.
-    """
-    found: dict[str, int] = {}
-    seen = set()
-    for kind, what in held:
-        found.setdefault(kind, 0)
-        if isinstance(what, int):
-            found[kind] += what
-            continue
-        for variable in what:
-            if id(variable) not in seen:
-                found[kind] += variable.dtype.size * variable.shape.num_elements()
-            seen.add(id(variable))
+def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[str, int]:
+    """Returns the bytes of this rank's state by kind, `STATE`; a weight that is its own master counts as a weight."""
+    found, seen = {}, set()
+    for kind, held in zip(STATE, (weights, state.masters, itertools.chain(*state.slots.values())), strict=True):
+        new = {id(variable): variable for variable in held if id(variable) not in seen}
+        found[kind] = sum(variable.dtype.size * variable.shape.num_elements() for variable in new.values())
+        seen |= new.keys()
     return found
 
 
-def state_bytes(weights: Iterable[tf.Variable], state: OptimizerState) -> dict[str, int]:
-    """Returns the bytes of this rank's state by kind, `STATE`; a weight that is its own master counts as a weight."""
-    moments = itertools.chain.from_iterable(state.slots.values())
-    return bytes_by_kind([("weights", weights), ("master_weights", state.masters), ("moments", moments)])
-
-
 def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: Mapping[str, int]) -> dict[str, int]:
-    """Divides a peak among the kinds.
+    """Returns bytes of each of `KINDS`, whose sum is `peak`; `activations` (and temporaries) are the rest.
+
+    If the rest is negative, the transient kinds did not exist at the same time, or used memory that was free before the
+    model was built. Then they are reduced until the sum is `peak`, and the baseline last.
 
     Args:
         baseline: bytes held before the model was built: interpreter, TensorFlow and libraries.
         peak: most bytes held so far.
         lasting: bytes of `STATE`, and of its copy for checkpoints.
         transient: bytes of `TRANSIENT`, which every step allocates and frees.
-
-    Returns:
-        Bytes of each of `KINDS`, whose sum is `peak`; `activations` (and temporaries) are the rest. If the rest is
-        negative, the transient kinds did not exist at the same time, or used memory that was free before the model
-        was built. Then they are reduced until the sum is `peak`, and the baseline last.
     """
     found = {"baseline": baseline, **dict.fromkeys((*STATE, "checkpoint_copy"), 0), **lasting, **transient}
     left = peak - sum(found.values())
@@ -98,11 +76,10 @@ def breakdown(baseline: int, peak: int, lasting: Mapping[str, int], transient: M
 
 
 def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping[str, int]) -> MemoryRow:
-    """Returns the memory of the rank with the highest peak; every rank must call it.
+    """Returns the memory of the rank with the highest peak, the same on all; every rank must call it.
 
     Args:
-        run: its ranks, model and optimizer.
-        step: updates so far.
+        run, step: its ranks, model and optimizer; updates so far.
         baseline: bytes that this process held before the model was built.
         copy_bytes: host memory for a copy of the state for checkpoints.
         planned: bytes of each of `KINDS`, of which those in `TRANSIENT` count.
@@ -111,22 +88,11 @@ def report(run: Run, step: int, baseline: int, copy_bytes: int, planned: Mapping
     if not devices.has_gpu():  # A device's memory holds no copy.
         lasting["checkpoint_copy"] = copy_bytes
     transient = {kind: planned[kind] for kind in TRANSIENT}
-    return fullest(run.mesh, step, breakdown(baseline, measure().peak, lasting, transient))
-
-
-def fullest(mesh: Mesh, step: int, kinds: dict[str, int]) -> MemoryRow:
-    """Returns the memory of the rank with the highest peak, the same on all; every rank must call it.
-
-    Args:
-        mesh: the ranks.
-        step: updates so far.
-        kinds: this rank's bytes, from `breakdown`.
-    """
+    kinds = breakdown(baseline, measure().peak, lasting, transient)
     mine = tf.constant([[kinds[kind] for kind in KINDS]], tf.float64)
-    every = collectives.all_gather_rows(mesh.world, mine, "memory_by_kind").numpy()
+    every = collectives.all_gather_rows(run.mesh.world, mine, "memory_by_kind").numpy()
     rank = int(np.argmax(every.sum(axis=1)))
-    values = {f"memory_{kind}_bytes": int(value) for kind, value in zip(KINDS, every[rank], strict=True)}
-    return MemoryRow(step, memory_rank=rank, memory_peak_bytes=sum(values.values()), **values)
+    return MemoryRow(step, rank, rows.bytes_of("memory", dict(zip(KINDS, map(int, every[rank]), strict=True))))
 
 
 def table(row: MemoryRow, planned: PlannedRow, ranks: int) -> str:
@@ -134,7 +100,7 @@ def table(row: MemoryRow, planned: PlannedRow, ranks: int) -> str:
     lines = [f"{f'memory of rank {row.memory_rank}, the fullest of {ranks}':32}{'GB':>10}{'planned':>10}"]
     for kind in (*KINDS, "peak"):
         words = {"activations": "activations, temporaries"}.get(kind, kind.replace("_", " "))
-        measured, expected = getattr(row, f"memory_{kind}_bytes"), getattr(planned, f"planned_{kind}_bytes")
+        measured, expected = row.kinds[f"memory_{kind}_bytes"], planned.kinds[f"planned_{kind}_bytes"]
         lines.append(f"  {words:30}{measured / 1e9:10.3f}{expected / 1e9:10.3f}")
     return "\n".join(lines)
 
@@ -152,10 +118,8 @@ def state_line(run: Run) -> str:
         mine = collectives.gather_numbers(world, state["master_weights"] + state["moments"], "split_state_bytes")
         elements = sum(variable.shape.num_elements() for variable in model.named_variables().values())
         even = collectives.gather_numbers(world, 3 * 4 * elements / data_ranks, "even_state_bytes")
-        more = 100 * (np.max(mine / even) - 1)
-        lines.append(
-            f"split state bytes per rank: {_range(mine)}, at most {more:+.1f}% from its total / {data_ranks} ranks"
-        )
+        more = f"at most {100 * (np.max(mine / even) - 1):+.1f}% from its total / {data_ranks} ranks"
+        lines.append(f"split state bytes per rank: {_range(mine)}, {more}")
     return "\n".join(lines)
 
 

@@ -20,12 +20,9 @@ FORKED_RESERVE_GB = 0.25
 
 
 def problems(config: TrainConfig, launch: Launch, forked: bool = False) -> list[Problem]:
-    """Returns the reason why the run can't fit, if there is one.
+    """Returns the reason why the run can't fit, if there is one; `config` is resolved, with sizes that the data gives.
 
-    Args:
-        config: resolved, with the sizes that the data gives.
-        launch: the ranks, and how many of them share this host.
-        forked: whether these were forked from one process, whose pages they share.
+    `forked` says whether the ranks of this host were forked from one process, whose pages they share.
     """
     if not config.limits.check_memory or config.run.mode != "train":
         return []

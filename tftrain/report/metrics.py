@@ -22,6 +22,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
+from tftrain.checkpoint import durable
 from tftrain.report import rows
 from tftrain.report.rows import EvalRow, MemoryRow, PlannedRow, SpikeRow, TrainRow
 from tftrain.tasks.task import Mean
@@ -33,15 +34,9 @@ _SECTION = re.compile(r"^(eval|memory|planned|spike)_")
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Reads metrics.jsonl.
+    """Returns the rows of metrics.jsonl, one dict a line, with None where a number was not finite.
 
     An incomplete last line is skipped: its writer was stopped while writing it.
-
-    Args:
-        path: the file.
-
-    Returns:
-        One dict a line; None where a number was not finite.
 
     Raises:
         OSError: it cannot be read.
@@ -70,11 +65,7 @@ def read_good_rows(path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
 
 
 def append(path: Path, text: str) -> None:
-    """Appends text to a file, which is made if it is not there: all of the text, or nothing if there is an error.
-
-    Raises:
-        OSError: it can't be written, for example because the disk is full.
-    """
+    """Appends text to a file, which is made if it is not there: all of it, or nothing if there is an OSError."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size, left = os.fstat(file).st_size, text.encode()
@@ -92,21 +83,15 @@ def append(path: Path, text: str) -> None:
 class MetricsWriter:
     """Writes rows to OUTPUT_DIR/metrics.jsonl, OUTPUT_DIR/tensorboard and the log.
 
-    The log gets the line that `log_format` asks for; OUTPUT_DIR/log.txt always gets the whole, Megatron-style line.
-
-    A row that a file can't take, for example because the disk is full, is lost, and the run goes on. The first such row
+    The log gets the line that `log_format` asks for; OUTPUT_DIR/log.txt always gets the whole, Megatron-style line. A
+    row that a file can't take, for example because the disk is full, is lost, and the run goes on. The first such row
     of each file gives a warning.
     """
 
     def __init__(self, output_dir: str | Path, max_steps: int, means: Sequence[Mean], log_format: str = "short"):
-        """Prepares to append to the files.
+        """Prepares to append to the files; `output_dir` is created if missing.
 
-        Args:
-            output_dir: created if missing.
-            max_steps: updates of the whole run.
-            means: the task's.
-            log_format: of the lines in the log, short or megatron. If stdout is a terminal, a progress bar stands
-                under them.
+        Lines in the log are short or megatron. If stdout is a terminal, a progress bar stands under them.
         """
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,13 +105,10 @@ class MetricsWriter:
         self._bar = None
 
     def truncate_after(self, step: int) -> None:
-        """Removes the rows after the step that a run continues from, in metrics.jsonl and in TensorBoard.
+        """Removes the rows after the step that a run continues from, in metrics.jsonl and in TensorBoard; 0: all rows.
 
         The file is replaced as a whole, so a crash leaves the old one or the new one. If lines of it are damaged, the
         old file is kept under another name.
-
-        Args:
-            step: the last step whose rows stay; 0 removes all rows.
         """
         restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=restart))
@@ -139,13 +121,8 @@ class MetricsWriter:
             shutil.copyfile(self.path, aside)
             lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
             logger.warning(f"{self.path}: damaged in line {lines}; the file is kept as {aside}, its good lines stay")
-        remaining = [row for row in found if row["step"] <= step]
-        temporary = self.path.with_suffix(".jsonl.new")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in remaining)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        text = "".join(json.dumps(row) + "\n" for row in found if row["step"] <= step)
+        durable.write(self.path, text.encode())
 
     def advance(self, step: int) -> None:
         """Moves the progress bar, if there is one, to `step`."""
@@ -233,7 +210,6 @@ class MetricsWriter:
             yield
         except (OSError, tf.errors.OpError) as error:
             if path not in self._failed:
-                logger.warning(
-                    f"{path}: can't be written: {error}; training continues, and what can't be written is lost"
-                )
+                lost = "training continues, and what can't be written is lost"
+                logger.warning(f"{path}: can't be written: {error}; {lost}")
             self._failed.add(path)

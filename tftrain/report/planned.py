@@ -8,10 +8,9 @@ from tftrain.config.train import TrainConfig
 from tftrain.host import devices
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster, forecast, machine, memory, timing
-from tftrain.plan.cluster import Cluster
 from tftrain.plan.system import of_trainer
 from tftrain.plan.workload import Workload, from_config
-from tftrain.report.rows import PlannedRow
+from tftrain.report.rows import PlannedRow, bytes_of
 
 
 class StepPlan(NamedTuple):
@@ -29,63 +28,31 @@ class StepPlan(NamedTuple):
 
     def row(self, step: int, seconds: float, products: float | None = None) -> PlannedRow:
         """Returns the plan as a row, with the measured seconds of the step, and of its products alone if known."""
-        kinds = {f"planned_{kind}_bytes": size for kind, size in self.memory.items()}
-        peak = sum(self.memory.values())
-        return PlannedRow(
-            step,
-            planned_peak_bytes=peak,
-            planned_step_time_s=self.seconds,
-            measured_step_time_s=seconds,
-            products_time_s=products,
-            share_of_products=products / seconds if products and seconds > 0 else None,
-            **kinds,
-        )
+        share = products / seconds if products and seconds > 0 else None
+        return PlannedRow(step, bytes_of("planned", self.memory), self.seconds, seconds, products, share)
 
 
 def of_run(config: TrainConfig, mesh: Mesh, samples: int) -> StepPlan:
-    """Plans an update of a run.
-
-    Args:
-        config: resolved, with the sizes that the data gives.
-        mesh: the ranks.
-        samples: of the update, over all ranks.
-    """
-    gpu = devices.has_gpu()
+    """Plans an update of `samples` samples over all ranks; `config` is resolved, with the sizes that the data gives."""
+    gpu, path = devices.has_gpu(), Path(config.run.machine_file)
     constants = of_trainer(gpu)
     work = workload(config, mesh, samples)
-    kinds = forecast.bytes_by_kind(memory.estimate(work, constants))
-    found = {kind: round(size) for kind, size in kinds.items()}
-    machine_file = config.run.machine_file
-    if not gpu and machine_file == type(config.run).machine_file and not Path(machine_file).exists():
+    found = {kind: round(size) for kind, size in forecast.bytes_by_kind(memory.estimate(work, constants)).items()}
+    if not gpu and config.run.machine_file == type(config.run).machine_file and not path.exists():
         return StepPlan(found, None)
     try:
-        device_cluster = device(machine_file, mesh, gpu)
-    except ConfigError as error:
+        own = None if gpu else machine.shared(machine.read(path), mesh.local_size)
+        device = own or cluster.of_device(devices.device_name())
+    except ConfigError as error:  # The planner does not know the GPU, or the machine was not measured.
         return StepPlan(found, None, str(error))
-    return StepPlan(found, timing.step(work, device_cluster, constants).total)
+    return StepPlan(found, timing.step(work, device, constants).total)
 
 
 def workload(config: TrainConfig, mesh: Mesh, samples: int) -> Workload:
-    """Returns what the planner plans for an update of a run, see `of_run`."""
-    return at_batch(from_config(config, mesh.data.size, gpu=devices.has_gpu()), samples)
-
-
-def at_batch(work: Workload, samples: int) -> Workload:
-    """Returns a workload with another batch size, as in a batch ramp; one micro-batch needs no accumulation."""
-    return work.replaced(
-        global_batch=samples, accumulation=work.accumulation if samples > work.dp * work.micro_batch else ""
-    )
-
-
-def device(machine_file: str, mesh: Mesh, gpu: bool) -> Cluster:
-    """Returns the cluster on which this run runs.
-
-    Raises:
-        ConfigError: the planner does not know the GPU, or the machine was not measured.
-    """
-    if gpu:
-        return cluster.of_device(devices.device_name())
-    return machine.shared(machine.read(Path(machine_file)), mesh.local_size)
+    """Returns what the planner plans for an update of a run with so many samples, which differ in a batch ramp."""
+    work = from_config(config, mesh.data.size, gpu=devices.has_gpu())
+    accumulates = samples > work.dp * work.micro_batch  # one micro-batch needs no accumulation
+    return work.replaced(global_batch=samples, accumulation=work.accumulation if accumulates else "")
 
 
 def time_lines(row: PlannedRow, unknown: str) -> str:

@@ -1,12 +1,17 @@
 """Pictures of a run: the loss over the steps beside the unigram entropy, scores, and which classes are confused."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tftrain.config.train import TrainConfig
+from tftrain.optim.schedule import learning_rate, run_length
 from tftrain.report.metrics import read_rows
 from tftrain.tasks.task import Mean
 
@@ -18,12 +23,7 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> No
     """Draws training and held-out loss over the steps, beside the unigram entropy of the held-out text.
 
     A model that knows only the frequency of each token cannot reach a loss below that entropy. So the distance below
-    the dashed line is what the model has learned from context.
-
-    Args:
-        metrics_path: metrics.jsonl.
-        png_path: the picture to write, 1600 x 900 pixels.
-        loss: which of the task's means.
+    the dashed line is what the model has learned from context. The picture has 1600 x 900 pixels.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -36,8 +36,7 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> No
     if not train and not held_out:
         raise ValueError(f"{metrics_path}: no {loss.title} in {len(rows)} rows; train for --log_every steps first")
 
-    figure = Figure(figsize=(10, 5.625), layout="constrained")
-    axes = figure.add_subplot()
+    axes = _axes_of_steps(f"{loss.title[0].upper()}{loss.title[1:]}")
     if train:
         steps, losses = zip(*train, strict=True)
         if len(losses) < 5:
@@ -54,62 +53,68 @@ def loss_curve(metrics_path: str | Path, png_path: str | Path, loss: Mean) -> No
         entropy = entropies[-1][1]
         label = f"unigram entropy of the held-out text, {entropy:.2f}"
         axes.axhline(entropy, color=ENTROPY, linestyle="--", linewidth=1.2, label=label)
-    axes.set_title(f"{loss.title[0].upper()}{loss.title[1:]}", loc="left", fontsize=14, fontweight="bold")
-    axes.set_xlabel("step")
     axes.set_ylabel("cross-entropy (nats)")
-    axes.set_xlim(left=0)
-    axes.grid(color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(png_path, dpi=160, format="png")
+    _save(axes, png_path)
 
 
 def score_curve(metrics_path: str | Path, png_path: str | Path, scores: Sequence[str]) -> None:
-    """Draws the scores of evaluations over the steps, if there are any.
+    """Draws the scores of evaluations over the steps, if there are any, as `loss_curve` does and with its errors.
 
-    Args:
-        metrics_path: metrics.jsonl.
-        png_path: the picture to write, 1600 x 900 pixels.
-        scores: names of the scores, with "eval_" in front.
-
-    Raises:
-        OSError, ValueError: see `loss_curve`.
+    `scores` are the names, with "eval_" in front.
     """
     rows = read_rows(metrics_path)
     curves = {name: points(rows, name) for name in scores}
     if not any(curves.values()):
         return
-    figure = Figure(figsize=(10, 5.625), layout="constrained")
-    axes = figure.add_subplot()
+    axes = _axes_of_steps("Scores of the held-out examples")
     for name, found in curves.items():
         if found:
             steps, values = zip(*found, strict=True)
-            label = name.removeprefix("eval_").replace("_", " ")
-            axes.plot(
-                steps, values, linewidth=1.6, marker="o", markersize=5, label=f"{label}, {max(values):.4g} at best"
-            )
-    axes.set_title("Scores of the held-out examples", loc="left", fontsize=14, fontweight="bold")
+            label = f"{name.removeprefix('eval_').replace('_', ' ')}, {max(values):.4g} at best"
+            axes.plot(steps, values, linewidth=1.6, marker="o", markersize=5, label=label)
+    _save(axes, png_path)
+
+
+def schedule_curve(config: TrainConfig, png_path: str | Path) -> None:
+    """Draws the learning rate of the updates of a resolved run and, if it grows, the batch; OSError as `loss_curve`."""
+    length, last = run_length(config), config.run.max_steps
+    steps = np.unique(np.linspace(0, last, min(last + 1, 1000)).round().astype(np.int64))
+    rates = [float(learning_rate(config.optimizer, length, tf.constant(step, tf.int64))) for step in steps]
+    axes = _axes_of_steps(f"Learning rate: --schedule={config.optimizer.schedule}")
+    axes.plot(steps, rates, color=TRAIN, linewidth=2, label=f"learning rate, {max(rates):.3g} at most")
+    if config.batch.batch_rampup != "none":
+        stages = config.batch.ramp.stages()
+        begins = [*(stage.first_step for stage in stages), last]
+        sizes = [stage.batch_size for stage in stages]
+        batch = axes.twinx()
+        batch.step(begins, [*sizes, sizes[-1]], where="post", color=HELD_OUT, linewidth=1.2)
+        batch.set_ylabel("global batch (samples)", color=HELD_OUT)
+        batch.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0)
+    _save(axes, png_path)
+
+
+def _axes_of_steps(title: str) -> Axes:
+    axes = Figure(figsize=(10, 5.625), layout="constrained").add_subplot()
+    axes.set_title(title, loc="left", fontsize=14, fontweight="bold")
     axes.set_xlabel("step")
-    axes.set_xlim(left=0)
     axes.grid(color="#dddddd", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def _save(axes: Axes, png_path: str | Path) -> None:
+    axes.set_xlim(left=0)
     axes.legend(frameon=False)
-    figure.savefig(png_path, dpi=160, format="png")
+    axes.figure.savefig(png_path, dpi=160, format="png")
 
 
 def confusion_matrix(labels: Sequence[str], counts: np.ndarray, png_path: str | Path) -> None:
     """Draws how many examples of each class (row) were taken for each (column).
 
     Colours are shares of a row, blue for right and red for wrong: a class of 9 examples counts as much as one of 200.
-
-    Args:
-        labels: the classes.
-        counts: int [classes, classes].
-        png_path: the picture to write.
-
-    Raises:
-        OSError: it can't be written.
+    `counts` is int [classes, classes]. It is an OSError if the picture can't be written.
     """
     size = min(4 + 0.5 * len(labels), 20)
     figure = Figure(figsize=(size + 2, size), layout="constrained")
@@ -142,14 +147,10 @@ def points(rows: list[dict], name: str) -> list[tuple[int, float]]:
 
 
 def smoothed(values: tuple[float, ...]) -> list[float]:
-    """Returns the moving average around each value, over a tenth of all values.
+    """Returns the moving average around each value, over a tenth of all values; the window shrinks towards the ends.
 
-    The window is symmetric and shrinks towards the ends. An average over past values only would lag behind a falling
-    loss.
+    An average over past values only would lag behind a falling loss.
     """
-    half, last, averages = max(len(values) // 20, 1), len(values) - 1, []
-    for i in range(len(values)):
-        reach = min(half, i, last - i)
-        window = values[i - reach : i + reach + 1]
-        averages.append(math.fsum(window) / len(window))
-    return averages
+    half, last = max(len(values) // 20, 1), len(values) - 1
+    reaches = [min(half, i, last - i) for i in range(len(values))]
+    return [statistics.fmean(values[i - reach : i + reach + 1]) for i, reach in enumerate(reaches)]

@@ -15,12 +15,7 @@ logger = logging.getLogger(__name__)
 def write(output_dir: str, scorer: Scorer, outputs: np.ndarray) -> None:
     """Writes the predictions, a JSON object a line, and the picture of a task with classes; each replaces an older one.
 
-    Files that can't be written give a warning.
-
-    Args:
-        output_dir: of the run.
-        scorer: makes objects of the outputs.
-        outputs: what the task predicts for each example.
+    Files that can't be written give a warning. `outputs` is what the task predicts for each example.
     """
     path = Path(output_dir) / "predictions.jsonl"
     temporary = path.with_name(f".{path.name}.new")

@@ -22,14 +22,11 @@ DRAWN = 2**20  # random numbers, which operands repeat
 
 
 def measure(work: Workload, attending: float = 1.0) -> float:
-    """Runs each distinct product of an update, forward and backward, and returns the seconds of all of an update.
+    """Runs each distinct product of an update of one rank, forward and backward; returns the seconds of all of them.
 
-    With L equal layers, the measurement takes about 16 / L of the products' time.
-
-    Args:
-        work: of one rank: sizes, batch, precision and checkpointing.
-        attending: share of the pairs of tokens in a row that attend to each other. It is below 1 if rows are packed.
-            Products of the attention core count with this share of their time.
+    With L equal layers, the measurement takes about 16 / L of the products' time. `attending` is the share of the pairs
+    of tokens in a row that attend to each other, below 1 if rows are packed: products of the attention core count with
+    this share of their time.
     """
     total, numbers = 0.0, tf.random.stateless_normal([DRAWN], [1, 2], dtype=DTYPES[work.precision])
     for product, forward, backward in forecast.step_products(work):

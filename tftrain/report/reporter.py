@@ -22,10 +22,10 @@ from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.plan import cluster
 from tftrain.report import memory, planned, predictions, product_time
+from tftrain.report.health import Spike
 from tftrain.report.metrics import MetricsWriter
 from tftrain.report.plot import loss_curve, score_curve
 from tftrain.report.rows import SpikeRow, TrainRow, of_evaluation
-from tftrain.report.spikes import Spike
 from tftrain.run_state import Evaluation, Run, StepInfo, division_of
 from tftrain.saving.saves import Saves
 from tftrain.tasks.task import Contents
@@ -61,10 +61,7 @@ class Clock:
     def step(self, samples: int, length: int, contents: Contents):
         """Counts the step inside a `with` statement, unless it is the first of its size: that one compiles.
 
-        Args:
-            samples: of the step, over all ranks.
-            length: tokens of a sample, padding included.
-            contents: of this rank's samples.
+        `samples` are those of all ranks, `length` is that of each with its padding, `contents` are of this rank's.
         """
         self.batch_size = samples
         if not self.steps:
@@ -97,20 +94,12 @@ class Clock:
 
 
 class Reporter:
-    """Measures the steps of a run on every rank, and writes rows on the chief.
-
-    Attributes:
-        clock: counts the steps and their seconds.
-    """
+    """Measures the steps of a run on every rank, with a `clock`, and writes rows on the chief."""
 
     def __init__(self, run: Run, saves: Saves, done: int, baseline: int):
-        """Opens the files and removes the rows of later steps.
+        """Opens the files and removes the rows of steps after the `done` updates; rows count the failures of `saves`.
 
-        Args:
-            run: what is trained.
-            saves: the saves of the run, whose failures are counted in the rows.
-            done: updates before the first one.
-            baseline: bytes that this process held before the model was built.
+        `baseline` is the bytes that this process held before the model was built.
         """
         self.clock = Clock()
         self._run, self._saves, self._max_steps, self._baseline = run, saves, run.config.run.max_steps, baseline
@@ -122,7 +111,7 @@ class Reporter:
             output_dir, form = run.config.run.output_dir, run.config.log.log_format
             self._writer = MetricsWriter(output_dir, self._max_steps, run.task.means, form)
             self._writer.truncate_after(done)
-            write_config(run.config, run.mesh)
+            _write_config(run.config, run.mesh)
 
     def step(self, number: int, info: StepInfo, is_due: bool) -> None:
         """Records a step and writes a row if one is due; every rank must call it."""
@@ -232,7 +221,8 @@ def describe(run: Run, source: ExampleSource) -> str:
     """Returns the sizes of the run, for the log before the first step; `source` is the training split."""
     config, batch, data = run.config, run.config.batch, run.config.data
     examples, rows = source.real_examples, source.num_examples
-    work = run.task.step_flops(batch.global_batch_size)
+    work, gpu, precision = run.task.step_flops(batch.global_batch_size), devices.has_gpu(), config.compute.precision
+    xla = "XLA" if config.compiles_whole(gpu) else "XLA between the sums of tensor parallel ranks"
     parts = {
         "model": run.task.description(),
         "data": (
@@ -245,31 +235,22 @@ def describe(run: Run, source: ExampleSource) -> str:
             f"{work / 1e12:.3f} TFLOP a step",
         ),
         "ranks": _division_words(run),
-        "ramp": ramp_words(batch.ramp),
-        "sums": (collectives.transport(),) if run.mesh.size > 1 and devices.has_gpu() else (),
+        "ramp": _ramp_words(batch.ramp),
+        "sums": (collectives.transport(),) if run.mesh.size > 1 and gpu else (),
         "compute": (
-            f"fp32{' (products in TF32)' if devices.has_gpu() and config.has_tf32 else ''}"
-            if config.compute.precision == "fp32"
-            else config.compute.precision,
+            precision + (" (products in TF32)" if precision == "fp32" and gpu and config.has_tf32 else ""),
             devices.device_name(),
-            _compilation(config),
+            xla if config.compiles(gpu) else "graph mode",
             f"{config.optimizer.optimizer} ({'fused' if run.optimizer.is_fused else 'plain TensorFlow'})",
         ),
     }
     return "\n".join(f"{name:8} {', '.join(words)}" for name, words in parts.items() if words)
 
 
-def _compilation(config: TrainConfig) -> str:
-    if not config.compiles(devices.has_gpu()):
-        return "graph mode"
-    whole = config.compiles_whole(devices.has_gpu())
-    return "XLA" if whole else "XLA between the sums of tensor parallel ranks"
-
-
 def _division_words(run: Run) -> tuple[str, ...]:
     """Returns how ranks divide the model; empty if each has all of it."""
     mesh, parallel, stages = run.mesh, run.config.parallel, run.mesh.pipeline_parallel_size
-    if mesh.tensor_parallel_size == 1 and stages == 1:
+    if mesh.tensor_parallel_size == stages == 1:
         return ()
     words = [f"data {mesh.data.size} x tensor {mesh.tensor_parallel_size} x pipeline {stages}"]
     if parallel.sequence_parallel:
@@ -281,7 +262,7 @@ def _division_words(run: Run) -> tuple[str, ...]:
     return tuple(words)
 
 
-def ramp_words(ramp: Ramp) -> tuple[str, ...]:
+def _ramp_words(ramp: Ramp) -> tuple[str, ...]:
     """Returns the description of a batch ramp; empty if the batch is full from the start."""
     stages = ramp.stages()
     if len(stages) == 1:
@@ -293,7 +274,7 @@ def ramp_words(ramp: Ramp) -> tuple[str, ...]:
     )
 
 
-def write_config(config: TrainConfig, mesh: Mesh) -> None:
+def _write_config(config: TrainConfig, mesh: Mesh) -> None:
     """Writes OUTPUT_DIR/config.json: the whole resolved configuration, package versions, ranks, host and device."""
     about = {
         "config": dataclasses.asdict(config),
@@ -303,6 +284,4 @@ def write_config(config: TrainConfig, mesh: Mesh) -> None:
         "host": platform.node(),
         "device": devices.device_name(),
     }
-    path = Path(config.run.output_dir) / "config.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    durable.write(path, (json.dumps(about, indent=1) + "\n").encode())
+    durable.write(Path(config.run.output_dir) / "config.json", (json.dumps(about, indent=1) + "\n").encode())

@@ -1,7 +1,7 @@
 """The rows of metrics.jsonl, a class for each kind, and the lines of the log that show them.
 
-Each row has two lines: a short one for a terminal, which with the time of day before it takes about 120 columns,
-and a whole one in the manner of Megatron-LM.
+Each row has two lines: a short one for a terminal, which with the time of day before it takes about 120 columns, and a
+whole one in the manner of Megatron-LM.
 """
 
 import dataclasses
@@ -22,14 +22,12 @@ class TrainRow:
         step: updates so far, skipped ones included.
         loss: nats, the sum of the means that are losses.
         means: the task's means by name, of those that are reported in training.
-        learning_rate, grad_norm, loss_scale: of this step; the norm is unscaled, before clipping.
-        global_batch_size: samples of this step.
+        learning_rate, grad_norm, loss_scale, global_batch_size: of this step; the norm is unscaled, before clipping.
         consumed_samples, consumed_tokens: since the first step, over all ranks.
         step_time_s, samples_per_sec, tokens_per_sec: seconds, and totals over all ranks, without steps that compile; a
             row of the first step alone has the time of its compilation too; NaN if no step remains.
         real_samples_per_sec: examples a second; more than samples_per_sec where several are packed into a sample.
-        real_tokens_per_sec: tokens a second that are not padding.
-        utilisation: share of the positions of the samples that are not padding.
+        real_tokens_per_sec, utilisation: tokens a second, and share of positions, that are not padding.
         tflops_per_device: 1e12 operations a second on each rank's device.
         mfu: share of the device's peak rate, None where that is unknown.
         peak_memory_gb, peak_memory_rank: GB of 1e9 bytes on the fullest rank, and which rank that is.
@@ -64,10 +62,9 @@ class TrainRow:
 
 @dataclass(frozen=True)
 class EvalRow:
-    """One evaluation of the held-out split.
+    """One evaluation of the held-out split after `step` updates.
 
     Attributes:
-        step: updates so far.
         means: the task's means by name, "eval_" in front, of those that are reported in evaluations; losses in nats.
         eval_unigram_nats: entropy of the split's token frequencies; None if the task does not predict tokens.
         scores: of the task's scorer by name, "eval_" in front.
@@ -81,30 +78,18 @@ class EvalRow:
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """The memory of the fullest rank, which `memory_rank` names, in bytes by kind; once in a run.
+    """The memory of the rank `memory_rank`, the fullest, `step` updates after the start; once in a run.
 
-    Attributes:
-        step: updates so far.
-        memory_baseline_bytes: held before the model was built.
-        memory_weights_bytes, memory_master_weights_bytes, memory_moments_bytes: the state, from its variables.
-        memory_checkpoint_copy_bytes: of the state, for saves while training goes on; 0 on a GPU, where the host has it.
-        memory_gradients_bytes, memory_accumulation_bytes, memory_communication_bytes: by the planner's formulas.
-        memory_activations_bytes: what is left of the peak: activations and temporaries.
-        memory_peak_bytes: the most held so far, the sum of the others.
+    `kinds` has `memory_KIND_bytes` of each of `tftrain.report.memory.KINDS` and of their sum, the peak: the most held
+    so far. baseline was held before the model was built. weights, master_weights and moments are the state, from its
+    variables; checkpoint_copy is that of the state for saves while training goes on, 0 on a GPU, where the host has it.
+    gradients, accumulation and communication are by the planner's formulas, activations are what is left of the peak,
+    temporaries too.
     """
 
     step: int
     memory_rank: int
-    memory_baseline_bytes: int
-    memory_weights_bytes: int
-    memory_master_weights_bytes: int
-    memory_moments_bytes: int
-    memory_checkpoint_copy_bytes: int
-    memory_gradients_bytes: int
-    memory_accumulation_bytes: int
-    memory_communication_bytes: int
-    memory_activations_bytes: int
-    memory_peak_bytes: int
+    kinds: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -112,8 +97,7 @@ class PlannedRow:
     """The planner's prediction for the step of `MemoryRow`; once in a run.
 
     Attributes:
-        step: updates so far.
-        planned_*_bytes: of the fullest rank, by kind, see `MemoryRow`.
+        kinds: `planned_KIND_bytes` of the fullest rank, see `MemoryRow`.
         planned_step_time_s: None where there are no measurements of the device.
         measured_step_time_s: mean over the steps since the last logged one, without those that compiled; NaN if none.
         products_time_s: seconds that the matrix products of a step take alone; None if they were not measured.
@@ -121,16 +105,7 @@ class PlannedRow:
     """
 
     step: int
-    planned_baseline_bytes: int
-    planned_weights_bytes: int
-    planned_master_weights_bytes: int
-    planned_moments_bytes: int
-    planned_checkpoint_copy_bytes: int
-    planned_gradients_bytes: int
-    planned_accumulation_bytes: int
-    planned_communication_bytes: int
-    planned_activations_bytes: int
-    planned_peak_bytes: int
+    kinds: dict[str, int]
     planned_step_time_s: float | None
     measured_step_time_s: float
     products_time_s: float | None
@@ -149,6 +124,11 @@ class SpikeRow:
 
 
 Row = TrainRow | EvalRow | MemoryRow | PlannedRow | SpikeRow
+
+
+def bytes_of(prefix: str, kinds: dict[str, int]) -> dict[str, int]:
+    """Returns the fields of bytes by kind, and of their sum, the peak; `prefix` is memory or planned."""
+    return {f"{prefix}_{kind}_bytes": size for kind, size in (*kinds.items(), ("peak", sum(kinds.values())))}
 
 
 def of_evaluation(number: int, means: Sequence[Mean], result: Evaluation) -> EvalRow:
@@ -195,23 +175,18 @@ def train_line(row: TrainRow, max_steps: int, means: Sequence[Mean]) -> str:
 def eval_line(row: EvalRow, max_steps: int, means: Sequence[Mean]) -> str:
     """Returns the log line of an evaluation, with its loss and the unigram entropy."""
     loss, *others = [mean for mean in means if mean.in_evaluation]
-    value = row.means[f"eval_{loss.name}"]
+    value, unigram = row.means[f"eval_{loss.name}"], row.eval_unigram_nats
+    known = unigram is not None
+    entropy = [f"unigram entropy: {unigram:.4f}", f"learned from context: {unigram - value:.4f}"] if known else []
     return " | ".join(
         (
             f"held-out at {row.step:7d}/{max_steps:8d}",
             f"{loss.label}: {value:.4f}",
-            *_entropy_words(row, value),
+            *entropy,
             *(f"{mean.label}: {row.means[f'eval_{mean.name}']:.4f}" for mean in others),
             *(f"{name.removeprefix('eval_')}: {score:.4f}" for name, score in row.scores.items()),
         )
     )
-
-
-def _entropy_words(row: EvalRow, loss: float) -> list[str]:
-    if row.eval_unigram_nats is None:
-        return []
-    learned = row.eval_unigram_nats - loss
-    return [f"unigram entropy: {row.eval_unigram_nats:.4f}", f"learned from context: {learned:.4f}"]
 
 
 def spike_line(row: SpikeRow, max_steps: int) -> str:
@@ -226,10 +201,7 @@ def spike_line(row: SpikeRow, max_steps: int) -> str:
 
 
 def short_train_line(row: TrainRow, max_steps: int, means: Sequence[Mean], seconds_left: float) -> str:
-    """Returns the short line of a training step; skipped steps are named once there are some.
-
-    If the loss is the sum of several of the task's `means`, these follow it.
-    """
+    """Returns the short line of a training step; of a loss that is the sum of several `means`, these follow it."""
     losses = [f"{mean.short_label} {row.means[mean.name]:.3f}" for mean in means if mean.is_loss]
     parts = [
         _short_step(row.step, max_steps),

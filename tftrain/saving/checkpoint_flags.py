@@ -4,7 +4,7 @@ The manifest of a checkpoint holds the whole configuration of its run. A flag th
 `tftrain.saving.resume_compatibility` then decides whether it may differ. These flags never come from a checkpoint:
 
 - those that are declared `on_resume="local"`;
-- `warmup_steps`, if it is the default of its run, a tenth of `max_steps`;
+- `warmup_steps` and `decay_steps`, if they are the default of its run, a tenth of `max_steps`;
 - sizes of the data, if the command line names other data;
 - if a checkpoint is evaluated: all but the model, the data, the precision and the micro-batch, because the evaluation
   may run on other ranks.
@@ -84,6 +84,8 @@ def with_flags_of_checkpoint(config: TrainConfig, given: Collection[str]) -> Com
     # It then follows from `max_steps`, as in `TrainConfig.resolve`: the saved flags are resolved.
     if isinstance(max_steps, int) and saved.get("warmup_steps") == max_steps // 10:
         left_out.add("warmup_steps")
+    if isinstance(max_steps, int) and saved.get("decay_steps") == max(1, max_steps // 10):
+        left_out.add("decay_steps")
     values, taken = {}, {}
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)

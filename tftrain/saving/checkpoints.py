@@ -86,7 +86,7 @@ class Checkpoints:
         """Returns what a manifest says of this run, in JSON's types."""
         run, config = self._run, self._run.config
         counters = ("consumed_samples", "skipped_steps", "nan_steps")
-        of_schedule = ("warmup_steps", "learning_rate", "end_learning_rate", "decay_power")
+        of_schedule = ("schedule", "warmup_steps", "decay_steps", "learning_rate", "end_learning_rate", "decay_power")
         return {
             "progress": {name: int(getattr(run.progress, name)) for name in counters},
             "seed": config.run.seed,
@@ -119,6 +119,8 @@ class Checkpoints:
         """
         config = self._run.config
         now = {"max_steps": config.run.max_steps, "warmup_steps": config.optimizer.warmup_steps}
+        if config.optimizer.decay_steps:
+            now["decay_steps"] = config.optimizer.decay_steps
         saved = {name: saved.get(name) for name in now} if isinstance(saved, dict) else now
         if saved == now or not all(isinstance(number, int) for number in saved.values()):
             return []
@@ -128,7 +130,11 @@ class Checkpoints:
             for each, step in ((older, max(done - 1, 0)), (config, done))
         )
         change = "stretched" if config.run.max_steps > length else "shortened"
-        what = f"{change} to {config.run.max_steps} steps" if config.run.max_steps != length else "of another warm-up"
+        what = (
+            f"{change} to {config.run.max_steps} steps"
+            if config.run.max_steps != length
+            else "of another warm-up or decay"
+        )
         return [f"learning rate {before:.1e} at step {done} -> {after:.1e}: the schedule is {what}"]
 
     def _check_tensors(self, reader: Reader) -> None:

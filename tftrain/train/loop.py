@@ -14,7 +14,7 @@ from tftrain.input import pipeline
 from tftrain.input.source import ExampleSource
 from tftrain.labelled.tokenizers import write_tokenizer
 from tftrain.parallel.mesh import Mesh
-from tftrain.report import memory
+from tftrain.report import memory, plot
 from tftrain.report.health import Health
 from tftrain.report.reporter import Clock, Reporter, describe
 from tftrain.run_state import Run
@@ -170,6 +170,10 @@ def introduce(run: Run, source: ExampleSource, done: int, resumed: Path | None) 
         logger.info(f"--grad_accum_dtype={dtype} has no effect: an update is one micro-batch")
     if config.parallel.splits_state and not split:
         logger.info("--split_opt_state and --split_grad_accum have no effect: there is one data parallel rank")
+    if config.log.plot_schedule and run.mesh.is_chief:
+        path = Path(config.run.output_dir) / "schedule.png"
+        plot.schedule_curve(config, path)
+        logger.info(f"schedule {path}")
     checkpoint = config.checkpoint
     if not checkpoint.saves_before(config.run.max_steps):
         logger.info(

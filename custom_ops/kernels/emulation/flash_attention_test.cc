@@ -16,19 +16,21 @@ Dropout WithRate(double rate) { return {std::lround(rate * kRateUnit), int64_t{0
 struct Case {
   FlashShape shape;
   double rate = 0;
-  bool segments = false;
+  bool sequence_ids = false;
   bool slopes = false;
   bool padding = true;
 };
 
-FlashShape Shape(int64_t batch, int64_t length, int64_t head_size, bool causal = false, int64_t heads = 1) {
-  return {batch, length, heads, head_size, 1, heads + 3, causal};
+FlashShape Shape(int64_t batch, int64_t length, int64_t head_size, bool causal = false, int64_t heads = 1,
+                 int64_t window = -1, int64_t group = 1) {
+  return {batch, length, heads, head_size, 1, heads + 3, causal, window, group};
 }
 
 std::string Describe(DType dtype, const Case& c) {
   return std::string(Name(dtype)) + " length " + std::to_string(c.shape.length) + " head size " +
          std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
-         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "") + (c.padding ? "" : " without padding");
+         (c.sequence_ids ? " sequence_ids" : "") + (c.slopes ? " slopes" : "") + " window " +
+         std::to_string(c.shape.window) + " group " + std::to_string(c.shape.group) + (c.padding ? "" : " without padding");
 }
 
 // Each head size of the kernels and between them, lengths that are multiples of tiles, of 8 or of nothing, every mask.
@@ -46,6 +48,14 @@ const std::vector<Case>& Cases() {
       {Shape(1, 67, 256), 0.5},
       {Shape(1, 65, 8), 0, true},
       {Shape(1, 40, 136, true), 0.1, false, true},
+      {Shape(1, 400, 32, false, 1, 40), 0.1, false, false, false},
+      {Shape(1, 270, 64, true, 2, 64), 0.1, true},
+      {Shape(2, 200, 80, false, 1, 33), 0, false, true},
+      {Shape(1, 140, 128, false, 1, 0), 0, true},
+      {Shape(1, 70, 64, false, 1, 100), 0.1},
+      {Shape(2, 100, 64, false, 4, -1, 2), 0.1},
+      {Shape(1, 140, 32, true, 3, 50, 3), 0, true, true},
+      {Shape(1, 67, 128, true, 2, -1, 2), 0.1, false, false, false},
       {Shape(0, 5, 64), 0.1},
       {Shape(2, 0, 64), 0.1},
   };
@@ -69,8 +79,10 @@ double Rounded(double value, DType dtype) {
 class Attention {
  public:
   Attention(DType dtype, const Case& c, int seed)
-      : c_(c), dtype_(dtype), random_(seed), count_(c.shape.batch * c.shape.length * c.shape.row_stride()) {
-    for (Buffer* buffer : {&query_, &key_, &value_, &dcontext_}) *buffer = Buffer(dtype, Normal(random_, count_));
+      : c_(c), dtype_(dtype), random_(seed), count_(c.shape.batch * c.shape.length * c.shape.row_stride()),
+        kv_count_(count_ / c.shape.group) {
+    for (Buffer* buffer : {&query_, &dcontext_}) *buffer = Buffer(dtype, Normal(random_, count_));
+    for (Buffer* buffer : {&key_, &value_}) *buffer = Buffer(dtype, Normal(random_, kv_count_));
     q_ = query_.values(), k_ = key_.values(), v_ = value_.values(), g_ = dcontext_.values();
     // Every fifth key is padding from the first one on, so that a causal query has no key, and so are 70 at the end if there
     // are so many; the second sample has none at all.
@@ -79,12 +91,21 @@ class Attention {
     for (int64_t i = 0; i < std::min<int64_t>(c.shape.batch, 1) * length; ++i) {
       if (c.padding) mask_[i] = length == 1 || (i % 5 != 0 && i < std::max<int64_t>(length - 70, 50)) ? 3 : 0;
     }
-    for (int64_t i = 0; i < c.shape.batch * length; ++i) segments_.push_back(i % std::max<int64_t>(1, length) / 60 - 1);
+    for (int64_t i = 0; i < c.shape.batch * length; ++i) sequence_ids_.push_back(i % length / 60 - 1);
+  }
+
+  // Replaces the numbers of all inputs from one on.
+  void FillFrom(int64_t begin, double number) {
+    for (Buffer* buffer : {&query_, &key_, &value_, &dcontext_}) {
+      std::vector<double> values = buffer->values();
+      std::fill(values.begin() + begin, values.end(), number);
+      *buffer = Buffer(dtype_, values);
+    }
   }
 
   // By the emulated kernels, or by those of the CPU.
   Results Run(bool emulated) {
-    Buffer context(dtype_, count_), dquery(dtype_, count_), dkey(dtype_, count_), dvalue(dtype_, count_);
+    Buffer context(dtype_, count_), dquery(dtype_, count_), dkey(dtype_, kv_count_), dvalue(dtype_, kv_count_);
     for (Buffer* buffer : {&context, &dquery, &dkey, &dvalue}) std::memset(buffer->data(), 0xff, buffer->size_bytes());
     log_sum_exp.assign(c_.shape.batch * c_.shape.heads * c_.shape.length, NAN);
     const FlashAttentionForward forward{c_.shape, scale(), WithRate(c_.rate), dtype_, query_.data(), key_.data(),
@@ -146,13 +167,13 @@ class Attention {
             if (p[k] == 0) continue;
             g[k] = factor[k] * RoundedSum(reference.Dot(g_.data(), q, v_.data(), k, sample, head));
             dot += p[k] * g[k];
-            add(dropped[k], &v_[shape.Offset(sample, head, k)], results.context, row);
-            add(dropped[k], &g_[row], results.dvalue, shape.Offset(sample, head, k));
+            add(dropped[k], &v_[reference.KeyOffset(sample, head, k)], results.context, row);
+            add(dropped[k], &g_[row], results.dvalue, reference.KeyOffset(sample, head, k));
           }
           for (int64_t k = 0; k < shape.length; ++k) {
             const double dscore = RoundedSum(scale() * p[k] * (g[k] - dot));
-            add(dscore, &k_[shape.Offset(sample, head, k)], results.dquery, row);
-            add(dscore, &q_[row], results.dkey, shape.Offset(sample, head, k));
+            add(dscore, &k_[reference.KeyOffset(sample, head, k)], results.dquery, row);
+            add(dscore, &q_[row], results.dkey, reference.KeyOffset(sample, head, k));
           }
         }
       }
@@ -168,25 +189,25 @@ class Attention {
  private:
   float scale() const { return 1 / std::sqrt(static_cast<float>(c_.shape.head_size)); }
   FlashMask masks() const {
-    return {mask_.data(), c_.segments ? segments_.data() : nullptr, c_.slopes ? slopes_ : nullptr};
+    return {mask_.data(), c_.sequence_ids ? sequence_ids_.data() : nullptr, c_.slopes ? slopes_ : nullptr};
   }
   FlashReference Reference() const {
     return {c_.shape, scale(), WithRate(c_.rate), masks(), q_.data(), k_.data(), v_.data()};
   }
   Results Zeros() const {
-    const std::vector<double> zeros(count_);
-    return {zeros, zeros, zeros, zeros};
+    const std::vector<double> zeros(count_), of_keys(kv_count_);
+    return {zeros, zeros, of_keys, of_keys};
   }
   double RoundedSum(double value) const { return Rounded(value, dtype_); }
 
   const Case c_;
   const DType dtype_;
   std::mt19937 random_;
-  const int64_t count_;
+  const int64_t count_, kv_count_;
   Buffer query_{DType::kFloat32, 0}, key_{DType::kFloat32, 0}, value_{DType::kFloat32, 0}, dcontext_{DType::kFloat32, 0};
   std::vector<double> q_, k_, v_, g_;
-  std::vector<int32_t> mask_, segments_;
-  const float slopes_[2] = {0.0625f, 0.003f};
+  std::vector<int32_t> mask_, sequence_ids_;
+  const float slopes_[3] = {0.0625f, 0.003f, 0.5f};
 };
 
 double RootMeanSquareError(const std::vector<double>& actual, const std::vector<double>& expected) {
@@ -224,7 +245,7 @@ TEST(CudaFlashAttention, IsTheReference) {
 TEST(CudaFlashAttention, HasErrorsLikeThePlainCore) {
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (const Case& c : Cases()) {
-      if (c.shape.length < 17) continue;
+      if (c.shape.length < 17 || c.shape.window == 0) continue;  // one key: the plain core's gradients are exact zeros
       Attention attention(dtype, c, 2);
       const Results actual = attention.Run(true), plain = attention.Plain();
       std::vector<double> log_sum_exp;
@@ -296,6 +317,25 @@ TEST(CudaFlashAttention, SkipsMaskedTiles) {
     for (Buffer* buffer : {&dkey, &dvalue}) {
       const auto gradient = buffer->values();
       for (int64_t i = 128 * 32; i < count; ++i) ASSERT_EQ(gradient[i], 0) << Name(dtype);
+    }
+  }
+}
+
+// Tiles outside of the window are not read, and a window as long as the row is none; see the test of the CPU kernels.
+TEST(CudaFlashAttention, SkipsWhatIsOutsideOfTheWindow) {
+  constexpr int64_t kSize = 32, kFar = 320 * kSize, kNear = 128 * kSize;
+  for (DType dtype : kDTypes) {
+    for (bool causal : {false, true}) {
+      const auto results = [&](int64_t window, bool infinite) {
+        Attention run(dtype, {Shape(1, 512, kSize, causal, 1, window), 0.1, false, false, false}, 5);
+        if (infinite) run.FillFrom(kFar, INFINITY);
+        std::vector<double> all;
+        const Results made = run.Run(true);
+        for (const auto& [name, values] : made.named()) all.insert(all.end(), values->begin(), values->begin() + kNear);
+        return all;
+      };
+      ExpectClose(results(40, true), results(40, false), {0, 0}, std::string(Name(dtype)) + (causal ? " causal" : ""));
+      EXPECT_EQ(results(512, false), results(-1, false)) << Name(dtype);
     }
   }
 }

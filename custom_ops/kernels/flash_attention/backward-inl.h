@@ -1,7 +1,7 @@
 // The backward pass of flash attention on the CPU. Included by flash_attention-inl.h.
 //
-// For each block of keys, all blocks of queries: the gradients of keys and values stay with their block, and those of the
-// queries are summed up in fp32 over the blocks of keys.
+// For each head of queries and each block of keys, all blocks of queries: the gradients of keys and values are summed up over
+// the heads that share them, and those of the queries over the blocks of keys, all in fp32.
 
 // Working memory of backward for one head.
 template <typename T>
@@ -24,8 +24,9 @@ struct FlashBackwardWork {
         keys_transposed(kKeyBlock * size / kNumbers),
         values_transposed(kKeyBlock * size / kNumbers),
         key_panels(kKeyBlock / kNumbers * RoundUp(size, kPanel)),
-        dkey(kKeyBlock * padded_size),
-        dvalue(kKeyBlock * padded_size),
+        sums_stride(shape.group > 1 ? padded_size : 0),
+        dkey((sums_stride > 0 ? RoundUp(shape.length, kKeyBlock) : kKeyBlock) * padded_size),
+        dvalue((sums_stride > 0 ? RoundUp(shape.length, kKeyBlock) : kKeyBlock) * padded_size),
         scores(kQueryBlock * kKeyBlock),
         dweights(kQueryBlock * kKeyBlock),
         weight_words(kNumbers == 1 ? 0 : kQueryBlock * kKeyBlock / kNumbers),
@@ -44,6 +45,7 @@ struct FlashBackwardWork {
   Scratch<float> dot;
   Scratch<float> dquery;
   Scratch<Word> keys_transposed, values_transposed, key_panels;
+  const int64_t sums_stride;  // of the next two, from a key to the next block's; one head needs only those of a block
   Scratch<float> dkey, dvalue;
   Scratch<float> scores, dweights;
   Scratch<Word> weight_words, dscore_words;  // a row of words has kKeyBlock of them
@@ -129,9 +131,9 @@ void FlashBackwardTile(const FlashAttentionBackward& args, const SampleMask& mas
   const Word* const dscores = InPlaceOr(work.dweights, static_cast<Word*>(work.dscore_words));
   const Word* const dscore_rows = InPlaceOr(work.dweights, static_cast<Word*>(work.dscore_rows));
   MultiplyBlock<true>(weights, kKeyBlock, dcontext_panels, work.panel_words, RoundUp(keys, kTileRows), query_depth,
-                      work.size, work.dvalue, work.padded_size, true);
+                      work.size, work.dvalue + first_key * work.sums_stride, work.padded_size, true);
   MultiplyBlock<true>(dscores, kKeyBlock, query_panels, work.panel_words, RoundUp(keys, kTileRows), query_depth,
-                      work.size, work.dkey, work.padded_size, true);
+                      work.size, work.dkey + first_key * work.sums_stride, work.padded_size, true);
   MultiplyBlock<false>(dscore_rows, kKeyBlock / kNumbers, key_panels, kKeyBlock / kNumbers * kPanel, rows, key_depth,
                        work.size, work.dquery + first_query * work.padded_size, work.padded_size, true);
 }
@@ -181,34 +183,53 @@ void StoreGradient(const float* from, int64_t padded, float factor, int64_t rows
   }
 }
 
+// One head of queries.
 template <bool kDropout, typename T>
-void FlashBackwardHeads(const FlashAttentionBackward& args, int64_t begin, int64_t end) {
+void FlashBackwardHead(const FlashAttentionBackward& args, const SampleMask& mask, const RoundKeys& round_keys,
+                       int64_t sample, int64_t head, FlashBackwardWork<T>& work) {
   using Word = typename FlashBackwardWork<T>::Word;
   const FlashShape& shape = args.shape;
+  const int64_t group = shape.group, stride = shape.kv_stride(), block = kKeyBlock * work.padded_size;
+  PackHead(args, sample, head, work);
+  for (int64_t first_key = 0; first_key < shape.length; first_key += kKeyBlock) {
+    const int64_t offset = shape.KvOffset(sample, head / group, first_key);
+    const int64_t keys = std::min(kKeyBlock, shape.length - first_key);
+    const T* const key = static_cast<const T*>(args.key) + offset;
+    PackTransposed(key, stride, keys, work.size, static_cast<Word*>(work.keys_transposed));
+    PackTransposed(static_cast<const T*>(args.value) + offset, stride, keys, work.size,
+                   static_cast<Word*>(work.values_transposed));
+    PackColumns(key, stride, keys, work.size, kKeyBlock / kNumbersOf<Word>, static_cast<Word*>(work.key_panels));
+    float* const dkey = work.dkey + first_key * work.sums_stride;
+    float* const dvalue = work.dvalue + first_key * work.sums_stride;
+    if (head % group == 0) {
+      std::fill(dkey, dkey + block, 0.0f);
+      std::fill(dvalue, dvalue + block, 0.0f);
+    }
+    const int64_t begin = std::max<int64_t>(0, first_key - shape.after()) / kQueryBlock * kQueryBlock;
+    const int64_t end = std::min(shape.length, first_key + keys + shape.before());
+    for (int64_t first_query = begin; first_query < end; first_query += kQueryBlock) {
+      FlashBackwardTile<kDropout>(args, mask, round_keys, sample, head, first_query, first_key, work);
+    }
+    if (head % group < group - 1) continue;
+    StoreGradient(dkey, work.padded_size, args.scale, keys, work.size, static_cast<T*>(args.dkey) + offset, stride);
+    StoreGradient(dvalue, work.padded_size, 1.0f, keys, work.size, static_cast<T*>(args.dvalue) + offset, stride);
+  }
+  StoreGradient(work.dquery, work.padded_size, args.scale, shape.length, work.size,
+                static_cast<T*>(args.dquery) + shape.Offset(sample, head, 0), shape.row_stride());
+}
+
+// Items are heads of keys and values.
+template <bool kDropout, typename T>
+void FlashBackwardHeads(const FlashAttentionBackward& args, int64_t begin, int64_t end) {
+  const FlashShape& shape = args.shape;
+  const int64_t group = shape.group;
   const RoundKeys round_keys(args.dropout);
-  const int64_t stride = shape.row_stride();
   FlashBackwardWork<T> work(shape);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t sample = item / shape.heads, head = item % shape.heads;
+    const int64_t sample = item / shape.kv_heads, first = item % shape.kv_heads * group;
     const SampleMask mask(shape, args.mask, sample);
-    PackHead(args, sample, head, work);
-    for (int64_t first_key = 0; first_key < shape.length; first_key += kKeyBlock) {
-      const int64_t offset = shape.Offset(sample, head, first_key);
-      const int64_t keys = std::min(kKeyBlock, shape.length - first_key);
-      const T* const key = static_cast<const T*>(args.key) + offset;
-      PackTransposed(key, stride, keys, work.size, static_cast<Word*>(work.keys_transposed));
-      PackTransposed(static_cast<const T*>(args.value) + offset, stride, keys, work.size,
-                     static_cast<Word*>(work.values_transposed));
-      PackColumns(key, stride, keys, work.size, kKeyBlock / kNumbersOf<Word>, static_cast<Word*>(work.key_panels));
-      std::fill(&work.dkey[0], &work.dkey[kKeyBlock * work.padded_size], 0.0f);
-      std::fill(&work.dvalue[0], &work.dvalue[kKeyBlock * work.padded_size], 0.0f);
-      for (int64_t first_query = 0; first_query < shape.length; first_query += kQueryBlock) {
-        FlashBackwardTile<kDropout>(args, mask, round_keys, sample, head, first_query, first_key, work);
-      }
-      StoreGradient(work.dkey, work.padded_size, args.scale, keys, work.size, static_cast<T*>(args.dkey) + offset, stride);
-      StoreGradient(work.dvalue, work.padded_size, 1.0f, keys, work.size, static_cast<T*>(args.dvalue) + offset, stride);
+    for (int64_t head = first; head < first + group; ++head) {
+      FlashBackwardHead<kDropout>(args, mask, round_keys, sample, head, work);
     }
-    StoreGradient(work.dquery, work.padded_size, args.scale, shape.length, work.size,
-                  static_cast<T*>(args.dquery) + shape.Offset(sample, head, 0), stride);
   }
 }

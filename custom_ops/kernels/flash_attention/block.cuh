@@ -11,6 +11,18 @@
 
 namespace tftrain::cuda {
 
+// Where a head's tokens are in queries or in keys.
+struct HeadAddress {
+  int64_t offset;
+  int64_t stride;  // from a token to the next
+};
+
+// How many heads the rows of a pass have.
+template <FlashPass kPass>
+TFTRAIN_HOST_DEVICE int64_t RowHeads(const FlashShape& shape) {
+  return kPass == FlashPass::kKeyGradient ? shape.kv_heads : shape.heads;
+}
+
 template <FlashPass kPass, typename T, int kHead>
 struct FlashBlock {
   using Form = FlashForm<kPass, T, kHead>;
@@ -21,16 +33,16 @@ struct FlashBlock {
   template <typename Args>
   __device__ __forceinline__ explicit FlashBlock(const Args& args)
       : shape(args.shape),
-        place(shape, Form::kRows, kColumnsAreKeys && shape.causal),
+        place(shape, RowHeads<kPass>(shape), Form::kRows, kColumnsAreKeys && shape.causal),
         tokens(shape, args.mask, place.sample),
-        rule(shape, args.mask, args.scale, place.head),
+        rule(shape, args.mask, args.scale, FirstHead()),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp),
         length(tokens.length),
         head_size(static_cast<int>(shape.head_size)),
         first_out(static_cast<int>(blockIdx.y) * Form::kOut),
-        stride(shape.row_stride()),
-        offset(shape.Offset(place.sample, place.head, 0)) {}
+        own(kColumnsAreKeys ? HeadAddress{shape.Offset(place.sample, place.head, 0), shape.row_stride()}
+                            : HeadAddress{shape.KvOffset(place.sample, place.head, 0), shape.kv_stride()}) {}
 
   // The walk down the tiles of columns. It changes, and nothing else here does, so that all else can be computed again where
   // registers are scarce.
@@ -43,20 +55,32 @@ struct FlashBlock {
   __device__ __forceinline__ int first_row() const { return place.first_row + warp * Form::kWarpRows; }
 
   // The offset of the head where a query has one number.
-  __device__ __forceinline__ int64_t numbers() const { return shape.LseOffset(place.sample, place.head); }
+  __device__ __forceinline__ int64_t numbers(int head) const { return shape.LseOffset(place.sample, head); }
+
+  // The first head of queries that the block computes with; where rows are keys, the others that share them follow.
+  __device__ __forceinline__ int FirstHead() const {
+    return static_cast<int>(kColumnsAreKeys ? place.head : place.head * shape.group);
+  }
+
+  // Where the columns are that belong to a head of queries.
+  __device__ __forceinline__ HeadAddress Columns(int head) const {
+    if (!kColumnsAreKeys) return {shape.Offset(place.sample, head, 0), shape.row_stride()};
+    return {shape.KvOffset(place.sample, head / static_cast<int>(shape.group), 0), shape.kv_stride()};
+  }
 
   // Begins to copy the block's rows of a tensor.
   __device__ __forceinline__ void CopyOwnRows(const void* from, int set) const {
-    CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(from) + offset + place.first_row * stride, stride,
-                                          length - place.first_row, head_size, Shared::rows(set));
+    CopyRows<Form::kRows, Form::kThreads>(static_cast<const T*>(from) + own.offset + place.first_row * own.stride,
+                                          own.stride, length - place.first_row, head_size, Shared::rows(set));
   }
 
-  // Begins to copy the columns of a tile of two tensors.
-  __device__ __forceinline__ void CopyTile(const Tile& tile, const void* first, const void* second, int stage) const {
-    const int64_t at = offset + tile.first * stride;
-    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(first) + at, stride, length - tile.first, head_size,
+  // Begins to copy the columns of a tile of two tensors, from `column` on, that belong to a head of queries.
+  __device__ __forceinline__ void CopyTile(int column, const void* first, const void* second, int stage, int head) const {
+    const auto [offset, stride] = Columns(head);
+    const int64_t at = offset + column * stride;
+    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(first) + at, stride, length - column, head_size,
                                           Shared::tile(stage, 0));
-    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(second) + at, stride, length - tile.first, head_size,
+    CopyRows<Form::kTile, Form::kThreads>(static_cast<const T*>(second) + at, stride, length - column, head_size,
                                           Shared::tile(stage, 1));
     CommitCopies();
   }
@@ -73,7 +97,7 @@ struct FlashBlock {
   __device__ __forceinline__ void Store(const float (&fragments)[Form::kRowTiles][kOutTiles][4],
                                         const float (&factors)[Form::kRowTiles][2], int set, void* to) const {
     StoreFragments(fragments, factors, Shared::warp_rows(set), length - first_row(), head_size - first_out,
-                   static_cast<T*>(to) + offset + first_row() * stride + first_out, stride);
+                   static_cast<T*>(to) + own.offset + first_row() * own.stride + first_out, own.stride);
   }
 
   const FlashShape& shape;
@@ -83,8 +107,7 @@ struct FlashBlock {
   const int warp, lane;
   const int length, head_size;
   const int first_out;    // the first column of the results
-  const int64_t stride;   // from a token to the next
-  const int64_t offset;   // of the head in queries, keys and values
+  const HeadAddress own;  // of the rows
 };
 
 // Launches the kernel that kernel_of(T(), Number<head>(), Number<dropout>()) returns, with the arguments args, extra..., and
@@ -97,7 +120,7 @@ CudaError LaunchFlash(const Args& args, const CudaStream& stream, const KernelOf
     WithHead(shape.head_size, [&](auto head) {
       using Form = FlashForm<kPass, decltype(t), head>;
       const auto kernel = args.dropout.drop_below > 0 ? kernel_of(t, head, Number<1>()) : kernel_of(t, head, Number<0>());
-      const int64_t blocks = shape.batch * shape.heads * DivideUp(shape.length, Form::kRows);
+      const int64_t blocks = shape.batch * RowHeads<kPass>(shape) * DivideUp(shape.length, Form::kRows);
       if (blocks > INT32_MAX) {
         error = "flash attention has more blocks than a launch may have";
         return;

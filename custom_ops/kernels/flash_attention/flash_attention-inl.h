@@ -1,7 +1,7 @@
 // Flash attention on the CPU; see flash_attention.h. A head's keys and values are packed once for all of its queries.
 //
-// Forward divides the blocks of queries among threads, backward the heads: a thread has all queries and keys of a head, so
-// every sum is in the order of the blocks, whatever the threads.
+// Forward divides the blocks of queries among threads, backward the heads of keys: a thread has all keys of a head and all
+// queries that attend to them, so every sum is in the order of heads and blocks, whatever the threads.
 
 #include "custom_ops/kernels/common/math-inl.h"
 #include "custom_ops/kernels/common/philox-inl.h"
@@ -11,6 +11,16 @@
 #include "custom_ops/kernels/flash_attention/tile-inl.h"
 
 inline int64_t QueryBlocks(const FlashShape& shape) { return (shape.length + kQueryBlock - 1) / kQueryBlock; }
+
+// The keys that the queries [begin, end) may attend to, as a range of whole blocks.
+struct KeyRange {
+  KeyRange(const FlashShape& shape, int64_t begin, int64_t end)
+      : begin(std::max<int64_t>(0, begin - shape.before()) / kKeyBlock * kKeyBlock),
+        end(std::min(shape.length, RoundUp(end + shape.after(), kKeyBlock))) {}
+
+  int64_t begin;
+  int64_t end;
+};
 
 inline float SlopeOf(const FlashMask& mask, int64_t head) { return mask.slopes == nullptr ? 0.0f : mask.slopes[head]; }
 
@@ -93,7 +103,8 @@ void FlashForwardBlock(const FlashAttentionForward& args, const SampleMask& mask
   std::fill(&work.context[0], &work.context[rows * work.padded_size], 0.0f);
   for (int64_t row = 0; row < queries; ++row) work.states[row] = RowState();
   const Word* const queries_packed = work.queries;
-  for (int64_t first_key = 0; first_key < shape.length; first_key += kKeyBlock) {
+  const KeyRange range(shape, first_query, first_query + queries);
+  for (int64_t first_key = range.begin; first_key < range.end; first_key += kKeyBlock) {
     const Cover cover = mask.Of(first_query, first_key);
     if (cover == Cover::kNone) continue;
     const int64_t keys = std::min(kKeyBlock, shape.length - first_key);
@@ -128,20 +139,25 @@ void FlashForwardItems(const FlashAttentionForward& args, int64_t begin, int64_t
   const int64_t blocks = QueryBlocks(shape);
   const RoundKeys round_keys(args.dropout);
   FlashForwardWork<T> work(shape);
-  using Word = typename FlashForwardWork<T>::Word;
+  constexpr int64_t kNumbers = FlashForwardWork<T>::kNumbers;
   for (int64_t item = begin; item < end;) {
     const int64_t sample = item / blocks / shape.heads;
     const SampleMask mask(shape, args.mask, sample);
     const int64_t sample_end = std::min(end, (sample + 1) * shape.heads * blocks);
     while (item < sample_end) {
-      const int64_t head = item / blocks % shape.heads;
-      const int64_t offset = shape.Offset(sample, head, 0);
-      PackTransposed(static_cast<const T*>(args.key) + offset, shape.row_stride(), shape.length, work.size,
-                     static_cast<Word*>(work.keys));
-      PackColumns(static_cast<const T*>(args.value) + offset, shape.row_stride(), shape.length, work.size,
-                  work.capacity, static_cast<Word*>(work.values));
-      const int64_t head_end = std::min(sample_end, (sample * shape.heads + head + 1) * blocks);
-      for (; item < head_end; ++item) {
+      const int64_t shared = item / (blocks * shape.group);  // among the heads of keys of all samples
+      const int64_t shared_end = std::min(sample_end, (shared + 1) * blocks * shape.group);
+      const bool is_one_head = item / blocks == (shared_end - 1) / blocks;
+      const int64_t first = is_one_head ? item % blocks : 0, last = is_one_head ? (shared_end - 1) % blocks : blocks - 1;
+      const KeyRange range(shape, first * kQueryBlock, (last + 1) * kQueryBlock);
+      const int64_t offset = shape.KvOffset(sample, shared % shape.kv_heads, range.begin);
+      const int64_t keys = range.end - range.begin;
+      PackTransposed(static_cast<const T*>(args.key) + offset, shape.kv_stride(), keys, work.size,
+                     work.keys + range.begin * work.size / kNumbers);
+      PackColumns(static_cast<const T*>(args.value) + offset, shape.kv_stride(), keys, work.size, work.capacity,
+                  work.values + range.begin / kNumbers * kPanel);
+      for (; item < shared_end; ++item) {
+        const int64_t head = item / blocks % shape.heads;
         FlashForwardBlock<kDropout>(args, mask, round_keys, sample, head, item % blocks * kQueryBlock, work);
       }
     }
@@ -152,7 +168,7 @@ void FlashForwardItems(const FlashAttentionForward& args, int64_t begin, int64_t
 
 // Roughly the nanoseconds of an item.
 inline int64_t FlashCost(const FlashShape& shape, int64_t queries, int64_t products) {
-  const int64_t pairs = queries * shape.length / (shape.causal ? 2 : 1);
+  const int64_t pairs = queries * std::min(shape.length / (shape.causal ? 2 : 1), shape.before() + shape.after() + 1);
   return std::max<int64_t>(1, pairs * shape.head_size * products / 32);
 }
 
@@ -173,7 +189,7 @@ inline void RunFlashAttention(const FlashAttentionBackward& args, const Parallel
   WithType(args.dtype, [&](auto t) {
     using T = decltype(t);
     const auto heads = args.dropout.drop_below > 0 ? &FlashBackwardHeads<true, T> : &FlashBackwardHeads<false, T>;
-    parallel_for(shape.batch * shape.heads, FlashCost(shape, shape.length, 5),
+    parallel_for(shape.batch * shape.kv_heads, FlashCost(shape, shape.length * shape.group, 5),
                  [&](int64_t begin, int64_t end) { heads(args, begin, end); });
   });
 }

@@ -68,6 +68,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
   static_assert(Form::kStep == kTile);
   const FlashShape& shape = args.shape;
   const FlashBlock<FlashPass::kForward, T, kHead> block(args);
+  const int head = block.FirstHead();
   auto walk = block.Walk(args);
   const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
 
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
   block.CopyOwnRows(args.query, 0);
   CommitCopies();
   if (has_tile) {
-    block.CopyTile(tile, args.key, args.value, 0);
+    block.CopyTile(tile.first, args.key, args.value, 0, head);
     block.StoreCodes(tile, 0);
   }
   WaitForCopies();
@@ -101,21 +102,21 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
     WaitForCopies();
     __syncthreads();  // the tile is there, and all warps have done with the other one
     const bool has_next = walk.Next(&next);
-    if (Form::kStages == 2 && has_next) block.CopyTile(next, args.key, args.value, turn ^ 1);
+    if (Form::kStages == 2 && has_next) block.CopyTile(next.first, args.key, args.value, turn ^ 1, head);
 
     Fragments<kRowTiles, kTile> scores;
     MultiplyOverHead<kTile>(queries, Shared::tile(turn, 0), scores);
     if (!tile.is_full) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        MaskTile(true, block.rule, row_codes[r], Shared::columns(turn).code, tile.first - first_query - 16 * r, scores[r]);
+        MaskTile(true, block.rule, block.rule.slope, row_codes[r], Shared::columns(turn).code, tile.first - first_query - 16 * r, scores[r]);
       }
     }
     SoftmaxOfTile(block.rule, scores, states, context);
     if constexpr (kDropout) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        const int64_t begin = shape.ElementOf(block.place.head, first_query + 16 * r) + tile.first;
+        const int64_t begin = shape.ElementOf(head, first_query + 16 * r) + tile.first;
         const KeptOfRows<kTile> kept(draws, {begin, begin + 8 * shape.length});
 #pragma unroll
         for (int j = 0; j < kTile / 8; ++j) {
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
     if (has_next) block.StoreCodes(next, turn ^ 1);
     if (Form::kStages == 1 && has_next) {
       __syncthreads();
-      block.CopyTile(next, args.key, args.value, 0);
+      block.CopyTile(next.first, args.key, args.value, 0, head);
     }
     tile = next;
     has_tile = has_next;
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kForward, T, kHead>::kThr
       factors[r][half] = has_keys ? keep_scale / sum : 0.0f;
       const int query = first_query + 16 * r + 8 * half;
       if (query < block.length && block.lane % 4 == 0 && block.first_out == 0) {
-        args.log_sum_exp[block.numbers() + query] =
+        args.log_sum_exp[block.numbers(head) + query] =
             has_keys ? fmaf(states.largest[r][half], kLn2, logf(sum)) : -INFINITY;
       }
     }

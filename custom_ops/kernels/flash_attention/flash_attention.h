@@ -6,8 +6,10 @@
 // relative to it, in fp32. Backward computes the tiles again from the log-sum-exp of each row.
 //
 // A query attends to the keys of its sample that the mask leaves; if it is causal, only to those up to its own position;
-// with segments, only to those with its own segment number. A query without keys has the context zero, and no gradient.
-// The bias of a head is its slope times (key - query). The draws of the dropout are those of attention_softmax.h.
+// with sequence ids, only to those with its own id; with a window, only to those no further away than that. A query
+// without keys has the context zero, and no gradient. Several heads of queries may share a head of keys and values: head
+// h has number h / group. The bias of a head is its slope times (key - query). The draws of the dropout are those of
+// attention_softmax.h.
 #ifndef TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
 #define TFTRAIN_CUSTOM_OPS_KERNELS_FLASH_ATTENTION_FLASH_ATTENTION_H_
 
@@ -32,15 +34,25 @@ struct FlashShape {
   int64_t first_head;   // of these heads among all
   int64_t total_heads;  // at least first_head + heads
   bool causal = false;
+  int64_t window = -1;  // the largest distance from a query to a key that it attends to; negative: any
+  int64_t group = 1;     // heads of queries that share a head of keys and values, a divisor of heads
+  int64_t kv_heads = heads / group;  // follows from the others
 
   TFTRAIN_HOST_DEVICE int64_t row_stride() const { return heads * head_size; }  // from a token to the next
   TFTRAIN_HOST_DEVICE int64_t Offset(int64_t sample, int64_t head, int64_t token) const {
     return (sample * length + token) * row_stride() + head * head_size;
   }
+  TFTRAIN_HOST_DEVICE int64_t kv_stride() const { return kv_heads * head_size; }
+  TFTRAIN_HOST_DEVICE int64_t KvOffset(int64_t sample, int64_t kv_head, int64_t token) const {
+    return (sample * length + token) * kv_stride() + kv_head * head_size;
+  }
   TFTRAIN_HOST_DEVICE int64_t LseOffset(int64_t sample, int64_t head) const {
     return (sample * heads + head) * length;
   }
   TFTRAIN_HOST_DEVICE int64_t ElementsPerSample() const { return total_heads * length * length; }
+  // A query at i attends to the keys from i - before() to i + after(), as far as they exist.
+  TFTRAIN_HOST_DEVICE int64_t before() const { return window < 0 || window > length ? length : window; }
+  TFTRAIN_HOST_DEVICE int64_t after() const { return causal ? 0 : before(); }
   // A query's first element in its sample.
   TFTRAIN_HOST_DEVICE int64_t ElementOf(int64_t head, int64_t query) const {
     return ((first_head + head) * length + query) * length;
@@ -49,7 +61,7 @@ struct FlashShape {
 
 struct FlashMask {
   const int32_t* keys;      // [batch, length]: positive for a key, else padding
-  const int32_t* segments;  // [batch, length]: segment numbers; null: a sample is one segment
+  const int32_t* sequence_ids;  // [batch, length]; null: a sample is one sequence
   const float* slopes;      // [heads]; null: no bias
 };
 
@@ -59,7 +71,7 @@ struct FlashAttentionForward {
   Dropout dropout;
   DType dtype;        // of query, key, value and context
   const void* query;  // [batch, length, heads, head_size]
-  const void* key;
+  const void* key;    // [batch, length, kv_heads, head_size]
   const void* value;
   FlashMask mask;
   void* context;        // like query
@@ -70,6 +82,7 @@ struct FlashAttentionForward {
 //   dvalue = dropout(p)' dcontext
 //   dscores = p * (g - sum over keys of p * g), where the sum is also that of dcontext * context over the head
 //   dquery = scale * dscores key;  dkey = scale * dscores' query.
+// The gradients of shared keys and values are sums over their heads of queries, in the order of these.
 struct FlashAttentionBackward {
   FlashShape shape;
   float scale;
@@ -83,7 +96,7 @@ struct FlashAttentionBackward {
   const void* context;  // as forward has made them
   const float* log_sum_exp;
   void* dquery;  // like query
-  void* dkey;
+  void* dkey;    // like key
   void* dvalue;
 };
 

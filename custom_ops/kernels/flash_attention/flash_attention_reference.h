@@ -16,20 +16,27 @@ struct FlashReference {
   double scale;
   Dropout dropout;
   FlashMask mask;
-  const double* query;  // [batch, length, heads, head_size], and so are key and value
-  const double* key;
+  const double* query;  // [batch, length, heads, head_size]
+  const double* key;    // [batch, length, kv_heads, head_size], and so is value
   const double* value;
 
   bool Attends(int64_t sample, int64_t q, int64_t k) const {
     const int64_t tokens = sample * shape.length;
     if (mask.keys[tokens + k] <= 0 || (shape.causal && k > q)) return false;
-    return mask.segments == nullptr || mask.segments[tokens + q] == mask.segments[tokens + k];
+    if (shape.window >= 0 && std::abs(q - k) > shape.window) return false;
+    return mask.sequence_ids == nullptr || mask.sequence_ids[tokens + q] == mask.sequence_ids[tokens + k];
   }
 
+  // Of a key that a head of queries reads.
+  int64_t KeyOffset(int64_t sample, int64_t head, int64_t k) const {
+    return shape.KvOffset(sample, head / shape.group, k);
+  }
+
+  // Of a tensor like queries and one like keys.
   double Dot(const double* a, int64_t q, const double* b, int64_t k, int64_t sample, int64_t head) const {
     double sum = 0;
     for (int64_t i = 0; i < shape.head_size; ++i) {
-      sum += a[shape.Offset(sample, head, q) + i] * b[shape.Offset(sample, head, k) + i];
+      sum += a[shape.Offset(sample, head, q) + i] * b[KeyOffset(sample, head, k) + i];
     }
     return sum;
   }
@@ -67,7 +74,7 @@ struct FlashReference {
           double* const row = context + shape.Offset(sample, head, q);
           std::fill(row, row + shape.head_size, 0.0);
           for (int64_t k = 0; k < shape.length; ++k) {
-            AddScaled(p[k] * factor[k], value + shape.Offset(sample, head, k), row);
+            AddScaled(p[k] * factor[k], value + KeyOffset(sample, head, k), row);
           }
         }
       }
@@ -84,14 +91,14 @@ struct FlashReference {
           const int64_t row = shape.Offset(sample, head, q);
           double sum = 0;
           for (int64_t k = 0; k < shape.length; ++k) {
-            AddScaled(p[k] * factor[k], dcontext + row, dvalue + shape.Offset(sample, head, k));
+            AddScaled(p[k] * factor[k], dcontext + row, dvalue + KeyOffset(sample, head, k));
             factor[k] *= Dot(dcontext, q, value, k, sample, head);
             sum += p[k] * factor[k];
           }
           for (int64_t k = 0; k < shape.length; ++k) {
             const double dscore = scale * p[k] * (factor[k] - sum);
-            AddScaled(dscore, key + shape.Offset(sample, head, k), dquery + row);
-            AddScaled(dscore, query + row, dkey + shape.Offset(sample, head, k));
+            AddScaled(dscore, key + KeyOffset(sample, head, k), dquery + row);
+            AddScaled(dscore, query + row, dkey + KeyOffset(sample, head, k));
           }
         }
       }

@@ -15,14 +15,15 @@ struct Case {
   DType dtype;
   FlashShape shape;
   double rate;
-  bool segments = false;
+  bool sequence_ids = false;
   bool slopes = false;
 };
 
 std::string Describe(const Case& c) {
   return std::string(Name(c.target)) + " " + Name(c.dtype) + " length " + std::to_string(c.shape.length) + " head size " +
          std::to_string(c.shape.head_size) + " rate " + std::to_string(c.rate) + (c.shape.causal ? " causal" : "") +
-         (c.segments ? " segments" : "") + (c.slopes ? " slopes" : "");
+         (c.sequence_ids ? " sequence_ids" : "") + (c.slopes ? " slopes" : "") + " window " +
+         std::to_string(c.shape.window) + " group " + std::to_string(c.shape.group);
 }
 
 // Every length and head size with and without each mask, but not each with all others.
@@ -30,8 +31,9 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (Target target : Targets()) {
     for (DType dtype : kDTypes) {
-      const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool segments, bool slopes) {
-        cases.push_back({target, dtype, {batch, length, 2, size, 1, 5, causal}, rate, segments, slopes});
+      const auto add = [&](int64_t batch, int64_t length, int64_t size, bool causal, double rate, bool sequence_ids,
+                           bool slopes, int64_t window = -1, int64_t heads = 2) {
+        cases.push_back({target, dtype, {batch, length, heads, size, 1, 5, causal, window, heads / 2}, rate, sequence_ids, slopes});
       };
       add(2, 1, 64, false, 0.1, false, false);
       add(2, 17, 32, true, 0.0, false, true);
@@ -43,6 +45,13 @@ std::vector<Case> Cases() {
       add(1, 256, 64, false, 0.1, false, false);
       add(1, 150, 128, true, 0.1, false, true);
       add(1, 67, 256, false, 0.5, false, false);
+      add(1, 700, 64, false, 0.1, false, false, 64);
+      add(1, 515, 24, true, 0.0, true, false, 130);
+      add(2, 300, 16, false, 0.0, false, true, 33);
+      add(1, 70, 32, false, 0.0, true, false, 0);
+      add(1, 333, 8, true, 0.1, false, false, 1);
+      add(2, 150, 64, false, 0.1, false, false, -1, 4);
+      add(1, 300, 24, true, 0.1, true, true, 50, 4);
       add(0, 5, 64, false, 0.1, false, false);
       add(2, 0, 64, false, 0.1, false, false);
     }
@@ -57,35 +66,36 @@ std::vector<int32_t> KeyMask(const FlashShape& shape) {
   for (int64_t i = 0; i < std::min<int64_t>(shape.batch, 1) * shape.length; ++i) {
     mask[i] = shape.length == 1 || (i % 5 != 0 && i < std::max<int64_t>(shape.length - 70, 50)) ? 3 : 0;
   }
-  if (shape.length == 256 && !shape.causal) std::fill(mask.begin(), mask.end(), 1);
+  if ((shape.length == 256 || shape.length == 700) && !shape.causal) std::fill(mask.begin(), mask.end(), 1);
   return mask;
 }
 
-std::vector<int32_t> Segments(const FlashShape& shape) {
-  std::vector<int32_t> segments(shape.batch * shape.length);
-  for (int64_t i = 0; i < shape.batch * shape.length; ++i) segments[i] = i % std::max<int64_t>(1, shape.length) / 60 - 1;
-  return segments;
+std::vector<int32_t> SequenceIds(const FlashShape& shape) {
+  std::vector<int32_t> ids(shape.batch * shape.length);
+  for (int64_t i = 0; i < shape.batch * shape.length; ++i) ids[i] = i % shape.length / 60 - 1;
+  return ids;
 }
 
 struct Attention {
   Attention(const Case& c, std::mt19937& random)
       : c(c),
-        count(c.shape.batch * c.shape.length * c.shape.heads * c.shape.head_size),
+        count(c.shape.batch * c.shape.length * c.shape.row_stride()),
+        kv_count(c.shape.batch * c.shape.length * c.shape.kv_stride()),
         query(c.dtype, Normal(random, count)),
-        key(c.dtype, Normal(random, count)),
-        value(c.dtype, Normal(random, count)),
+        key(c.dtype, Normal(random, kv_count)),
+        value(c.dtype, Normal(random, kv_count)),
         dcontext(c.dtype, Normal(random, count)),
         context(c.dtype, count),
         dquery(c.dtype, count),
-        dkey(c.dtype, count),
-        dvalue(c.dtype, count),
+        dkey(c.dtype, kv_count),
+        dvalue(c.dtype, kv_count),
         log_sum_exp(c.shape.batch * c.shape.heads * c.shape.length),
         mask(KeyMask(c.shape)),
-        segments(Segments(c.shape)) {}
+        sequence_ids(SequenceIds(c.shape)) {}
 
   float scale() const { return 1 / std::sqrt(static_cast<float>(c.shape.head_size)); }
   FlashMask masks() const {
-    return {mask.data(), c.segments ? segments.data() : nullptr, c.slopes ? slopes : nullptr};
+    return {mask.data(), c.sequence_ids ? sequence_ids.data() : nullptr, c.slopes ? slopes : nullptr};
   }
   FlashReference Reference() {
     for (auto [buffer, to] : {std::pair{&query, &q}, std::pair{&key, &k}, std::pair{&value, &v}}) *to = buffer->values();
@@ -105,11 +115,12 @@ struct Attention {
   }
 
   const Case c;
-  const int64_t count;
+  const int64_t count, kv_count;
   Buffer query, key, value, dcontext, context, dquery, dkey, dvalue;
   std::vector<float> log_sum_exp;
-  const std::vector<int32_t> mask, segments;
-  const float slopes[2] = {0.0625f, 0.003f};
+  std::vector<int32_t> mask;
+  const std::vector<int32_t> sequence_ids;
+  const float slopes[4] = {0.0625f, 0.003f, 0.5f, 0.01f};
   std::vector<double> q, k, v;
 };
 
@@ -143,7 +154,7 @@ TEST(FlashAttention, GradientsAreThoseOfTheReference) {
     Attention run(c, random);
     run.Forward(1);
     run.Backward(2);
-    std::vector<double> dquery(run.count), dkey(run.count), dvalue(run.count);
+    std::vector<double> dquery(run.count), dkey(run.kv_count), dvalue(run.kv_count);
     run.Reference().Backward(run.dcontext.values().data(), dquery.data(), dkey.data(), dvalue.data());
     const Tolerance tolerance = ProductTolerance(c.dtype, 4);
     ExpectClose(run.dquery.values(), dquery, tolerance, Describe(c) + " dquery");
@@ -154,7 +165,7 @@ TEST(FlashAttention, GradientsAreThoseOfTheReference) {
 
 TEST(FlashAttention, IsBitEqualForAnyNumberOfThreads) {
   for (DType dtype : kDTypes) {
-    const Case c{BestTarget(), dtype, {2, 333, 3, 40, 0, 3, true}, 0.1, true};
+    const Case c{BestTarget(), dtype, {2, 333, 6, 40, 0, 6, true, -1, 2}, 0.1, true};
     std::vector<std::vector<double>> first;
     for (int threads : {1, 2, 5}) {
       std::mt19937 random(3);
@@ -185,6 +196,39 @@ TEST(FlashAttention, SkipsMaskedBlocks) {
                                  run.log_sum_exp.data()},
            SerialFor);
     for (double each : run.context.values()) ASSERT_TRUE(std::isfinite(each)) << Name(dtype);
+  }
+}
+
+// Tiles outside of the window are not read: infinity there would make every result that it reaches NaN. A window as long as
+// the row is none.
+TEST(FlashAttention, SkipsWhatIsOutsideOfTheWindow) {
+  constexpr int64_t kSize = 32, kFar = 640 * kSize;
+  constexpr int64_t kNear = 384 * kSize;  // of the keys behind it, some share a block with one that query 570 attends to
+  for (DType dtype : kDTypes) {
+    for (bool causal : {false, true}) {
+      const auto results = [&](int64_t window, bool infinite) {
+        std::mt19937 random(6);
+        Attention run({BestTarget(), dtype, {1, 1024, 1, kSize, 0, 1, causal, window}, 0.1}, random);
+        std::fill(run.mask.begin(), run.mask.end(), 1);
+        for (Buffer* buffer : {&run.query, &run.key, &run.value, &run.dcontext}) {
+          std::vector<double> values = buffer->values();
+          if (infinite) std::fill(values.begin() + kFar, values.end(), INFINITY);
+          *buffer = Buffer(dtype, values);
+        }
+        run.Forward(2);
+        run.Backward(2);
+        std::vector<double> all;
+        for (Buffer* buffer : {&run.context, &run.dquery, &run.dkey, &run.dvalue}) {
+          const std::vector<double> values = buffer->values();
+          all.insert(all.end(), values.begin(), values.begin() + kNear);
+        }
+        return all;
+      };
+      ExpectClose(results(70, true), results(70, false), {0, 0}, std::string(Name(dtype)) + (causal ? " causal" : ""));
+      for (int64_t window : {int64_t{1024}, int64_t{1} << 40}) {
+        EXPECT_EQ(results(window, false), results(-1, false)) << Name(dtype) << " window " << window;
+      }
+    }
   }
 }
 

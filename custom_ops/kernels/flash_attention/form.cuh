@@ -49,12 +49,17 @@ struct FlashForm {
 template <FlashPass kPass, typename T, int kHead, bool kDropout>
 constexpr int FlashBlocks = kPass == FlashPass::kKeyGradient && sizeof(T) == 2 && kHead == 64 && kDropout ? 3 : 2;
 
-// What a kernel reads of a column beside its rows, for one tile.
+// What a kernel reads of the columns of a tile beside their rows.
 template <int kTile>
 struct FlashColumns {
   int32_t code[kTile];
-  float log_sum_exp[kTile];  // to base 2; only where columns are queries, and so is the next
+  float log_sum_exp[kTile];  // to base 2; this and the others are there only where columns are queries
   float dot[kTile];
+  int64_t element;  // of the first query among those that dropout draws
+  int head;         // of these queries
+  float slope;
+  int first;  // this and the next are the tile's
+  bool is_full;
 };
 
 // The shared memory of a block: two sets of own rows (in forward one), two of columns for each stage, what is known of them.

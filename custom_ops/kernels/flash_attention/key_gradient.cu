@@ -1,6 +1,6 @@
-// The gradients of flash attention's keys and values on the GPU; see gradient.cuh. A block has a range of keys of a
-// head and walks down the tiles of queries. Rows of scores are keys here, so that weights and gradients of scores are left
-// operands in registers once more.
+// The gradients of flash attention's keys and values on the GPU; see gradient.cuh. A block has a range of keys of a head
+// and walks down the tiles of queries, of one head that shares the keys after the other. Rows of scores are keys here, so
+// that weights and gradients of scores are left operands in registers once more.
 #include "custom_ops/kernels/flash_attention/gradient.cuh"
 
 namespace tftrain::cuda {
@@ -35,43 +35,59 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
   const FlashShape& shape = args.shape;
   const FlashBlock<FlashPass::kKeyGradient, T, kHead> block(args);
   auto walk = block.Walk(args);
-  const int64_t numbers = block.numbers();
 
-  // What is known of the queries of a tile passes through the registers of the first warp, so that nobody waits for it.
+  // Walks to the next tile, from one of this head, and may begin to copy it. What is known of it goes to shared memory at
+  // once, because the products need almost all registers.
+  const auto next_tile = [&](int turn, int head, bool copies) {
+    FlashTile<kTile> tile;
+    if (!walk.Next(&tile, block.FirstHead() + static_cast<int>(shape.group) - 1, &head)) return false;
+    if (copies) block.CopyTile(tile.first, args.query, args.dcontext, turn, head);
+    FlashColumns<kTile>& columns = Shared::columns(turn);
+    if (block.warp == 0) {
+      block.StoreCodes(tile, turn);
+      columns.first = tile.first;
+      columns.is_full = tile.is_full;
+      columns.head = head;
+    }
+    return true;
+  };
+  // The rest passes through the registers of the first warp, so that nobody waits for it.
   float log_sum_exp[kTile / kWarp] = {}, dot[kTile / kWarp] = {};
-  const auto read_columns = [&](const FlashTile<kTile>& tile) {
+  const auto read_columns = [&](const FlashColumns<kTile>& columns) {
     if (block.warp != 0) return;
+    const int64_t numbers = block.numbers(columns.head);
 #pragma unroll
     for (int i = 0; i < kTile / kWarp; ++i) {
-      const int query = tile.first + i * kWarp + block.lane;
+      const int query = columns.first + i * kWarp + block.lane;
       log_sum_exp[i] = LogSumExpOf(args.log_sum_exp + numbers, query, block.length);
       dot[i] = query < block.length ? dots[numbers + query] : 0.0f;
     }
   };
-  const auto store_columns = [&](const FlashTile<kTile>& tile, int turn) {
+  const auto store_columns = [&](FlashColumns<kTile>& columns) {
     if (block.warp != 0) return;
-    FlashColumns<kTile>& columns = Shared::columns(turn);
 #pragma unroll
     for (int i = 0; i < kTile / kWarp; ++i) {
-      columns.code[i * kWarp + block.lane] = tile.code[i];
       columns.log_sum_exp[i * kWarp + block.lane] = log_sum_exp[i];
       columns.dot[i * kWarp + block.lane] = dot[i];
     }
+    columns.slope = ScoreRule::SlopeOf(args.mask, args.scale, columns.head);
+    if (kDropout) columns.element = shape.ElementOf(columns.head, columns.first);
   };
 
-  FlashTile<kTile> tile, next;
-  bool has_tile = walk.Next(&tile);
   block.CopyOwnRows(args.key, 0);
   block.CopyOwnRows(args.value, 1);
   CommitCopies();
+  bool has_tile = next_tile(0, block.FirstHead(), true);
   if (has_tile) {
-    block.CopyTile(tile, args.query, args.dcontext, 0);
-    read_columns(tile);
-    store_columns(tile, 0);
+    read_columns(Shared::columns(0));
+    store_columns(Shared::columns(0));
   }
   WaitForCopies();
   __syncthreads();
-  const RowOperand<T, kHead, kRowTiles, Form::kHoldsRows> keys(Shared::warp_rows(0)), values(Shared::warp_rows(1));
+  // With three blocks, a thread has no registers for both.
+  constexpr bool kHoldsValues = Form::kHoldsRows && FlashBlocks<FlashPass::kKeyGradient, T, kHead, kDropout> < 3;
+  const RowOperand<T, kHead, kRowTiles, Form::kHoldsRows> keys(Shared::warp_rows(0));
+  const RowOperand<T, kHead, kRowTiles, kHoldsValues> values(Shared::warp_rows(1));
 
   const int first_row = block.first_row();
   const int first_key = first_row + LaneGroup();
@@ -80,10 +96,9 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
   for (int turn = 0; has_tile; turn ^= 1) {
     WaitForCopies();
     __syncthreads();  // the tile is there, and all warps have done with the other one
-    const bool has_next = walk.Next(&next);
-    if (Form::kStages == 2 && has_next) block.CopyTile(next, args.query, args.dcontext, turn ^ 1);
+    FlashColumns<kTile>&columns = Shared::columns(turn), &next = Shared::columns(turn ^ 1);
+    const bool has_next = next_tile(turn ^ 1, columns.head, Form::kStages == 2);
     const auto queries = Shared::tile(turn, 0), dcontext = Shared::tile(turn, 1);
-    const FlashColumns<kTile>& columns = Shared::columns(turn);
 
 #pragma unroll 1
     for (int step = 0; step < kTile; step += kStep) {
@@ -95,14 +110,14 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
       const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        if (!tile.is_full) {
+        if (!columns.is_full) {
           const int key = first_key + 16 * r;
           const int32_t row_codes[2] = {block.tokens.template Code<true>(key), block.tokens.template Code<true>(key + 8)};
-          MaskTile(false, block.rule, row_codes, columns.code + step, tile.first + step - key, weights[r]);
+          MaskTile(false, block.rule, columns.slope, row_codes, columns.code + step, columns.first + step - key, weights[r]);
         }
         const float *const log_sum_exps = columns.log_sum_exp + step, *const dots_of_tile = columns.dot + step;
         if constexpr (kDropout) {
-          const int64_t begin = shape.ElementOf(block.place.head, tile.first + step) + first_row + 16 * r;
+          const int64_t begin = columns.element + step * shape.length + first_row + 16 * r;
           const KeptOfColumns<kStep> kept(draws, begin, block.length);
           GradientsOfColumns(block.rule, log_sum_exps, dots_of_tile, kept, keep_scale, weights[r], gradients[r]);
         } else {
@@ -113,12 +128,11 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kKeyGradient, T, kHead>::
       MultiplyOverRows<T>(gradients, HeadRows<T, kHead>{queries.at(step, 0)}, block.first_out, dkey);
     }
 
-    if (has_next) store_columns(next, turn ^ 1);
+    if (has_next) store_columns(next);
     if (Form::kStages == 1 && has_next) {
       __syncthreads();
-      block.CopyTile(next, args.query, args.dcontext, 0);
+      block.CopyTile(next.first, args.query, args.dcontext, 0, next.head);
     }
-    tile = next;
     has_tile = has_next;
   }
 

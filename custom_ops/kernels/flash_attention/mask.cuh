@@ -1,5 +1,6 @@
-// Which pairs of a query and a key flash attention computes. A token has a code: its segment, or kNoToken for padding and
-// behind the end. A query attends to the keys with its own code, up to its own position if it is causal.
+// Which pairs of a query and a key flash attention computes. A token has a code: the id of its sequence, or kNoToken for
+// padding and behind the end. A query attends to the keys with its own code in its range of positions
+// (FlashShape::before, after).
 //
 // A block has rows of scores, and walks down tiles of columns: rows are queries and columns keys, or the other way round.
 // A tile without a pair is skipped; in a full one no pair need be looked at.
@@ -16,25 +17,25 @@
 namespace tftrain::cuda {
 
 constexpr float kLog2E = 1.44269504f;
-constexpr int32_t kNoToken = INT32_MIN;  // no segment may have this number
+constexpr int32_t kNoToken = INT32_MIN;  // no sequence may have this id
 
 // The tokens of one sample.
 struct SampleTokens {
   __device__ SampleTokens(const FlashShape& shape, const FlashMask& mask, int64_t sample)
       : length(static_cast<int>(shape.length)),
         keys(mask.keys + sample * shape.length),
-        segments(mask.segments == nullptr ? nullptr : mask.segments + sample * shape.length) {}
+        sequence_ids(mask.sequence_ids == nullptr ? nullptr : mask.sequence_ids + sample * shape.length) {}
 
   // As a key, padding has no code; as a query it has one.
   template <bool kAsKey>
   __device__ int32_t Code(int token) const {
     if (token >= length || (kAsKey && keys[token] <= 0)) return kNoToken;
-    return segments == nullptr ? 0 : segments[token];
+    return sequence_ids == nullptr ? 0 : sequence_ids[token];
   }
 
   int length;
   const int32_t* keys;
-  const int32_t* segments;
+  const int32_t* sequence_ids;
 };
 
 // The least and the greatest code of a range of tokens, and whether each has one.
@@ -87,20 +88,27 @@ class TileWalk {
   __device__ TileWalk(const FlashShape& shape, const FlashMask& mask, float scale, const SampleTokens& tokens,
                       int first_row)
       : tokens_(tokens),
-        causal_(shape.causal),
+        left_(static_cast<int>(kColumnsAreKeys ? shape.before() : shape.after())),
+        right_(static_cast<int>(kColumnsAreKeys ? shape.after() : shape.before())),
         may_be_full_(mask.slopes == nullptr && scale > 0),
         first_row_(first_row),
-        next_(kColumnsAreKeys || !shape.causal ? 0 : first_row / kTile * kTile),
-        end_(kColumnsAreKeys && shape.causal && first_row + kRows < tokens.length ? first_row + kRows : tokens.length) {
+        next_(Begin()),
+        end_(EndOf(first_row, kRows + right_)) {
     RangeCodes<!kColumnsAreKeys, kRows / kWarp> rows;
     rows.Read(tokens, first_row);
     rows_ = rows.Range();
     codes_.Read(tokens, next_);
   }
 
-  // The next tile; false if there is none.
-  __device__ bool Next(FlashTile<kTile>* tile) {
-    while (next_ < end_) {
+  // The next tile; false if there is none. The same tiles come again for each head up to `last`: `head` is that of the tile
+  // before, and becomes this one's.
+  __device__ bool Next(FlashTile<kTile>* tile, int last, int* head) {
+    while (next_ < end_ || *head < last) {
+      if (next_ >= end_) {
+        ++*head;
+        next_ = Begin();
+        codes_.Read(tokens_, next_);
+      }
       const int first = next_;
       const RangeCodes<kColumnsAreKeys, kTile / kWarp> codes = codes_;
       next_ += kTile;
@@ -108,10 +116,11 @@ class TileWalk {
       const CodeRange columns = codes.Range();
       if (rows_.is_empty() || columns.is_empty()) continue;
       if (columns.greatest < rows_.least || rows_.greatest < columns.least) continue;
-      const bool all_before = kColumnsAreKeys ? first + kTile - 1 <= first_row_ : first_row_ + kRows - 1 <= first;
+      const bool all_near =
+          EndOf(first, kTile) - first_row_ <= right_ + 1 && EndOf(first_row_, kRows) - first <= left_ + 1;
       const bool all_keys = kColumnsAreKeys ? columns.all : rows_.all;
       tile->first = first;
-      tile->is_full = may_be_full_ && all_keys && rows_.is_one() && columns.is_one() && (!causal_ || all_before);
+      tile->is_full = may_be_full_ && all_keys && rows_.is_one() && columns.is_one() && all_near;
 #pragma unroll
       for (int i = 0; i < kTile / kWarp; ++i) tile->code[i] = codes.code[i];
       return true;
@@ -119,9 +128,19 @@ class TileWalk {
     return false;
   }
 
+  __device__ bool Next(FlashTile<kTile>* tile) {
+    int head = 0;
+    return Next(tile, 0, &head);
+  }
+
  private:
+  __device__ int Begin() const { return first_row_ > left_ ? (first_row_ - left_) / kTile * kTile : 0; }
+  __device__ int EndOf(int first, int count) const {
+    return count < tokens_.length - first ? first + count : tokens_.length;
+  }
+
   const SampleTokens tokens_;
-  const bool causal_;
+  const int left_, right_;  // how far from a row its columns may be
   const bool may_be_full_;
   const int first_row_;
   int next_;
@@ -136,8 +155,13 @@ struct ScoreRule {
   __device__ ScoreRule(const FlashShape& shape, const FlashMask& mask, float scale, int64_t head)
       : inner(scale > 0 ? 1.0f : scale * kLog2E),
         outer(scale > 0 ? scale * kLog2E : 1.0f),
-        slope(mask.slopes == nullptr ? 0.0f : scale > 0 ? mask.slopes[head] / scale : mask.slopes[head] * kLog2E),
-        causal(shape.causal) {}
+        slope(SlopeOf(mask, scale, head)),
+        before(static_cast<uint32_t>(shape.before())),
+        range(static_cast<uint32_t>(shape.before() + shape.after())) {}
+
+  __device__ static float SlopeOf(const FlashMask& mask, float scale, int64_t head) {
+    return mask.slopes == nullptr ? 0.0f : scale > 0 ? mask.slopes[head] / scale : mask.slopes[head] * kLog2E;
+  }
 
   // The score less a reference, rounded once, so that large scores lose no more precision than small ones.
   __device__ float Less(float number, float reference) const { return fmaf(number, outer, -reference); }
@@ -145,35 +169,38 @@ struct ScoreRule {
   float inner;
   float outer;
   float slope;
-  bool causal;
+  uint32_t before;
+  uint32_t range;  // from the first position of a query's range to the last
 };
 
 // Adds the bias to the products of a tile of 16 rows, and puts minus infinity for pairs that are masked. Rows are queries
 // and columns keys, or the other way round; `distance` is from row g to column 0.
 template <int kTiles>
-__device__ __forceinline__ void MaskTile(bool columns_are_keys, const ScoreRule& rule, const int32_t (&row_codes)[2],
-                                         const int32_t* column_codes, int distance, float (&products)[kTiles][4]) {
+__device__ __forceinline__ void MaskTile(bool columns_are_keys, const ScoreRule& rule, float slope,
+                                         const int32_t (&row_codes)[2], const int32_t* column_codes, int distance,
+                                         float (&products)[kTiles][4]) {
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = 8 * j + LaneColumn() + i % 2, from_row = distance + column - i / 2 * 8;
       const int from_query = columns_are_keys ? from_row : -from_row;
-      const float number = fmaf(static_cast<float>(from_query), rule.slope, products[j][i] * rule.inner);
-      const bool allowed = row_codes[i / 2] == column_codes[column] && !(rule.causal && from_query > 0);
+      const float number = fmaf(static_cast<float>(from_query), slope, products[j][i] * rule.inner);
+      const bool is_near = static_cast<uint32_t>(from_query) + rule.before <= rule.range;
+      const bool allowed = row_codes[i / 2] == column_codes[column] && is_near;
       products[j][i] = allowed ? number : -INFINITY;
     }
   }
 }
 
-// The part of the scores that a block computes: `first_row` on of one head of one sample.
+// The part of the scores that a block computes: `first_row` on of one of the heads of its rows of one sample.
 struct FlashPlace {
-  __device__ FlashPlace(const FlashShape& shape, int rows, bool last_first) {
+  __device__ FlashPlace(const FlashShape& shape, int64_t heads, int rows, bool last_first) {
     const unsigned tiles = static_cast<unsigned>((shape.length + rows - 1) / rows);
     const unsigned tile = blockIdx.x % tiles, pair = blockIdx.x / tiles;
     first_row = static_cast<int>(last_first ? tiles - 1 - tile : tile) * rows;
-    sample = pair / static_cast<unsigned>(shape.heads);
-    head = pair % static_cast<unsigned>(shape.heads);
+    sample = pair / static_cast<unsigned>(heads);
+    head = pair % static_cast<unsigned>(heads);
   }
 
   int64_t sample;

@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
   constexpr int kRowTiles = Form::kRowTiles, kTile = Form::kTile, kStep = Form::kStep;
   const FlashShape& shape = args.shape;
   const FlashBlock<FlashPass::kQueryGradient, T, kHead> block(args);
+  const int head = block.FirstHead();
   auto walk = block.Walk(args);
   const FlashDraws draws = DrawsOf<kDropout>(args.dropout, block.place.sample, shape.ElementsPerSample());
 
@@ -38,12 +39,12 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
   block.CopyOwnRows(args.dcontext, 1);
   CommitCopies();
   if (has_tile) {
-    block.CopyTile(tile, args.key, args.value, 0);
+    block.CopyTile(tile.first, args.key, args.value, 0, head);
     block.StoreCodes(tile, 0);
   }
 
   const int first_query = block.first_row() + LaneGroup();
-  const int64_t numbers = block.numbers();
+  const int64_t numbers = block.numbers(head);
   int32_t row_codes[kRowTiles][2];
   float log_sum_exp[kRowTiles][2], dot[kRowTiles][2], factors[kRowTiles][2];
 #pragma unroll
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
       const int query = first_query + 16 * r + 8 * half;
       row_codes[r][half] = block.tokens.template Code<false>(query);
       log_sum_exp[r][half] = LogSumExpOf(args.log_sum_exp + numbers, query, block.length);
-      const int64_t at = block.offset + query * block.stride;
+      const int64_t at = block.own.offset + query * block.own.stride;
       const int columns = query < block.length ? block.head_size : 0;
       dot[r][half] =
           DotOfQuery(static_cast<const T*>(args.dcontext) + at, static_cast<const T*>(args.context) + at, columns);
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
     WaitForCopies();
     __syncthreads();  // the tile is there, and all warps have done with the other one
     const bool has_next = walk.Next(&next);
-    if (Form::kStages == 2 && has_next) block.CopyTile(next, args.key, args.value, turn ^ 1);
+    if (Form::kStages == 2 && has_next) block.CopyTile(next.first, args.key, args.value, turn ^ 1, head);
     const auto keys = Shared::tile(turn, 0), values = Shared::tile(turn, 1);
 
 #pragma unroll 1
@@ -82,10 +83,10 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
       for (int r = 0; r < kRowTiles; ++r) {
         const int query = first_query + 16 * r;
         if (!tile.is_full) {
-          MaskTile(true, block.rule, row_codes[r], Shared::columns(turn).code + step, tile.first + step - query, scores[r]);
+          MaskTile(true, block.rule, block.rule.slope, row_codes[r], Shared::columns(turn).code + step, tile.first + step - query, scores[r]);
         }
         if constexpr (kDropout) {
-          const int64_t begin = shape.ElementOf(block.place.head, query) + tile.first + step;
+          const int64_t begin = shape.ElementOf(head, query) + tile.first + step;
           const KeptOfRows<kStep> kept(draws, {begin, begin + 8 * shape.length});
 #pragma unroll
           for (int j = 0; j < kStep / 8; ++j) {
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(FlashForm<FlashPass::kQueryGradient, T, kHead>
     if (has_next) block.StoreCodes(next, turn ^ 1);
     if (Form::kStages == 1 && has_next) {
       __syncthreads();
-      block.CopyTile(next, args.key, args.value, 0);
+      block.CopyTile(next.first, args.key, args.value, 0, head);
     }
     tile = next;
     has_tile = has_next;

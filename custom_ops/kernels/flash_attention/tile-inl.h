@@ -22,10 +22,10 @@ class Scratch {
   T* const data_;
 };
 
-constexpr int32_t kNoKey = INT32_MIN;  // the segment of padding; no other may have this number
+constexpr int32_t kNoKey = INT32_MIN;  // the sequence id of padding; no sequence may have it
 
-// The least and the greatest segment of a block, and whether each of its tokens is a key.
-struct BlockSegments {
+// The least and the greatest sequence id of a block, and whether each of its tokens is a key.
+struct BlockSequences {
   int32_t least;
   int32_t greatest;
   bool all_keys;
@@ -33,7 +33,7 @@ struct BlockSegments {
 
 enum class Cover { kNone, kSome, kAll };
 
-// One sample's mask: a query attends to the keys with its own segment number, up to its position if it is causal.
+// One sample's mask: a query attends to the keys with its own sequence id in its range of positions.
 class SampleMask {
  public:
   SampleMask(const FlashShape& shape, const FlashMask& mask, int64_t sample)
@@ -46,7 +46,7 @@ class SampleMask {
     std::fill(&queries_[0], &queries_[padded_], kNoKey);
     std::fill(&keys_[0], &keys_[padded_], kNoKey);
     for (int64_t i = 0; i < shape.length; ++i) {
-      queries_[i] = mask.segments == nullptr ? 0 : mask.segments[begin + i];
+      queries_[i] = mask.sequence_ids == nullptr ? 0 : mask.sequence_ids[begin + i];
       if (mask.keys[begin + i] > 0) keys_[i] = queries_[i];
     }
     for (int64_t i = 0; i < shape.length; i += kKeyBlock) {
@@ -62,25 +62,26 @@ class SampleMask {
 
   // How much of the tile the mask leaves, at most; if it is all, there is no bias either.
   Cover Of(int64_t first_query, int64_t first_key) const {
-    const BlockSegments& queries = query_blocks_[first_query / kQueryBlock];
-    const BlockSegments& keys = key_blocks_[first_key / kKeyBlock];
+    const BlockSequences& queries = query_blocks_[first_query / kQueryBlock];
+    const BlockSequences& keys = key_blocks_[first_key / kKeyBlock];
     const int64_t last_query = std::min(first_query + kQueryBlock, shape_.length) - 1;
+    const int64_t last_key = std::min(first_key + kKeyBlock, shape_.length) - 1;
     if (keys.least > keys.greatest || keys.greatest < queries.least || queries.greatest < keys.least) return Cover::kNone;
-    if (shape_.causal && first_key > last_query) return Cover::kNone;
-    const bool one_segment = keys.least == keys.greatest && queries.least == queries.greatest;
-    const bool all_before = !shape_.causal || first_key + kKeyBlock - 1 <= first_query;
-    return keys.all_keys && one_segment && all_before && !biased_ ? Cover::kAll : Cover::kSome;
+    if (first_key - last_query > shape_.after() || first_query - last_key > shape_.before()) return Cover::kNone;
+    const bool one_sequence = keys.least == keys.greatest && queries.least == queries.greatest;
+    const bool all_near = last_key - first_query <= shape_.after() && last_query - first_key <= shape_.before();
+    return keys.all_keys && one_sequence && all_near && !biased_ ? Cover::kAll : Cover::kSome;
   }
 
  private:
-  static BlockSegments Block(const int32_t* segments, int64_t count) {
-    BlockSegments block{INT32_MAX, INT32_MIN, true};
+  static BlockSequences Block(const int32_t* sequence_ids, int64_t count) {
+    BlockSequences block{INT32_MAX, INT32_MIN, true};
     for (int64_t i = 0; i < count; ++i) {
-      if (segments[i] == kNoKey) {
+      if (sequence_ids[i] == kNoKey) {
         block.all_keys = false;
       } else {
-        block.least = std::min(block.least, segments[i]);
-        block.greatest = std::max(block.greatest, segments[i]);
+        block.least = std::min(block.least, sequence_ids[i]);
+        block.greatest = std::max(block.greatest, sequence_ids[i]);
       }
     }
     return block;
@@ -90,8 +91,8 @@ class SampleMask {
   const int64_t padded_;
   Scratch<int32_t> queries_;
   Scratch<int32_t> keys_;
-  std::vector<BlockSegments> query_blocks_;
-  std::vector<BlockSegments> key_blocks_;
+  std::vector<BlockSequences> query_blocks_;
+  std::vector<BlockSequences> key_blocks_;
   const bool biased_;
 };
 
@@ -100,18 +101,20 @@ struct RowRule {
   RowRule() = default;
   RowRule(const FlashShape& shape, const SampleMask& mask, float scale, float slope, int64_t query, int64_t first_key)
       : keys(mask.keys(first_key)),
-        segment(mask.query(query)),
+        sequence_id(mask.query(query)),
         scale(scale * kLog2E),
         slope(slope * kLog2E),
         distance(static_cast<float>(first_key - query)),
-        furthest(shape.causal ? 0.0f : INFINITY) {}
+        least(-static_cast<float>(shape.before())),
+        greatest(static_cast<float>(shape.after())) {}
 
-  const int32_t* keys;  // their segments
-  int32_t segment;
+  const int32_t* keys;  // their sequence ids
+  int32_t sequence_id;
   float scale;  // this and the next lead to powers of 2
   float slope;
   float distance;  // from the query to the tile's first key
-  float furthest;  // distance at which the query still attends to a key
+  float least;     // the distances at which the query attends to a key
+  float greatest;
 };
 
 TFTRAIN_INLINE F LaneNumbers() {
@@ -127,8 +130,9 @@ TFTRAIN_INLINE F RuledScores(const float* scores, const RowRule& rule, float ref
   if (!kPartial) return Fma(Load(scores + i), Set(rule.scale), Set(-reference));
   const F distance = LaneNumbers() + (rule.distance + static_cast<float>(i));
   const F value = Fma(Load(scores + i), Set(rule.scale), Fma(distance, Set(rule.slope), Set(-reference)));
-  const I segments = Bits<I>(Load(reinterpret_cast<const float*>(rule.keys + i)));
-  return Select((segments != rule.segment) | (distance > rule.furthest), Set(-INFINITY), value);
+  const I sequence_ids = Bits<I>(Load(reinterpret_cast<const float*>(rule.keys + i)));
+  const I is_far = (distance < rule.least) | (distance > rule.greatest);
+  return Select((sequence_ids != rule.sequence_id) | is_far, Set(-INFINITY), value);
 }
 
 // The online softmax of a row: the largest score so far, and the sum of the exponentials relative to it.

@@ -15,12 +15,7 @@ class Copy:
     """
 
     def __init__(self, size: float, threads: int):
-        """Makes the arrays.
-
-        Args:
-            size: bytes read and written together.
-            threads: number of threads, each of which copies its part.
-        """
+        """Makes arrays, of `size` bytes read and written together, of which each thread copies its part."""
         half = max(int(size) // 2, threads)
         self._source, self._target = np.ones(half, np.uint8), np.ones(half, np.uint8)
         bounds = [half * index // threads for index in range(threads + 1)]

@@ -21,15 +21,9 @@ MAX_STEPS = 1_000_000
 
 
 def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
-    """Makes the case of an optimizer.
+    """Returns the case of an optimizer, a key of `traffic.UPDATE_BYTES`, with one pass named update.
 
-    Args:
-        op: a key of `traffic.UPDATE_BYTES`.
-        dtype: fp32 or bf16, of gradients and weights; master weights and moments are fp32.
-        sizes: hidden, layers, seq and vocab of the model.
-
-    Returns:
-        The case, with one pass named update.
+    Gradients and weights are fp32 or bf16, master weights and moments fp32. `sizes` has hidden, layers, seq and vocab.
     """
     variables = weights_of(sizes)
     shapes = {each.name: list(each.shape) for each in variables}
@@ -76,11 +70,8 @@ def update_case(op: str, dtype: str, sizes: dict[str, int]) -> Case:
 
 def weights_of(sizes: dict[str, int]) -> list[Variable]:
     """Returns BERT's variables without the two heads, whose largest weight is the tied token embedding."""
+    width, layers, words = sizes["hidden"], sizes["layers"], sizes["vocab"]
     model = ModelConfig(
-        hidden_size=sizes["hidden"],
-        num_attention_heads=1,
-        num_hidden_layers=sizes["layers"],
-        vocab_size=sizes["vocab"],
-        task="embedding",
+        hidden_size=width, num_attention_heads=1, num_hidden_layers=layers, vocab_size=words, task="embedding"
     )
     return describe(model).variables()

@@ -12,14 +12,7 @@ TENSORFLOW = ("reference", "tf_nn")  # implementations in plain TensorFlow
 
 
 def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
-    """Prepares a row.
-
-    Args:
-        settings: op, dtype, sizes, steps, threads and working_set in bytes.
-
-    Returns:
-        A function that measures it and returns its records.
-    """
+    """Returns what measures a row; settings hold op, dtype, sizes, steps, threads and working_set in bytes."""
     import tensorflow as tf
 
     from tftrain.bench.kernels import cases, traffic, updates
@@ -49,15 +42,9 @@ def build(settings: dict[str, Any]) -> Callable[[Any], list[dict[str, Any]]]:
 
 
 def alternate(run: dict[str, Callable[[], Any]], copy: Callable[[], float], steps: int) -> dict[str, list[float]]:
-    """Times the implementations in turn, so that a disturbance of the machine affects all of them.
+    """Times the implementations in turn for some steps, so that a disturbance of the machine affects all of them.
 
-    Args:
-        run: implementation -> timed function.
-        copy: copies once and returns bytes per second.
-        steps: number of rounds after the warm-up.
-
-    Returns:
-        Seconds by implementation; under "copy", bytes per second.
+    `copy` copies once and returns bytes per second. Returns seconds by implementation; under "copy", bytes per second.
     """
     timed: dict[str, list[float]] = {name: [] for name in (*run, "copy")}
     for number in range(WARM_UP + steps):
@@ -85,11 +72,9 @@ def _change(seconds: dict[str, float], tensorflow: dict[str, float], repeated: b
 
 
 def figures(timed: dict[str, list[float]], moved: int) -> list[dict[str, Any]]:
-    """Returns the records of one pass, one for each implementation.
+    """Returns the records of one pass, one for each implementation, from the times of `alternate`.
 
-    Args:
-        timed: see `alternate`; of TensorFlow's implementations the fastest counts.
-        moved: the least number of bytes that the pass moves.
+    Of TensorFlow's implementations the fastest counts. `moved` is the least number of bytes that the pass moves.
     """
     timed = dict(timed)
     copy = {name: value / 1e9 for name, value in spread(timed.pop("copy")).items()}

@@ -8,6 +8,7 @@ import dataclasses
 import statistics
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 from tftrain.bench import host
@@ -15,8 +16,8 @@ from tftrain.bench.bars import MEANING, speed_panel
 from tftrain.bench.config import BenchConfig
 from tftrain.bench.peers import task, text
 from tftrain.bench.report import spread
-from tftrain.bench.table import Outcome, Row, Say, Table, columns
-from tftrain.bench.worker import ROOT, Worker, WorkerError
+from tftrain.bench.table import Outcome, Row, Say, Table, columns, in_turns
+from tftrain.bench.worker import ROOT, MeasureError, Worker
 
 OURS, LONGEST = "tftrain", "hugging_face_eager_longest"
 STEPS = 10
@@ -24,12 +25,8 @@ WARM_UP = 3
 MEMORY_GB = {task.SYNTHETIC: 6.5, task.LARGE: 6.5, task.LARGE_LONG: 6.5, task.TEXT: 10.0}  # of one implementation
 OUR_FLAGS = f"--flagfile={ROOT / 'configs' / 'fused.flags'} --attn_impl=flash"
 
-COLUMNS = columns(
-    "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 ratio_to_best_peer:3 share_of_products:3"
-)
-
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
-    OURS: {"module": "tftrain.bench.peers.tftrain_worker", "knows_products": True},
+    OURS: {"module": "tftrain.bench.peers.training", "knows_products": True},
     "tf_models_graph": {"module": "tftrain.bench.peers.tf_models_worker", "jit": False},
     "tf_models_xla": {"module": "tftrain.bench.peers.tf_models_worker", "jit": True},
     "hugging_face_eager": {"module": "tftrain.bench.peers.torch_worker", "jit": False, "torch": True},
@@ -51,13 +48,7 @@ def rows() -> tuple[Row, ...]:
         Row(
             f"{work}/{name}/{dtype}",
             f"{work}/{dtype}",
-            {
-                "implementation": name,
-                "precision": dtype,
-                "task": work,
-                "flags": OUR_FLAGS,
-                **IMPLEMENTATIONS[name],
-            },
+            {"implementation": name, "precision": dtype, "task": work, "flags": OUR_FLAGS, **IMPLEMENTATIONS[name]},
         )
         for work, names in OF_TASK.items()
         for dtype in ("bf16", "fp32")
@@ -85,128 +76,81 @@ def of_text(row: Row, found: dict[str, Any]) -> Row:
 
 
 def take_turns(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
-    """Measures rows in turns, see `measure`."""
-    run = _Run(config, say)
-    try:
-        for concurrent in concurrent_rows(group, host.available_memory_gb()):
-            run.take_turns(concurrent)
-            run.stop(keep=OURS)
-    finally:
-        run.stop()
-    yield from outcomes(group, run.seconds, run.errors, run.products)
+    """Measures rows in turns, see `measure`; the process of ours stays, those of peers end with their set."""
+    workers: dict[str, Worker] = {}
+    errors: dict[str, str] = {}
+    seconds, products = {row.name: [] for row in group}, {row.name: [] for row in group}
+    rounds = -(-(config.steps or STEPS) // (task.TURN_STEPS - 1))
+
+    def ask(rows: list[Row], request: int | str) -> dict[str, list[float]]:
+        """Returns the seconds of each step, or of the products, by row; ends the processes that fail."""
+        answers = in_turns(rows, 1, lambda row: workers[row.name].ask(request), errors)
+        for name in errors.keys() & workers.keys():
+            workers.pop(name).stop()
+        return {name: given[0] for name, given in answers.items() if given}
+
+    with ExitStack() as ours:
+        for rows in concurrent_rows(group, host.available_memory_gb()):
+            with ExitStack() as peers:
+                for row in [row for row in rows if row.name not in (workers | errors)]:
+                    try:
+                        worker = start(row, config)
+                    except MeasureError as error:
+                        errors[row.name] = str(error)
+                        continue
+                    stack = ours if row.settings["implementation"] == OURS else peers
+                    workers[row.name] = stack.enter_context(worker)
+                    for warm in ask([row], WARM_UP).values():
+                        say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
+                for number in range(1, rounds + 1):
+                    taken = ask(rows, task.TURN_STEPS)
+                    known = ask([row for row in rows if row.settings.get("knows_products")], task.PRODUCTS)
+                    for row in rows:
+                        seconds[row.name] += taken.get(row.name, [])[1:]
+                        products[row.name] += known.get(row.name, [])
+                    found = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items())
+                    say(f"round {number}/{rounds}: {found}; {host.load()}")
+                for row in rows:
+                    if row.settings["implementation"] != OURS:
+                        workers.pop(row.name, None)
+    advised = {row.name: _advice(row, errors[row.name], config) for row in group if row.name in errors}
+    yield from outcomes(group, seconds, advised, products)
 
 
-def concurrent_rows(group: list[Row], free_gb: float | None) -> list[list[Row]]:
-    """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each.
-
-    Args:
-        group: rows of one task and number format.
-        free_gb: available memory; None: enough.
-    """
+def concurrent_rows(group: list[Row], free_gb: float) -> list[list[Row]]:
+    """Returns the sets of rows that run at the same time: all, or if memory is short, ours with one peer each."""
     ours = [row for row in group if row.settings["implementation"] == OURS]
     peers = [row for row in group if row not in ours]
-    if not ours or not peers or free_gb is None or free_gb >= memory_gb(group[0]) * len(group):
-        return [group]
-    return [[*ours, peer] for peer in peers]
-
-
-class _Run:
-    """The processes of a group, the seconds of their counted steps and of their products, and their errors; by row."""
-
-    def __init__(self, config: BenchConfig, say: Say):
-        self._config, self._say = config, say
-        self._workers: dict[str, Worker] = {}
-        self._rows: dict[str, Row] = {}
-        self.seconds: dict[str, list[float]] = {}
-        self.products: dict[str, list[float]] = {}
-        self.errors: dict[str, str] = {}
-
-    def take_turns(self, rows: list[Row]) -> None:
-        """Starts the processes that do not run yet, one after the other, and measures all in turns."""
-        for row in rows:
-            if row.name not in self._rows:
-                self._rows[row.name], self.seconds[row.name] = row, []
-                self._start(row)
-        names = [row.name for row in rows if row.name in self._workers]
-        rounds = -(-(self._config.steps or STEPS) // (task.TURN_STEPS - 1))
-        for number in range(rounds):
-            taken = {name: self._ask(name, task.TURN_STEPS) for name in names if name in self._workers}
-            for name, seconds in taken.items():
-                self.seconds[name] += seconds[1:]
-                if name in self._workers and self._rows[name].settings.get("knows_products"):
-                    self.products.setdefault(name, []).extend(self._ask(name, task.PRODUCTS))
-            found = ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in taken.items() if seconds)
-            self._say(f"round {number + 1}/{rounds}: {found}; {host.load()}")
-
-    def stop(self, keep: str | None = None) -> None:
-        """Ends the processes, except those of the implementation `keep`."""
-        for name in list(self._workers):
-            if self._rows[name].settings["implementation"] != keep:
-                self._workers.pop(name).stop()
-
-    def _start(self, row: Row) -> None:
-        free, needed = host.available_memory_gb(), memory_gb(row)
-        if free is not None and free < needed:
-            self.errors[row.name] = f"{free:.1f} GB of memory are free, expected {needed}; end other programs"
-            return
-        try:
-            self._workers[row.name] = start(row, self._config)
-        except WorkerError as error:
-            self.errors[row.name] = _advice(row, str(error), self._config)
-            return
-        if warm := self._ask(row.name, WARM_UP):
-            self._say(f"{row.name}: the first step took {warm[0]:.1f} s, step {len(warm)} {warm[-1]:.2f} s")
-
-    def _ask(self, name: str, request: int | str) -> list[float]:
-        """Returns the seconds of each step, or of the products; none, and the reason in `errors`, if that fails."""
-        try:
-            return self._workers[name].ask(request)
-        except WorkerError as error:
-            self.errors[name] = _advice(self._rows[name], str(error), self._config)
-            self._workers.pop(name).stop()
-            return []
-
-
-def memory_gb(row: Row) -> float:
-    """Returns the memory that the process of a row needs."""
-    return MEMORY_GB[row.settings["task"]]
+    needed = MEMORY_GB[group[0].settings["task"]] * len(group)
+    return [[*ours, peer] for peer in peers] if ours and peers and free_gb < needed else [group]
 
 
 def start(row: Row, config: BenchConfig) -> Worker:
-    """Starts the process of a row; raises WorkerError if that fails."""
+    """Starts the process of a row; raises MeasureError if that fails, or memory is short."""
+    free, needed = host.available_memory_gb(), MEMORY_GB[row.settings["task"]]
+    if free < needed:
+        raise MeasureError(f"{free:.1f} GB of memory are free, expected {needed}; end other programs")
     settings = {**row.settings, "threads": host.threads(config.cpu_threads), "extra_flags": config.extra_flags}
-    needs_torch = row.settings.get("torch")
-    python = config.torch_python or sys.executable if needs_torch else sys.executable
-    return Worker(row.settings["module"], settings, python)
+    python = config.torch_python if row.settings.get("torch") else None
+    return Worker(row.settings["module"], settings, python or sys.executable)
 
 
 def outcomes(
     group: list[Row], seconds: dict[str, list[float]], errors: dict[str, str], products: dict[str, list[float]]
 ) -> Iterator[Outcome]:
-    """Yields the outcome of each row from the seconds of its steps.
+    """Yields the outcome of each row of a group from the seconds of its counted steps, or its error.
 
-    Args:
-        group: rows of one task and number format.
-        seconds: of every counted step, by row. The batches of real text take different times: their mean counts, else
-            the median.
-        errors: the error of each row that has none.
-        products: seconds of the matrix products of a step alone, by row, where they are known.
+    The batches of real text take different times: their mean counts, else the median. `products` has the seconds of the
+    matrix products of a step alone, by row; none where they are not known.
     """
-    times = {row.name: spread(seconds[row.name]) for row in group if row.name not in errors}
     work = group[0].settings["task"]
     samples = task.TASKS[work].rows
-    means = {
-        name: statistics.fmean(seconds[name]) if work == task.TEXT else time["median"] for name, time in times.items()
-    }
-    speeds = {
-        row.name: samples / means[row.name] * row.settings.get("examples_per_row", 1)
-        for row in group
-        if row.name in means
-    }
-    peers = [speeds[row.name] for row in group if row.name in speeds and row.settings["implementation"] != OURS]
-    best = max(peers, default=None)
-    base = next((row.name for row in group if best and speeds.get(row.name) == best), None)
-    base_spread = None
+    rows = {row.name: row.settings for row in group if row.name not in errors}
+    times = {name: spread(seconds[name]) for name in rows}
+    means = {name: statistics.fmean(seconds[name]) if work == task.TEXT else times[name]["median"] for name in rows}
+    speeds = {name: samples / means[name] * rows[name].get("examples_per_row", 1) for name in rows}
+    base = max((name for name in rows if rows[name]["implementation"] != OURS), key=speeds.get, default=None)
+    best, base_spread = speeds.get(base), None
     if base and len(seconds[base]) > 1:  # one step has no spread
         base_spread = 100 * (times[base]["high"] - times[base]["low"]) / times[base]["median"]
     for row in group:
@@ -214,7 +158,7 @@ def outcomes(
             yield Outcome(row.name, [], errors[row.name])
             continue
         time, mean, speed = times[row.name], means[row.name], speeds[row.name]
-        alone = spread(products[row.name])["median"] if row.name in products else None
+        alone = spread(products[row.name])["median"] if products[row.name] else None
         record = {
             "implementation": row.settings["implementation"],
             "dtype": row.settings["precision"],
@@ -242,7 +186,9 @@ def _advice(row: Row, error: str, config: BenchConfig) -> str:
 PEERS = Table(
     "peers",
     "a whole update of BERT-base, on random full rows and on real text, here and in other projects, in turns",
-    COLUMNS,
+    columns(
+        "implementation dtype task samples_per_sec:3 real_samples_per_sec:3 ratio_to_best_peer:3 share_of_products:3"
+    ),
     rows(),
     measure,
     panels=(speed_panel("Real samples/s: change, %"),),

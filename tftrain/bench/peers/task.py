@@ -9,13 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-VOCAB = 30522
-LAYERS = 12
-HIDDEN = 768
-HEADS = 12
-DROPOUT = 0.1
-LEARNING_RATE = 1e-4
-WEIGHT_DECAY = 0.01
+VOCAB, LAYERS, HIDDEN, HEADS = 30522, 12, 768, 12
+DROPOUT, LEARNING_RATE, WEIGHT_DECAY = 0.1, 1e-4, 0.01
 
 # The first step of a worker's turn is not counted: its weights are out of the caches and its threads asleep.
 TURN_STEPS = 3
@@ -25,13 +20,7 @@ Batch = dict[str, np.ndarray]
 
 
 class Task(NamedTuple):
-    """The size of a batch.
-
-    Attributes:
-        rows: rows of a batch, its samples.
-        length: tokens of a row.
-        predictions: masked tokens of a row of one example.
-    """
+    """The size of a batch: its rows, which are samples, the tokens of a row, and the masked tokens of an example."""
 
     rows: int
     length: int
@@ -50,11 +39,9 @@ TASKS = {
 
 
 def batches(settings: dict[str, Any], vocab: int = VOCAB) -> list[Batch]:
-    """Returns the batches of a task, which a worker takes in turns: of real text, or one random batch.
+    """Returns the batches of a task, which a worker takes in turns: of real text, or one random batch of ids < `vocab`.
 
-    Args:
-        settings: task, and for real text `batches`, the file that `write` wrote.
-        vocab: ids of a random batch are below it.
+    Settings hold the task, and for real text `batches`, the file that `write` wrote.
     """
     if "batches" not in settings:
         return [synthetic(TASKS[settings["task"]], vocab)]
@@ -96,20 +83,11 @@ def synthetic(task: Task, vocab: int = VOCAB) -> Batch:
 
 
 def turns(step: Callable[[Any], float], inputs: Sequence[Any]) -> Callable[[int], list[float]]:
-    """Returns the function with which a worker answers requests.
+    """Returns the function with which a worker answers requests: it runs so many steps and returns the seconds of each.
 
     Counted steps take one input after the other, and begin again after the last one. The first step of a turn, which
-    does not count, takes the input of the second one.
-
-    Args:
-        step: does one update with an input and returns its loss once it is done.
-        inputs: of the steps.
-
-    Returns:
-        A function that takes a number of steps, runs them and returns the seconds of each.
-
-    Raises (the returned function):
-        FloatingPointError: the loss is not finite: the step did not train.
+    does not count, takes the input of the second one. `step` does one update with an input and returns its loss once it
+    is done; a loss that is not finite is a FloatingPointError.
     """
     counted = 0
 

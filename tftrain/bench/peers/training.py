@@ -1,41 +1,43 @@
 """tftrain's own training step, as `tftrain.run` makes it from its flags, on batches that stay the same.
 
-Tables `peers` and `profile` both measure it.
+Tables `peers` and `profile` both measure it; the process that runs it when table `peers` asks is this module.
 """
 
 import shlex
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tftrain.bench.config import run_config
 from tftrain.bench.peers import task, text
+from tftrain.bench.worker import serve
 from tftrain.config.train import TrainConfig
 
-FLAGS = (
-    "--synthetic_data",
-    f"--vocab_size={task.VOCAB}",
-    "--output_dir=unused",
-)
+
+def build(settings: dict[str, Any]) -> Callable[[int | str], list[float]]:
+    """Builds the step; settings hold task, batches, precision, threads, flags, and extra_flags, which win.
+
+    Returns a function that answers a number of steps with the seconds of each, and `task.PRODUCTS` with the seconds of
+    the step's matrix products alone.
+    """
+    given = f"{settings['flags']} {settings['extra_flags']}"
+    config = configuration(settings["precision"], settings["threads"], given, task.size(settings))
+    batches = task.batches(settings, config.model.vocab_size)
+    take = task.turns(make_step(config), batches)
+    return lambda request: [product_seconds(config, batches)] if request == task.PRODUCTS else take(request)
 
 
 def configuration(precision: str, threads: int, extra_flags: str, size: task.Task) -> TrainConfig:
-    """Returns the configuration of BERT-base; all other flags have the program's defaults.
-
-    Args:
-        precision: fp32 or bf16.
-        threads: TensorFlow's.
-        extra_flags: more flags of tftrain.run, with blanks between; they win.
-        size: of a batch.
+    """Returns the configuration of BERT-base; all other flags have the program's defaults, unless `extra_flags` win.
 
     Raises:
         ConfigError: a flag is wrong.
     """
-    sizes = (
-        f"--micro_batch_size={size.rows}",
-        f"--max_seq_length={size.length}",
-        f"--max_predictions_per_seq={size.predictions}",
+    flags = (
+        *("--synthetic_data", f"--vocab_size={task.VOCAB}", "--output_dir=unused"),
+        *(f"--micro_batch_size={size.rows}", f"--max_seq_length={size.length}"),
+        *(f"--max_predictions_per_seq={size.predictions}", f"--precision={precision}", f"--cpu_threads={threads}"),
     )
-    given = [*FLAGS, *sizes, f"--precision={precision}", f"--cpu_threads={threads}", *shlex.split(extra_flags)]
-    return run_config(given)
+    return run_config([*flags, *shlex.split(extra_flags)])
 
 
 def product_seconds(config: TrainConfig, batches: Sequence[task.Batch]) -> float:
@@ -48,14 +50,9 @@ def product_seconds(config: TrainConfig, batches: Sequence[task.Batch]) -> float
 
 
 def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Callable[[task.Batch], float]:
-    """Builds model, optimizer and update.
+    """Builds model, optimizer and update; returns a function that does one update with a batch and returns its loss.
 
-    Args:
-        config: resolved.
-        inter_op_threads: operations that may run at once; None: as many as in a run.
-
-    Returns:
-        A function that does one update with a batch and returns its loss.
+    `inter_op_threads` is the number of operations that may run at once; None: as many as in a run.
     """
     import tensorflow as tf
 
@@ -75,3 +72,7 @@ def make_step(config: TrainConfig, inter_op_threads: int | None = None) -> Calla
         return run.task.mean_values(step(inputs).sums.numpy().tolist())["loss"]
 
     return update
+
+
+if __name__ == "__main__":
+    serve(build)

@@ -14,20 +14,15 @@ CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}
 SECONDS = (0.03, 0.03, 0.03)  # of a stage: forward, backward for inputs, backward for weights
 MODULE = "tftrain.bench.pipeline.waiting"
 
-COLUMNS = columns(
-    "schedule stages:0 micro_batches:0 chunks:0 planned_ms:1 step_ms:1 ratio:3 planned_bubble:1 bubble:1 "
-    "planned_held held"
-)
-
 
 def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
     """Runs a schedule once."""
     given = {**row.settings, "seconds": SECONDS, "steps": config.steps or STEPS}
     output = launch([json.dumps(given)], STAGES, LIMIT_SECONDS, MODULE)
     found = next(json.loads(line) for line in output.splitlines() if line.startswith('{"step_ms"'))
-    found["held"] = _words(found["held"])
-    record = {**row.settings, **planned(**row.settings), **found}
-    return [{**record, "ratio": record["step_ms"] / record["planned_ms"]}]
+    plan = planned(**row.settings)
+    ratio = found["step_ms"] / plan["planned_ms"]
+    return [{**row.settings, **plan, **found, "held": _words(found["held"]), "ratio": ratio}]
 
 
 def planned(schedule: str, stages: int, micro_batches: int, chunks: int) -> dict[str, float | str]:
@@ -48,14 +43,13 @@ def _words(numbers) -> str:
 PIPELINE = Table(
     "pipeline",
     "the bubble of pipeline schedules over real ranks, with waits of fixed length instead of computations",
-    COLUMNS,
+    columns(
+        "schedule stages:0 micro_batches:0 chunks:0 planned_ms:1 step_ms:1 ratio:3 planned_bubble:1 bubble:1 "
+        "planned_held held"
+    ),
     tuple(
-        Row(
-            schedule,
-            schedule,
-            {"schedule": schedule, "stages": STAGES, "micro_batches": MICRO_BATCHES, "chunks": chunks},
-        )
-        for schedule, chunks in CHUNKS.items()
+        Row(name, name, {"schedule": name, "stages": STAGES, "micro_batches": MICRO_BATCHES, "chunks": chunks})
+        for name, chunks in CHUNKS.items()
     ),
     each_row(records),
     panels=(

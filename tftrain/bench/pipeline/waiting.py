@@ -6,22 +6,25 @@ The chief prints one line of json, see `measure`. A wait takes the same time on 
 the time of a step shows what the engine adds: transfers, and the calls of compiled functions.
 """
 
+import itertools
 import json
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tftrain.bench.pipeline.held import most_held
 from tftrain.parallel import collectives
 from tftrain.parallel.launcher import launch_from_environment
 from tftrain.parallel.mesh import Mesh
 from tftrain.parallel.start import start
 from tftrain.schedules import orders, simulation
-from tftrain.schedules.table import Table
+from tftrain.schedules.activations import RELEASING
+from tftrain.schedules.simulation import Event
+from tftrain.schedules.table import Kind
 from tftrain.train.gradients import Position
 from tftrain.train.pipeline import StageGraph
 from tftrain.train.stage import Backward, Forward
@@ -84,20 +87,16 @@ def _wait(tensor: tf.Tensor, seconds: float) -> tf.Tensor:
     return tf.ensure_shape(waited, tensor.shape)
 
 
-def measure(mesh: Mesh, table: Table, seconds: Seconds, steps: int) -> dict[str, Any] | None:
-    """Runs a schedule.
-
-    Args:
-        mesh: as many stages as ranks.
-        table: the schedule.
-        seconds: waits of a stage.
-        steps: that count.
+def measure(given: dict[str, Any]) -> dict[str, Any] | None:
+    """Runs a schedule, which the settings of a row describe, over as many stages as ranks.
 
     Returns:
         On the chief: `step_ms`, the median of the steps; `step_times_ms` of each; `bubble` in percent, and `held`, the
         most micro-batches (times chunks) that each stage held at a time, both as measured in the last step.
     """
-    clock, stage = StageClock(), WaitingStage(mesh, table.chunks, seconds)
+    mesh = start(launch_from_environment(), 1, 1, given["stages"])
+    table = orders.table(given["schedule"], given["stages"], given["micro_batches"], given["chunks"])
+    clock, stage = StageClock(), WaitingStage(mesh, table.chunks, Seconds(*given["seconds"]))
     batch = {"input_ids": tf.zeros([table.micro_batches, 1], tf.int32)}
 
     @tf.function(autograph=False)
@@ -106,7 +105,7 @@ def measure(mesh: Mesh, table: Table, seconds: Seconds, steps: int) -> dict[str,
         return StageGraph(stage, mesh, table, batch, position, tf.float32, clock).run().sums
 
     times = []
-    for _ in range(WARM_UP + steps):
+    for _ in range(WARM_UP + given["steps"]):
         collectives.gather_numbers(mesh.world, 0.0, "begin")
         begin = time.perf_counter()
         step(batch).numpy()
@@ -119,20 +118,21 @@ def measure(mesh: Mesh, table: Table, seconds: Seconds, steps: int) -> dict[str,
         "step_ms": statistics.median(counted),
         "step_times_ms": counted,
         "bubble": 100 * simulation.bubble_share(events),
-        "held": most_held(events, mesh.pipeline_parallel_size),
+        "held": most_held(events, given["stages"]),
     }
 
 
-def main(text: str) -> None:
-    """Measures what the json `text` says."""
-    given = json.loads(text)
-    stages = given["stages"]
-    mesh = start(launch_from_environment(), 1, 1, stages)
-    table = orders.table(given["schedule"], stages, given["micro_batches"], given["chunks"])
-    found = measure(mesh, table, Seconds(*given["seconds"]), given["steps"])
-    if found:
-        print(json.dumps(found), flush=True)
+def most_held(events: Sequence[Event], stages: int) -> list[int]:
+    """Returns for each stage the most forward passes of a step that had begun while their backward had not ended."""
+    changes: list[list[tuple[float, int]]] = [[] for _ in range(stages)]
+    for stage, action, begin, end in events:
+        if action.kind is Kind.FORWARD:
+            changes[stage].append((begin, 1))
+        elif action.kind in RELEASING:
+            changes[stage].append((end, -1))
+    return [max(itertools.accumulate(change for _, change in sorted(each)), default=0) for each in changes]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if found := measure(json.loads(sys.argv[1])):
+        print(json.dumps(found), flush=True)

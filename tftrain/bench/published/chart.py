@@ -9,11 +9,11 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from tftrain.bench.published.page import MAX_BARS, points
 from tftrain.bench.table import Record
 
 PUBLISHED, PLANNED, MEASURED = "#1f4e79", "#8fb3d9", "#d98e4a"
 GREY, GRID = "#333333", "#dddddd"
-MAX_BARS = 60
 BAR, INCHES_A_ROW, LABEL = 0.36, 0.44, 60
 PAPER = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 0.6}
 # Title, format of a figure, and the columns that share the axis.
@@ -28,21 +28,12 @@ MEASURED_PANELS = (
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
-    """Writes the picture as png.
-
-    Args:
-        records: of a published table, the base first where it is there.
-        path: the file.
-    """
-    figure(records).savefig(path, dpi=120, format="png")
-
-
-def figure(records: Sequence[Record]):
-    """Returns the picture, a matplotlib figure: bars, or points for more than MAX_BARS rows."""
+    """Writes the picture as png: bars, or points for more than MAX_BARS rows."""
     from matplotlib.figure import Figure
 
     if len(records) > MAX_BARS:
-        return _points(Figure(figsize=(7, 7), layout="constrained"), records)
+        _points(Figure(figsize=(7, 7), layout="constrained"), records).savefig(path, dpi=120, format="png")
+        return
     measured = any(number(record, "peak_gb") for record in records)
     made = Figure(figsize=(17 if measured else 11, 1.6 + INCHES_A_ROW * len(records)), layout="constrained")
     panels = made.subplots(1, 4 if measured else 2, sharey=True, squeeze=False)[0]
@@ -57,28 +48,25 @@ def figure(records: Sequence[Record]):
     panels[0].invert_yaxis()
     entries = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     made.legend(entries.values(), entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=9)
-    return made
+    made.savefig(path, dpi=120, format="png")
 
 
 def _bars(axes, title: str, form: str, series, height: float, records: Sequence[Record]) -> None:
     """Draws one panel; `series` holds a column, its colour, its name and its offset from the row's middle."""
-    values = [
-        each or 0.0
+    ends = {
+        column: [(number(record, column) or 0.0, base_of(record, column) or 0.0) for record in records]
         for column, *_ in series
-        for record in records
-        for each in (number(record, column), base_of(record, column))
-    ]
-    widest = max(values, default=0.0) or 1.0
+    }
+    widest = max((end for pairs in ends.values() for pair in pairs for end in pair), default=0.0) or 1.0
+    reach = 0.62 * height
     for column, colour, name, beside in series:
         positions = [position + beside for position in range(len(records))]
-        axes.barh(positions, [number(record, column) or 0.0 for record in records], height, color=colour, label=name)
-        for position, record in zip(positions, records, strict=True):
+        axes.barh(positions, [end for end, _ in ends[column]], height, color=colour, label=name)
+        for position, record, (end, base) in zip(positions, records, ends[column], strict=True):
             shown = words(record, column, form)
-            ends = number(record, column) or 0.0, base_of(record, column) or 0.0
-            axes.text(max(ends) + 0.012 * widest, position, shown, va="center", fontsize=7, bbox=PAPER)
-            if ends[1]:
-                reach = 0.62 * height
-                axes.vlines(ends[1], position - reach, position + reach, GREY, "--", linewidth=0.9)
+            axes.text(max(end, base) + 0.012 * widest, position, shown, va="center", fontsize=7, bbox=PAPER)
+            if base:
+                axes.vlines(base, position - reach, position + reach, GREY, "--", linewidth=0.9)
     axes.set_xlim(0, 1.28 * widest)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
     axes.margins(y=0.01)
@@ -91,9 +79,7 @@ def _bars(axes, title: str, form: str, series, height: float, records: Sequence[
 
 def _points(made, records: Sequence[Record]):
     """Draws planned over published samples/s, both of a GPU, between lines 10% off."""
-    names = ("published_samples_per_sec_per_gpu", "planned_samples_per_sec_per_gpu")
-    pairs = [tuple(number(record, name) for name in names) for record in records]
-    pairs = [pair for pair in pairs if all(pair)]
+    pairs = points(records)
     axes = made.subplots()
     axes.scatter(*zip(*pairs, strict=True), s=9, color=PUBLISHED, alpha=0.55, linewidths=0)
     ends = min(map(min, pairs)), max(map(max, pairs))

@@ -22,28 +22,23 @@ KINDS = (
 def lines(records: Sequence[Record]) -> list[str]:
     """Returns for memory and for speed a line with the number of pairs of rows in the published order.
 
-    Args:
-        records: records of a table's rows; rows without a measured or a published figure do not count.
+    Rows without a measured or a published figure do not count.
     """
     found = []
     for kind, measured, published, runs in KINDS:
         spread = max((max(record[runs]) / min(record[runs]) - 1 for record in records if record.get(runs)), default=0.0)
-        figures = [(_figure(record, measured), record.get(published)) for record in records]
-        known = [pair for pair in figures if all(isinstance(value, float | int) for value in pair)]
+        known = [
+            (record[measured] / (record.get("stages", 1) if kind == "speed" else 1), record[published])
+            for record in records
+            if all(isinstance(record.get(name), float | int) for name in (measured, published))
+        ]
         signs = [
             (one[0] - other[0]) * (one[1] - other[1]) > 0
             for one, other in itertools.combinations(known, 2)
             if differ(one[0], other[0], spread) and differ(one[1], other[1], PUBLISHED_SPREAD)
         ]
         if signs:
-            found.append(
-                f"{kind}: {sum(signs)} of {len(signs)} pairs of rows are in the published order; left out are those "
-                f"less than {spread:.1%} apart here, as runs of the base row are, or {PUBLISHED_SPREAD:.0%} "
-                "as published"
-            )
+            apart = f"{spread:.1%} apart here, as runs of the base row are, or {PUBLISHED_SPREAD:.0%} as published"
+            order = f"{kind}: {sum(signs)} of {len(signs)} pairs of rows are in the published order"
+            found.append(f"{order}; left out are those less than {apart}")
     return found
-
-
-def _figure(record: Record, name: str) -> float | None:
-    found = record.get(name)
-    return found / record.get("stages", 1) if found and name == "samples_per_sec" else found

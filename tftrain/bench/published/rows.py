@@ -17,12 +17,10 @@ LEVERS_NOT_STATED = {"precision": "precision", "jit_compile": "XLA"}  # in a tab
 
 
 class Published(NamedTuple):
-    """One row.
+    """One row: workload, system and figures, and the source's note.
 
     Attributes:
-        row: workload, system and figures.
         levers: flags and values as the source states them; a decoder's file has none.
-        note: the source's note.
         assumed: sizes and levers that the source does not state and the planner assumes.
     """
 

@@ -1,4 +1,4 @@
-"""A published workload scaled down to this machine, such that its levers keep their effect.
+"""This machine as the host of benchmark runs, and a published workload scaled down to it, its levers with their effect.
 
 One factor holds for a whole table: it multiplies layers, width and the tokens of a batch. Heads keep their size. A
 dimension shrinks only as far as the table's smallest row allows: to one layer a part of the pipeline, a head for each
@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tftrain.architecture.describe import configuration, describe
-from tftrain.bench.published.local_machine import LocalMachine
+from tftrain.bench import host
+from tftrain.host import devices
 from tftrain.plan import memory, reported_flops
+from tftrain.plan.system import Constants, systems
 from tftrain.plan.workload import Workload
+
+RANKS = 4  # without GPUs, as in table levers
+RANKS_OF_STAGES = 16  # the same for tables with pipelines
+RESERVED_SHARE = 0.1  # of a host's memory, for other programs
+CORE_FLOPS, GPU_FLOPS = 20e9, 20e12  # cautious: a core with AVX2 in fp32, a V100 in fp16
 
 SMALLEST = 1 / 64
 MAX_SECONDS = 4.0  # of a step that --scale=auto plans
@@ -24,13 +31,39 @@ MICRO_BATCHES_OF_STAGES = 4  # the same for each stage of a pipeline, whose bubb
 SHORTEST, FEWEST_WORDS = 64, 256
 
 
-class Scale(NamedTuple):
-    """Shares of the published sizes.
+class LocalMachine(NamedTuple):
+    """Resources for a run: memory of each rank in 1e9 bytes, operations a second of all ranks, and the device.
 
-    Attributes:
-        factor: the requested factor; 1 changes nothing but the ranks.
-        layers, width, micro_batch, tokens: the factors of this table; `tokens` is that of a sample's length.
-        heads: the heads of every scaled row are a multiple of this, so that rows of equal width stay equal.
+    `constants` are the planner's for this project on such a device.
+    """
+
+    ranks: int
+    gb: float
+    flops: float
+    constants: Constants
+    gpu: bool
+
+
+def inspect(ranks: int | None, stages: bool = False) -> LocalMachine:
+    """Returns the resources of this machine.
+
+    With `ranks` None, there is one rank for each GPU; without GPUs `RANKS`, or `RANKS_OF_STAGES` if some runs have
+    pipeline `stages`.
+    """
+    free = devices.gpu_memory_gb("free")
+    if free:
+        ranks = ranks or len(free)
+        each = min(free) / max(1, -(-ranks // len(free)))
+        return LocalMachine(ranks, each, GPU_FLOPS * len(free), systems()["encoder"], True)
+    ranks = ranks or (RANKS_OF_STAGES if stages else RANKS)
+    gb = (1 - RESERVED_SHARE) * host.available_memory_gb() / ranks
+    return LocalMachine(ranks, gb, CORE_FLOPS * host.threads(0), systems()["tftrain_cpu"], False)
+
+
+class Scale(NamedTuple):
+    """Shares of the published sizes, `tokens` of a sample's length; a requested factor of 1 changes only the ranks.
+
+    The heads of every scaled row are a multiple of `heads`, so that rows of equal width stay equal.
     """
 
     factor: float
@@ -59,25 +92,21 @@ def of_table(factor: float, works: Sequence[Workload], ranks: int) -> Scale:
     return Scale(factor, layers, min(1.0, width), micro_batch, tokens, heads)
 
 
-def choose(given: str, works: Sequence[Workload], machine: LocalMachine, ranks: int) -> Scale:
-    """Returns the scale that `--scale` asks for.
+def choose(given: str, works: Sequence[Workload], machine: LocalMachine) -> Scale:
+    """Returns the scale that `--scale` asks for: full, a factor, or auto.
 
-    Args:
-        given: full, a factor, or auto: the largest power of 1/2 with which every row fits and takes a few seconds.
-        works: of the table's rows.
-        machine: this machine.
-        ranks: `--np`.
+    auto is the largest power of 1/2 with which every row of the table fits and takes a few seconds.
     """
     if given != "auto":
-        return of_table(1.0 if given == "full" else float(given), works, ranks)
+        return of_table(1.0 if given == "full" else float(given), works, machine.ranks)
     factor = 1.0
     while factor > SMALLEST:
-        scale = of_table(factor, works, ranks)
-        small = [scaled(work, scale, ranks) for work in works]
+        scale = of_table(factor, works, machine.ranks)
+        small = [scaled(work, scale, machine.ranks) for work in works]
         if all(work_fits(work, machine) and reported_flops.reported(work, "exact") < budget(machine) for work in small):
-            return scale
+            break
         factor /= 2
-    return of_table(factor, works, ranks)
+    return of_table(factor, works, machine.ranks)
 
 
 def budget(machine: LocalMachine) -> float:
@@ -111,18 +140,17 @@ def scaled(work: Workload, scale: Scale, ranks: int) -> Workload:
         micro_batches = min(micro_batches, MICRO_BATCHES_OF_STAGES * pp if work.pp > 1 else MICRO_BATCHES)
     if chunks > 1:
         micro_batches = pp * max(1, micro_batches // pp)  # which the interleaved schedule needs
+    small = dataclasses.replace(
+        configuration(model),
+        num_hidden_layers=parts * max(1, _nearest(model.layers * scale.layers / parts)),
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=model.inner // model.width * hidden,
+        vocab_size=min(model.vocab, words),
+    )
     return work.replaced(
         trainer="tftrain",
-        model=describe(
-            dataclasses.replace(
-                configuration(model),
-                num_hidden_layers=parts * max(1, _nearest(model.layers * scale.layers / parts)),
-                hidden_size=hidden,
-                num_attention_heads=heads,
-                intermediate_size=model.inner // model.width * hidden,
-                vocab_size=min(model.vocab, words),
-            )
-        ),
+        model=describe(small),
         seq=seq,
         predictions=seq if model.causal else math.ceil(0.15 * seq),
         micro_batch=micro_batch,

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from tftrain.bench.config import BenchConfig
-from tftrain.bench.published import local_machine, order, rows, scale
+from tftrain.bench.published import order, rows, scale
 from tftrain.bench.published.case import Case, prepare, refusal
 from tftrain.bench.published.chart import draw
 from tftrain.bench.published.page import write
@@ -20,7 +20,7 @@ from tftrain.bench.published.rows import Published
 from tftrain.bench.report import spread
 from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns
 from tftrain.bench.training import alternation, run
-from tftrain.bench.training.run import RunError
+from tftrain.bench.worker import MeasureError
 from tftrain.plan.published import compare
 
 STEPS = 20  # the start of a run takes longer; steps of small models vary by a third
@@ -37,9 +37,7 @@ COLUMNS = columns(
 def measure(published: Sequence[Published], group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
     """Measures rows of a table together with its base row, even if that was not chosen.
 
-    Args:
-        published: all rows of the table, the base first.
-        group, config, say: as every table's `measure` takes them.
+    `published` has all rows of the table, the base first; the others are the arguments of every table's `measure`.
     """
     figures = reference(published)
     if _planned_only(group[0].group, config):
@@ -47,8 +45,7 @@ def measure(published: Sequence[Published], group: list[Row], config: BenchConfi
         for row in group:
             yield Outcome(row.name, [figures[row.name] | {"status": "planned only"}], final=False)
         return
-    machine = _machine(published, config)
-    size = scale.choose(config.scale, [each.row.workload for each in published], machine, machine.ranks)
+    machine, size = _machine_and_scale(published, config)
     say(f"scale {size}; {machine.gb:.1f} GB a rank")
     base = Row(published[0].row.name, group[0].group)
     others = [row for row in group if row.name != base.name]
@@ -60,15 +57,13 @@ def measure(published: Sequence[Published], group: list[Row], config: BenchConfi
 
     def one(row: Row) -> run.Figures:
         if row.name in unfit:
-            raise RunError(unfit[row.name])
+            raise MeasureError(unfit[row.name])
         return run.measure(cases[row.name].flags, cases[row.name].work.ranks, config.steps or STEPS)
 
     distinct = [same[0] for same in shared.values()]
     for compared in alternation.in_alternation(base, distinct, one, say, rounds=config.rounds):
         measured = compared.row.name
-        for name in [row.name for row in shared.get(measured, [compared.row])]:
-            if name not in chosen:
-                continue
+        for name in [row.name for row in shared.get(measured, [compared.row]) if row.name in chosen]:
             record = figures[name] | case_record(cases[name], size) | run_record(compared, name == base.name)
             record["status"] = unfit.get(name) or ("measured" if compared.figures else f"failed: {compared.error}")
             if name != measured:
@@ -79,12 +74,7 @@ def measure(published: Sequence[Published], group: list[Row], config: BenchConfi
 
 
 def same_runs(others: Sequence[Row], cases: Mapping[str, Case]) -> dict[str, list[Row]]:
-    """Returns the rows that are one run on this machine, by the name of the first of them.
-
-    Args:
-        others: rows in their order.
-        cases: by name.
-    """
+    """Returns the rows that are one run on this machine, by the name of the first of them; `cases` are by name too."""
     found: dict[tuple, list[Row]] = {}
     for row in others:
         found.setdefault((cases[row.name].work.ranks, *cases[row.name].flags), []).append(row)
@@ -95,13 +85,14 @@ def settle(published: Sequence[Published], config: BenchConfig) -> BenchConfig:
     """Returns the configuration with the scale and the ranks of a table on this machine, if any row runs."""
     if _planned_only(published[-1].row.table, config):
         return config
-    machine = _machine(published, config)
-    size = scale.choose(config.scale, [each.row.workload for each in published], machine, machine.ranks)
+    machine, size = _machine_and_scale(published, config)
     return dataclasses.replace(config, scale=str(size.factor), np=machine.ranks)
 
 
-def _machine(published: Sequence[Published], config: BenchConfig) -> local_machine.LocalMachine:
-    return local_machine.inspect(config.np, any(each.row.workload.pp > 1 for each in published))
+def _machine_and_scale(published: Sequence[Published], config: BenchConfig) -> tuple[scale.LocalMachine, scale.Scale]:
+    works = [each.row.workload for each in published]
+    machine = scale.inspect(config.np, any(work.pp > 1 for work in works))
+    return machine, scale.choose(config.scale, works, machine)
 
 
 def _planned_only(table: str, config: BenchConfig) -> bool:
@@ -141,23 +132,22 @@ def reference(published: Sequence[Published]) -> dict[str, Record]:
         record = records[each.row.name]
         record["settings"] = each.against(published[0])
         if record is not base:
-            for kind in ("planned", "published"):
-                for change, figure in (("gb", "gb"), ("speed", "samples_per_sec_per_gpu")):
-                    values = record[f"{kind}_{figure}"], base[f"{kind}_{figure}"]
-                    record[f"{kind}_{change}_change_pct"] = _change(*values)
+            for figure in ("planned_gb", "planned_speed", "published_gb", "published_speed"):
+                column = figure.replace("speed", "samples_per_sec_per_gpu")
+                record[f"{figure}_change_pct"] = _change(record[column], base[column])
     return records
 
 
 def _reference(published: Published, plan: compare.Planned) -> Record:
     row = published.row
-    published_figures, seconds = row.reference, row.reference_seconds
+    seconds = row.reference_seconds
     speed = row.counted * row.workload.global_batch / (seconds * row.workload.ranks) if seconds else None
     return {
         "row": row.name,
         "stages": row.workload.pp,
         "planned_gb": plan.gb if plan.fits else "OOM",
         "planned_samples_per_sec_per_gpu": plan.samples_per_sec_per_gpu,
-        "published_gb": "OOM" if published_figures.out_of_memory else published_figures.gb,
+        "published_gb": "OOM" if row.reference.out_of_memory else row.reference.gb,
         "published_samples_per_sec_per_gpu": speed,
         "note": f"source: {published.note}" if published.note else None,
     }
@@ -172,11 +162,10 @@ def _change(value: float | str | None, base: float | str | None) -> float | None
 
 def _table(name: str, published: Sequence[Published]) -> Table:
     kind = "a decoder" if published[-1].row.workload.model.causal else "an encoder"
-    own = [each for each in published if each.row.table == name]
-    about = f"published rows of {kind} on {own[0].row.cluster}, each against {published[0].row.name}"
+    own = next(each.row for each in published if each.row.table == name)
     return Table(
         name,
-        about,
+        f"published rows of {kind} on {own.cluster}, each against {published[0].row.name}",
         COLUMNS,
         tuple(Row(each.row.name, name) for each in published),
         functools.partial(measure, published),

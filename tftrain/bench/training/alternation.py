@@ -9,23 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tftrain.bench import host
-from tftrain.bench.table import Record, Row
-from tftrain.bench.training.run import Figures, RunError
+from tftrain.bench.table import Record, Row, Say
+from tftrain.bench.training.run import Figures
+from tftrain.bench.worker import MeasureError
 
 EVERY = 3
-
-Measure = Callable[[Row], Figures]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A row and the measurements of the base row that it is compared with.
+    """A row's successful runs, and the reason why the last failed one failed.
 
-    Attributes:
-        row: the row.
-        runs: its successful runs.
-        base: the successful runs of the base row before and after them; for the base row itself, all of its runs.
-        error: the reason why its last failed run failed.
+    `base` are the successful runs of the base row before and after them; for the base row itself, all of its runs.
     """
 
     row: Row
@@ -40,32 +35,20 @@ class Compared:
 
 
 def in_alternation(
-    base: Row,
-    rows: Sequence[Row],
-    measure: Measure,
-    say: Callable[[str], None],
-    every: int = EVERY,
-    rounds: int = 1,
+    base: Row, rows: Sequence[Row], measure: Callable[[Row], Figures], say: Say, every: int = EVERY, rounds: int = 1
 ) -> Iterator[Compared]:
     """Measures rows, and the base row before each `every` of them and at the end.
 
-    Args:
-        base: the row that the others are compared with.
-        rows: the other rows.
-        measure: measures one row; after a RunError the other rows are still measured.
-        say: prints a line of progress.
-        every: rows between two measurements of the base.
-        rounds: runs of each of these rows, alternating with the base, before the next rows.
-
-    Yields:
-        Every row as soon as the base has been measured after its last run; at last the base itself.
+    Yields every row as soon as the base has been measured after its last run; at last the base itself. After a
+    MeasureError the other rows are still measured. `rounds` is the number of runs of each of `every` rows, alternating
+    with the base, before the next rows.
     """
     errors: dict[str, str] = {}
 
     def take(row: Row) -> list[Figures]:
         try:
             figures = measure(row)
-        except RunError as error:
+        except MeasureError as error:
             errors[row.name] = str(error)
             say(f"{row.name}: {error}; {host.load()}")
             return []
@@ -90,16 +73,12 @@ def in_alternation(
 
 
 def record(compared: Compared) -> Record:
-    """Returns a row's figures and their differences from the base.
+    """Returns a row's figures and their differences from the base; the row must have figures.
 
-    Args:
-        compared: a comparison that has figures.
-
-    Returns:
-        peak_gb, peak_rank, state_gb_per_rank and samples_per_sec. With several runs, spread: their range in percent. If
-        the base has figures, samples_per_sec_change (percent) and peak_gb_change against the medians of
-        `compared.base`, and the ranges of those: base_spread in percent, base_peak_spread in GB; None for a single
-        figure. For json also the seconds of the steps, the memory by kind, and the base's figures.
+    They are peak_gb, peak_rank, state_gb_per_rank and samples_per_sec. With several runs, spread: their range in
+    percent. If the base has figures, samples_per_sec_change (percent) and peak_gb_change against the medians of
+    `compared.base`, and the ranges of those: base_spread in percent, base_peak_spread in GB; None for a single figure.
+    For json also the seconds of the steps, the memory by kind, and the base's figures.
     """
     figures, base = compared.figures, compared.base
     found = {

@@ -1,7 +1,6 @@
 """One training run in processes of its own: flags and ranks in, step times, peak memory and state bytes out.
 
-The run is `tftrain.run` under `horovodrun`, as a user starts it, in a temporary folder. The figures come from its
-metrics.jsonl.
+The run is `tftrain.run` as a user starts it, in a temporary folder. The figures come from its metrics.jsonl.
 """
 
 import contextlib
@@ -14,13 +13,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tftrain.bench.errors import MeasureError
-from tftrain.bench.worker import ROOT, with_package
+from tftrain.bench.worker import ROOT, MeasureError, with_package
 
 # The first step compiles, and the second one is followed by the report on memory.
 WARM_UP = 2
@@ -39,17 +38,12 @@ EXITED = re.compile(r"Process \d+ exit with status code.*")
 STATE = re.compile(r"state bytes per rank: (\d+)(?: \(rank (\d+)\) to (\d+) \(rank (\d+)\))?")
 
 
-class RunError(MeasureError):
-    """A run gave no figures; the message has the reason in one line."""
-
-
 @dataclass(frozen=True)
 class Figures:
     """The figures of a run.
 
     Attributes:
-        step_seconds: seconds of each counted step.
-        samples_per_sec: samples a second of all ranks at the median step.
+        step_seconds, samples_per_sec: seconds of each counted step; samples a second of all ranks at the median step.
         peak_gb, peak_rank: peak memory of the fullest rank in GB of 1e9 bytes, and that rank.
         state_bytes, state_rank: bytes of weights, master weights and moments on the rank with the most of them, and
             that rank; rank 0 if all are equal.
@@ -67,54 +61,43 @@ class Figures:
     skipped_steps: int
 
 
-def measure(
-    flags: Sequence[str], ranks: int, steps: int, warm_up: int = WARM_UP, seconds: float = LIMIT_SECONDS
-) -> Figures:
-    """Trains with these flags.
+def measure(flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT_SECONDS) -> Figures:
+    """Trains with these flags and returns the figures of so many `steps` after the warm-up, see `train`."""
+    return figures(*train(flags, ranks, WARM_UP + steps, seconds), WARM_UP)
 
-    Args:
-        flags: of tftrain.run, without those for its length, its log and its output.
-        ranks: processes on this host.
-        steps: counted steps.
-        warm_up: steps before them, at least 1.
-        seconds: time limit of the run.
 
-    Raises:
-        RunError: the run failed or exceeded its time limit.
+def train(
+    flags: Sequence[str], ranks: int, steps: int, seconds: float = LIMIT_SECONDS, **options
+) -> tuple[list[dict[str, Any]], str]:
+    """Trains for some steps with `options` of `launch`; returns the rows of metrics.jsonl and the printed text.
+
+    `flags` are those of tftrain.run, without those for its length, its log and its output.
     """
     with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
-        given = [*QUIET, *flags, f"--max_steps={warm_up + steps}", f"--output_dir={folder}/run"]
-        output = launch(given, ranks, seconds)
-        rows = read_metrics(folder)
-    return figures(rows, output, warm_up)
-
-
-def read_metrics(folder: str) -> list[dict[str, Any]]:
-    """Returns the rows of metrics.jsonl of the run in a folder."""
-    return [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+        given = [*QUIET, *flags, f"--max_steps={steps}", f"--output_dir={folder}/run"]
+        output = launch(given, ranks, seconds, **options)
+        return [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()], output
 
 
 def figures(rows: Sequence[dict[str, Any]], output: str, warm_up: int) -> Figures:
-    """Returns the figures of a finished run.
+    """Returns the figures of a run from what `train` returns; the first `warm_up` steps do not count.
 
-    Args:
-        rows: rows of metrics.jsonl, one for every step.
-        output: the printed text, with the line on state bytes.
-        warm_up: steps that do not count. Skipped steps do not count either: they do less work.
+    Skipped steps do not count either: they do less work.
 
     Raises:
-        RunError: no counted step is left, or the line on state bytes is missing.
+        MeasureError: no counted step is left, or the line on state bytes is missing.
     """
     train = [row for row in rows if "step_time_s" in row]
     skipped = [row["skipped_steps"] for row in train]
     applied = [row for row, before, now in zip(train, [0, *skipped], skipped, strict=False) if now == before]
     counted = [row for row in applied if row["step"] > warm_up and row["step_time_s"]]
     if not counted:
-        raise RunError(f"of {len(train)} steps, {warm_up} of them to warm up, {max(skipped, default=0)} were skipped")
+        left_out = f"{warm_up} of them to warm up, {max(skipped, default=0)} were skipped"
+        raise MeasureError(f"of {len(train)} steps, {left_out}")
     seconds = tuple(row["step_time_s"] for row in counted)
     state = STATE.search(output)
     if state is None:
-        raise RunError("the run printed no line on state bytes per rank")
+        raise MeasureError("the run printed no line on state bytes per rank")
     smallest, _, largest, rank = state.groups()
     memory = next((row for row in rows if "memory_rank" in row), {})
     return Figures(
@@ -137,59 +120,78 @@ def launch(
     environ: Mapping[str, str] | None = None,
     forked_from: int = FORKED_FROM,
 ) -> str:
-    """Runs a module on so many ranks, without a launcher on one.
+    """Runs a module on so many ranks of this host, without a launcher on one; returns the printed text of all ranks.
 
-    Args:
-        flags: of the module.
-        ranks: processes on this host.
-        seconds: time limit.
-        module: the program.
-        environ: variables besides those of this process.
-        forked_from: the least ranks that `tftrain.launch` forks; only those of tftrain.run.
-
-    Returns:
-        The printed text of all ranks.
-
-    Raises:
-        RunError: the exit code was not 0, or the run exceeded its time limit.
+    From `forked_from` ranks on, `tftrain.launch` forks them, but only those of tftrain.run. For time limit, variables
+    and errors see `execute`.
     """
     command = [sys.executable, "-m", module, *flags]
     if ranks >= forked_from and module == "tftrain.run":
         command = [sys.executable, "-m", "tftrain.launch", "-np", str(ranks), "--fork_ranks", *flags]
     elif ranks > 1:
-        command = [_horovodrun(), "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
-    with tempfile.TemporaryFile(mode="w+", errors="replace") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=with_package({**os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})}),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(process)
-        output.seek(0)
-        lines = output.read().splitlines()
-    if code is None:
-        raise RunError(f"it was not done after {seconds:.0f} s; fewer --steps or a smaller model take less")
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        if (launcher := shutil.which("horovodrun", path=path)) is None:
+            raise MeasureError(f"no horovodrun beside {sys.executable}; `make setup` installs it")
+        command = [launcher, "-np", str(ranks), "--gloo", "--start-timeout", "120", *command]
+    return "\n".join(PREFIX.sub("", line) for line in execute(command, seconds, environ or {}))
+
+
+def execute(
+    command: Sequence[str],
+    seconds: float,
+    environ: Mapping[str, str],
+    on_start: Callable[[int], Any] = lambda pid: None,
+    on_line: Callable[[str], Any] = lambda line: None,
+) -> list[str]:
+    """Runs a command in the repository and returns the lines that it printed.
+
+    Args:
+        command: of a program that ends its own processes when it is told to.
+        seconds, environ: time limit, and variables besides those of this process.
+        on_start, on_line: called with the number of the process, and from another thread with each line as it comes.
+
+    Raises:
+        MeasureError: the exit code was not 0, or the time limit was exceeded.
+    """
+    lines = []
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=with_package({**os.environ, "PYTHONUNBUFFERED": "1", **environ}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+    def read():
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            on_line(lines[-1])
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        on_start(process.pid)
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        advice = "fewer --steps or a smaller model take less"
+        raise MeasureError(f"it was not done after {seconds:.0f} s; {advice}") from None
+    finally:
+        _end(process)
+        reader.join(STOP_SECONDS)  # not for ever: a process that survived the launcher would hold the pipe
     if code:
-        raise RunError(reason(lines, code))
-    return "\n".join(PREFIX.sub("", line) for line in lines)
+        raise MeasureError(reason(lines, code))
+    return lines
 
 
 def reason(lines: Sequence[str], code: int) -> str:
     """Returns the reason of a failure in one line: the program's error, else its last exception, else its last line.
 
-    Args:
-        lines: the printed lines. If the launcher has prefixed the lines of ranks, the launcher's own lines count only
-            if no rank printed an exception, as when the system kills a rank for lack of memory.
-        code: the exit code.
+    If the launcher has prefixed the lines of ranks, the launcher's own lines count only if no rank printed an
+    exception, as when the system kills a rank for lack of memory.
     """
     ranks = [PREFIX.sub("", line) for line in lines if PREFIX.match(line)]
     ours = dict.fromkeys(found[1] for line in lines if (found := PROGRAM_ERROR.search(line)))
@@ -199,14 +201,6 @@ def reason(lines: Sequence[str], code: int) -> str:
     (words,) = exceptions[0][-1:] or ended[:1] or exceptions[1][-1:] or last
     words = "; ".join(ours) or words
     return f"exit code {code}: {' '.join(words.split())[:REASON_LENGTH]}"
-
-
-def _horovodrun() -> str:
-    beside = Path(sys.executable).parent / "horovodrun"
-    found = str(beside) if beside.exists() else shutil.which("horovodrun")
-    if found is None:
-        raise RunError(f"no horovodrun beside {sys.executable}; `make setup` installs it")
-    return found
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -1,1 +1,0 @@
-"""Table `accumulation`: how much of a gradient is lost when micro-batches add up in each number format."""

@@ -1,0 +1,243 @@
+"""Table `attention`: time and memory of every attention core, forward and backward, by the sequence length.
+
+A row is a core in one dtype at one length, and has a process of its own. The cores of one length take turns.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tftrain.bench import host
+from tftrain.bench.bars import MEANING, speed_panel
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.report import spread
+from tftrain.bench.table import Outcome, Record, Row, Say, Table, columns, in_turns
+from tftrain.bench.worker import Worker, serve
+
+STEPS = 5
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+CORES = {"plain": "reference", "softmax": "fused", "flash": "flash"}  # by their names in tftrain.model.attention_cores
+# What follows a core's name in rows with a mask, which `MASKED_CORES` have at some lengths; and fields of the mask.
+MASKS = {"": {}, "causal": {"causal": True}, "window": {"window": 64}}
+MASKED_CORES, MASKED_LENGTHS = ("softmax", "flash"), {"causal": (512, 2048), "window": (512, 2048, 8192)}
+PASSES = ("forward", "backward")
+# Tokens in all and not samples are the same in every row, so that a time that is linear in the length stays the same.
+SIZES = {"tokens": 8192, "heads": 4, "head_size": 64, "rate": 0.1}
+COLOURS = {"plain": "#8c8c8c", "softmax": "#d98e4a", "flash": "#1f4e79"}
+LINES = {"fp32": "-", "bf16": "--"}
+SELF = Path("/proc/self")
+
+
+def rows() -> tuple[Row, ...]:
+    """Returns every core in every dtype and length, and some of them with a causal mask or a window."""
+    names = []
+    for dtype in ("fp32", "bf16"):
+        for length in LENGTHS:
+            names += [(core, dtype, length) for core in CORES]
+            for mask, lengths in MASKED_LENGTHS.items():
+                names += [(f"{core}_{mask}", dtype, length) for core in MASKED_CORES if length in lengths]
+    return tuple(
+        Row(f"{core}/{dtype}/{length}", f"{dtype}/{length}", {"core": core, "dtype": dtype, "length": length, **SIZES})
+        for core, dtype, length in names
+    )
+
+
+def measure(group: list[Row], config: BenchConfig, say: Say) -> Iterator[Outcome]:
+    """Measures the cores of one length, each in its own process, in turns."""
+    errors: dict[str, str] = {}
+    with ExitStack() as stack:
+        workers = {}
+        for row in group:
+            core, _, mask = row.settings["core"].partition("_")
+            core = {"core": CORES[core], "mask": MASKS[mask]}
+            settings = {**row.settings, "threads": host.threads(config.cpu_threads), **core}
+            workers[row.name] = stack.enter_context(Worker("tftrain.bench.attention", settings))
+        # The first calls of a process are its warm-up.
+        answers = in_turns(group, 1 + (config.steps or STEPS), lambda row: workers[row.name].ask("measure"), errors)
+    found = {row.name: records(row, answers[row.name]) for row in group if row.name not in errors}
+    every = [record for made in found.values() for record in made]
+    for row in group:
+        if row.name in errors:
+            yield Outcome(row.name, [], errors[row.name])
+            continue
+        for record in found[row.name]:
+            compare(record, every)
+            say(
+                f"{record['core']:8} {record['pass']:8} {record['time_us']:12.1f} us ({record['time_us_low']:.1f} to "
+                f"{record['time_us_high']:.1f}), {record['peak_mb']:.1f} MB"
+            )
+        yield Outcome(row.name, found[row.name])
+
+
+def records(row: Row, answers: list[Record]) -> list[Record]:
+    """Returns a row's records, one for each pass, from the answers of its process.
+
+    The first answer has the peaks of memory that was never used before, the others the times.
+    """
+    settings, first = row.settings, answers[0]
+    made = []
+    for name in PASSES:
+        times = spread([answer["seconds"][name] * 1e6 for answer in answers[1:] or answers])
+        made.append(
+            {
+                "core": settings["core"],
+                "dtype": settings["dtype"],
+                "seq_length": settings["length"],
+                "pass": name,
+                "time_us": times["median"],
+                "peak_mb": first["peak_bytes"][name] / 1e6,
+                **{f"time_us_{each}": times[each] for each in ("low", "high", "min")},
+                "shape": first["shape"],
+                "device": first["device"],
+            }
+        )
+    return made
+
+
+def compare(record: Record, every: list[Record]) -> None:
+    """Adds the change of speed against the fused softmax with the same mask and pass, and the spread of its times.
+
+    `every` has the records of all cores at the same length, in the same dtype.
+    """
+    base = "_".join(["softmax", *record["core"].split("_")[1:]])
+    for other in every:
+        if (other["core"], other["pass"]) == (base, record["pass"]) and record["core"] != base:
+            record["speed_change_pct"] = 100 * (other["time_us"] / record["time_us"] - 1)
+            record["base_spread_pct"] = 100 * (other["time_us_high"] - other["time_us_low"]) / other["time_us"]
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Draws a line for each core and dtype as png: both passes' time together, and the peak of memory over both.
+
+    The x axis is the sequence length; all axes are logarithmic.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    lengths = sorted({record["seq_length"] for record in records})
+    titles = "Forward and backward (ms)", "Peak memory (MB)"
+    for column, (axes, title) in enumerate(zip(figure.subplots(1, 2), titles, strict=True), start=1):
+        for (core, dtype), points in lines(records).items():
+            style = {"color": COLOURS[core], "linestyle": LINES[dtype], "marker": "o", "markersize": 4}
+            x, y = [point[0] for point in points], [point[column] for point in points]
+            axes.plot(x, y, label=f"{core} {dtype}", **style)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(lengths, [str(length) for length in lengths])
+        axes.set_xlabel("tokens of a sequence; tokens of the batch are constant")
+        axes.set_title(title, loc="left", fontweight="bold")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#dddddd", linewidth=0.8)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    figure.savefig(path, dpi=160, format="png")
+
+
+def lines(records: Sequence[Record]) -> dict[tuple[str, str], list[tuple[int, float, float]]]:
+    """Returns by core and dtype, for each length with both passes: the length, milliseconds and MB.
+
+    Cores with a causal mask or a window have no line.
+    """
+    passes: dict[tuple[str, str, int], list[Record]] = {}
+    for record in records:
+        passes.setdefault((record["core"], record["dtype"], record["seq_length"]), []).append(record)
+    found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
+    for (core, dtype, length), both in sorted(passes.items()):
+        if len(both) == 2 and core in COLOURS:
+            point = length, sum(each["time_us"] for each in both) / 1000, max(each["peak_mb"] for each in both)
+            found.setdefault((core, dtype), []).append(point)
+    return found
+
+
+ATTENTION = Table(
+    "attention",
+    "time and memory of the attention cores at sequences of 128 to 8192 tokens, on the CPU",
+    columns("core dtype seq_length pass time_us:1 peak_mb:1"),
+    rows(),
+    measure,
+    draw=draw,
+    panels=(speed_panel("Speed of the core: change, %"),),
+    chart_note=MEANING.format(
+        base="matrix products with the fused softmax", spread="the distance between the quartiles of its times"
+    ),
+    labels=("core", "dtype", "seq_length", "pass"),
+)
+
+
+def build(settings: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """Prepares the process of a row, in graph mode as in a step; settings are those of the row, threads and mask.
+
+    Returns:
+        A function that runs both passes once and returns seconds and peak_bytes by pass, shape and device. peak_bytes
+        is the growth of the process's resident memory since the first request, at its peak during the pass. It includes
+        query, key, value and, in backward, what forward has kept. Only in the first answer is the memory still unused.
+    """
+    import tensorflow as tf
+
+    from tftrain.host.devices import device_name
+    from tftrain.host.units import DTYPES
+    from tftrain.model import attention_cores
+    from tftrain.ops.dropout import DropoutKey, dropout_at
+
+    threads, dtype = settings["threads"], DTYPES[settings["dtype"]]
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    core, base = attention_cores.CORES[settings["core"]], 0
+
+    @tf.function(autograph=False)
+    def attend(query, key, value, keys, step):
+        dropout = dropout_at(DropoutKey(1, step, tf.zeros([], tf.int64)), settings["rate"], 1)
+        return core(query, key, value, attention_cores.AttentionMask(keys, **settings["mask"]), dropout)
+
+    def run(batch, length):
+        """Returns seconds and the peak of resident memory by pass."""
+        shape = [batch, length, settings["heads"], settings["head_size"]]
+        tensors = [tf.random.stateless_normal(shape, [seed, 0], dtype=dtype) for seed in range(3)]
+        mask, step = tf.ones([batch, length], tf.int32), tf.constant(3, tf.int64)
+        seconds, peaks = {}, {}
+
+        @contextmanager
+        def measured(name):
+            reset_peak()
+            start = time.perf_counter()
+            yield
+            seconds[name], peaks[name] = time.perf_counter() - start, resident_bytes("VmHWM")
+
+        with measured("forward"), tf.GradientTape() as tape:
+            tape.watch(tensors)
+            context = attend(*tensors, mask, step)
+        upstream = tf.random.stateless_normal(shape, [3, 0], dtype=dtype)
+        with measured("backward"):
+            _gradients = tape.gradient(context, tensors, upstream)
+        return seconds, peaks
+
+    run(1, 16)  # loads the kernels and starts the threads
+
+    batch, length = settings["tokens"] // settings["length"], settings["length"]
+    shape = "x".join(map(str, (batch, length, settings["heads"], settings["head_size"])))
+    fixed = {"shape": shape, "device": f"{device_name()} ({threads} threads)"}
+
+    def measure(_request):
+        nonlocal base
+        base = base or resident_bytes("VmRSS")
+        seconds, peaks = run(batch, length)
+        return {"seconds": seconds, "peak_bytes": {name: peak - base for name, peak in peaks.items()}, **fixed}
+
+    return measure
+
+
+def resident_bytes(name: str) -> int:
+    """Returns the resident memory of this process: VmRSS now, VmHWM at its peak."""
+    return int(re.search(rf"^{name}:\s*(\d+) kB", (SELF / "status").read_text(), re.MULTILINE)[1]) * 1024
+
+
+def reset_peak() -> None:
+    """Lowers VmHWM to the memory resident now; see proc(5)."""
+    (SELF / "clear_refs").write_text("5")
+
+
+if __name__ == "__main__":
+    serve(build)

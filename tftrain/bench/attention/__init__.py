@@ -1,1 +1,0 @@
-"""Table `attention`: time and memory of every attention core, forward and backward, by the sequence length."""

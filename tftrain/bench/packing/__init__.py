@@ -1,1 +1,0 @@
-"""Table `packing`: the same text in rows of one example and in packed rows."""

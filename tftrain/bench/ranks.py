@@ -1,0 +1,147 @@
+"""Table `ranks`: the seconds that 2 to 64 ranks on one host take to start, as programs or forked, and their memory.
+
+The memory of a rank is its proportional set size, PSS: the kernel counts a page that n processes share as 1/n for each,
+so the sum over all ranks is what they need together. (The resident set size counts such a page n times.)
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from tftrain.bench.bars import Panel, Series
+from tftrain.bench.config import BenchConfig
+from tftrain.bench.table import Record, Row, Say, Table, columns, each_row
+from tftrain.bench.training.run import QUIET, execute
+from tftrain.bench.worker import MeasureError
+
+NUMBERS = (2, 4, 8, 16, 32, 64)
+LAYOUTS = {"dp": (), "dp_tp2_zero1": ("--tensor_parallel_size=2", "--split_opt_state")}
+STARTS = {"programs": (), "forked": ("--fork_ranks",)}
+MODEL = ("--flagfile=configs/tiny.flags", "--synthetic_data", "--vocab_size=1000", "--max_seq_length=32")
+STEPS = 3
+LIMIT_SECONDS = 3600
+# Lines of the chief. It prints the first when all ranks are connected, and the second before it traces the step.
+AWAITED = ("model ", "compiling the step", f"1/{STEPS:8}", f"{STEPS}/{STEPS:8}")
+# A rank that is late is no failure here, nor is a planned size: ranks share memory that the planner counts for each.
+PATIENCE = ("--start_timeout_seconds=3600", "--step_timeout_seconds=3600", "--nocheck_memory")
+HOROVOD_LIMITS = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+# Reading the memory of many ranks takes a while: about this share of the time goes into it.
+SAMPLING_SHARE = 0.1
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+
+
+class Memory(NamedTuple):
+    """Memory of the ranks: PSS in bytes, of all and of the largest one, and the most threads of a rank."""
+
+    total: int
+    largest: int
+    threads: int
+
+
+def records(row: Row, config: BenchConfig, _say: Say) -> list[Record]:
+    """Starts the ranks of a row once."""
+    limits = {name: os.environ.get(name, str(LIMIT_SECONDS)) for name in HOROVOD_LIMITS}
+    with tempfile.TemporaryDirectory(prefix="tftrain_bench_") as folder:
+        seconds, memory = measure(command(row, folder, config), limits, AWAITED, LIMIT_SECONDS)
+    names = ("connected_s", "built_s", "first_step_s", "third_step_s")
+    sizes = {"pss_gb": memory.total / 1e9, "largest_pss_gb": memory.largest / 1e9, "threads": memory.threads}
+    return [{**row.settings, **dict(zip(names, seconds, strict=True)), **sizes}]
+
+
+def command(row: Row, folder: str, config: BenchConfig) -> list[str]:
+    """Returns the command of a row; each data parallel rank has one sample."""
+    settings = row.settings
+    launcher = [sys.executable, "-m", "tftrain.launch", "-np", str(settings["ranks"]), *STARTS[settings["start"]]]
+    run = ["--micro_batch_size=1", f"--max_steps={STEPS}", "--log_format=megatron", f"--output_dir={folder}/run"]
+    return [*launcher, *MODEL, *LAYOUTS[settings["layout"]], *QUIET, *PATIENCE, *run, *config.run_flags()]
+
+
+def measure(
+    command: Sequence[str], environ: Mapping[str, str], awaited: Sequence[str], limit: float
+) -> tuple[list[float], Memory]:
+    """Runs a command that starts ranks; the last process in each line of descent is a rank.
+
+    Args:
+        command, environ, limit: of `execute`.
+        awaited: texts of lines that it prints, in this order.
+
+    Returns:
+        Seconds from its start to each line, and the highest of each figure of its memory.
+
+    Raises:
+        MeasureError: it failed, took longer, or did not print a line.
+    """
+    begin, seconds, sampled, ended = time.monotonic(), [], [], threading.Event()
+
+    def watch(pid: int) -> None:
+        sampled.append(pool.submit(highest_memory, psutil.Process(pid), ended))
+
+    def hear(line: str) -> None:
+        if len(seconds) < len(awaited) and awaited[len(seconds)] in line:
+            seconds.append(time.monotonic() - begin)
+
+    with ThreadPoolExecutor() as pool:
+        try:
+            execute(command, limit, environ, watch, hear)
+        finally:
+            ended.set()
+    if len(seconds) < len(awaited):
+        raise MeasureError(f"it did not print {awaited[len(seconds)]!r}")
+    return seconds, sampled[0].result()
+
+
+def memory_of(pids: Iterable[int]) -> Memory:
+    """Returns the memory of processes, without those that have ended."""
+    sizes, threads = [0], [0]
+    for pid in pids:
+        folder = Path("/proc", str(pid))
+        with contextlib.suppress(OSError):
+            threads.append(len(list((folder / "task").iterdir())))
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+            sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")]
+    return Memory(sum(sizes), max(sizes), max(threads))
+
+
+def highest_memory(root: psutil.Process, ended: threading.Event) -> Memory:
+    """Measures the leaves of a tree of processes until `ended` is set; returns the highest of each figure."""
+    highest, pause = Memory(0, 0, 0), SHORTEST_PAUSE
+    while not ended.wait(pause):
+        begin = time.monotonic()
+        with contextlib.suppress(psutil.Error):
+            below = root.children(recursive=True)
+            parents = {process.ppid() for process in below}
+            found = memory_of(process.pid for process in below if process.pid not in parents)
+            highest = Memory(*map(max, highest, found))
+        pause = min(max(SHORTEST_PAUSE, (time.monotonic() - begin) / SAMPLING_SHARE), LONGEST_PAUSE)
+    return highest
+
+
+RANKS = Table(
+    "ranks",
+    "many ranks on this host: seconds until the third step, and memory",
+    columns(
+        "ranks:0 layout start connected_s:1 built_s:1 first_step_s:1 third_step_s:1 pss_gb:2 largest_pss_gb:2 threads:0"
+    ),
+    tuple(
+        Row(f"{number}/{layout}/{start}", f"{number}/{layout}", {"ranks": number, "layout": layout, "start": start})
+        for number in NUMBERS
+        for layout in LAYOUTS
+        for start in STARTS
+    ),
+    each_row(records),
+    panels=(
+        Panel("Seconds until the third step", (Series("third_step_s"),), ".1f", " s"),
+        Panel("Memory of all ranks, GB", (Series("pss_gb"),), ".2f", " GB"),
+    ),
+    chart_note="A bar is one start of so many ranks, and its label is the same number.",
+    row_by_row=True,
+)
