@@ -128,13 +128,15 @@ def chat_of(model, config: PredictConfig) -> tuple[Callable[[str], str], tuple[s
     """Returns what makes a prompt of a message, and the strings that end an answer; raises PredictError without it."""
     from tftrain.labelled import completions
 
-    if not (text := model.tokenizer.chat_template):
+    if not model.tokenizer.chat_template:
         raise PredictError(f"--chat=true: {config.source.shown} has no chat template; remove this flag")
     try:
-        template = completions.compiled_template(text)
+        template = completions.compiled_template(model.tokenizer)
         end = completions.end_of_answer(template)
     except DataError as error:
         raise PredictError(f"--chat=true: {config.source.shown}: {error}") from error
+    if not end:
+        logger.warning("the chat template writes nothing after an answer; --max_new_tokens or --stop ends it")
     return functools.partial(completions.question, template=template), (*config.predict.stop, *([end] if end else []))
 
 

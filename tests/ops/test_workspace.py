@@ -43,7 +43,7 @@ def bias_dropout_add_grad(dy, bias, position):
 def flash_attention_grad(*inputs):
     *inputs, key_mask, position = inputs
     attributes = {**DROPOUT, "scale": 0.1, "causal": False, "first_head": 0, "total_heads": 4}
-    return library().tftrain_flash_attention_grad(*inputs, key_mask, position, [], [], **attributes)
+    return library().tftrain_flash_attention_grad(*inputs, key_mask, position, [], [], window=-1, **attributes)
 
 
 def squared_norms(*tensors):

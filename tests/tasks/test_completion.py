@@ -18,7 +18,7 @@ from tftrain.formats import tokenizer
 from tftrain.inference import candidates, trained_model
 from tftrain.input import pipeline
 from tftrain.input.errors import DataError
-from tftrain.labelled import completions
+from tftrain.labelled import completions, scorers
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 
@@ -77,7 +77,7 @@ def alone(network, ids, is_learned):
 def test_sums_are_those_of_every_completion_by_itself(task, files):
     made, source, batch = task
     own = tokenizer.read(LLAMA)
-    examples = completions.read_examples(str(files[1]), FineTuningConfig(), None)
+    examples = completions.read_examples(str(files[1]), FineTuningConfig(), own)
     encoded = completions.encode(examples, own)
     found = {name: value.numpy() for name, value in made.compute(batch).items()}
     each = [alone(made.model, *example) for example in encoded]
@@ -119,7 +119,8 @@ def say(role, content):
 
 def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
     messages = [say("system", "s"), say("user", "a"), say("assistant", "b c"), say("user", "d"), say("assistant", "e")]
-    (example,) = completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), TEMPLATE)
+    own = tokenizer.read(LLAMA)._replace(chat_template=TEMPLATE)
+    (example,) = completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
     end = "<|endoftext|>\n"
     assert example.parts == (
         (f"<system>s{end}<user>a{end}<assistant>", False),
@@ -127,12 +128,11 @@ def test_the_assistant_is_learned_and_special_tokens_are_tokens(tmp_path):
         (f"<user>d{end}<assistant>", False),
         (f"e{end}", True),
     )
-    own = tokenizer.read(LLAMA)
     ((ids, is_learned),) = completions.encode([example], own)
     assert np.sum(ids == own.vocabulary.end_id) == 5
     assert own.build(with_special_tokens=True)(["".join(text for text, _ in example.parts)])[0].tolist() == ids.tolist()
     assert is_learned.sum() == sum(len(part) for part in own.build(True)([f"b c{end}", f"e{end}"]))
-    assert completions.end_of_answer(completions.compiled_template(TEMPLATE)) == "<|endoftext|>"
+    assert completions.end_of_answer(completions.compiled_template(own)) == "<|endoftext|>"
 
 
 def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp_path):
@@ -143,14 +143,14 @@ def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp
     (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "model/chat_template.jinja").write_text(text)
     own = tokenizer.read(tmp_path / "model")
-    template = completions.compiled_template(own.chat_template)
+    template = completions.compiled_template(own)
     assert (
         template([say("x", "1"), say("user", "<\u00e9>")], False)
         == '<|endoftext|>{"role": "user", "content": "<\u00e9>"}'
     )
     (tmp_path / "again").mkdir()
     tokenizer.write(tmp_path / "again", own)
-    assert tokenizer.read(tmp_path / "again").chat_template == own.chat_template
+    assert tokenizer.read(tmp_path / "again") == own
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,21 @@ def test_a_template_has_the_special_tokens_and_the_functions_of_transformers(tmp
     ids=str,
 )
 def test_a_chat_that_gives_no_text_is_refused(tmp_path, messages, template, message):
+    own = tokenizer.read(LLAMA)._replace(chat_template=template)
     with pytest.raises(DataError, match=message):
-        completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), template)
+        completions.read_examples(chats(tmp_path, messages), FineTuningConfig(), own)
+
+
+@pytest.mark.parametrize(
+    ("after", "end"),
+    [("{{ eos_token }}\n", "<|endoftext|>"), ("<T></T>{{ m.content }}<E>\n", "<E>"), ("\n", "\n"), ("", "")],
+)
+def test_an_answer_ends_as_the_template_ends_it(after, end):
+    after = after if "m.content" in after else "{{ m.content }}" + after
+    text = "{% for m in messages %}{% if m.role == 'user' %}<U>{{ m.content }}{% else %}<A>" + after
+    text += "{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
+    own = tokenizer.read(LLAMA)._replace(chat_template=text)
+    assert completions.end_of_answer(completions.compiled_template(own)) == end
 
 
 def test_an_example_is_cut_at_its_end_and_left_out_if_no_completion_is_left():
@@ -181,7 +194,9 @@ def test_an_example_is_cut_at_its_end_and_left_out_if_no_completion_is_left():
     rows = completions.Rows([example] * 3, encoded, 5)
     assert (rows.left_out, rows.cut) == (2, 1)
     assert rows.features["labels"].tolist() == [[-1, -1, 3, 4, 5]]
+    assert rows.examples[0][0][0].is_cut
     assert rows.examples[0][0][1].tolist() == [2, 3, 4]
+    assert scorers.CompletionScorer(rows.examples).scores(np.array([[[0, 1]] * 5]))["exact_match"] == 0
     with pytest.raises(DataError, match="no completion begins in the first 5 tokens"):
         completions.Rows([example] * 2, encoded[1:], 5)
 
@@ -218,6 +233,11 @@ def test_a_chat_template_stays_with_the_model(tmp_path):
     done("started", f"{options} --max_seq_length=64 --micro_batch_size=1 --max_steps=1 --output_dir={folder}")
     done("convert", f"--from=tftrain:{folder} --to=hf:{tmp_path / 'hf'}")
     assert tokenizer.read(tmp_path / "hf").chat_template == TEMPLATE
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert config["eos_token_id"] == tokenizer.read(tmp_path / "hf").vocabulary.end_id
+    (tmp_path / "template").write_text(TEMPLATE.replace("<assistant>", "[assistant>").replace("<{{", "[{{"))
+    code, lines = programs.outcome("started", f"--output_dir={folder} --max_steps=2", 1, {})
+    assert (code, "the chat template" in str(lines)) == (1, True), lines
     done("predict", f"--output_dir={folder} --max_new_tokens=3 --chat hello")
     code, lines = programs.outcome("predict", f"--init_checkpoint=hf:{LLAMA} --max_new_tokens=3 --chat hello", 0, {})
     assert (code, "has no chat template; remove this flag" in str(lines)) == (1, True)

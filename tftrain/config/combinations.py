@@ -130,7 +130,13 @@ def _of_schedule(config) -> Iterator[Problem]:
         yield Problem("end_learning_rate", optimizer.end_learning_rate, expected)
     if (optimizer.warmup_steps or 0) > max(max_steps, 0):
         yield Problem("warmup_steps", optimizer.warmup_steps, f"expected at most max_steps={max_steps}")
-    elif optimizer.decay_steps and optimizer.schedule != "wsd":
+    if optimizer.decay_power != type(optimizer).decay_power and optimizer.schedule not in ("polynomial", "wsd"):
+        yield Problem("decay_power", optimizer.decay_power, "remove this flag, or use schedule=polynomial or wsd")
+    if optimizer.end_learning_rate and optimizer.schedule == "constant":
+        yield Problem(
+            "end_learning_rate", optimizer.end_learning_rate, "remove this flag: schedule=constant has no end"
+        )
+    if optimizer.decay_steps and optimizer.schedule != "wsd":
         yield Problem("decay_steps", optimizer.decay_steps, "remove this flag, or add schedule=wsd")
     elif (optimizer.decay_steps or 0) > (stable := max_steps - (optimizer.warmup_steps or 0)) and max_steps > 0:
         yield Problem("decay_steps", optimizer.decay_steps, f"expected at most {stable}, the steps after the warm-up")

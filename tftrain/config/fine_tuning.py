@@ -1,6 +1,7 @@
 """The flags of fine-tuning: where the labelled examples are, and how a run is judged."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tftrain.config.families import FAMILIES, listed
 from tftrain.config.fields import Problem, flag
@@ -65,6 +66,9 @@ def problems(settings: FineTuningConfig, task: str, family: str) -> list[Problem
         others = "pretraining or completion" if objective == "causal" else "another task"
         other = listed("causal" if task == "completion" else "masked")
         found.append(Problem("task", task, f"expected {others}, or use --model_family={other}"))
+    if settings.chat_template and (task != "completion" or not Path(settings.chat_template).is_file()):
+        expected = "expected a file with a template" if task == "completion" else "remove this flag"
+        found.append(Problem("chat_template", settings.chat_template, expected))
     if settings.glue_task and not settings.glue_dir:
         found.append(Problem("glue_dir", None, f"expected the folder with the files of glue_task={settings.glue_task}"))
     if settings.glue_dir and not settings.glue_task:

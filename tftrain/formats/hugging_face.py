@@ -121,7 +121,7 @@ def write(
     links = [link._replace(theirs=link.theirs.removeprefix(prefix)) for link in links]
     shapes = {link.theirs: link.shape for link in links}
     safetensors_file.write_sharded(folder, shapes, tensors_of(weights, links), max_shard_bytes)
-    ids = special_ids(model, weights.tokenizer.vocabulary if weights.tokenizer else None)
+    ids = special_ids(model, weights.tokenizer)
     text = json.dumps(config_json(model, name) | ids, indent=2)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
     return [name for link in links for name in link.ours]

@@ -16,7 +16,7 @@ from tftrain.formats.hugging_face_tables import (
     PROBLEM_TYPES,
     kind,
 )
-from tftrain.input.vocabulary import Vocabulary
+from tftrain.input.tokenizer_model import Tokenizer
 
 _MAX_FIELD = 1 << 24
 
@@ -174,8 +174,14 @@ def _gelu(model: ModelConfig) -> str:
     return "gelu" if model.gelu_form == "erf" else "gelu_new" if model.is_decoder else "gelu_pytorch_tanh"
 
 
-def special_ids(model: ModelConfig, vocabulary: Vocabulary | None) -> dict[str, int | None]:
-    """Returns the ids of special tokens where transformers' defaults are those of one vocabulary: a ModernBERT's."""
+def special_ids(model: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
+    """Returns the ids of a decoder's first and end token, and those for which transformers has no right default."""
+    vocabulary = tokenizer and tokenizer.vocabulary
+    if model.is_decoder:
+        named = tokenizer.named_tokens if tokenizer else {}
+        return {
+            f"{name}_id": vocabulary.id(token) for name, token in named.items() if name in ("bos_token", "eos_token")
+        }
     if model.model_family != "modernbert":
         return {}
     tokens = {"pad": "[PAD]", "cls": "[CLS]", "bos": "[CLS]", "sep": "[SEP]", "eos": "[SEP]"}

@@ -29,8 +29,7 @@ def write(folder: Path, tokenizer: Tokenizer) -> list[str]:
     elif kind == "bpe" and tokenizer.vocabulary.is_for_encoders:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     elif kind == "bpe":
-        end = tokenizer.vocabulary.tokens[tokenizer.vocabulary.end_id]
-        settings = {"tokenizer_class": "GPT2TokenizerFast", "bos_token": end, "eos_token": end, "unk_token": end}
+        settings = {"tokenizer_class": "GPT2TokenizerFast", **tokenizer.named_tokens}
     if tokenizer.chat_template is not None:
         settings["chat_template"] = tokenizer.chat_template
     settings |= {"tokenizer_type": kind, "lower_case": tokenizer.lower_case, "normalization": tokenizer.normalization}
@@ -62,7 +61,8 @@ def read(folder: Path) -> Tokenizer | None:
 
             file = next(folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file())
             vocabulary, model = read_byte_pairs(str(file))
-            return Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
+            found = Tokenizer(vocabulary, False, "none", model, chat_template=_chat_template(folder, settings))
+            return found if vocabulary.is_for_encoders else found._replace(special=_special(found, settings))
         if (folder / VOCAB).is_file():
             vocabulary = read_vocabulary(str(folder / VOCAB), kind)
         else:
@@ -84,23 +84,24 @@ def read(folder: Path) -> Tokenizer | None:
 
 
 def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
-    """Returns the template in a file of its own, as newer versions of transformers write it, or in the settings.
-
-    The names of special tokens that it uses are set at its beginning.
-    """
+    """Returns the template in a file of its own, as newer versions of transformers write it, or in the settings."""
     found = settings.get("chat_template")
     if (folder / CHAT_TEMPLATE).is_file():
         found = _bytes(folder / CHAT_TEMPLATE).decode("utf-8", "replace")
     if isinstance(found, list):  # of names with templates
         found = next((each.get("template") for each in found if each.get("name") == "default"), None)
-    if not isinstance(found, str):
-        return None
-    values = {name: settings.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    for name, value in values.items():
+    return found if isinstance(found, str) else None
+
+
+def _special(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns the special tokens that the settings name, other than the defaults."""
+    defaults, found = tokenizer.named_tokens, []
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = settings.get(name)
         token = value.get("content") if isinstance(value, dict) else value
-        if isinstance(token, str) and name in found and f"set {name}" not in found:
-            found = f"{{%- set {name} = {json.dumps(token)} -%}}{found}"
-    return found
+        if isinstance(token, str) and token in tokenizer.vocabulary.tokens and token != defaults.get(name):
+            found.append((name, token))
+    return tuple(found)
 
 
 def is_uncased(vocabulary: Vocabulary) -> bool:

@@ -28,6 +28,13 @@ class Tokenizer(NamedTuple):
     model: bytes | None = None  # the file of a sentencepiece model or of byte-level BPE; None for WordPiece
     strip_accents: bool | None = None  # whether WordPiece strips accents; None: if it lower-cases
     chat_template: str | None = None  # a Jinja template that makes a text of messages
+    special: tuple[tuple[str, str], ...] = ()  # "bos_token", "eos_token" ... of a decoder, if not the end token
+
+    @property
+    def named_tokens(self) -> dict[str, str]:
+        """The special tokens of a decoder by the names that transformers and chat templates have for them."""
+        end = self.vocabulary.tokens[self.vocabulary.end_id]
+        return dict.fromkeys(("bos_token", "eos_token", "unk_token"), end) | dict(self.special)
 
     def build(self, with_special_tokens: bool = False) -> Tokenize:
         """Loads the library, and returns what turns texts into ids.

@@ -5,6 +5,7 @@ assistant says: what a message of its adds to the text of the messages before it
 """
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,9 @@ from tftrain.prepare.packing import pack
 
 _PROMPT, _COMPLETION, _MESSAGES = ("prompt", "instruction", "text"), ("completion", "response", "output"), "messages"
 _MOST_IN_A_ROW = 64
+_PROBE = "an-answer-0"
+
+logger = logging.getLogger(__name__)
 
 # Makes one text of messages; the second argument says whether it ends where the assistant's next message begins.
 Template = Callable[[Sequence[Mapping[str, str]], bool], str]
@@ -30,6 +34,7 @@ class Example(NamedTuple):
     place: str  # file and line, for messages
     parts: tuple[tuple[str, bool], ...]  # texts that follow each other, each with whether the model learns it
     is_chat: bool  # whether special tokens that the texts spell are tokens, and nothing ends the last text
+    is_cut: bool = False  # whether its end does not fit
 
     @property
     def completion(self) -> str:
@@ -50,17 +55,19 @@ class Encoded(NamedTuple):
     is_learned: np.ndarray  # bool [n + 1], which of them the model learns
 
 
-def read_examples(path: str, settings: FineTuningConfig, template: str | None) -> list[Example]:
-    """Reads a table with prompts and completions, or JSONL with messages, for which there must be a template.
+def read_examples(path: str, settings: FineTuningConfig, tokenizer: Tokenizer) -> list[Example]:
+    """Reads a table with prompts and completions, or JSONL with messages, for which the tokenizer has a template.
 
     Raises:
         DataError: the file can't be read, or an example is damaged; the message names the line.
     """
     rows = read_table(path, settings.header)
     if _MESSAGES in rows[0].values:
-        if not template:
+        if not tokenizer.chat_template:
             raise DataError(f"{rows[0].place}: the tokenizer has no chat template; name a file with --chat_template")
-        compiled = compiled_template(template)
+        compiled = compiled_template(tokenizer)
+        if not end_of_answer(compiled):
+            logger.warning("the chat template writes nothing after an answer, so the model learns no end of answers")
         return [Example(number, row.place, _turns(row, compiled), True) for number, row in enumerate(rows)]
     prompt = column_of(rows[0], settings.text_column, _PROMPT, "text_column")
     completion = column_of(rows[0], settings.label_column, _COMPLETION, "label_column")
@@ -70,8 +77,8 @@ def read_examples(path: str, settings: FineTuningConfig, template: str | None) -
     ]
 
 
-def compiled_template(text: str) -> Template:
-    """Compiles a Jinja template, in the sandbox and with the settings of transformers.
+def compiled_template(tokenizer: Tokenizer) -> Template:
+    """Compiles a tokenizer's Jinja template, in the sandbox and with the settings of transformers.
 
     Raises:
         DataError: it is no template, or, when it is called, can't make a text of the messages.
@@ -87,13 +94,14 @@ def compiled_template(text: str) -> Template:
     )
     environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
     try:
-        found = environment.from_string(text)
+        found = environment.from_string(tokenizer.chat_template)
     except TemplateError as error:
         raise DataError(f"the chat template is not one of Jinja: {error}") from error
 
     def render(messages: Sequence[Mapping[str, str]], begins_answer: bool) -> str:
         try:
-            return found.render(messages=messages, add_generation_prompt=begins_answer, raise_exception=refuse)
+            given = {"messages": messages, "add_generation_prompt": begins_answer, "raise_exception": refuse}
+            return found.render(**given, **tokenizer.named_tokens)
         except Exception as error:  # A template can fail in any way.
             raise DataError(f"the chat template can't make a text of the messages: {error}") from error
 
@@ -106,9 +114,10 @@ def question(text: str, template: Template) -> str:
 
 
 def end_of_answer(template: Template) -> str:
-    """Returns what a template writes after the assistant's message, without spaces around; maybe nothing."""
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    return template(messages, False).removeprefix(template(messages[:1], True)).removeprefix("b").strip()
+    """Returns what a template writes after the assistant's message, without spaces around if it has more than them."""
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
+    end = template(messages, False).rpartition(_PROBE)[2]
+    return end.strip() or end
 
 
 def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
@@ -123,8 +132,9 @@ def _turns(row: Row, template: Template) -> tuple[tuple[str, bool], ...]:
             before, after = template(messages[: end - 1], True), template(messages[:end], False)
             if not (before.startswith(written) and after.startswith(before)):
                 raise DataError(
-                    "the template changes the text of earlier messages when another one follows; give each answer of "
-                    "the assistant a line of its own, with the messages before it"
+                    "the template changes the text of earlier messages when another one follows, or its prompt for an "
+                    "answer is not the beginning of one; give each answer of the assistant a line of its own, with the "
+                    "messages before it"
                 )
             parts += [(before[len(written) :], False), (after[len(before) :], True)]
             written = after
@@ -186,5 +196,6 @@ class Rows:
                 values = (ids[: sizes[chosen]], 1, place + 1, np.arange(sizes[chosen]), labels)
                 for name, value in zip(names, values, strict=True):
                     self.features[name][number, part] = value
-                self.examples[-1].append((examples[example], begin + np.flatnonzero(labels >= 0)))
+                whole = examples[example]._replace(is_cut=len(ids) > length + 1)
+                self.examples[-1].append((whole, begin + np.flatnonzero(labels >= 0)))
                 begin += sizes[chosen]

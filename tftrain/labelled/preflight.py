@@ -32,8 +32,7 @@ def read_split(config: TrainConfig, split: str) -> list:
     if task == "question_answering":
         return squad.read_questions(examples.path_of(settings, split))
     if task == "completion":
-        template = tokenizer_of(config).chat_template
-        return completions.read_examples(examples.path_of(settings, split), settings, template)
+        return completions.read_examples(examples.path_of(settings, split), settings, tokenizer_of(config))
     return examples.read_examples(settings, task, split)
 
 
@@ -144,9 +143,12 @@ def identity(config: TrainConfig) -> dict[str, str]:
     """
     if not config.model.reads_examples:
         return identity_of_data(config.data)
-    settings, vocabulary = config.fine_tuning, tokenizer_of(config).vocabulary
+    settings, tokenizer = config.fine_tuning, tokenizer_of(config)
+    vocabulary = tokenizer.vocabulary
     digest = hashlib.sha256("\n".join(vocabulary.tokens).encode()).hexdigest()
     found = {"the vocabulary": f"{len(vocabulary)} tokens with SHA-256 {digest[:16]}"}
+    if config.model.task == "completion" and tokenizer.chat_template:
+        found["the chat template"] = f"SHA-256 {hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:16]}"
     for split in ("train", "eval"):
         if settings.glue_task or getattr(settings, f"{split}_file"):
             path = examples.path_of(settings, split)

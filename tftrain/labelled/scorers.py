@@ -206,11 +206,11 @@ class CompletionScorer(Scorer):
         negative_perplexity: -exp of the mean cross-entropy of the completions' tokens; exact_match: the share of
         completions of which every token is the best one, so that greedy generation gives just them.
         """
-        found = [tokens for _, tokens in self._completions(outputs)]
-        entropy = np.concatenate(found)[:, 0].astype(np.float64)
+        found = list(self._completions(outputs))
+        entropy = np.concatenate([tokens for _, tokens in found])[:, 0].astype(np.float64)
         return {
             "negative_perplexity": -math.exp(min(entropy.mean(), 700.0)),
-            "exact_match": float(np.mean([tokens[:, 1].all() for tokens in found])),
+            "exact_match": float(np.mean([_is_exact(*each) for each in found])),
         }
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
@@ -221,12 +221,17 @@ class CompletionScorer(Scorer):
                 "prompt": example.prompt,
                 "completion": example.completion,
                 "perplexity": _rounded(perplexity),
-                "exact_match": bool(tokens[:, 1].all()),
+                "exact_match": _is_exact(example, tokens),
             }
 
     def _completions(self, outputs: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
         for row, output in zip(self._examples, outputs, strict=False):
             yield from ((example, output[places]) for example, places in row)
+
+
+def _is_exact(example: Any, tokens: np.ndarray) -> bool:
+    """Whether every token of a completion is the best one; of a cut one that is not known."""
+    return bool(tokens[:, 1].all()) and not example.is_cut
 
 
 def _correlation(name: str, first: np.ndarray, second: np.ndarray) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tftrain.config.train import TrainConfig
+from tftrain.input.errors import DataError
 from tftrain.input.example_source import Batch, ExampleSource, Order
 from tftrain.labelled import completions, conll, squad
 from tftrain.labelled.encoding import Encoder, Sequences
@@ -110,7 +111,10 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
 
 
 def _of_completions(found, tokenizer, length, split) -> CompletionSource:
-    packed = completions.Rows(found, completions.encode(found, tokenizer), length)
+    try:
+        packed = completions.Rows(found, completions.encode(found, tokenizer), length)
+    except DataError as error:
+        raise DataError(f"{found[0].place.rpartition(', line')[0]}: {error}") from error
     if packed.cut or packed.left_out:
         logger.info(
             f"{split}: of {len(found)} examples {packed.cut} are cut at --max_seq_length={length}, and "

@@ -18,7 +18,7 @@ _NEWER = {
     *("task", "labels", "seq_length_buckets", "num_key_value_heads", "rope_theta", "rope_scaling", "bias"),
     *("tie_output", *(field.name for field in dataclasses.fields(FineTuningConfig))),
 }
-VOCABULARY = "the vocabulary"
+VOCABULARY, CHAT_TEMPLATE = "the vocabulary", "the chat template"
 
 
 def kinds(config: TrainConfig) -> dict[str, str]:
@@ -68,8 +68,8 @@ def changes(config: TrainConfig, data: Mapping[str, str], run: Mapping[str, Any]
     for what, now in data.items():
         before = _data(run).get(what)
         words = f"{what}: {now}, saved with {before}"
-        if before != now and what == VOCABULARY and before is not None:
-            refused[words] = "the data with that vocabulary"
+        if before != now and what in (VOCABULARY, CHAT_TEMPLATE) and before is not None:
+            refused[words] = f"the data with that {what.removeprefix('the ')}"
         elif before != now:
             logged.append(f"resuming with {words}")
     advice = [f"give {' '.join(refused.values())} or choose another checkpoint with --resume"] if refused else []

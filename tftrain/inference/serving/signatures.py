@@ -135,7 +135,7 @@ def generate(source: Source) -> Signature | None:
         return None
     vocabulary = model.tokenizer.vocabulary if model.tokenizer else None
     words = len(vocabulary) if vocabulary else model.config.vocab_size
-    end_id = vocabulary.end_id if vocabulary else -1
+    end_id = vocabulary.id(model.tokenizer.named_tokens["eos_token"]) if vocabulary else -1
 
     def run(input_ids, lengths, max_new_tokens, temperature, top_p, seed):
         def choose(logits, step):
