@@ -18,8 +18,10 @@ MODEL := bert
 $(if $(filter bert gpt modernbert,$(MODEL)),,$(error MODEL=$(MODEL): expected bert, gpt or modernbert))
 QUICKSTART := quickstart$(if $(filter-out bert,$(MODEL)),_$(MODEL))
 RANKS := 2
+# Tests wait for the processes that they start, so one more than cores run at once.
+WORKERS := $(shell expr $$(nproc) + 1)
 # Every process of the tests imports tftrain: compile it once.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help setup train finetune test test-all test-fast lint format wheel lock hooks clean clean-all
 

@@ -88,8 +88,8 @@ def test_it_is_evaluated_predicted_and_converted_there_and_back(run, tmp_path):
     ("task", "text"),
     [
         ("classification", "the file is good"),
-        ("token_classification", "the file is good"),
-        ("question_answering", "What is good?\tThe file is good."),
+        pytest.param("token_classification", "the file is good", marks=pytest.mark.nightly),
+        pytest.param("question_answering", "What is good?\tThe file is good.", marks=pytest.mark.nightly),
         ("embedding", "the file is good"),
     ],
 )
