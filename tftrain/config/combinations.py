@@ -138,7 +138,9 @@ def _of_schedule(config) -> Iterator[Problem]:
         )
     if optimizer.decay_steps and optimizer.schedule != "wsd":
         yield Problem("decay_steps", optimizer.decay_steps, "remove this flag, or add schedule=wsd")
-    elif (optimizer.decay_steps or 0) > (stable := max_steps - (optimizer.warmup_steps or 0)) and max_steps > 0:
+    elif optimizer.decay_steps and optimizer.decay_steps > (
+        stable := max(0, max_steps - (optimizer.warmup_steps or 0))
+    ):
         yield Problem("decay_steps", optimizer.decay_steps, f"expected at most {stable}, the steps after the warm-up")
 
 
