@@ -96,9 +96,11 @@ def attention(
         return made, gradient
 
     made = context(query, key, values)
-    if not is_limited:
-        return made
-    return made * _any_key(_attended(key_mask, dimension(query, 2), causal, sequences, window), made.dtype)
+    if sequences is not None:  # Every token attends to itself, and padding to nothing.
+        return made * tf.cast(sequences > 0, made.dtype)[:, tf.newaxis, :, tf.newaxis]
+    if window is not None:  # Padding may have keys in its window.
+        return made * _any_key(_attended(key_mask, dimension(query, 2), causal, window=window), made.dtype)
+    return made
 
 
 def _context_and_gradient(scores, key_mask, values, position, attributes):
