@@ -207,26 +207,29 @@ class CompletionScorer(Scorer):
         completions of which every token is the best one, so that greedy generation gives just them.
         """
         found = list(self._completions(outputs))
-        entropy = np.concatenate([tokens for _, tokens in found])[:, 0].astype(np.float64)
+        entropy = np.concatenate([tokens for _, tokens in found])[:, 0]
         return {
-            "negative_perplexity": -math.exp(min(entropy.mean(), 700.0)),
+            "negative_perplexity": -_perplexity(entropy),
             "exact_match": float(np.mean([_is_exact(*each) for each in found])),
         }
 
     def predictions(self, outputs: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yields the texts, the perplexity and whether all tokens are the best ones, in the order of the file."""
         for example, tokens in sorted(self._completions(outputs), key=lambda each: each[0].number):
-            perplexity = math.exp(min(float(tokens[:, 0].astype(np.float64).mean()), 700.0))
             yield {
                 "prompt": example.prompt,
                 "completion": example.completion,
-                "perplexity": _rounded(perplexity),
+                "perplexity": _rounded(_perplexity(tokens[:, 0])),
                 "exact_match": _is_exact(example, tokens),
             }
 
     def _completions(self, outputs: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
         for row, output in zip(self._examples, outputs, strict=False):
             yield from ((example, output[places]) for example, places in row)
+
+
+def _perplexity(entropy: np.ndarray) -> float:
+    return math.exp(min(entropy.astype(np.float64).mean(), 700.0))
 
 
 def _is_exact(example: Any, tokens: np.ndarray) -> bool:

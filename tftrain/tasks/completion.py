@@ -9,7 +9,7 @@ from tftrain.input.source import ExampleSource
 from tftrain.labelled.scorers import CompletionScorer
 from tftrain.model.weight_gradients import Deferred
 from tftrain.ops.dropout import DropoutKey
-from tftrain.tasks.fine_tuning import FineTuning, token_weights
+from tftrain.tasks.fine_tuning import FineTuning, example_weights, token_weights
 from tftrain.tasks.task import Batch, Contents
 
 
@@ -20,20 +20,19 @@ class Completion(FineTuning):
     token is not one of a completion.
     """
 
-    def loss_sums(
-        self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Returns the sums over tokens of completions, and what the scorer needs, fp32 [b, S, 2]."""
-        entropy, correct = self.model.cross_entropy(x, tf.maximum(batch["labels"], 0))
-        outputs = tf.cast(tf.stack([entropy, correct], axis=-1), tf.float32)
-        in_rows = tf.cast(tf.reduce_max(batch["sequence_ids"], axis=1), entropy.dtype)
-        weights = batch.get("example_weights")
-        examples = in_rows if weights is None else in_rows * tf.cast(weights, in_rows.dtype)
-        return self.sums_of(entropy, correct, batch, outputs) | {"examples": tf.reduce_sum(examples)}
+    def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
+        """Returns the cross-entropy of each token, and 1 where the best one is right, [b, S, 2]; there is no head."""
+        return tf.stack(self.model.cross_entropy(x, tf.maximum(batch["labels"], 0)), axis=-1)
 
     def loss_terms(self, outputs: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """There is no head whose outputs could have a loss."""
-        raise NotImplementedError("the loss of a decoder is computed with its logits")
+        """Returns both parts of the outputs, [b, S]."""
+        entropy, correct = tf.unstack(outputs, axis=-1)
+        return entropy, correct
+
+    def examples(self, batch: Batch) -> tf.Tensor:
+        """Returns the number of examples that are packed in each row, [b]."""
+        weights = example_weights(batch)
+        return tf.cast(tf.reduce_max(batch["sequence_ids"], axis=1), weights.dtype) * weights
 
     def weights(self, batch: Batch) -> tf.Tensor:
         """Returns 1 for each token whose next one is of a completion, [b, S]."""

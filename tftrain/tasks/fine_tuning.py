@@ -46,19 +46,24 @@ class FineTuning(Task):
         self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None = None, deferred: Deferred | None = None
     ) -> dict[str, tf.Tensor]:
         """Returns the sums and, for the scorer, the outputs; see `Task.compute`."""
-        outputs = self.model.head_outputs(x, dropout, deferred)
-        return self.sums_of(*self.loss_terms(outputs, batch), batch, self.to_score(outputs, batch))
-
-    def sums_of(self, loss: tf.Tensor, correct: tf.Tensor, batch: Batch, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the sums of loss and correct predictions, which have the shape of the weights, and the outputs."""
+        outputs = self.outputs(x, batch, dropout, deferred)
+        loss, correct = self.loss_terms(outputs, batch)
         weights = tf.cast(self.weights(batch), loss.dtype)
         return {
             "loss_sum": tf.reduce_sum(loss * weights),
             "weight": tf.reduce_sum(weights),
             "correct": tf.reduce_sum(tf.cast(correct, loss.dtype) * weights),
-            "examples": tf.reduce_sum(tf.cast(_example_weights(batch), loss.dtype)),
-            "outputs": outputs,
+            "examples": tf.reduce_sum(tf.cast(self.examples(batch), loss.dtype)),
+            "outputs": self.to_score(outputs, batch),
         }
+
+    def outputs(self, x: tf.Tensor, batch: Batch, dropout: DropoutKey | None, deferred: Deferred | None) -> tf.Tensor:
+        """Returns what `loss_terms` and `to_score` take, by default the head's outputs; see `loss_sums`."""
+        return self.model.head_outputs(x, dropout, deferred)
+
+    def examples(self, batch: Batch) -> tf.Tensor:
+        """Returns the number of examples in each row, without those that only fill the batch: by default one, [b]."""
+        return example_weights(batch)
 
     def step_flops(self, samples: int) -> int:
         """Returns the operations of forward and backward over so many samples, without those of the head."""
@@ -71,7 +76,7 @@ class FineTuning(Task):
 
     def weights(self, batch: Batch) -> tf.Tensor:
         """Returns the weights of what is predicted: by default one for each example, [b]."""
-        return _example_weights(batch)
+        return example_weights(batch)
 
     def to_score(self, outputs: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns what the scorer needs of the head's outputs, fp32 [b, *output_shape]."""
@@ -184,10 +189,11 @@ class QuestionAnswering(FineTuning):
 
 def token_weights(batch: Batch) -> tf.Tensor:
     """Returns 1 for each token with a label, and 0 for those without, whose label is negative: fp32 [b, S]."""
-    tokens, weights = tf.cast(batch["labels"] >= 0, tf.float32), batch.get("example_weights")
-    return tokens if weights is None else tokens * tf.cast(weights, tf.float32)[:, None]
+    tokens = tf.cast(batch["labels"] >= 0, tf.float32)
+    return tokens * tf.cast(example_weights(batch), tf.float32)[:, None]
 
 
-def _example_weights(batch: Batch) -> tf.Tensor:
+def example_weights(batch: Batch) -> tf.Tensor:
+    """Returns 0 for a row that only fills the batch, and 1 for the others, [b]."""
     weights = batch.get("example_weights")
     return tf.ones([tf.shape(batch["input_ids"])[0]]) if weights is None else weights
