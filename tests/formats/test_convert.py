@@ -31,6 +31,15 @@ def run(capsys, *arguments):
     return code, "".join(capsys.readouterr())
 
 
+def assert_refused(capsys, tmp_path, fixture, change, message):
+    """A model whose config.json is changed ends in a line with the message."""
+    shutil.copytree(DATA / fixture, tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps(config | change))
+    code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=tftrain:{tmp_path / 'out'}")
+    assert (code, message in text) == (1, True), text
+
+
 def converted(capsys, source, target, *arguments):
     code, text = run(capsys, f"--from={source}", f"--to={target}", *arguments)
     assert code == 0, text
@@ -226,11 +235,7 @@ def test_half_precision_widens_without_a_change(capsys, tmp_path):
     ids=str,
 )
 def test_a_llama_of_another_kind_is_refused_in_a_line(capsys, tmp_path, change, message):
-    shutil.copytree(DATA / "hf_llama", tmp_path / "model")
-    config = json.loads((tmp_path / "model/config.json").read_text())
-    (tmp_path / "model/config.json").write_text(json.dumps(config | change))
-    code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=tftrain:{tmp_path / 'out'}")
-    assert (code, message in text) == (1, True), text
+    assert_refused(capsys, tmp_path, "hf_llama", change, message)
 
 
 def test_the_scaling_is_read_under_its_names_before_transformers_5():
@@ -254,11 +259,7 @@ def test_the_scaling_is_read_under_its_names_before_transformers_5():
     ids=str,
 )
 def test_a_modernbert_of_another_kind_is_refused_in_a_line(capsys, tmp_path, change, message):
-    shutil.copytree(DATA / "hf_modernbert", tmp_path / "model")
-    config = json.loads((tmp_path / "model/config.json").read_text())
-    (tmp_path / "model/config.json").write_text(json.dumps(config | change))
-    code, text = run(capsys, f"--from=hf:{tmp_path / 'model'}", f"--to=tftrain:{tmp_path / 'out'}")
-    assert (code, message in text) == (1, True), text
+    assert_refused(capsys, tmp_path, "hf_modernbert", change, message)
 
 
 def test_a_modernbert_is_read_under_its_names_before_transformers_5():

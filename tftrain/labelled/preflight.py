@@ -11,6 +11,7 @@ from tftrain.config.train import TrainConfig
 from tftrain.host.files import listed
 from tftrain.input.errors import DataError
 from tftrain.input.preflight import identity as identity_of_data
+from tftrain.input.tokenizer_model import Tokenizer
 from tftrain.labelled import completions, conll, examples, glue, squad
 from tftrain.labelled.scorers import METRICS
 from tftrain.labelled.tokenizers import tokenizer_of
@@ -20,8 +21,10 @@ DEFAULT_LENGTH = 128
 WITH_CLASSES = ("classification", "multi_label", "token_classification")
 
 
-def read_split(config: TrainConfig, split: str) -> list:
+def read_split(config: TrainConfig, split: str, tokenizer: Tokenizer | None = None) -> list:
     """Reads the examples of a split, "train" or "eval", as the task has them: texts, sentences or questions.
+
+    Chats need the tokenizer; None: it is read again.
 
     Raises:
         DataError: the file can't be read, or an example is damaged; the message names the line.
@@ -32,7 +35,8 @@ def read_split(config: TrainConfig, split: str) -> list:
     if task == "question_answering":
         return squad.read_questions(examples.path_of(settings, split))
     if task == "completion":
-        return completions.read_examples(examples.path_of(settings, split), settings, tokenizer_of(config))
+        path = examples.path_of(settings, split)
+        return completions.read_examples(path, settings, tokenizer or tokenizer_of(config))
     return examples.read_examples(settings, task, split)
 
 
@@ -80,8 +84,9 @@ def problems(config: TrainConfig) -> list[Problem]:
     if settings.glue_task and glue.TASKS[settings.glue_task].task != model.task:
         expected = f"expected {glue.TASKS[settings.glue_task].task} with glue_task={settings.glue_task}"
         return [*found, Problem("task", model.task, expected)]
+    tokenizer = None
     try:
-        tokenizer_of(config)
+        tokenizer = tokenizer_of(config)
     except DataError as error:
         found.append(_problem(error, config, "tokenizer_dir" if settings.tokenizer_dir else "init_checkpoint"))
     labels = model.labels
@@ -94,7 +99,7 @@ def problems(config: TrainConfig) -> list[Problem]:
                 found.append(Problem("eval_file", None, "expected held-out examples, which mode=evaluate reads"))
             continue
         try:
-            rows = read_split(config, split)
+            rows = read_split(config, split, tokenizer)
             labels = labels or (labels_of(config, rows) if split == "train" else ())
             if labels:
                 check_labels(rows, model.task, labels)

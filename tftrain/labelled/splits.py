@@ -85,9 +85,9 @@ def open_source(config: TrainConfig, split: str) -> MemorySource:
         DataError: see `read_split`; a label is not one of the model's.
     """
     task, labels, length = config.model.task, config.model.labels, config.data.max_seq_length
-    found = read_split(config, split)
-    check_labels(found, task, labels)
     tokenizer = tokenizer_of(config)
+    found = read_split(config, split, tokenizer)
+    check_labels(found, task, labels)
     if task == "completion":
         return _of_completions(found, tokenizer, length, split)
     encoder = Encoder(tokenizer, length)
