@@ -263,7 +263,7 @@ def test_a_search_keeps_the_division_that_flags_give(capsys):
 
 def test_a_search_that_finds_nothing_that_fits_ends_like_a_plan_that_does_not(capsys):
     assert main(["plan", "--search", *GPT, "--max_nodes=1"]) == 1
-    assert "divisions, 0 of them fit" in capsys.readouterr().err
+    assert "layouts, 0 of them fit" in capsys.readouterr().err
 
 
 def test_the_program_answers_in_under_a_second_and_loads_no_tensorflow_and_no_numpy():

@@ -62,10 +62,10 @@ class ModelConfig:
     """Scaling of rotary positions for longer sequences. llama3:FACTOR,LOW,HIGH,LENGTH: as in Llama 3.1, such as
     llama3:8,1,4,8192."""
     local_attention: int = flag(0, minimum=0)
-    """Tokens around each one, half of them to each side, to which a local layer attends; 0: every layer is global.
-    modernbert: 128."""
+    """Window of a local layer: a token attends to half as many tokens on each side; 0: every layer is global. By
+    default 128 for modernbert."""
     global_attn_every: int = flag(
-        3, "With local_attention: the first layer and every one after so many are global.", minimum=1, maximum=1000
+        3, "With local_attention: every layer whose number, from 0, is a multiple of this is global.", minimum=1, maximum=1000
     )
     local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
     next_sentence: bool = flag(
