@@ -64,9 +64,8 @@ class ModelConfig:
     local_attention: int = flag(0, minimum=0)
     """Window of a local layer: a token attends to half as many tokens on each side; 0: every layer is global. By
     default 128 for modernbert."""
-    global_attn_every: int = flag(
-        3, "With local_attention: every layer whose number, from 0, is a multiple of this is global.", minimum=1, maximum=1000
-    )
+    global_attn_every: int = flag(3, minimum=1, maximum=1000)
+    """With local_attention: a layer is global if its number, counted from 0, is a multiple of this."""
     local_rope_theta: float = flag(10_000.0, "Base of the wavelengths of rotary positions in local layers.", above=1)
     next_sentence: bool = flag(
         True, "Learn from pairs whether the second text follows the first; false: masked words only."

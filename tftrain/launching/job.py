@@ -1,7 +1,7 @@
 """A job: starts the ranks on all hosts, passes signals on, and ends when every rank has ended.
 
-A rank that fails or stops is given company only for a while: the others end by themselves, as docs/reliability.md
-describes, and those that do not are ended.
+After a rank has failed or stopped, the others have some time to end by themselves, as docs/reliability.md describes.
+Then the launcher ends them.
 """
 
 import logging
