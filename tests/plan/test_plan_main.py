@@ -111,7 +111,7 @@ def test_what_does_not_fit_comes_with_levers(capsys):
     assert main(["plan", *BERT, "--max_seq_length=512", "--micro_batch_size=128", "--cluster=v100"]) == 1
     out = capsys.readouterr().out
     assert "Does not fit: " in out
-    assert " of 34.0 GB; the cheapest levers that make it fit are --" in out
+    assert " of 34.0 GB; the fastest levers that make it fit are --" in out
 
 
 def test_a_reader_that_has_enough_is_no_error():

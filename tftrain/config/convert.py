@@ -71,7 +71,7 @@ class ConvertConfig:
     architecture: str | None = flag(None)
     """Class to write, such as BertForPreTraining, BertForMaskedLM, BertModel, GPT2LMHeadModel or GPT2Model for hf;
     BertPretrainerV2 or BertEncoderV2 for tf_models; BertPretrainer or TransformerEncoder for nvidia. By default the
-    largest class whose heads the model has."""
+    largest class whose output heads the model has."""
     tokenizer_dir: str | None = flag(None)
     """Folder with the tokenizer's files, or prepared data, instead of the tokenizer beside the model."""
     max_shard_gb: float = flag(5.0, above=0)
