@@ -48,7 +48,7 @@ def convert(config: ConvertConfig) -> None:
     if config.init_missing:
         weights = CompletedWeights(weights, heads_of(weights.model), config.seed)
         if weights.added:
-            logger.info(f"initial values: {listed(weights.added)} drawn")
+            logger.info(f"initial values were drawn for {listed(weights.added)}")
     with (
         complete_folder(Path(target.path)) as folder,
         tqdm(total=len(weights.shapes), unit="tensor", desc=config.to, disable=None) as bar,

@@ -252,7 +252,7 @@ class _Job:
         self._by_launcher = True
         if number is None:
             self._ended.update((rank, Ended(ExitCode.SIGNALLED + signal.SIGKILL, True)) for rank in running)
-            logger.error(f"{shown}: no answer; look for processes there")
+            logger.error(f"{shown}: no answer; end their processes there if they still run")
             return
         logger.warning(f"{shown} still running: sending {signal.Signals(number).name}")
         self._send(number)
