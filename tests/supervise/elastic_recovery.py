@@ -51,7 +51,7 @@ def tell(launched: Ranks, change: str, what: str, begin: float) -> None:
         place = found
         seconds.append(time.monotonic() - begin)
     placed, resumed, stepped = seconds
-    print(f"{what}: ranks assigned after {placed:.1f} s, resumed after {resumed:.1f} s, next step after {stepped:.1f} s")
+    print(f"{what}: new ranks after {placed:.1f} s, resumed after {resumed:.1f} s, next step after {stepped:.1f} s")
 
 
 if __name__ == "__main__":
