@@ -125,7 +125,7 @@ def verdict(plan: Forecast, suggestions: Sequence[Suggestion]) -> str:
     if not suggestions:
         return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
     shown = [f"{flags} ({found.gb:.1f} GB, {found.seconds:.3g} s a step)" for flags, found, _ in suggestions]
-    lines = [f"{needs}; the cheapest levers that make it fit are {', '.join(shown)}."]
+    lines = [f"{needs}; the fastest levers that make it fit are {', '.join(shown)}."]
     if plan.work.trainer == "tftrain":
         lines += [f"  {command(found.config.train, found.plan.work.ranks)}" for found in suggestions]
     return "\n".join(lines)
