@@ -138,6 +138,7 @@ FACTORS = {
         "fp16-wire": {"compute": {"hvd_fp16_compression": True}},
         "fp16-buffers": {"grad_accum_dtype": "fp16"},
     },
+    "backward": {"": {}, "segments": {"backward_segments": 2}},
 }
 
 
@@ -151,7 +152,8 @@ def configured(row):
         for name, given in FACTORS[factor][value].items():
             flags[name] = {**flags.get(name, {}), **given} if isinstance(given, dict) else given
     stages = flags.get("pipeline_parallel_size", 1)
-    layers = 1 if stages == 1 else stages * flags.get("virtual_pipeline_size", 1) + 1  # they do not divide evenly
+    segments = flags.get("backward_segments", 1)
+    layers = segments if stages == 1 else stages * flags.get("virtual_pipeline_size", 1) + 1  # they do not divide evenly
     flags["model"] = {"num_hidden_layers": layers, **flags.get("model", {})}
     plain = dataclasses.replace(MODEL, **flags["model"]).without_fused_op
     flags["model"] |= dict.fromkeys(plain, "reference")

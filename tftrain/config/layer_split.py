@@ -3,6 +3,7 @@
 With several chunks, division number chunk * stages + stage is chunk `chunk` of stage `stage`.
 """
 
+import math
 import re
 
 from tftrain.config.fields import ConfigError, Problem
@@ -30,6 +31,11 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
     if how == "flops":
         return _by_cost(layers, parts, head)
     return _listed(how, layers, stages, chunks)
+
+
+def most_segments(layers: int, buckets: float) -> int:
+    """Returns into how many segments backward is divided: one a bucket of gradients, but few, as each is compiled."""
+    return max(1, min(layers, math.ceil(buckets), 8))
 
 
 def _even(layers: int, parts: int) -> tuple[int, ...]:
