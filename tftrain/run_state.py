@@ -26,7 +26,7 @@ from tftrain.optim.loss_scale import make_loss_scale
 from tftrain.optim.optimizer import Optimizer
 from tftrain.optim.schedule import run_length
 from tftrain.optim.state import MASTER
-from tftrain.parallel import buckets, collectives
+from tftrain.parallel import collectives
 from tftrain.parallel.mesh import Mesh
 from tftrain.tasks import make_task
 
@@ -232,7 +232,7 @@ def segments_of(config: TrainConfig, jit: bool, ranks: int) -> int:
     parallel, model = config.parallel, config.model
     if parallel.backward_segments or not jit or ranks == 1 or parallel.pipeline_parallel_size > 1:
         return parallel.backward_segments or 1
-    return most_segments(model.num_hidden_layers, 4 * describe(model).parameters / buckets.BUCKET_BYTES)
+    return most_segments(model.num_hidden_layers, describe(model).parameters)
 
 
 def division_of(config: TrainConfig) -> tuple[int, ...]:

@@ -153,7 +153,9 @@ def configured(row):
             flags[name] = {**flags.get(name, {}), **given} if isinstance(given, dict) else given
     stages = flags.get("pipeline_parallel_size", 1)
     segments = flags.get("backward_segments", 1)
-    layers = segments if stages == 1 else stages * flags.get("virtual_pipeline_size", 1) + 1  # they do not divide evenly
+    layers = (
+        segments if stages == 1 else stages * flags.get("virtual_pipeline_size", 1) + 1
+    )  # they do not divide evenly
     flags["model"] = {"num_hidden_layers": layers, **flags.get("model", {})}
     plain = dataclasses.replace(MODEL, **flags["model"]).without_fused_op
     flags["model"] |= dict.fromkeys(plain, "reference")

@@ -33,9 +33,12 @@ def split_layers(layers: int, stages: int, chunks: int = 1, how: str = "layers",
     return _listed(how, layers, stages, chunks)
 
 
-def most_segments(layers: int, buckets: float) -> int:
-    """Returns into how many segments backward is divided: one a bucket of gradients, but few, as each is compiled."""
-    return max(1, min(layers, math.ceil(buckets), 8))
+def most_segments(layers: int, weights: float) -> int:
+    """Returns into how many segments backward is divided: one for 32 MB of fp32 gradients, which are a bucket.
+
+    There are at most 8, because XLA compiles each.
+    """
+    return max(1, min(layers, math.ceil(4 * weights / 2**25), 8))
 
 
 def _even(layers: int, parts: int) -> tuple[int, ...]:
