@@ -280,7 +280,7 @@ def gradient_seconds(work: Workload, weights: float, cluster: Cluster, speed: Ra
 
 def _hidden(work: Workload, weights: float, cluster: Cluster, constants: Constants) -> float:
     """Returns how much of the sums of gradients is hidden: those of all segments but the last, by their backward."""
-    if work.segments == 1 or work.dp == 1:
+    if work.backward_segments == 1:
         return 0.0
     speed = rates(cluster, constants)
     sums = all_reduce(weights * ITEM_BYTES[work.wire], work.dp, work.tp, cluster, speed.link, speed.network)
@@ -289,7 +289,7 @@ def _hidden(work: Workload, weights: float, cluster: Cluster, constants: Constan
         work.model.layers * each + other + end
         for each, other, end in zip(*(block[1:], embedding[1:], head[1:]), strict=True)
     )
-    return (1 - 1 / work.segments) * min(sums / 2 if work.zero_stage else sums, backward)
+    return (1 - 1 / work.backward_segments) * min(sums / 2 if work.zero_stage else sums, backward)
 
 
 def update_seconds(work: Workload, weights: float, speed: Rates) -> float:

@@ -45,7 +45,7 @@ class Workload(NamedTuple):
     accumulation: str = ""  # number format of gradients summed over micro-batches; "" without a buffer for them
     wire: str = "fp32"  # number format of gradients between ranks
     compiled: bool = False  # whether XLA compiles the step
-    segments: int = 1  # of the backward pass, whose gradients travel while the next ones are computed
+    segments: int = 1  # of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
     moments: int = 2  # fp32 moments that the update rule has for each weight
     checkpoint_copy: bool = False  # whether ranks hold a copy of the state for checkpoints in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
@@ -64,6 +64,13 @@ class Workload(NamedTuple):
         """Layers of each part of the pipeline: part number chunk * stages + stage."""
         parts = self.pp * self.chunks
         return self.division or (self.model.layers / parts,) * parts
+
+    @property
+    def backward_segments(self) -> int:
+        """Parts of the backward pass, whose gradients travel while the next ones are computed."""
+        if self.dp == 1 or self.tp * self.pp > 1:
+            return 1
+        return self.segments or most_segments(self.model.layers, self.model.parameters)
 
     @property
     def stream_ranks(self) -> int:
@@ -175,20 +182,12 @@ def from_config(
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=sums,
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
-        segments=_segments(config, dp, pp, jit, architecture.parameters),
+        segments=parallel.backward_segments or int(not jit),
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
         moments=MOMENTS.get(update_rule(config.optimizer.optimizer), 2),
         checkpoint_copy=config.checkpoint.keeps_copy(config.run.max_steps) and not gpu,
         grappler="none" if jit or compute.suppress_grappler else compute.memory_optimization,
     )
-
-
-def _segments(config: TrainConfig, dp: int, pp: int, jit: bool, weights: int) -> int:
-    """Returns the segments of backward, as `run_state.segments_of`."""
-    parallel = config.parallel
-    if parallel.backward_segments or not jit or dp == 1 or pp * parallel.tensor_parallel_size > 1:
-        return parallel.backward_segments or 1
-    return most_segments(config.model.num_hidden_layers, weights)
 
 
 def _division(config: TrainConfig, stages: int, head: float) -> tuple[int, ...]:
