@@ -66,8 +66,8 @@ class StepTime(NamedTuple):
     recomputation: float  # host time of checkpointing
     transfers: float  # between stages, as far as the slowest stage waits for them
     bubble: float  # the other time in which the slowest stage waits for other stages
-    # Over data parallel ranks, as far as backward does not hide them; with ZeRO's gathering of weights, and a CPU's work
-    # around them.
+    # Over data parallel ranks, as far as backward does not hide them; with ZeRO's gathering of weights, and the work of
+    # a CPU around them.
     gradient_sums: float
     update: float  # optimizer
 
