@@ -117,7 +117,7 @@ class FeedForward(tf_keras.layers.Layer):
     def __init__(self, parameters: Parameters, spec: parts.FeedForward, config: ModelConfig):
         """Makes the projections `up` and `down`, and `gate` of a gated layer.
 
-        Tensor parallel ranks divide the wide layer between `up` and `down`.
+        The layer between `up` and `down` is partitioned over the tensor parallel ranks.
 
         Args:
             parameters: makes the variables.
