@@ -57,7 +57,7 @@ class PlanFlags:
         chosen = [name for name in jobs if getattr(self, name)]
         if len(chosen) > 1:
             found.append(Problem(chosen[1], getattr(self, chosen[1]), f"remove this flag, or --{chosen[0]}"))
-        if self.zero_stage is not None and self.trainer == "tftrain":
+        if self.zero_stage in range(4) and self.trainer == "tftrain":
             expected = "remove this flag, and use --split_opt_state or --split_grad_accum; or add --trainer=megatron"
             found.append(Problem("zero_stage", self.zero_stage, expected))
         return found
