@@ -100,7 +100,7 @@ def test_the_trainer_takes_every_answer():
 def test_answers_train(tmp_path):
     """Twenty searches over tiny models on this machine: the first line of each trains."""
     rng, constants = random.Random(1), systems()["tftrain_cpu"]
-    cluster = dataclasses.replace(CLUSTERS["a64fx"], memory_gb=4.0)
+    cluster = dataclasses.replace(CLUSTERS["a64fx"], memory_gb=4.0, link_gbs=10.0)
     for number in range(20):
         ranks, given = rng.choice([1, 2, 4]), drawn(rng)[0]
         sizes = ("--num_hidden_layers=4", "--num_attention_heads=4", "--hidden_size=32", "--vocab_size=101")
