@@ -19,7 +19,6 @@ from tftrain.architecture.describe import describe
 from tftrain.checkpoint.piece import Piece
 from tftrain.config.train import ModelConfig
 from tftrain.formats.weights import Weights
-from tftrain.model.attention_cores import AttentionMask
 from tftrain.model.block import SITES_PER_BLOCK, block_class
 from tftrain.model.checkpointing import KEEP_ALL, Checkpointing
 from tftrain.model.embedding import Embedding, TokenEmbedding
@@ -27,6 +26,7 @@ from tftrain.model.layers import Dense, Norm
 from tftrain.model.parameters import ONE_RANK, Parameters
 from tftrain.model.part import ModelPart, whole
 from tftrain.model.weight_gradients import Deferred
+from tftrain.ops.attention_mask import AttentionMask
 from tftrain.ops.dropout import DropoutKey
 from tftrain.parallel.tensor import TensorRanks
 
@@ -67,25 +67,14 @@ class Transformer(tf_keras.Model):
                 collectives must be unique.
             part: the layers of this rank; by default all.
             initial: weights to begin with; a variable that they lack is drawn.
-
-        Raises:
-            ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
         """
         super().__init__(dtype=dtype, autocast=False)
         self.architecture = architecture = describe(dataclasses.replace(config, vocab_size=vocab_size))
-        size = ranks.group.size
-        heads = architecture.block.attention.key_value_heads
-        least = min(heads, architecture.inner, architecture.vocab)
-        if least < size:
-            raise ValueError(
-                f"--tensor_parallel_size={size}: expected at most {least}, the least of num_attention_heads, "
-                f"num_key_value_heads, intermediate_size and vocab_size"
-            )
         self.ranks = ranks
         self.part = part = part or whole(architecture.layers)
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial)
         # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
-        self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
+        self._checkpointing = checkpointing._replace(jit=checkpointing.jit and ranks.group.size == 1)
         on_tokens = self._parameters.in_parts(ranks.divide_sequence)
         self.embedding = self.final_norm = None
         tables = on_tokens.scope("embeddings")
@@ -157,14 +146,9 @@ class Transformer(tf_keras.Model):
         blocks: Sequence[int] | None = None,
         deferred: Deferred | None = None,
     ) -> tf.Tensor:
-        """Runs the residual stream through some blocks of this rank.
+        """Runs the residual stream, [b, S, H], through blocks of this rank, by their indices; by default all.
 
-        Args:
-            x: [b, S, H].
-            batch: what `attention_mask` reads.
-            dropout: what the dropout masks depend on; None in inference.
-            blocks: their indices; by default all of the part.
-            deferred: see `Dense.call`.
+        `batch` has what `attention_mask` reads. `dropout` is None in inference. For `deferred`, see `Dense.call`.
         """
         mask = self.attention_mask(batch)
         for index in self.part.blocks if blocks is None else blocks:
