@@ -97,7 +97,7 @@ def candidates(
                 whole = tp * pp * dp % cluster.per_node == 0
                 if not whole or any(batch % dp for batch in batches) or not constraints.allows(pp=pp, dp=dp):
                     continue
-                divided = work.replaced(dp=dp, tp=tp, pp=pp, division=())
+                divided = work._replace(dp=dp, tp=tp, pp=pp, division=())
                 yield from _micro_batches(divided, [batch // dp for batch in batches], constraints)
 
 
@@ -111,10 +111,10 @@ def _micro_batches(work: Workload, shares: list[int], constraints: Constraints) 
             continue
         if not aligned or not constraints.allows(micro_batch=size, micro_batches=shares[0] // size):
             continue
-        sized = work.replaced(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
+        sized = work._replace(micro_batch=size, accumulation=work.accumulation if shares[0] > size else "")
         for stage in stages:
             for mode in modes:
-                yield sized.replaced(zero_stage=stage, checkpointing=mode)
+                yield sized._replace(zero_stage=stage, checkpointing=mode)
 
 
 def _divisors(number: int, most: int | None = None) -> list[int]:

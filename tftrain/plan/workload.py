@@ -79,10 +79,6 @@ class Workload(NamedTuple):
         """Bytes of one activation or one weight."""
         return ITEM_BYTES[self.precision]
 
-    def replaced(self, **changes) -> "Workload":
-        """Returns this workload with other values of some fields."""
-        return self._replace(**changes)
-
 
 def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
     """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
