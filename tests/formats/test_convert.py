@@ -58,7 +58,7 @@ OF_TRANSFORMERS = (
     "hf_modernbert",
 )
 FINE_TUNED = ("hf_bert_classes", "hf_bert_tokens", "hf_bert_answers")
-FINE_TUNED += ("hf_modernbert_classes", "hf_modernbert_tokens", "hf_modernbert_answers")
+FINE_TUNED += ("hf_modernbert_classes", "hf_modernbert_mean", "hf_modernbert_tokens", "hf_modernbert_answers")
 
 
 @pytest.mark.parametrize("name", [*OF_TRANSFORMERS, *FINE_TUNED])
@@ -270,12 +270,12 @@ def test_a_modernbert_is_read_under_its_names_before_transformers_5():
     assert (found.rope_theta, found.local_rope_theta, found.global_attn_every) == (1e5, 500.0, 2)
 
 
-def test_a_mean_pooled_classifier_is_refused():
-    config = json.loads((DATA / "hf_modernbert_classes/config.json").read_text()) | {"classifier_pooling": "mean"}
-    with pytest.raises(FormatError, match="classifier_pooling is 'mean'; this project has only 'cls'"):
-        hugging_face_config.model_config(config, "config.json")
-    pretrained = config | {"architectures": ["ModernBertForMaskedLM"]}
-    assert hugging_face_config.model_config(pretrained, "config.json").task == "pretraining"
+def test_a_pretrained_model_says_how_its_classifier_will_pool():
+    config = json.loads((DATA / "hf_modernbert/config.json").read_text()) | {"classifier_pooling": "mean"}
+    found = hugging_face_config.model_config(config, "config.json")
+    assert (found.task, found.classifier_pooling) == ("pretraining", "mean")
+    with pytest.raises(FormatError, match="classifier_pooling is 'max'; expected 'cls' or 'mean'"):
+        hugging_face_config.model_config(config | {"classifier_pooling": "max"}, "config.json")
 
 
 def damaged(folder, how):

@@ -105,7 +105,7 @@ def _of_data(config) -> Iterator[Problem]:
     model, data = config.model, config.data
     sources = [name for name in ("data_dir", "train_files", "synthetic_data") if getattr(data, name)]
     if model.task in TASKS:
-        yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family)
+        yield from fine_tuning.problems(config.fine_tuning, model.task, model.model_family, config.run.mode)
     if model.reads_examples:
         expected = "remove this flag: fine-tuning reads train_file and eval_file"
         yield from (Problem(name, getattr(data, name), expected) for name in sources)

@@ -95,6 +95,8 @@ class ModelConfig:
     """Bias, hidden dropout and residual add by one fused op or by plain TensorFlow; auto: as for ln_impl."""
     query_key_norm: bool = flag(False)
     """Norm of each head's queries and keys, before their rotation, as in Qwen3 (arXiv 2302.05442)."""
+    classifier_pooling: str = flag("cls", choices=("cls", "mean"))
+    """What classifies an example: its first token, or the mean of its tokens as in the published ModernBERT."""
     bias: str = flag("all", choices=("all", "query_key_value", "none"))
     """Biases of the blocks: in all dense layers, in those of queries, keys and values as in Qwen2, or in none."""
     use_bias_in_keys: bool = flag(True)

@@ -45,6 +45,8 @@ class AttentionCore(Protocol):
 def plain_softmax(query, key, value, mask, dropout):
     """The core in plain TensorFlow."""
     query, key, value = _by_heads(query, key, value)
+    if mask.cache:
+        key, value = mask.cache.extended(key, value, mask.positions)
     # Scale the queries, because they have fewer elements than the scores. The reshapes stop Grappler from moving the
     # factor through the transpose that splits the heads. Grappler would do so only in graphs whose backward does not
     # need the scaled queries, so results would not be bit-equal.

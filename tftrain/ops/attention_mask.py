@@ -19,7 +19,7 @@ class AttentionMask(NamedTuple):
             scores, see `positions.distance_bias`. None: nothing is.
         sequences: int32 [b, S], above -2^31, which of the sequences of its row each token belongs to, 0 exactly where
             `keys` is 0: a query attends only to tokens of its own sequence. None: to all of the row.
-        cache: holds the keys of the tokens before, see `key_value_cache`.
+        cache: holds the keys of the tokens before, see `key_value_cache`; for the core in plain TensorFlow alone.
         positions: int32 [b, queries], of the queries, if the keys before them are in the cache; None: 0, 1, ...
         window: the largest distance of a key that a query attends to, at least 0; None: any.
     """
