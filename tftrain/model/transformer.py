@@ -67,14 +67,25 @@ class Transformer(tf_keras.Model):
                 collectives must be unique.
             part: the layers of this rank; by default all.
             initial: weights to begin with; a variable that they lack is drawn.
+
+        Raises:
+            ValueError: there are fewer heads, elements of the feed-forward layer or words than tensor parallel ranks.
         """
         super().__init__(dtype=dtype, autocast=False)
         self.architecture = architecture = describe(dataclasses.replace(config, vocab_size=vocab_size))
+        size = ranks.group.size
+        heads = architecture.block.attention.key_value_heads
+        least = min(heads, architecture.inner, architecture.vocab)
+        if least < size:
+            raise ValueError(
+                f"--tensor_parallel_size={size}: expected at most {least}, the least of num_attention_heads, "
+                f"num_key_value_heads, intermediate_size and vocab_size"
+            )
         self.ranks = ranks
         self.part = part = part or whole(architecture.layers)
         self._parameters = Parameters(dtype, seed, config.initializer_range, ranks, initial)
         # Of divided layers, XLA compiles pieces, and the recomputation of a whole block is outside of them.
-        self._checkpointing = checkpointing._replace(jit=checkpointing.jit and ranks.group.size == 1)
+        self._checkpointing = checkpointing._replace(jit=checkpointing.jit and size == 1)
         on_tokens = self._parameters.in_parts(ranks.divide_sequence)
         self.embedding = self.final_norm = None
         tables = on_tokens.scope("embeddings")

@@ -53,9 +53,14 @@ def learning_rate(config: OptimizerConfig, max_steps: int | RampedSteps, step: t
         config: resolved, so that `warmup_steps` and, for wsd, `decay_steps` are not None.
         max_steps: updates of the whole run, with the ramp if there is one.
         step: int64 scalar, the number of updates applied so far.
+
+    Raises:
+        ValueError: `warmup_steps` is None or larger than `max_steps`.
     """
     warmup, first = config.warmup_steps, 1
     max_steps, ramp = max_steps if isinstance(max_steps, RampedSteps) else (max_steps, None)
+    if warmup is None or warmup > max_steps:
+        raise ValueError(f"--warmup_steps={warmup}: expected a number from 0 to max_steps={max_steps}")
     peak, end, stable = config.learning_rate, config.end_learning_rate, max_steps - (config.decay_steps or 0)
     step = tf.minimum(tf.cast(step, tf.int64), max_steps)
     if ramp:

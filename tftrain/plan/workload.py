@@ -100,9 +100,9 @@ def reference_optimizer(rule: str) -> str:
     return f"reference_{rule}" if f"reference_{rule}" in OPTIMIZERS else rule
 
 
-def reference_levers(rule: str = "lamb") -> dict[str, str]:
-    """Returns the flags, with their values, that run every op and the update rule in plain TensorFlow."""
-    return {**dict.fromkeys(FUSED_OPS.values(), "reference"), "optimizer": reference_optimizer(rule)}
+def reference_levers() -> dict[str, str]:
+    """Returns the flags, with their values, that run every op and LAMB in plain TensorFlow."""
+    return {**dict.fromkeys(FUSED_OPS.values(), "reference"), "optimizer": reference_optimizer("lamb")}
 
 
 def fused_ops(config: TrainConfig) -> frozenset[str]:
