@@ -82,14 +82,7 @@ class FusedUpdate(NamedTuple):
 
 
 def squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the sum of squares of each tensor, bit-equal in every run.
-
-    Args:
-        tensors: n tensors of any shape, each fp32, fp16 or bf16.
-
-    Returns:
-        fp32 [n].
-    """
+    """Returns the sum of squares of each of n tensors, fp32, fp16 or bf16, bit-equal in every run: fp32 [n]."""
     return library().tftrain_squared_norms(tensors=list(tensors))
 
 
