@@ -111,7 +111,7 @@ def test_what_does_not_fit_comes_with_levers(capsys):
     assert main(["plan", *BERT, "--max_seq_length=512", "--micro_batch_size=128", "--cluster=v100"]) == 1
     out = capsys.readouterr().out
     assert "Does not fit: " in out
-    assert " of 34.0 GB; the cheapest levers that make it fit are --" in out
+    assert " of 34.0 GB; the fastest levers that make it fit are --" in out
 
 
 def test_a_reader_that_has_enough_is_no_error():
@@ -263,7 +263,7 @@ def test_a_search_keeps_the_division_that_flags_give(capsys):
 
 def test_a_search_that_finds_nothing_that_fits_ends_like_a_plan_that_does_not(capsys):
     assert main(["plan", "--search", *GPT, "--max_nodes=1"]) == 1
-    assert "divisions, 0 of them fit" in capsys.readouterr().err
+    assert "layouts, 0 of them fit" in capsys.readouterr().err
 
 
 def test_the_program_answers_in_under_a_second_and_loads_no_tensorflow_and_no_numpy():

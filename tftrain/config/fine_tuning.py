@@ -35,9 +35,10 @@ class FineTuningConfig:
     completion, prompts with completions, or JSONL with lists of messages."""
     eval_file: str | None = flag(None, "Held-out examples, in the same format.", path=True)
     text_column: str | None = flag(None)
-    """Name or number (from 0) of the column of the text; by default text or sentence, for completion prompt."""
+    """Name or number (from 0) of the column of the text; by default text or sentence, or prompt
+    with task=completion."""
     text_pair_column: str | None = flag(None, "Column of the second text of a pair; by default there is none.")
-    label_column: str | None = flag(None, "Column of the label; by default label, for completion completion.")
+    label_column: str | None = flag(None, "Column of the label; by default label, or completion with task=completion.")
     header: bool = flag(True, "Whether the first line of a TSV or CSV has the names of the columns.")
     chat_template: str | None = flag(None, path=True)
     """For task=completion and examples with messages: a file with a Jinja template, as transformers has them; by

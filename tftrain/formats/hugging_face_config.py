@@ -137,7 +137,7 @@ def require(model: ModelConfig, library: str, norm_positions: Sequence[str]) -> 
     """
     if library != "transformers" and model.model_family != "bert":
         raise FormatError(
-            f"--model_family={model.model_family}: the format of {library} is that of its BERT; write this model with "
+            f"--model_family={model.model_family}: the format of {library} has only BERT; write this model with "
             "--to=hf:FOLDER"
         )
     position = "pre" if model.is_pre_norm else "post"

@@ -112,7 +112,7 @@ class FeedForward(tf_keras.layers.Layer):
     def __init__(self, parameters: Parameters, spec: parts.FeedForward, config: ModelConfig):
         """Makes the projections `up` and `down`, and `gate` of a gated layer.
 
-        Tensor parallel ranks divide the wide layer between `up` and `down`.
+        The layer between `up` and `down` is partitioned over the tensor parallel ranks.
         """
         super().__init__(dtype=parameters.dtype, autocast=False)
         self.place = parameters.place

@@ -1,6 +1,6 @@
 """Plans the memory and the time of a run: `python -m tftrain.plan --flagfile=X --cluster=a100_80gb --nodes=6`.
 
-It also ranks divisions (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this
+It also compares layouts (`--search`), compares plans with published rows (`--table`, `--rows_file`), measures this
 machine (`--measure`) and fits its constants (`--calibrate`). Exit codes: 0 done, 1 the run does not fit, 2 wrong flags.
 """
 
@@ -143,13 +143,13 @@ def print_plan(config: PlanConfig) -> int:
 
 
 def print_search(config: PlanConfig) -> int:
-    """Prints the fastest divisions on up to max_nodes nodes; returns the exit status."""
+    """Prints the fastest layouts on up to max_nodes nodes; returns the exit status."""
     cluster, constants = machine_of(config)
     work, ramp, constraints = search_request(config, cluster)
     found = search(work, cluster, constants, config.max_nodes, config.plan.top, ramp, constraints)
     lines = report.search_cells(found)
     print(compare.render(report.SEARCH_COLUMNS, lines, config.plan.format), end="", flush=True)
-    print(f"{found.candidates} divisions, {found.fitting} of them fit", file=sys.stderr)
+    print(f"{found.candidates} layouts, {found.fitting} of them fit", file=sys.stderr)
     return ExitCode.DONE if found.fitting else ExitCode.FAILED
 
 

@@ -37,7 +37,7 @@ class PlanFlags:
     system: str | None = flag(None)
     """Software whose constants are used: a name that --list prints. By default encoder, or megatron if causal; on a CPU
     megatron_cpu, or tftrain_cpu on this_machine."""
-    search: bool = flag(False, "Rank all divisions among at most max_nodes nodes by the time of a step.")
+    search: bool = flag(False, "List the layouts on at most max_nodes nodes, the fastest first.")
     max_nodes: int | None = flag(None, "Largest number of nodes for --search; by default --nodes.", minimum=1)
     top: int = flag(20, "Lines that --search prints.", minimum=1)
     table: str | None = flag(None, "Compare with the published rows of this table, or of all; --list prints the names.")

@@ -120,7 +120,7 @@ def verdict(plan: Forecast, suggestions: Sequence[Suggestion]) -> str:
     if not suggestions:
         return f"{needs}; no two levers make it fit: take more nodes, or a smaller model."
     shown = [f"{flags} ({found.gb:.1f} GB, {found.seconds:.3g} s a step)" for flags, found in suggestions]
-    return f"{needs}; the cheapest levers that make it fit are {', '.join(shown)}."
+    return f"{needs}; the fastest levers that make it fit are {', '.join(shown)}."
 
 
 SEARCH_COLUMNS = (

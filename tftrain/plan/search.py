@@ -80,12 +80,12 @@ def search(
 def candidates(
     work: Workload, cluster: Cluster, max_nodes: int, ramp: tuple[int, ...] = (), constraints: Constraints = FREE
 ) -> Iterator[Workload]:
-    """Yields the divisions that fill their nodes.
+    """Yields the layouts that fill their nodes.
 
-    Tensor parallel ranks share a node and divide heads, wide layer and vocabulary. Pipeline stages have equal numbers
-    of layers, and of chunks of layers. Every batch divides into micro-batches on all data parallel ranks, which the
-    pipeline's schedule can run. A decoder's fused softmax needs a multiple of four heads. greedy:K needs at least K
-    data parallel ranks. For the arguments, see `search`.
+    Tensor parallel ranks share a node and partition attention heads, feed-forward layer and vocabulary.
+    Pipeline stages have equal numbers of layers, and of model chunks. Every batch divides into micro-batches on
+    all data parallel ranks, which the pipeline's schedule can run. A decoder's fused softmax needs a multiple of four
+    heads. greedy:K needs at least K data parallel ranks. For the arguments, see `search`.
     """
     batches, model = (work.global_batch, *ramp), work.model
     owners = int(work.split_strategy.partition(":")[2] or 1)

@@ -7,7 +7,7 @@ from tftrain.architecture.architecture import Architecture
 from tftrain.architecture.describe import pretrained
 from tftrain.architecture.flops import head_in_layers
 from tftrain.config import data_sizes
-from tftrain.config.layer_split import split_layers
+from tftrain.config.layer_split import most_segments, split_layers
 from tftrain.config.model import FUSED_OPS
 from tftrain.config.train import OptimizerConfig, TrainConfig
 from tftrain.host.units import ITEM_BYTES
@@ -45,6 +45,7 @@ class Workload(NamedTuple):
     accumulation: str = ""  # number format of gradients summed over micro-batches; "" without a buffer for them
     wire: str = "fp32"  # number format of gradients between ranks
     compiled: bool = False  # whether XLA compiles the step
+    segments: int = 1  # of the backward pass, see `backward_segments`; 0: as many as the trainer chooses
     moments: int = 2  # fp32 moments that the update rule has for each weight
     checkpoint_copy: bool = False  # whether ranks hold a copy of the state for checkpoints in device memory
     grappler: str = "default"  # the value of the flag memory_optimization where it has an effect, else none
@@ -63,6 +64,13 @@ class Workload(NamedTuple):
         """Layers of each part of the pipeline: part number chunk * stages + stage."""
         parts = self.pp * self.chunks
         return self.division or (self.model.layers / parts,) * parts
+
+    @property
+    def backward_segments(self) -> int:
+        """Parts of the backward pass, whose gradients travel while the next ones are computed."""
+        if self.dp == 1 or self.tp * self.pp > 1:
+            return 1
+        return self.segments or most_segments(self.model.layers, self.model.parameters)
 
     @property
     def stream_ranks(self) -> int:
@@ -170,6 +178,7 @@ def from_config(
         attention_dropout=model.attention_probs_dropout_prob > 0,
         accumulation=sums,
         wire="fp16" if compute.hvd_fp16_compression else "fp32",
+        segments=parallel.backward_segments or int(not jit),
         compiled=jit and gpu,  # On a CPU, XLA runs fused ops on one core and gains nothing.
         moments=MOMENTS.get(update_rule(config.optimizer.optimizer), 2),
         checkpoint_copy=config.checkpoint.keeps_copy(config.run.max_steps) and not gpu,
