@@ -88,14 +88,15 @@ class Workload(NamedTuple):
         return ITEM_BYTES[self.precision]
 
 
-def zero_stages(dp: int, pp: int) -> tuple[int, ...]:
+def zero_stages(dp: int, pp: int, trainer: str = "megatron") -> tuple[int, ...]:
     """Returns the ZeRO stages that have an effect with so many data parallel ranks and pipeline stages.
 
-    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last one.
+    A pipeline sums gradients over its micro-batches, so gradients and weights stay whole until the last one. tftrain
+    has no ZeRO-3.
     """
     if dp == 1:
         return (0,)
-    return (0, 1) if pp > 1 else (0, 1, 2, 3)
+    return (0, 1) if pp > 1 else (0, 1, 2) if trainer == "tftrain" else (0, 1, 2, 3)
 
 
 def update_rule(optimizer: str) -> str:
@@ -130,7 +131,7 @@ def from_config(
     dp: int,
     pp: int | None = None,
     zero_stage: int | None = None,
-    causal: bool = False,
+    trainer: str = "tftrain",
     gpu: bool = True,
 ) -> Workload:
     """Returns the workload of a run's configuration.
@@ -140,7 +141,7 @@ def from_config(
         dp: data parallel ranks.
         pp: pipeline stages; None: as pipeline_parallel_size says.
         zero_stage: 0 to 3; None: as split_opt_state and split_grad_accum say.
-        causal: whether it is a decoder of Megatron-LM's kind, whatever the model's family.
+        trainer: tftrain or megatron, which runs decoders.
         gpu: whether the device is a GPU: jit_compile=auto may compile, and host memory is not counted.
     """
     model, compute, parallel, batch = config.model, config.compute, config.parallel, config.batch
@@ -148,15 +149,13 @@ def from_config(
     if zero_stage is None:
         zero_stage = 2 if parallel.split_grad_accum else int(parallel.split_opt_state)
     # Megatron accumulates into the gradients' own buffer; this trainer has a second buffer for the sums.
-    sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and not causal else ""
+    sums = batch.grad_accum_dtype if batch.grad_accum_steps > 1 and trainer == "tftrain" else ""
     jit = config.compiles(gpu)
-    if causal and not model.is_decoder:
-        model = dataclasses.replace(model, model_family="gpt")
     architecture = pretrained(dataclasses.replace(model, vocab_size=vocab))
     predictions = seq if architecture.causal else predictions
     pp = parallel.pipeline_parallel_size if pp is None else pp
     return Workload(
-        trainer="megatron" if causal else "tftrain",
+        trainer=trainer,
         model=architecture,
         seq=seq,
         predictions=predictions,
