@@ -23,7 +23,7 @@ WORKERS := $(shell expr $$(nproc) + 1)
 # Every process of the tests imports tftrain: compile it once.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup train finetune test test-all test-fast lint format wheel lock hooks clean clean-all
+.PHONY: help setup train finetune test test-all test-fast test-gpu lint format wheel lock hooks clean clean-all
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,14 @@ test-all: lint ## Run lint and every test
 
 test-fast: setup ## Run the tests that are neither slow nor nightly
 	$(PYTEST) -m "not slow and not nightly"
+
+# A copy, because Bazel and .venv have one kind of build in a checkout. What was built there stays.
+test-gpu: ## Set up GPU=1 in build/gpu, and look for the GPU kernels of a step; needs nvcc, but no GPU
+	mkdir -p build/gpu
+	find build/gpu -mindepth 1 -maxdepth 1 ! -name .venv ! -name build ! -name 'bazel-*' -exec rm -rf {} +
+	git ls-files -z --cached --others --exclude-standard | tar -c --null --files-from=- | tar -x -C build/gpu
+	$(MAKE) -C build/gpu setup GPU=1
+	cd build/gpu && $(BIN)/python -m pytest -m gpu_build tests/gpu
 
 lint: setup ## Check style, formatting and which module imports which
 	$(BIN)/ruff check .
