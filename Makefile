@@ -1,7 +1,8 @@
 # Every target that needs the environment brings it up to date first; when it is, that takes a fraction of a second.
 #
-#   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.12 that works)
+#   PYTHON=/path/to/python3.x   the Python to make .venv with (default: the first of 3.10 to 3.13 that works)
 #   GPU=1                       TensorFlow with its CUDA packages, Horovod with NCCL, GPU kernels; GPU=0 goes back
+#   TF=2.21                     TensorFlow 2.21 instead of 2.20, on CPUs
 #   NCCL=0                      with GPU=1: Horovod without NCCL, where there is no CUDA toolkit
 #   OPS=0                       without the fused ops, and without Bazel
 #   CHROMIUM=1                  with Chromium (as root, with apt), for the test that looks at the reports of tftrain.bench
@@ -29,7 +30,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv: locked packages, Horovod, the project itself, the fused ops
-	@PYTHON="$(PYTHON)" GPU="$(GPU)" NCCL="$(NCCL)" OPS="$(OPS)" sh tools/setup.sh
+	@PYTHON="$(PYTHON)" GPU="$(GPU)" NCCL="$(NCCL)" TF="$(TF)" OPS="$(OPS)" sh tools/setup.sh
 
 train: setup build/$(QUICKSTART)/data/manifest.json ## Train a small BERT (or GPT, or ModernBERT) on two ranks, then evaluate it
 	$(BIN)/python -m tftrain.launch -np $(RANKS) --flagfile=configs/$(QUICKSTART).flags
@@ -78,9 +79,10 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generat
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) pyproject.toml --extra horovod --extra dev --extra onnx
 
 lock: setup ## Write the lock files again from pyproject.toml
-	$(LOCK) --output-file requirements.lock
-	cp requirements.lock requirements-gpu.lock # the same versions in both
-	$(LOCK) --extra gpu --output-file requirements-gpu.lock
+	$(LOCK) --extra tf220 --output-file requirements.lock
+	for other in gpu tf2.21; do cp requirements.lock requirements-$$other.lock; done # the same versions in all
+	$(LOCK) --extra tf220 --extra gpu --output-file requirements-gpu.lock
+	$(LOCK) --extra tf221 --output-file requirements-tf2.21.lock
 
 hooks: setup ## Install the pre-commit hooks into this clone
 	$(BIN)/pre-commit install
