@@ -68,8 +68,9 @@ def test_nothing_of_a_step_falls_back_to_the_host(family, ranks, ops):
 def test_xla_compiles_forward_and_backward_for_a_gpu_with_fused_ops(family):
     step, batch = step_of(family, "fused", jit="true")
     position = Position(tf.zeros([], tf.int64), tf.ones_like(step._run.task.loss_weights(batch)), tf.ones([]))
+    traced = step._compute._compiled.get_concrete_function(batch, position, False)
     # Without a device, TensorFlow compiles no function that reads variables.
-    frozen = convert_variables_to_constants_v2(step._compute._compiled.get_concrete_function(batch, position), False)
+    frozen = convert_variables_to_constants_v2(traced, lower_control_flow=False)
     inputs = [tf.zeros(each.shape, each.dtype) for each in frozen.inputs]
     compiled = tf.function(lambda *given: frozen(*given), jit_compile=True).experimental_get_compiler_ir(*inputs)
     calls = set(re.findall(r'custom_call_target="(\w+)"', compiled(stage="hlo", platform_name="GPU")))
