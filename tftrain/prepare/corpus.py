@@ -21,11 +21,7 @@ _OTHER_SPACES = "\t\u00a0\u2003\u3000"
 
 
 def read_documents(path: str, separator: str) -> Iterator[list[str]]:
-    """Yields the documents of one file.
-
-    Args:
-        path: a text file, plain or gzip. The first two bytes tell which.
-        separator: "blank_line" or "file".
+    """Yields the documents of a text file, plain or gzip; the separator is "blank_line" or "file".
 
     Raises:
         DataError: the file cannot be read or is not UTF-8. The message gives the byte offset in the uncompressed text.

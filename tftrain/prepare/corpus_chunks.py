@@ -82,8 +82,7 @@ class Spool:
     def add(self, numbered: Iterable[tuple[int, int, list[str]]]) -> dict[str, int]:
         """Appends documents to their chunks, and returns the number of documents added to each split.
 
-        Args:
-            numbered: the file's number, the document's number in the file, and the document's paragraphs.
+        Given are the file's number, the document's number in the file, and the document's paragraphs.
         """
         buffers: dict[Chunk, list[str]] = defaultdict(list)
         rows = Rows(self.index) if self.index else None
