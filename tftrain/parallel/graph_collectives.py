@@ -17,7 +17,9 @@ def collectives_of(function) -> dict[int, list[str]]:
         collective.
     """
     found: dict[int, list[str]] = {}
-    for op in _operations(function.graph, function.graph, {}):
+    for op in operations(function.graph):
+        if not op.type.startswith("Horovod"):
+            continue
         # Horovod drops the name scope, which depends on other traces.
         # In an all-gather, or a transfer to another rank, each rank may have a different number of rows.
         free = 1 if op.type in ("HorovodAllgather", "HorovodAlltoall") else 0
@@ -27,13 +29,16 @@ def collectives_of(function) -> dict[int, list[str]]:
     return found
 
 
+def operations(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """Yields the operations of a traced function's graph and of all functions that it calls."""
+    return _operations(graph, graph, {})
+
+
 def _operations(graph: tf.Graph, root: tf.Graph, function_attributes: dict[str, list[str]]) -> Iterator[tf.Operation]:
-    """Yields Horovod's operations; `function_attributes` remembers which attributes of a type are functions."""
+    """Does what `operations` says; `function_attributes` remembers which attributes of a type are functions."""
     for op in graph.get_operations():
+        yield op
         kind = op.type
-        if kind.startswith("Horovod"):
-            yield op
-            continue
         if kind not in function_attributes:
             attributes = op.op_def.attr if op.op_def else []
             function_attributes[kind] = [each.name for each in attributes if each.type in ("func", "list(func)")]
