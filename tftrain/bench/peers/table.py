@@ -168,7 +168,7 @@ def outcomes(
     rows = {row.name: row.settings for row in group if row.name not in errors}
     times = {name: spread(seconds[name]) for name in rows}
     means = {name: statistics.fmean(seconds[name]) if size.of_text else times[name]["median"] for name in rows}
-    speeds = {name: rows[name].get("tokens", size.rows * size.length) / means[name] for name in rows}
+    speeds = {name: _tokens(rows[name], size, len(seconds[name])) / means[name] for name in rows}
     base = max((name for name in rows if rows[name]["implementation"] != OURS), key=speeds.get, default=None)
     best, base_spread = speeds.get(base), None
     if base and len(seconds[base]) > 1:  # one step has no spread
@@ -196,6 +196,12 @@ def outcomes(
             "steps": len(seconds[row.name]),
         }
         yield Outcome(row.name, [record])
+
+
+def _tokens(settings: dict[str, Any], size: task.Task, steps: int) -> float:
+    """Returns the mean tokens of the counted steps, which take the batches in turn, without padding."""
+    tokens = settings.get("tokens", [size.rows * size.length])
+    return statistics.fmean(tokens[step % len(tokens)] for step in range(steps))
 
 
 def _advice(row: Row, error: str, config: BenchConfig) -> str:

@@ -46,8 +46,8 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
     """Opens the prepared text as `tftrain.run` does; settings hold data_dir and task.
 
     Returns a function that takes a folder, writes the batches of packed and of padded rows into it, and returns:
-    packed, padded: the two files, with as many batches, and the mean of their tokens without padding; examples_per_row:
-    of all packed rows of the text; attending_pairs: of the packed batches.
+    packed, padded: the two files, with as many batches, and their tokens without padding; examples_per_row: of all
+    packed rows of the text; attending_pairs: of the packed batches.
     """
     from tftrain.config.train import DataConfig
     from tftrain.input.pipeline import open_source, train_batches
@@ -69,7 +69,7 @@ def build(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
             (PADDED, padded(packed, rows, size.predictions, by_length=not of_bert)[:BATCHES]),
         ):
             task.write(f"{folder}/{name}.npz", batches)
-            tokens = float(np.mean([batch["input_mask"].sum() for batch in batches]))
+            tokens = [int(batch["input_mask"].sum()) for batch in batches]
             found[name] = {"batches": f"{folder}/{name}.npz", "rows": len(batches[0]["input_ids"]), "tokens": tokens}
         return {**found, "examples_per_row": examples, "attending_pairs": attending_pairs(packed)}
 
